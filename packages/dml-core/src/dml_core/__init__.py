@@ -1,0 +1,67 @@
+"""Hooks, registry, samplers, memory queues and schedules: what every package of the toolkit builds on."""
+
+from dml_core.components import (
+    Backbone,
+    BatchSampler,
+    ClassLoss,
+    Component,
+    Dataset,
+    Evaluation,
+    Evaluator,
+    PairLoss,
+    Run,
+    RunLogger,
+    Split,
+    is_class_loss,
+)
+from dml_core.errors import (
+    DmlError,
+    DuplicateName,
+    InvalidOption,
+    PluginLoadError,
+    UnknownName,
+    nearest,
+)
+from dml_core.hookspecs import hookimpl
+from dml_core.memory import MemoryQueue
+from dml_core.plugins import Plugins, plugins
+from dml_core.registry import KINDS, Registry, registry
+from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
+from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
+
+__all__ = [
+    "KINDS",
+    "Backbone",
+    "BatchSampler",
+    "ClassBalancedSampler",
+    "ClassLoss",
+    "Component",
+    "Constant",
+    "Cosine",
+    "Dataset",
+    "DmlError",
+    "DuplicateName",
+    "Evaluation",
+    "Evaluator",
+    "InvalidOption",
+    "Linear",
+    "MemoryQueue",
+    "PairLoss",
+    "PluginLoadError",
+    "Plugins",
+    "Registry",
+    "Run",
+    "RunLogger",
+    "Schedule",
+    "Schedules",
+    "ShuffledSampler",
+    "Split",
+    "Step",
+    "UnknownName",
+    "hookimpl",
+    "is_class_loss",
+    "nearest",
+    "plugins",
+    "registry",
+    "schedule_from_table",
+]

@@ -1,0 +1,233 @@
+"""What a plugin brings (`Component`), and the shapes by which the rest of the toolkit knows it (protocols).
+
+Nothing here is inherited: a class fits a protocol by having its attributes and methods. The trainer, the
+wrappers and the registry rely on these shapes and on nothing else.
+
+Shapes: `B` batch, `D` embedding dimension, `C` classes, `N` items of a split, `Q` queries, `G` gallery.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(/[A-Za-z0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One named thing that a plugin provides, and how to make it.
+
+    Args:
+        name: the name that recipes use, in kebab-case (``"norm-softmax"``). A family that re-exports somebody
+            else's classes may put them under a prefix (``"pml/ContrastiveLoss"``).
+        factory: called with the keys of the recipe's table, plus whatever context its signature asks for by
+            name. Usually a class.
+        summary: one line for listings.
+        source: where it comes from, e.g. a paper and its equations. Empty if there is nothing to cite.
+
+    Raises:
+        ValueError: if the name isn't kebab-case or the summary is empty or longer than a line.
+        TypeError: if the factory can't be called.
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    summary: str
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"component name {self.name!r} is not kebab-case; expected lower-case words joined by '-', "
+                "e.g. 'ranked-list', with at most one 'family/' before a class name"
+            )
+        if not callable(self.factory):
+            raise TypeError(
+                f"component {self.name!r}: factory is {self.factory!r}; expected a class or function"
+            )
+        if not self.summary.strip() or "\n" in self.summary:
+            raise ValueError(
+                f"component {self.name!r}: summary is {self.summary!r}; expected one line of text"
+            )
+
+
+# ---------------------------------------------------------------------------------------------- losses
+
+
+@runtime_checkable
+class PairLoss(Protocol):
+    """Compares instances with instances.
+
+    With no gallery the batch is its own gallery and each row leaves itself out by index. A memory, or another
+    rank's rows, come in as a gallery, out of which nothing is left.
+    """
+
+    def __call__(
+        self,
+        embeddings: torch.Tensor,  # (B, D), any floating dtype, not necessarily normalised
+        labels: torch.Tensor,  # (B,), integer
+        gallery: torch.Tensor | None = None,  # (G, D)
+        gallery_labels: torch.Tensor | None = None,  # (G,), integer
+    ) -> torch.Tensor:  # ()
+        """The loss, a scalar that back-propagates even where it is zero."""
+        ...
+
+
+@runtime_checkable
+class ClassLoss(Protocol):
+    """Compares instances with class weights; known by its attribute `class_weights`."""
+
+    class_weights: torch.Tensor  # (C, D)
+
+    def __call__(
+        self,
+        embeddings: torch.Tensor,  # (B, D)
+        labels: torch.Tensor,  # (B,), integer in [0, C)
+        class_weights: torch.Tensor | None = None,  # (C', D) instead of the module's own
+    ) -> torch.Tensor:  # ()
+        """The loss, a scalar that back-propagates even where it is zero."""
+        ...
+
+
+def is_class_loss(loss: object) -> bool:
+    """Whether a loss compares with class weights (`ClassLoss`) and not with instances (`PairLoss`)."""
+    return hasattr(loss, "class_weights")
+
+
+# ------------------------------------------------------------------------------------- data and batches
+
+
+class Split(Protocol):
+    """One part of a data set: its labels at once, its images on request."""
+
+    labels: npt.NDArray[np.int64]  # (N,), 0-based within the split
+    class_names: Sequence[str]  # (C,), class_names[labels[i]] names item i
+
+    def __len__(self) -> int:
+        """The number of items, N."""
+        ...
+
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> torch.Tensor:
+        """The network's input for these items: (len(indices), channels, height, width), float32.
+
+        With `seeds`, images are augmented, and what happens to row i depends on ``seeds[i]`` alone, so that
+        neither the number of workers, nor that of ranks, nor a restart changes a run. Without, they are the
+        images as evaluated.
+        """
+        ...
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """Item `index` as a person sees it: (height, width, 3), for reports."""
+        ...
+
+
+class Dataset(Protocol):
+    """What a `dml_datasets` factory returns. The classes of `train` and of `test` are disjoint."""
+
+    train: Split
+    test: Split  # the queries, and the gallery too where `gallery` is None
+    gallery: Split | None
+    in_channels: int
+
+
+class BatchSampler(Protocol):
+    """What a `dml_samplers` factory returns: global batches, each a function of (seed, epoch, position)."""
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        ...
+
+    def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
+        """The indices of the global batch at `position` of `epoch`."""
+        ...
+
+
+# ------------------------------------------------------------------------------------- model and metrics
+
+
+class Backbone(Protocol):
+    """What a `dml_backbones` factory returns: an `nn.Module` from images to feature maps or vectors."""
+
+    num_features: int
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, channels, height, width) to (B, num_features, h, w) or (B, num_features)."""
+        ...
+
+
+class Evaluation(Protocol):
+    """What an evaluator measured."""
+
+    per_query: Mapping[str, npt.NDArray[np.float64]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures in JSON's types: ``{"recall": {"1": …}, "map_at_r": …, …}``."""
+        ...
+
+
+class Evaluator(Protocol):
+    """What a `dml_evaluators` factory returns."""
+
+    def evaluate(
+        self,
+        embeddings: npt.NDArray[Any],  # (Q, D)
+        labels: npt.NDArray[Any],  # (Q,)
+        gallery: npt.NDArray[Any] | None = None,  # (G, D)
+        gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
+    ) -> Evaluation:
+        """The retrieval (and, if asked for, clustering) metrics. With no gallery, each query leaves itself out."""
+        ...
+
+    def nearest(
+        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Scores and indices, both (Q, k), of the k nearest gallery rows, nearest first."""
+        ...
+
+    def bytes_per_item(self, dim: int) -> int:
+        """How many bytes one stored embedding of `dim` dimensions takes."""
+        ...
+
+
+class RunLogger(Protocol):
+    """What a `dml_loggers` factory returns."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record these values at this step."""
+        ...
+
+    def close(self) -> None:
+        """Write out what is held back. Called once, also when the run failed."""
+        ...
+
+
+# ---------------------------------------------------------------------------------- what a plugin is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The run that an observer is shown.
+
+    Args:
+        directory: the run's folder.
+        recipe: the recipe as resolved, every default filled in.
+        num_steps: optimizer steps of the whole run.
+        rank: this process's place among the ranks; 0 writes.
+        world_size: how many ranks share the run.
+    """
+
+    directory: Path
+    recipe: Mapping[str, Any]
+    num_steps: int
+    rank: int = 0
+    world_size: int = 1

@@ -1,0 +1,37 @@
+"""The errors that a person can mend: what came, what was expected, how to put it right.
+
+The `dml` command prints a `DmlError` as one message, without a traceback, and exits with code 2. Anything
+else that escapes is a fault of the program and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DmlError(Exception):
+    """A mistake in what the user gave: the message says what came, what was expected and how to mend it."""
+
+
+class UnknownName(DmlError):
+    """No plugin provides a component of this name."""
+
+
+class DuplicateName(DmlError):
+    """Two plugins provide components of one kind under one name."""
+
+
+class InvalidOption(DmlError):
+    """A key or value that a factory doesn't accept, or a required one that is missing."""
+
+
+class PluginLoadError(DmlError):
+    """A plugin failed to load while ``DML_STRICT_PLUGINS`` asks for that to be fatal."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'X'?"`` for the known name closest to `name`, or ``";"`` if none is close."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f"; did you mean {lowered[close[0]]!r}?" if close else ";"

@@ -1,0 +1,106 @@
+"""Every hook of the toolkit: who calls it, when, and what a return value must be.
+
+A plugin is a module (or object) with functions of these names, marked `hookimpl`, that an entry point of the
+group ``dml`` names:
+
+    from dml_core import Component, hookimpl
+
+    @hookimpl
+    def dml_losses():
+        yield Component("my-loss", MyLoss, "one line about it", source="Me et al. 2026, Eq. 1")
+
+    # pyproject.toml
+    [project.entry-points.dml]
+    my-plugin = "my_package.plugin"
+
+An implementation may take any subset of a hook's arguments, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from dml_core.components import Component, Run
+
+PROJECT = "dml"  # pluggy's project name, and the entry-point group
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+# --- What a plugin brings. The registry calls each once a process, when its kind is first looked up. ----------
+# Factories get the recipe table's keys, plus the context that their signature asks for by name.
+
+
+@hookspec
+def dml_losses() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Losses: `PairLoss` or `ClassLoss`. Context: num_classes, embedding_dim, seed."""
+
+
+@hookspec
+def dml_samplers() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Batch samplers: `BatchSampler`. Context: labels, seed."""
+
+
+@hookspec
+def dml_memories() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Memories of past embeddings: modules with `enqueue` and `contents`, as `MemoryQueue`. Context: embedding_dim."""
+
+
+@hookspec
+def dml_backbones() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Networks from images to features: `Backbone`. Context: in_channels."""
+
+
+@hookspec
+def dml_datasets() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Data sets: `Dataset`. Context: seed."""
+
+
+@hookspec
+def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Evaluators: `Evaluator`. Context: seed."""
+
+
+@hookspec
+def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Loggers of scalars: `RunLogger`. Context: directory (the run's folder)."""
+
+
+# --- What a plugin sees. The trainer calls these on every rank; what they return is ignored. ------------------
+
+
+@hookspec
+def dml_run_start(run: Run) -> None:
+    """Called once, after everything is built and before the first step."""
+
+
+@hookspec
+def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
+    """Called after each optimizer step (`step` counts from 1) with what was logged: loss, learning rates, …"""
+
+
+@hookspec
+def dml_evaluation_end(run: Run, step: int, result: Mapping[str, Any]) -> None:
+    """Called after each evaluation with its figures, as `evaluation.json` holds them."""
+
+
+@hookspec
+def dml_checkpoint_saved(run: Run, step: int, path: Path) -> None:
+    """Called on rank 0 when the checkpoint at `path` is complete on disk."""
+
+
+@hookspec
+def dml_run_end(run: Run, step: int, error: BaseException | None) -> None:
+    """Called once at the end, with what ended the run early, or None."""
+
+
+# --- What a plugin adds to the command line. The `dml` command calls this once, at its start. -----------------
+
+
+@hookspec
+def dml_commands() -> Iterable[Any]:  # type: ignore[empty-body]
+    """Commands for `dml`, as `click.Command` objects. A name that `dml` has already is an error."""

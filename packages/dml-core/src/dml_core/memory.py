@@ -1,0 +1,147 @@
+"""A memory of past embeddings: a ring in buffers of fixed shape, all of whose state is in the state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Contents(NamedTuple):
+    """What a queue holds, oldest first: copies that later writes don't change. `n` rows are filled."""
+
+    embeddings: Tensor  # (n, D)
+    labels: Tensor  # (n,) int64
+    extras: dict[str, Tensor]  # name to (n, ...)
+
+
+class MemoryQueue(nn.Module):
+    """A ring of the newest `capacity` embeddings with their labels and optional extras.
+
+    Source: the memory module of Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec. 3.2.
+    Departure: the write position and the fill are buffers too, so that a resumed run goes on with the same
+    queue. Buffers have their full shape from the start: a state dict loads into a fresh queue of that capacity.
+
+    Args:
+        capacity: how many rows are kept, at least 1.
+        embedding_dim: D, at least 1.
+        extras: for each further value kept with a row, an example of one row's value: its shape and dtype are
+            used, e.g. ``{"step": torch.zeros((), dtype=torch.int64)}``.
+        dtype: of the stored embeddings; ``torch.bfloat16`` halves the memory.
+
+    Raises:
+        ValueError: a capacity or dimension below 1, an extra named as a buffer of the queue itself.
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    pointer: Tensor
+    fill: Tensor
+
+    def __init__(
+        self,
+        capacity: int,
+        embedding_dim: int,
+        extras: Mapping[str, Tensor] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        for name, value in (("capacity", capacity), ("embedding_dim", embedding_dim)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; expected at least 1")
+        self.capacity, self.embedding_dim = capacity, embedding_dim
+        self.register_buffer("embeddings", torch.zeros(capacity, embedding_dim, dtype=dtype))
+        self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))  # where the next row goes
+        self.register_buffer("fill", torch.zeros((), dtype=torch.int64))  # how many rows are filled
+        self.extra_names = tuple(extras or ())
+        for name, example in (extras or {}).items():
+            if hasattr(self, name):
+                raise ValueError(
+                    f"an extra can't be called {name!r}: the queue has an attribute of that name"
+                )
+            self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
+        # The same two numbers on the host: reading the buffers would wait for the GPU at every step.
+        self._pointer = self._fill = 0
+
+    def __len__(self) -> int:
+        """How many rows are filled."""
+        return self._fill
+
+    @torch.no_grad()
+    def enqueue(self, embeddings: Tensor, labels: Tensor, **extras: Tensor) -> None:
+        """Write rows behind the newest, over the oldest; of more rows than the capacity, the newest are kept.
+
+        Args:
+            embeddings: (n, D), any floating dtype; stored without gradient in the queue's dtype.
+            labels: (n,) integer.
+            **extras: (n, ...) for each extra that the queue was made with.
+
+        Raises:
+            ValueError: shapes or extras that don't fit; the queue is unchanged.
+        """
+        rows = {"embeddings": embeddings, "labels": labels, **extras}
+        self._refuse_misfits(rows)
+        count = len(embeddings)
+        kept = min(count, self.capacity)
+        # Rows that are dropped still move the pointer, so that one call equals the same rows in several.
+        first = (self._pointer + count - kept) % self.capacity
+        head = min(kept, self.capacity - first)
+        for name, value in rows.items():
+            ring, newest = getattr(self, name), value[count - kept :]
+            ring[first : first + head].copy_(newest[:head])
+            ring[: kept - head].copy_(newest[head:])
+        self._set_counters((self._pointer + count) % self.capacity, min(self._fill + count, self.capacity))
+
+    def contents(self) -> Contents:
+        """What is held, oldest first, as copies: (n, D), (n,) and the extras; n is 0 in an empty queue."""
+        oldest = self._pointer if self._fill == self.capacity else 0
+
+        def in_order(ring: Tensor) -> Tensor:
+            return torch.cat((ring[oldest : self._fill], ring[:oldest]))
+
+        extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
+        return Contents(in_order(self.embeddings), in_order(self.labels), extras)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Forget everything."""
+        for buffer in self.buffers():
+            buffer.zero_()
+        self._set_counters(0, 0)
+
+    def extra_repr(self) -> str:
+        """The arguments, as `repr` shows them."""
+        return f"capacity={self.capacity}, embedding_dim={self.embedding_dim}, filled={self._fill}"
+
+    def _refuse_misfits(self, rows: Mapping[str, Tensor]) -> None:
+        expected = ("embeddings", "labels", *self.extra_names)
+        if set(rows) != set(expected):
+            raise ValueError(
+                f"got rows for {', '.join(sorted(rows))}; expected {', '.join(sorted(expected))}"
+            )
+        count = rows["embeddings"].shape[0] if rows["embeddings"].ndim else 0
+        for name, value in rows.items():
+            shape = (count, *getattr(self, name).shape[1:])
+            if tuple(value.shape) != shape:
+                raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {shape}")
+
+    def _set_counters(self, pointer: int, fill: int) -> None:
+        self._pointer, self._fill = pointer, fill
+        self.pointer.fill_(pointer)
+        self.fill.fill_(fill)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
+        unexpected: Any, errors: list[str],
+    ) -> None:  # fmt: skip
+        saved = state_dict.get(f"{prefix}embeddings")
+        if saved is not None and saved.shape != self.embeddings.shape:
+            errors.append(
+                f"the saved queue {prefix[:-1]!r} has capacity {saved.shape[0]} and dimension {saved.shape[1]}; "
+                f"this one has {self.capacity} and {self.embedding_dim}: make it with the saved ones"
+            )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        self._pointer, self._fill = int(self.pointer), int(self.fill)
