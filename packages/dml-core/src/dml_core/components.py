@@ -8,6 +8,7 @@ Shapes: `B` batch, `D` embedding dimension, `C` classes, `N` items of a split, `
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Component:
 
     Raises:
         ValueError: if the name isn't kebab-case or the summary is empty or longer than a line.
-        TypeError: if the factory can't be called.
+        TypeError: if the factory can't be called, or its signature can't be read.
     """
 
     name: str
@@ -53,6 +54,13 @@ class Component:
             raise TypeError(
                 f"component {self.name!r}: factory is {self.factory!r}; expected a class or function"
             )
+        try:
+            inspect.signature(self.factory)
+        except ValueError as error:
+            raise TypeError(
+                f"component {self.name!r}: factory {self.factory!r} has no signature that can be read; wrap it in a "
+                "function whose parameters are its options"
+            ) from error
         if not self.summary.strip() or "\n" in self.summary:
             raise ValueError(
                 f"component {self.name!r}: summary is {self.summary!r}; expected one line of text"

@@ -86,7 +86,7 @@ class Plugins:
         """
         entry_point = entry_point or getattr(plugin, "__name__", type(plugin).__name__)
         provider = Provider(entry_point, distribution, version, plugin)
-        self.manager.register(plugin, name=f"{distribution}: {entry_point}")
+        self.manager.register(plugin)
         try:
             self._refuse_unknown_hooks(plugin)
         except DmlError:

@@ -74,9 +74,10 @@ class Cosine:
         _require_positive(length=self.length)
 
     def __call__(self, position: float) -> float:
-        """``end + (start - end) · (1 + cos(π · fraction)) / 2``."""
+        """``start · w + end · (1 - w)`` with ``w = (1 + cos(π · fraction)) / 2``; exact at both ends."""
         fraction = _clipped((position - self.begin) / self.length)
-        return self.end + (self.start - self.end) * (1.0 + math.cos(math.pi * fraction)) / 2.0
+        weight = (1.0 + math.cos(math.pi * fraction)) / 2.0
+        return self.start * weight + self.end * (1.0 - weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
         InvalidOption: an unknown kind, unit or key, a missing key, a value that the schedule refuses.
     """
     options = dict(table)
-    kind = options.pop("kind", None)
+    kind = options.pop("kind", "")
     if kind not in _BY_KIND:
         raise InvalidOption(
             f"schedule kind is {kind!r}{nearest(str(kind), _BY_KIND)} kinds: {', '.join(_BY_KIND)}"

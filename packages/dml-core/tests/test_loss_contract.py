@@ -1,0 +1,143 @@
+"""The contract suite passes a right loss, and each of its tests catches the fault that it is for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dml_core.testing import LossContract
+
+
+class MeanPairDistance(nn.Module):
+    """A right pair loss: the mean of 1 - cosine over the positive pairs."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        wide = nn.functional.normalize(embeddings.float() if embeddings.itemsize < 4 else embeddings, dim=1)
+        positive = (labels[:, None] == labels[None]) & ~torch.eye(len(labels), dtype=torch.bool)
+        return ((1 - wide @ wide.T) * positive).sum() / positive.sum().clamp_min(1)
+
+
+class Centres(nn.Module):
+    """A right class loss: one minus the cosine with the class's centre."""
+
+    def __init__(self, num_classes: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        centres = self.class_weights[labels.long()]
+        return (1 - nn.functional.cosine_similarity(embeddings, centres, eps=1e-8)).mean()
+
+
+class TestARightPairLoss(LossContract):
+    def make_loss(self, num_classes, embedding_dim):
+        return MeanPairDistance()
+
+
+class TestARightClassLoss(LossContract):
+    def make_loss(self, num_classes, embedding_dim):
+        return Centres(num_classes, embedding_dim)
+
+
+class Faulty(MeanPairDistance):
+    pass
+
+
+class NotAScalar(Faulty):
+    def forward(self, embeddings, labels):
+        return super().forward(embeddings, labels)[None]
+
+
+class OverflowsInHalf(Faulty):
+    def forward(self, embeddings, labels):
+        return (embeddings.exp() * 1e5).sum() / 1e5
+
+
+class DividesByThePositives(Faulty):
+    def forward(self, embeddings, labels):
+        positive = (labels[:, None] == labels[None]).fill_diagonal_(False)
+        return (torch.cdist(embeddings, embeddings) * positive).sum() / positive.sum()
+
+
+class NeedsNegatives(Faulty):
+    def forward(self, embeddings, labels):
+        negative = labels[:, None] != labels[None]
+        return super().forward(embeddings, labels) + (embeddings.sum() * 0 + 1) / negative.sum()
+
+
+class ReturnsAPlainZero(Faulty):
+    def forward(self, embeddings, labels):
+        return (
+            torch.zeros(())
+            if len(set(labels.tolist())) == len(labels)
+            else super().forward(embeddings, labels)
+        )
+
+
+class FirstRowOnly(Faulty):
+    def forward(self, embeddings, labels):
+        return (embeddings[0] ** 2).sum()
+
+
+class WritesToItsInput(Faulty):
+    def forward(self, embeddings, labels):
+        value = super().forward(embeddings, labels)
+        embeddings.data.mul_(2)
+        return value
+
+
+class ForgetsItsCounter(Faulty):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0  # not in the state dict
+
+    def forward(self, embeddings, labels):
+        self.calls += 1
+        return super().forward(embeddings, labels) * self.calls
+
+
+class HasAnUnusedParameter(Faulty):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(3))
+
+
+class StopsTheGradient(Faulty):
+    def forward(self, embeddings, labels):
+        return super().forward(embeddings.detach() + 0 * embeddings, labels)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "test", "complaint"),
+    [
+        (NotAScalar, "test_is_a_scalar_in_a_floating_dtype", r"shape \(1,\)"),
+        (OverflowsInHalf, "test_is_finite_in_every_dtype", "float16"),
+        (OverflowsInHalf, "test_is_finite_for_extreme_norms", "1000000"),
+        (DividesByThePositives, "test_survives_a_batch_without_positives", "without positives"),
+        (DividesByThePositives, "test_survives_a_batch_of_one", "batch of one"),
+        (ReturnsAPlainZero, "test_survives_a_batch_without_positives", "does not back-propagate"),
+        (NeedsNegatives, "test_survives_a_batch_without_negatives", "without negatives"),
+        (FirstRowOnly, "test_does_not_depend_on_the_order_of_the_batch", "permuted"),
+        (WritesToItsInput, "test_leaves_its_input_alone", "wrote to the embeddings"),
+        (ForgetsItsCounter, "test_state_dict_round_trips", "after load_state_dict"),
+        (HasAnUnusedParameter, "test_gradient_reaches_the_embeddings_and_parameters", "unused"),
+        (StopsTheGradient, "test_gradient_reaches_the_embeddings_and_parameters", "no gradient reaches"),
+    ],
+)
+def test_a_fault_is_caught(faulty, test, complaint):
+    class Suite(LossContract):
+        def make_loss(self, num_classes, embedding_dim):
+            return faulty()
+
+    with pytest.raises(AssertionError, match=complaint):
+        getattr(Suite(), test)()
+
+
+def test_ddp_reports_a_parameter_that_is_never_used():
+    class Suite(LossContract):
+        def make_loss(self, num_classes, embedding_dim):
+            return HasAnUnusedParameter()
+
+    with pytest.raises(RuntimeError, match="not used in producing loss"):
+        Suite().test_works_under_ddp()

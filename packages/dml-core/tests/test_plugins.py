@@ -1,0 +1,109 @@
+"""Loading plugins: what works is kept, what is broken is named and set aside."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+import pytest
+
+from dml_core import Component, DmlError, PluginLoadError, Plugins, hookimpl, plugins
+
+
+def nothing():
+    return []
+
+
+def a_plugin(**hooks: object) -> ModuleType:
+    module = ModuleType("a_plugin")
+    for name, function in hooks.items():
+        setattr(module, name, hookimpl(function))
+    return module
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch):
+    """Make a module importable, and return its entry point."""
+
+    def install(module: ModuleType, name: str) -> EntryPoint:
+        monkeypatch.setitem(sys.modules, name, module)
+        return EntryPoint(name.replace("_", "-"), name, "dml")
+
+    return install
+
+
+def test_this_process_has_the_plugin_of_dml_core_with_its_version():
+    provider = next(p for p in plugins().providers if p.distribution == "dml-core")
+    assert provider.entry_point == "core = dml_core.plugin"
+    assert provider.version == "0.1.0"
+
+
+def test_a_plugin_that_cannot_be_imported_is_set_aside_and_the_rest_works(installed):
+    good = installed(a_plugin(dml_losses=nothing), "good_plugin")
+    loaded = Plugins([EntryPoint("broken", "no_such_module_at_all", "dml"), good])
+    assert [p.entry_point for p in loaded.providers] == ["good-plugin = good_plugin"]
+    (failure,) = loaded.failures
+    assert "broken = no_such_module_at_all" in str(failure)
+    assert "ModuleNotFoundError" in str(failure)
+
+
+def test_a_plugin_that_raises_anything_while_it_is_imported_is_set_aside(tmp_path, monkeypatch):
+    (tmp_path / "raising_plugin.py").write_text("raise ZeroDivisionError('at import')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = Plugins([EntryPoint("raising", "raising_plugin", "dml")])
+    assert "ZeroDivisionError: at import" in str(loaded.failures[0])
+
+
+def test_a_misspelt_hook_is_an_error_that_names_the_nearest(installed):
+    loaded = Plugins([installed(a_plugin(dml_loses=nothing), "misspelt_plugin")])
+    assert "unknown hook 'dml_loses'; did you mean 'dml_losses'?" in str(loaded.failures[0])
+    assert not loaded.providers
+    assert loaded.manager.get_plugins() == set()
+
+
+def test_a_hook_that_asks_for_an_unknown_argument_is_set_aside(installed):
+    loaded = Plugins([installed(a_plugin(dml_step_end=lambda stepp: None), "argument_plugin")])
+    assert "stepp" in str(loaded.failures[0])
+
+
+@pytest.mark.parametrize("value", ["1", "yes"])
+def test_the_environment_variable_makes_a_failure_fatal(monkeypatch, value):
+    monkeypatch.setenv("DML_STRICT_PLUGINS", value)
+    with pytest.raises(PluginLoadError, match="broken = no_such_module"):
+        Plugins([EntryPoint("broken", "no_such_module", "dml")])
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_the_environment_variable_can_say_no(monkeypatch, value):
+    monkeypatch.setenv("DML_STRICT_PLUGINS", value)
+    assert len(Plugins([EntryPoint("broken", "no_such_module", "dml")]).failures) == 1
+
+
+def test_a_plugin_can_be_added_by_hand():
+    loaded = Plugins()
+    loaded.register(a_plugin(dml_losses=nothing))
+    assert loaded.providers[0].distribution == "unpackaged"
+    with pytest.raises(DmlError, match="unknown hook"):
+        loaded.register(a_plugin(dml_nothing_like_it=nothing))
+
+
+@pytest.mark.parametrize("name", ["Norm-Softmax", "norm_softmax", "", "a--b", "-a", "a/b/c", "norm softmax"])
+def test_a_component_name_is_kebab_case(name):
+    with pytest.raises(ValueError, match="kebab-case"):
+        Component(name, nothing, "a summary")
+
+
+@pytest.mark.parametrize("name", ["a", "norm-softmax", "pml/ContrastiveLoss", "resnet50", "bn-inception-v2"])
+def test_component_names_that_are_allowed(name):
+    assert Component(name, nothing, "a summary").source == ""
+
+
+def test_a_component_needs_a_callable_factory_and_a_summary_of_one_line():
+    with pytest.raises(TypeError, match="factory is 3"):
+        Component("three", 3, "a summary")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no signature that can be read"):
+        Component("built-in", dict, "a summary")
+    for summary in ("", "  ", "two\nlines"):
+        with pytest.raises(ValueError, match="summary"):
+            Component("three", nothing, summary)

@@ -1,0 +1,208 @@
+"""Names to things, and every way to get a recipe's table wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from types import ModuleType
+from typing import Literal
+
+import pytest
+
+from dml_core import (
+    KINDS,
+    Component,
+    DuplicateName,
+    InvalidOption,
+    Plugins,
+    Registry,
+    UnknownName,
+    hookimpl,
+    registry,
+)
+
+
+class Ranked:
+    def __init__(
+        self,
+        margin: float = 0.4,
+        *,
+        temperature: float = 10.0,
+        order: Literal["up", "down"] = "up",
+        levels: Sequence[int] = (),
+        count: int = 1,
+        note: str | None = None,
+    ) -> None:
+        if margin < 0:
+            raise ValueError(f"margin is {margin}; expected at least 0")
+        self.margin, self.temperature, self.order, self.levels, self.count = (
+            margin,
+            temperature,
+            order,
+            levels,
+            count,
+        )
+
+
+class Classes:
+    def __init__(self, num_classes: int, embedding_dim: int, temperature: float = 0.05) -> None:
+        self.shape, self.temperature = (num_classes, embedding_dim), temperature
+
+
+class Wrapper:
+    def __init__(self, loss: object, num_steps: int) -> None:
+        self.loss, self.num_steps = loss, num_steps
+
+
+def free_for_all(**options: object) -> dict[str, object]:
+    return options
+
+
+def registry_of(*components: Component, kind: str = "losses") -> Registry:
+    source = Plugins()
+    source.register(plugin_with(*components, kind=kind), "test = a_plugin", "test-losses", "1.2")
+    return Registry(source)
+
+
+def plugin_with(*components: Component, kind: str = "losses") -> ModuleType:
+    module = ModuleType("a_plugin")
+    setattr(module, f"dml_{kind}", hookimpl(lambda: components))
+    return module
+
+
+RANKED = Component("ranked", Ranked, "a pair loss")
+CLASSES = Component("classes", Classes, "a class loss")
+WRAPPER = Component("wrapper", Wrapper, "wraps a loss")
+CONTEXT = {"num_classes": 10, "embedding_dim": 4, "seed": 0}
+
+
+def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for():
+    loss = registry_of(CLASSES).build("losses", {"name": "classes", "temperature": 1}, CONTEXT)
+    assert loss.shape == (10, 4)
+    assert loss.temperature == 1
+
+
+def test_context_that_a_factory_does_not_ask_for_is_kept_from_it():
+    assert registry_of(RANKED).build("losses", {"name": "ranked"}, CONTEXT).margin == 0.4
+    assert registry_of(Component("any", free_for_all, "takes all")).build(
+        "losses", {"name": "any", "a": 1}, CONTEXT
+    ) == {"a": 1}
+
+
+def test_the_table_wins_over_the_context():
+    loss = registry_of(CLASSES).build("losses", {"name": "classes", "num_classes": 3}, CONTEXT)
+    assert loss.shape == (3, 4)
+
+
+def test_a_nested_table_is_built_first_with_the_same_context():
+    table = {"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temperature": 0.1}}
+    wrapper = registry_of(CLASSES, WRAPPER).build("losses", table, CONTEXT)
+    assert wrapper.loss.shape == (10, 4)
+    assert wrapper.loss.temperature == 0.1
+
+
+def test_an_error_in_a_nested_table_is_found_before_anything_is_made():
+    table = {"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temprature": 0.1}}
+    with pytest.raises(InvalidOption, match="no option 'temprature'; did you mean 'temperature'"):
+        registry_of(CLASSES, WRAPPER).check("losses", table, CONTEXT)
+
+
+def test_an_unknown_name_gives_the_nearest_and_all_known():
+    with pytest.raises(
+        UnknownName, match=r"unknown loss 'rankde'; did you mean 'ranked'\? known: classes, ranked"
+    ):
+        registry_of(RANKED, CLASSES).build("losses", {"name": "rankde"})
+
+
+def test_a_miss_lists_the_plugins_that_failed_to_load():
+    source = Plugins([EntryPoint("triplets", "no_such_module", "dml")])
+    with pytest.raises(UnknownName, match=r"1 plugin failed to load(.|\n)*triplets = no_such_module"):
+        Registry(source).build("losses", {"name": "triplet"})
+
+
+def test_an_unknown_key_names_the_key_the_factory_its_package_and_the_nearest():
+    with pytest.raises(InvalidOption) as caught:
+        registry_of(RANKED).build("losses", {"name": "ranked", "margn": 1.0})
+    message = str(caught.value)
+    for part in ("'margn'", "Ranked", "test-losses 1.2", "did you mean 'margin'?"):
+        assert part in message
+
+
+def test_two_plugins_with_one_name_are_an_error_that_names_both_distributions():
+    source = Plugins()
+    source.register(plugin_with(RANKED), "a = a", "losses-of-anna", "1.0")
+    source.register(plugin_with(RANKED), "b = b", "losses-of-ben", "2.0")
+    with pytest.raises(DuplicateName, match=r"losses-of-anna 1\.0 .* losses-of-ben 2\.0"):
+        Registry(source).entries("losses")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("margin", "0.4", "float"),
+        ("margin", True, "float"),
+        ("count", 1.5, "int"),
+        ("count", False, "int"),
+        ("order", "sideways", "up"),
+        ("levels", [1, "two"], "int"),
+        ("levels", 3, "Sequence"),
+        ("note", 3, "str"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(key, value, expected):
+    with pytest.raises(InvalidOption) as caught:
+        registry_of(RANKED).build("losses", {"name": "ranked", key: value})
+    assert repr(value) in str(caught.value)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("margin", 1), ("order", "down"), ("levels", [1, 2]), ("levels", []), ("note", "x"), ("note", None)],
+)
+def test_values_that_fit_their_annotation(key, value):
+    registry_of(RANKED).build("losses", {"name": "ranked", key: value})
+
+
+def test_a_missing_parameter_is_an_error_that_says_what_the_run_gives():
+    with pytest.raises(InvalidOption, match=r"needs 'num_classes'.*the run gives: embedding_dim"):
+        registry_of(CLASSES).build("losses", {"name": "classes"}, {"embedding_dim": 4})
+
+
+def test_what_a_factory_refuses_is_an_error_of_the_recipe():
+    with pytest.raises(InvalidOption, match=r"loss 'ranked' \(Ranked of test-losses 1\.2\): margin is -1"):
+        registry_of(RANKED).build("losses", {"name": "ranked", "margin": -1.0})
+
+
+def test_a_table_without_a_name_is_an_error():
+    with pytest.raises(InvalidOption, match=r"needs a key 'name'.*got the keys: margin"):
+        registry_of(RANKED).build("losses", {"margin": 0.4})
+
+
+def test_an_unknown_kind_is_an_error():
+    with pytest.raises(UnknownName, match="unknown kind of component 'loss'; did you mean 'losses'"):
+        registry_of(RANKED).entries("loss")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("returned", [[3], 3, [RANKED, None]])
+def test_a_hook_that_returns_something_else_is_set_aside_and_the_rest_works(returned):
+    source = Plugins()
+    wrong = ModuleType("wrong")
+    wrong.dml_losses = hookimpl(lambda: returned)
+    source.register(wrong, "wrong = wrong", "wrong-losses", "0.1")
+    source.register(plugin_with(CLASSES), "right = right", "right-losses", "0.1")
+    assert list(Registry(source).entries("losses")) == ["classes"]
+    assert "wrong-losses 0.1" in str(source.failures[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_hook_that_is_asked(kind):
+    component = Component("a-thing", free_for_all, "a thing")
+    assert registry_of(component, kind=kind).build(kind, {"name": "a-thing"}) == {}
+
+
+def test_the_registry_of_this_process_has_the_samplers_and_memories_of_dml_core():
+    assert {"class-balanced", "shuffled"} <= set(registry().entries("samplers"))
+    assert "queue" in registry().entries("memories")
+    queue = registry().build("memories", {"name": "queue", "capacity": 4}, {"embedding_dim": 3})
+    assert queue.embeddings.shape == (4, 3)

@@ -1,0 +1,137 @@
+"""Samplers, held to their definitions over random labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dml_core import ClassBalancedSampler, ShuffledSampler
+
+
+@st.composite
+def samplers(draw):
+    sizes = draw(st.lists(st.integers(1, 7), min_size=1, max_size=9))
+    ids = draw(st.lists(st.integers(-(2**60), 2**60), min_size=len(sizes), max_size=len(sizes), unique=True))
+    labels = np.repeat(np.array(ids, dtype=np.int64), sizes)
+    labels = labels[np.random.default_rng(0).permutation(len(labels))]
+    return ClassBalancedSampler(
+        labels,
+        classes_per_batch=draw(st.integers(1, len(sizes))),
+        images_per_class=draw(st.integers(1, 5)),
+        seed=draw(st.integers(0, 2**32)),
+        batches_per_epoch=draw(st.none() | st.integers(1, 12)),
+    )
+
+
+@given(samplers(), st.integers(0, 5))
+@settings(deadline=None)
+def test_a_batch_has_c_classes_with_k_images_each_and_repeats_only_in_small_classes(sampler, epoch):
+    sizes = Counter(sampler.labels.tolist())
+    for position in range(len(sampler)):
+        batch = sampler.batch_at(epoch, position)
+        by_class = Counter(sampler.labels[batch].tolist())
+        assert len(by_class) == sampler.classes_per_batch
+        assert set(by_class.values()) == {sampler.images_per_class}
+        for index, times in Counter(batch.tolist()).items():
+            assert times == 1 or sizes[int(sampler.labels[index])] < sampler.images_per_class
+
+
+@given(samplers())
+@settings(deadline=None)
+def test_classes_come_equally_often_to_within_one_a_deck(sampler):
+    classes = len(set(sampler.labels.tolist()))
+    hands = classes // sampler.classes_per_batch
+    for deck in range(len(sampler) // hands):
+        seen = [
+            label
+            for position in range(deck * hands, (deck + 1) * hands)
+            for label in set(sampler.labels[sampler.batch_at(0, position)].tolist())
+        ]
+        assert len(seen) == len(set(seen))
+
+
+@given(samplers(), st.data())
+@settings(deadline=None)
+def test_a_state_saved_in_the_middle_of_an_epoch_gives_the_same_rest(sampler, data):
+    stop = data.draw(st.integers(0, len(sampler)))
+    sampler.set_epoch(data.draw(st.integers(0, 3)))
+    batches = iter(sampler)
+    for _ in range(stop):
+        next(batches)
+    state = sampler.state_dict()
+    rest = list(batches) + list(sampler)  # this epoch's rest and the whole next one
+    other = ClassBalancedSampler(
+        sampler.labels,
+        sampler.classes_per_batch,
+        sampler.images_per_class,
+        seed=sampler.seed,
+        batches_per_epoch=len(sampler),
+    )
+    other.load_state_dict(state)
+    assert list(other) + list(other) == rest
+
+
+def test_epochs_differ_and_seeds_differ_and_equal_ones_are_equal():
+    labels = np.arange(100) // 5
+    first = [ClassBalancedSampler(labels, 4, 2, seed=3).batch_at(e, 0).tolist() for e in (0, 0, 1)]
+    assert first[0] == first[1] != first[2]
+    assert ClassBalancedSampler(labels, 4, 2, seed=4).batch_at(0, 0).tolist() != first[0]
+
+
+def test_an_epoch_has_about_as_many_images_as_there_are():
+    assert len(ClassBalancedSampler(np.arange(100) // 5, 4, 2)) == 12
+    assert len(ClassBalancedSampler([0, 1, 2], 3, 4)) == 1
+
+
+def test_a_state_of_another_sampler_is_refused_and_the_place_kept():
+    labels = np.arange(20) // 4
+    sampler = ClassBalancedSampler(labels, 2, 2, seed=1)
+    sampler.set_epoch(5)
+    with pytest.raises(ValueError, match="seed is 2 there and 1 here"):
+        sampler.load_state_dict(ClassBalancedSampler(labels, 2, 2, seed=2).state_dict())
+    assert sampler.state_dict()["epoch"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0, 0, 1], 3, 1), r"classes_per_batch is 3; expected at most 2"),
+        (([0, 0, 1], 0, 1), r"classes_per_batch is 0; expected an integer of at least 1"),
+        (([0, 0, 1], 1, 0), r"images_per_class is 0"),
+        (([0, 0, 1], 1.5, 1), r"classes_per_batch is 1.5"),
+        (([0, 0, 1], 1, 1, -1), r"seed is -1"),
+        (([0, 0, 1], 1, 1, 0, 0), r"batches_per_epoch is 0"),
+        (([], 1, 1), r"labels has shape \(0,\)"),
+        (([[0, 1]], 1, 1), r"labels has shape \(1, 2\)"),
+        (([0.0, 1.0], 1, 1), r"labels has dtype float64"),
+    ],
+)
+def test_bad_arguments_are_refused_with_the_value(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ClassBalancedSampler(*arguments)
+
+
+@given(st.integers(1, 60), st.data())
+@settings(deadline=None)
+def test_the_shuffled_sampler_gives_no_item_twice_an_epoch(count, data):
+    size = data.draw(st.integers(1, count))
+    sampler = ShuffledSampler(np.zeros(count, dtype=np.int64), size, seed=1)
+    epoch = [index for batch in sampler for index in batch]
+    assert len(epoch) == len(set(epoch)) == count // size * size
+    assert sampler.epoch == 1
+
+
+def test_the_shuffled_sampler_gives_any_batch_in_any_order():
+    sampler = ShuffledSampler(np.zeros(50, dtype=np.int64), 8, seed=1)
+    there = {(e, p): sampler.batch_at(e, p).tolist() for e in range(3) for p in range(len(sampler))}
+    for (epoch, position), batch in reversed(there.items()):
+        assert sampler.batch_at(epoch, position).tolist() == batch
+
+
+def test_the_shuffled_sampler_refuses_a_batch_larger_than_the_data():
+    with pytest.raises(ValueError, match="batch_size is 4; expected at most 3"):
+        ShuffledSampler([0, 1, 2], 4)
