@@ -86,7 +86,8 @@ class Plugins:
         """
         entry_point = entry_point or getattr(plugin, "__name__", type(plugin).__name__)
         provider = Provider(entry_point, distribution, version, plugin)
-        self.manager.register(plugin)
+        # pluggy would name a plugin after its module, and two distributions may have modules of one name.
+        self.manager.register(plugin, name=f"{distribution}: {entry_point} ({id(plugin):x})")
         try:
             self._refuse_unknown_hooks(plugin)
         except DmlError:
