@@ -1,0 +1,121 @@
+"""What a loss is given, checked before any work: one clear error with the values that came.
+
+Checks that read values (label ranges) are made where reading costs nothing: on CPU tensors, outside
+`torch.compile`. On an accelerator they would stall the queue, and there an out-of-range label trips the
+device's own index assertion instead.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def check_batch(embeddings: torch.Tensor, labels: torch.Tensor) -> None:
+    """Raise unless `embeddings` is a floating (B, D) with B ≥ 1 and `labels` an integer (B,) on its device."""
+    _check_rows("embeddings", embeddings)
+    _check_labels("labels", labels, "embeddings", embeddings)
+    if embeddings.shape[0] == 0:
+        raise ValueError("embeddings has shape (0, dim); expected at least one row, so skip empty batches")
+
+
+def check_gallery(
+    embeddings: torch.Tensor, gallery: torch.Tensor | None, gallery_labels: torch.Tensor | None
+) -> None:
+    """Raise unless the gallery is absent, or complete and of the embeddings' dimension and device."""
+    if (gallery is None) != (gallery_labels is None):
+        came, missing = (
+            ("gallery", "gallery_labels") if gallery is not None else ("gallery_labels", "gallery")
+        )
+        raise ValueError(
+            f"{came} was given without {missing}; expected both, or neither to compare within the batch"
+        )
+    if gallery is None or gallery_labels is None:
+        return
+    _check_rows("gallery", gallery)
+    _check_labels("gallery_labels", gallery_labels, "gallery", gallery)
+    if gallery.shape[1] != embeddings.shape[1]:
+        raise ValueError(
+            f"gallery has shape {tuple(gallery.shape)}; expected (rows, {embeddings.shape[1]}) "
+            f"to match embeddings {tuple(embeddings.shape)}"
+        )
+    if gallery.device != embeddings.device:
+        raise ValueError(f"gallery is on {gallery.device}; expected {embeddings.device}, where embeddings is")
+
+
+def check_class_weights(embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor) -> None:
+    """Raise unless the weights are a floating (C, D) of the embeddings' dimension and every label is in [0, C)."""
+    _check_rows("class_weights", class_weights)
+    if class_weights.shape[1] != embeddings.shape[1]:
+        raise ValueError(
+            f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, {class_weights.shape[1]}) "
+            f"to match class_weights {tuple(class_weights.shape)}"
+        )
+    if class_weights.device != embeddings.device:
+        raise ValueError(
+            f"class_weights is on {class_weights.device}; expected {embeddings.device}, where embeddings is: "
+            "move the loss with loss.to(device)"
+        )
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        lowest, highest = int(labels.min()), int(labels.max())
+        num_classes = class_weights.shape[0]
+        if lowest < 0 or highest >= num_classes:
+            wrong = lowest if lowest < 0 else highest
+            raise ValueError(
+                f"labels holds {wrong}; expected class indices in [0, {num_classes}), the rows of class_weights"
+            )
+
+
+def positive(name: str, value: float) -> float:
+    """`value` as a float. ValueError unless it is finite and above 0."""
+    return _number(name, value, minimum=0.0, inclusive=False)
+
+
+def non_negative(name: str, value: float) -> float:
+    """`value` as a float. ValueError unless it is finite and at least 0."""
+    return _number(name, value, minimum=0.0, inclusive=True)
+
+
+def whole(name: str, value: int, minimum: int) -> int:
+    """`value` as an int. TypeError unless it is an integer, ValueError if it is below `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
+    if value < minimum:
+        raise ValueError(f"{name} is {value}; expected at least {minimum}")
+    return value
+
+
+def _number(name: str, value: float, minimum: float, inclusive: bool) -> float:
+    wanted = f"a finite number {'of at least' if inclusive else 'above'} {minimum:g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}; expected {wanted}")
+    if not math.isfinite(value) or value < minimum or (value == minimum and not inclusive):
+        raise ValueError(f"{name} is {value}; expected {wanted}")
+    return float(value)
+
+
+def _check_rows(name: str, rows: torch.Tensor) -> None:
+    if not isinstance(rows, torch.Tensor):
+        raise TypeError(f"{name} is {type(rows).__name__}; expected a floating tensor of shape (rows, dim)")
+    if rows.dim() != 2:
+        raise ValueError(f"{name} has shape {tuple(rows.shape)}; expected two dimensions, (rows, dim)")
+    if not rows.is_floating_point():
+        raise TypeError(f"{name} has dtype {rows.dtype}; expected a floating dtype")
+
+
+def _check_labels(name: str, labels: torch.Tensor, rows_name: str, rows: torch.Tensor) -> None:
+    if not isinstance(labels, torch.Tensor):
+        raise TypeError(f"{name} is {type(labels).__name__}; expected an integer tensor of shape (rows,)")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(
+            f"{name} has dtype {labels.dtype}; expected an integer dtype such as torch.int64: "
+            "floating labels merge identities above 2**24"
+        )
+    if labels.shape != rows.shape[:1]:
+        raise ValueError(
+            f"{name} has shape {tuple(labels.shape)}; expected ({rows.shape[0]},) "
+            f"to match {rows_name} {tuple(rows.shape)}"
+        )
+    if labels.device != rows.device:
+        raise ValueError(f"{name} is on {labels.device}; expected {rows.device}, where {rows_name} is")

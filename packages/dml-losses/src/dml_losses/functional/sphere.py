@@ -1,0 +1,59 @@
+"""Rows onto the unit sphere, in a precision that a softmax can be trusted to.
+
+Shapes: `N` rows, `D` dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def full_precision(x: torch.Tensor) -> torch.Tensor:
+    """`x` in float32 if it is narrower, itself otherwise.
+
+    A cosine in bfloat16 has two or three digits, and times a scale of 64 that is a logit wrong in its first
+    decimal; so losses compute in float32 at least. For float16 the gradient is clamped into float16's range on
+    its way back, since the exact gradient of a short row (proportional to 1/norm) need not fit there.
+    """
+    if x.dtype == torch.float16:
+        widened: torch.Tensor = _WidenHalf.apply(x)
+        return widened
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+class _WidenHalf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        largest = torch.finfo(torch.float16).max
+        return gradient.clamp(-largest, largest).half()
+
+
+def unit_rows(x: torch.Tensor) -> torch.Tensor:
+    """Each row over its L2 norm.
+
+    x̂_i = x_i / ‖x_i‖₂
+
+    Args:
+        x: (N, D), float32 or float64.
+
+    Returns:
+        (N, D). A row whose norm is below √tiny of its dtype (1e-19 for float32) has no direction: it becomes
+        zero, is therefore at cosine 0 from everything, and receives no gradient.
+    """
+    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    # Dividing by infinity gives the zero row and a zero gradient, where dividing by a small epsilon would give
+    # a gradient of 1/epsilon.
+    return x / torch.where(norm > torch.finfo(x.dtype).tiny ** 0.5, norm, torch.inf)
+
+
+def common_precision(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in `full_precision`, and in float64 if either is."""
+    x, y = full_precision(x), full_precision(y)
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    return x.to(dtype), y.to(dtype)

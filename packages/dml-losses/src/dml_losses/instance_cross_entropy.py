@@ -1,0 +1,54 @@
+"""Instance cross entropy as a module."""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.arguments import positive
+from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
+
+
+class InstanceCrossEntropy(torch.nn.Module):
+    """A softmax of each positive against the negatives of its anchor, its gradient rescaled per anchor.
+
+    L = −mean over (anchor a, positive i) of log p̂(i|a), with the gradient of Eq. 13-15; see
+    `dml_losses.functional.instance_cross_entropy` for both in full.
+
+    Source: Instance Cross Entropy for Deep Metric Learning, Eq. 3-15.
+
+    Args:
+        scale: s > 0; 64 in the paper. A plain attribute, so that a schedule can move it.
+        reweight: the gradient of Eq. 13-15 instead of the loss's own derivative.
+        anchor_gradient: let the weights of Eq. 13-14 move the anchor as well.
+
+    Raises:
+        ValueError: unless the scale is finite and positive.
+    """
+
+    def __init__(self, scale: float = 64.0, reweight: bool = True, anchor_gradient: bool = False) -> None:
+        super().__init__()
+        self.scale = positive("scale", scale)
+        self.reweight = reweight
+        self.anchor_gradient = anchor_gradient
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None = None,
+        gallery_labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        return instance_cross_entropy(
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            scale=self.scale,
+            reweight=self.reweight,
+            anchor_gradient=self.anchor_gradient,
+        )
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        return f"scale={self.scale}, reweight={self.reweight}, anchor_gradient={self.anchor_gradient}"
