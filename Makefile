@@ -1,0 +1,66 @@
+# The project's verbs. They need Python >= 3.11, a Rust toolchain and make; everything else is brought into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(BIN)/uv
+PACKAGES := dml-core dml-losses dml-eval-rs dml-train
+RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
+METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/*/*/Cargo.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench docs wheels lock clean
+
+help: ## list the verbs
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: .venv/.installed ## install everything into .venv, and build the evaluator
+
+demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/demo
+	$(BIN)/dml demo --out runs/demo
+
+test: setup ## every test
+	cargo test --workspace --exclude dml-eval-rs --release --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+check: setup ## formats, lints, types, stubs and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy packages/dml-core/src packages/dml-losses/src packages/dml-train/src packages/dml-eval-rs/python
+	$(BIN)/python -m mypy.stubtest dml_eval_rs._native --mypy-config-file pyproject.toml
+	$(BIN)/lint-imports
+	cargo fmt --all --check
+	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --workspace --all-targets --release -- -D warnings
+
+bench: setup ## the benchmarks, side by side with the peers that are installed
+	@for program in benchmarks/*/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+
+docs: setup ## check that every link between the pages leads somewhere
+	$(BIN)/python -m pytest -q tests/policy/test_docs.py
+
+wheels: setup ## a wheel of every package, into dist/
+	rm -rf dist
+	for package in $(PACKAGES); do $(UV) build --quiet --wheel --package $$package --out-dir dist || exit 1; done
+	@ls -l dist
+
+lock: ## pin the newest versions that the packages' ranges allow, with hashes
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --upgrade \
+	  $(PACKAGES:%=--no-emit-package %) requirements/dev.in $(PACKAGES:%=packages/%/pyproject.toml) \
+	  --output-file requirements/dev.txt
+	grep -A99 '^uv==' requirements/dev.txt | sed '/^[^ ]/{/^uv==/!Q}' | grep -v '# via' > requirements/uv.txt
+
+clean: ## remove what the verbs made, but not runs/
+	rm -rf .venv target dist
+
+.venv/bin/uv: requirements/uv.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.txt
+	@touch $@
+
+.venv/.locked: .venv/bin/uv requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv/.installed: .venv/.locked $(RUST) $(METADATA)
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation-package dml-eval-rs \
+	  $(PACKAGES:%=--reinstall-package %) $(PACKAGES:%=-e packages/%)
+	@touch $@
