@@ -1,0 +1,136 @@
+"""From a split to its embeddings, and from those to figures.
+
+Shapes: `N` items, `D` embedding dimension, `C` classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from dml_core import DmlError, Evaluation, Evaluator, Split
+from dml_train.loading import Chunks, load_ahead
+from dml_train.run_folder import RunFolder, write_array
+
+_CHUNK = 256  # images a forward pass
+
+
+@torch.no_grad()
+def embed(
+    model: nn.Module,
+    split: Split,
+    *,
+    device: torch.device,
+    precision: torch.dtype = torch.float32,
+    workers: int = 0,
+    items: npt.NDArray[np.int64] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> npt.NDArray[np.float32]:
+    """The embeddings of a split's items, (N, D) float32, in the order of the items.
+
+    The model is left in the mode, training or evaluation, in which it came.
+
+    Args:
+        model: images to embeddings.
+        split: what is embedded, without augmentation.
+        device: where the model is.
+        precision: in which the network computes, by autocast if not float32.
+        workers: processes that load ahead.
+        items: (N,) which items; default all.
+        progress: called with how many are done, of how many.
+
+    Raises:
+        DmlError: if an item can't be loaded, or an embedding isn't finite, with the item's index.
+    """
+    items = np.arange(len(split)) if items is None else items
+    was_training = model.training
+    model.eval()
+    chunks = Chunks(split, items, _CHUNK)
+    parts: list[npt.NDArray[np.float32]] = []
+    done = 0
+    cuda = device.type == "cuda"
+    try:
+        for images in load_ahead(chunks, range(len(chunks)), workers, pin=cuda):
+            with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+                embeddings_nD = model(images.to(device, non_blocking=cuda)).float().cpu().numpy()
+            if not (finite := np.isfinite(embeddings_nD).all(axis=1)).all():
+                item = items[done + int(finite.argmin())]
+                raise DmlError(
+                    f"the embedding of item {item} (class {split.class_names[split.labels[item]]!r}) isn't finite; "
+                    "the network's weights or that image are damaged"
+                )
+            parts.append(embeddings_nD)
+            done += len(embeddings_nD)
+            if progress is not None:
+                progress(done, len(items))
+    finally:
+        model.train(was_training)
+    return np.concatenate(parts)
+
+
+def shared_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
+    """A gallery's labels as those of the queries' split, by class name, (N,).
+
+    Classes that the queries don't have get ids of their own behind those that they have.
+    """
+    ids = {name: label for label, name in enumerate(reference.class_names)}
+    mapping = np.array([ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64)
+    return mapping[split.labels]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Queries, and the gallery that they are searched in; without one they are searched in themselves.
+
+    Args:
+        embeddings: (Q, D) floating.
+        labels: (Q,).
+        gallery: (G, D).
+        gallery_labels: (G,).
+    """
+
+    embeddings: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+    gallery: npt.NDArray[Any] | None = None
+    gallery_labels: npt.NDArray[Any] | None = None
+
+    def write(self, folder: RunFolder) -> None:
+        """Leave the arrays in the run's folder."""
+        write_array(folder.embeddings(), self.embeddings)
+        write_array(folder.labels(), self.labels)
+        if self.gallery is not None and self.gallery_labels is not None:
+            write_array(folder.embeddings("gallery"), self.gallery)
+            write_array(folder.labels("gallery"), self.gallery_labels)
+
+
+def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
+    """What the evaluator measures; what it refuses in the arrays becomes a `DmlError`."""
+    try:
+        return evaluator.evaluate(
+            embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels
+        )
+    except (TypeError, ValueError) as error:
+        raise DmlError(f"can't evaluate: {error}") from error
+
+
+def figures(result: Mapping[str, Any], prefix: str = "evaluation") -> dict[str, float]:
+    """An evaluation's finite numbers under one name each: ``evaluation/recall/1``, ``evaluation/map_at_r``."""
+    found: dict[str, float] = {}
+    for name, value in result.items():
+        if isinstance(value, Mapping):
+            found |= figures(value, f"{prefix}/{name}")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            found[f"{prefix}/{name}"] = value
+    return found
+
+
+def pack_codes(embeddings: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
+    """Binary codes, a bit a dimension, set where it is above 0: (N, ceil(D / 8)), most significant bit first."""
+    return np.packbits(embeddings > 0, axis=1)

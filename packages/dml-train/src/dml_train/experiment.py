@@ -1,0 +1,188 @@
+"""From a recipe to the things it names: data, network, loss, optimizer, schedules, evaluator."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from torch import nn
+
+from dml_core import (
+    BatchSampler,
+    Dataset,
+    DmlError,
+    Evaluator,
+    Registry,
+    Schedules,
+    Split,
+    nearest,
+    schedule_from_table,
+)
+from dml_train.embedding import Embedded, embed, shared_labels
+from dml_train.model import EmbeddingHead, EmbeddingModel
+from dml_train.optimizers import PartedOptimizer
+from dml_train.progress import stage
+from dml_train.recipe import Recipe, Unit
+from dml_train.seeds import INITIALISATION, derive, seed_torch
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """All that a run needs, made and checked, and not yet begun."""
+
+    recipe: Recipe
+    device: torch.device
+    dataset: Dataset
+    sampler: BatchSampler
+    model: EmbeddingModel
+    loss: nn.Module
+    optimizer: PartedOptimizer
+    schedules: Schedules
+    evaluator: Evaluator
+    num_steps: int
+
+    def steps(self, every: float, unit: Unit) -> int:
+        """A cadence in whole steps, at least 1; 0 stays 0, which means never."""
+        return max(1, round(every * (len(self.sampler) if unit == "epoch" else 1))) if every else 0
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What the network computes in."""
+        return PRECISIONS[self.recipe.training.precision]
+
+    def embed_test(self, console: Console) -> Embedded:
+        """The test split, and its gallery if it has one, as the weights are now."""
+        test, gallery = self.dataset.test, self.dataset.gallery
+        queries = self.embed(test, console)
+        if gallery is None:
+            return Embedded(queries, test.labels)
+        return Embedded(queries, test.labels, self.embed(gallery, console), shared_labels(gallery, test))
+
+    def embed(self, split: Split, console: Console) -> npt.NDArray[np.float32]:
+        """The embeddings of a split as the weights are now, (N, D) float32."""
+        with stage(console, "embed", len(split)) as show:
+            return embed(
+                self.model,
+                split,
+                device=self.device,
+                precision=self.precision,
+                workers=self.recipe.training.workers,
+                progress=lambda done, _: show(done, ""),
+            )
+
+
+def build(recipe: Recipe, registry: Registry) -> Experiment:
+    """Make everything that a recipe names. The weights are a function of the recipe's seed.
+
+    Raises:
+        DmlError: if a component refuses its options, a schedule leads nowhere, or the device isn't there.
+    """
+    training = recipe.training
+    device = find_device(training.device)
+    dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
+    sampler: BatchSampler = registry.build(
+        "samplers", recipe.sampler, {"labels": dataset.train.labels, "seed": training.seed}
+    )
+    if len(sampler) < 1:
+        raise DmlError(
+            f"the sampler {recipe.sampler['name']!r} gives no batch of these {len(dataset.train)} images"
+        )
+    steps_per_epoch = len(sampler)
+    num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
+
+    model = build_model(recipe, dataset, registry, device)
+    seed_torch(device, training.seed, INITIALISATION, 1)
+    loss = registry.build(
+        "losses",
+        recipe.loss,
+        {
+            "num_classes": len(dataset.train.class_names),
+            "embedding_dim": recipe.embedding.dim,
+            "seed": derive(training.seed, INITIALISATION, 2) >> 2,
+        },
+    )
+    if not isinstance(loss, nn.Module):
+        raise DmlError(f"the loss {recipe.loss['name']!r} is a {type(loss).__name__}; expected an nn.Module")
+    loss.to(device).train()
+    optimizer = PartedOptimizer(
+        recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}
+    )
+    schedules = build_schedules(
+        recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
+    )
+    evaluator: Evaluator = registry.build(
+        "evaluators", recipe.evaluation.component(), {"seed": training.seed}
+    )
+    return Experiment(
+        recipe, device, dataset, sampler, model, loss, optimizer, schedules, evaluator, num_steps
+    )
+
+
+def build_model(recipe: Recipe, dataset: Dataset, registry: Registry, device: torch.device) -> EmbeddingModel:
+    """The untrained network, its weights a function of the recipe's seed."""
+    seed_torch(device, recipe.training.seed, INITIALISATION, 0)
+    backbone = registry.build("backbones", recipe.backbone, {"in_channels": dataset.in_channels})
+    embedding = recipe.embedding
+    head = EmbeddingHead(backbone.num_features, embedding.dim, embedding.pooling, embedding.layer_norm)
+    model = EmbeddingModel(backbone, head).to(device)
+    if recipe.training.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    model.batch_norm_trains = int(not recipe.training.freeze_batch_norm)
+    return model
+
+
+def build_schedules(
+    recipe: Recipe, num_steps: int, steps_per_epoch: int, roots: dict[str, object]
+) -> Schedules:
+    """The recipe's schedules, bound to what they move.
+
+    A line or cosine over one of the optimizer's numbers starts, unless it says otherwise, at that number.
+    """
+    bound = {}
+    for path, table in recipe.schedule.items():
+        options: dict[str, Any] = dict(table)
+        root, _, name = path.partition(".")
+        if (
+            root == "optimizer"
+            and options.get("kind") in ("linear", "cosine")
+            and hasattr(recipe.optimizer, name)
+        ):
+            options.setdefault("start", getattr(recipe.optimizer, name))
+        try:
+            bound[path] = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
+        except DmlError as error:
+            raise type(error)(f"[schedule.{path!r}]: {error}") from error
+    return Schedules(bound, roots)
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name; ``"auto"`` is a GPU if there is one.
+
+    Raises:
+        DmlError: if there is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        known = ("auto", "cpu", "cuda", "cuda:0", "mps")
+        raise DmlError(
+            f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"
+        )
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[
+        device.type
+    ]
+    if (device.index or 0) >= count:
+        there = f"this machine has {count}" if count else "this machine has none"
+        raise DmlError(f"training.device is {name!r}; {there}. Use training.device = 'auto' or 'cpu'")
+    return device

@@ -1,0 +1,80 @@
+"""Loggers of scalars: JSON lines, and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dml_core import Component
+from dml_train.run_folder import RunFolder
+
+CLOCK = "time/"  # what begins with this was read off the clock and differs from run to run
+
+
+class JsonLines:
+    """``metrics.jsonl``: a line a step, the numbers in full precision.
+
+    The file of a resumed run is, byte for byte, that of a run which was never stopped. So what was read off the
+    clock is left out (TensorBoard has it), and lines behind the checkpoint from which a run goes on are dropped.
+
+    Args:
+        directory: the run's folder.
+        start_step: steps done when logging begins; later lines of an earlier attempt are dropped.
+    """
+
+    def __init__(self, directory: Path, start_step: int = 0) -> None:
+        path = RunFolder(directory).metrics
+        kept, self._last = 0, ""
+        if path.exists():
+            for line in path.read_bytes().splitlines(keepends=True):
+                # The last line may be torn; it is newer than any checkpoint, as lines are flushed before those.
+                if not line.endswith(b"\n") or json.loads(line)["step"] > start_step:
+                    break
+                kept += len(line)
+                self._last = line.decode()
+            with path.open("r+b") as file:
+                file.truncate(kept)
+        self._file = path.open("a", encoding="utf-8", buffering=1)  # by lines: a killed run loses none
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one line, unless an earlier attempt ended with the very same one: the figures of the finished run."""
+        lasting = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
+        line = json.dumps({"step": step, **lasting}) + "\n"
+        if line != self._last:
+            self._file.write(line)
+        self._last = ""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoard:
+    """TensorBoard event files under ``tensorboard/``.
+
+    Args:
+        directory: the run's folder.
+        start_step: steps done when logging begins; TensorBoard hides later ones of an earlier attempt.
+    """
+
+    def __init__(self, directory: Path, start_step: int = 0) -> None:
+        # Imported here: it takes a second, which commands that don't train needn't wait for.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=start_step + 1)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one point to each curve."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is held back."""
+        self._writer.close()
+
+
+def components() -> Iterable[Component]:
+    """The loggers of this package."""
+    yield Component("jsonl", JsonLines, "metrics.jsonl, one JSON object a step, in full precision")
+    yield Component("tensorboard", TensorBoard, "TensorBoard event files")

@@ -1,0 +1,144 @@
+"""The network: a backbone, and the head that turns its features into an embedding.
+
+Shapes: `B` batch, `F` features, `D` embedding dimension, `H`, `W` height and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Pooling = Literal["average", "max", "both", "gem"]
+
+
+class GeM(nn.Module):
+    """Generalised mean over positions, ``mean(x^p)^(1/p)``, with a learned p that starts at 3.
+
+    Source: Radenović, Tolias & Chum 2018, Fine-tuning CNN Image Retrieval, Eq. 3; x is clamped from below at 1e-6.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, features_BFHW: Tensor) -> Tensor:
+        """(B, F, H, W) to (B, F)."""
+        # Powers overflow in half precision.
+        powers = features_BFHW.float().clamp(min=1e-6).pow(self.p)
+        return powers.mean(dim=(2, 3)).pow(1.0 / self.p)
+
+
+def average(features_BFHW: Tensor) -> Tensor:
+    """The mean over positions, (B, F, H, W) to (B, F)."""
+    return features_BFHW.mean(dim=(2, 3))
+
+
+def maximum(features_BFHW: Tensor) -> Tensor:
+    """The maximum over positions, (B, F, H, W) to (B, F)."""
+    return features_BFHW.amax(dim=(2, 3))
+
+
+def both(features_BFHW: Tensor) -> Tensor:
+    """Mean plus maximum over positions, (B, F, H, W) to (B, F)."""
+    return average(features_BFHW) + maximum(features_BFHW)
+
+
+_POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
+    "average": lambda: average,
+    "max": lambda: maximum,
+    "both": lambda: both,
+    "gem": GeM,
+}
+
+
+class EmbeddingHead(nn.Module):
+    """Features to an embedding: pooling over positions, LayerNorm without parameters, a linear layer.
+
+    Source: Zhai & Wu 2019, Classification is a Strong Baseline for Deep Metric Learning, Sec. 3.4 (the LayerNorm).
+    The embedding isn't normalised: a loss that works on the sphere normalises for itself.
+
+    Args:
+        num_features: F of the backbone.
+        embedding_dim: D.
+        pooling: "average", "max", "both" (their sum) or "gem"; features that have no positions are taken as they are.
+        layer_norm: whether the pooled features are normalised to mean 0 and variance 1, each image by itself.
+    """
+
+    def __init__(
+        self, num_features: int, embedding_dim: int, pooling: Pooling = "average", layer_norm: bool = True
+    ) -> None:
+        super().__init__()
+        self.pool = _POOLINGS[pooling]()
+        self.norm = nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
+        self.linear = nn.Linear(num_features, embedding_dim)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, F, H, W) or (B, F) to (B, D)."""
+        pooled_BF = self.pool(features) if features.ndim == 4 else features
+        embeddings_BD: Tensor = self.linear(self.norm(pooled_BF))
+        return embeddings_BD
+
+
+class EmbeddingModel(nn.Module):
+    """Backbone and head, images to embeddings.
+
+    Attributes:
+        backbone_trains: 1 or 0, settable also by a schedule (``"model.backbone_trains"``): whether the backbone
+            gets gradients. A frozen one keeps its batch statistics, too.
+        batch_norm_trains: likewise, whether the batch norms of a training backbone use and update batch statistics
+            and learn their scale and shift; 0 is the frozen batch norm of the papers.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self._backbone_trains = 1
+        self._batch_norm_trains = 1
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        """(B, channels, H, W) to (B, D) float32."""
+        embeddings_BD: Tensor = self.head(self.backbone(images_BCHW))
+        return embeddings_BD.float()
+
+    @property
+    def backbone_trains(self) -> int:
+        """Whether the backbone gets gradients."""
+        return self._backbone_trains
+
+    @backbone_trains.setter
+    def backbone_trains(self, trains: int) -> None:
+        if trains != self._backbone_trains:
+            self._backbone_trains = trains
+            self._set_modes()
+
+    @property
+    def batch_norm_trains(self) -> int:
+        """Whether batch norms learn, and use the batch's statistics."""
+        return self._batch_norm_trains
+
+    @batch_norm_trains.setter
+    def batch_norm_trains(self, trains: int) -> None:
+        if trains != self._batch_norm_trains:
+            self._batch_norm_trains = trains
+            self._set_modes()
+
+    def train(self, mode: bool = True) -> EmbeddingModel:
+        """Training or evaluation mode; what is frozen stays in evaluation mode."""
+        super().train(mode)
+        self._set_modes()
+        return self
+
+    def _set_modes(self) -> None:
+        trains = bool(self._backbone_trains)
+        self.backbone.train(self.training and trains)
+        for parameter in self.backbone.parameters():
+            parameter.requires_grad_(trains)
+        for module in self.backbone.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not self._batch_norm_trains:
+                module.eval()
+                for parameter in module.parameters():
+                    parameter.requires_grad_(False)

@@ -1,0 +1,26 @@
+"""What dml-train brings, through the same hooks as everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dml_core import Component, hookimpl
+from dml_train import backbones, data, loggers
+
+
+@hookimpl
+def dml_datasets() -> Iterable[Component]:
+    """The data sets of `dml_train.data`."""
+    return data.components()
+
+
+@hookimpl
+def dml_backbones() -> Iterable[Component]:
+    """The backbones of `dml_train.backbones`."""
+    return backbones.components()
+
+
+@hookimpl
+def dml_loggers() -> Iterable[Component]:
+    """The loggers of `dml_train.loggers`."""
+    return loggers.components()

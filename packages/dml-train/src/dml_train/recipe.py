@@ -1,0 +1,309 @@
+"""Recipes: TOML files whose tables are the registries, checked whole before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from dml_core import DmlError, InvalidOption, Registry, UnknownName, nearest
+from dml_core.registry import Kind
+from dml_train.model import Pooling
+
+# What the trainer gives to the factories of each kind, on top of the recipe's table.
+CONTEXT: dict[Kind, tuple[str, ...]] = {
+    "datasets": ("seed",),
+    "samplers": ("labels", "seed"),
+    "backbones": ("in_channels",),
+    "losses": ("num_classes", "embedding_dim", "seed"),
+    "evaluators": ("seed",),
+    "loggers": ("directory", "start_step"),
+}
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Unit = Literal["step", "epoch"]
+
+
+class Table(BaseModel):
+    """A table of a recipe: no key but its own, no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Training(Table):
+    """``[training]``: how long, on what, in which arithmetic."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    steps: Annotated[int, Field(ge=1)] | None = None
+    epochs: Positive | None = None
+    device: str = "auto"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    gradient_clip: Positive | None = None
+    workers: Annotated[int, Field(ge=0)] = 0
+    channels_last: bool = False
+    deterministic: bool = False
+    freeze_batch_norm: bool = False
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if (self.steps is None) == (self.epochs is None):
+            given = "neither" if self.steps is None else f"steps = {self.steps} and epochs = {self.epochs}"
+            raise ValueError(f"{given} given; expected exactly one of 'steps' and 'epochs'")
+        return self
+
+
+class Embedding(Table):
+    """``[embedding]``: the head."""
+
+    dim: Annotated[int, Field(ge=1)] = 512
+    pooling: Pooling = "average"
+    layer_norm: bool = True
+
+
+class Optimizer(Table):
+    """``[optimizer]``: `backbone`, `head` and `loss` multiply the learning rate of that part's parameters."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: NotNegative = 1e-3
+    weight_decay: NotNegative = 1e-4
+    backbone: NotNegative = 1.0
+    head: NotNegative = 1.0
+    loss: NotNegative = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: Positive = 1e-8
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _pair(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value  # TOML has arrays only
+
+
+class Checkpoints(Table):
+    """``[checkpoints]``: when one is written (0: only at the end), and how many are kept."""
+
+    every: NotNegative = 1.0
+    unit: Unit = "epoch"
+    keep: Annotated[int, Field(ge=1)] = 2
+
+
+class Evaluation(Table):
+    """``[evaluation]``: the evaluator and its options, and how often it is asked during training (0: at the end)."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    name: str = "exact"
+    every: NotNegative = 0.0
+    unit: Unit = "epoch"
+
+    def component(self) -> dict[str, Any]:
+        """The evaluator's table in the registry's form."""
+        return {"name": self.name, **(self.model_extra or {})}
+
+
+class Logging(Table):
+    """``[logging]``: the loggers' tables, and how many steps lie between two readings of the device."""
+
+    every: Annotated[int, Field(ge=1)] = 10
+    loggers: list[dict[str, Any]] = [{"name": "jsonl"}, {"name": "tensorboard"}]
+
+
+class Recipe(Table):
+    """A whole recipe. `dataset`, `backbone`, `sampler` and `loss` are tables of the registry."""
+
+    training: Training
+    dataset: dict[str, Any]
+    backbone: dict[str, Any]
+    sampler: dict[str, Any]
+    loss: dict[str, Any]
+    embedding: Embedding = Embedding()
+    optimizer: Optimizer = Optimizer()
+    schedule: dict[str, dict[str, Any]] = {}
+    checkpoints: Checkpoints = Checkpoints()
+    evaluation: Evaluation = Evaluation()
+    logging: Logging = Logging()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe in TOML's types; what is None is left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def to_toml(self) -> str:
+        """The recipe as a file, to be read again by `load`."""
+        return tomli_w.dumps(self.to_dict())
+
+
+def bundled() -> list[str]:
+    """The names of the recipes that come with the package."""
+    folder = files("dml_train") / "recipes"
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def load(source: str | Path, assignments: Sequence[str], registry: Registry) -> Recipe:
+    """The recipe of a file or of a bundled name, with some keys set, whole and checked.
+
+    Args:
+        source: a path, or a name of `bundled`.
+        assignments: ``"loss.scale=32"``, …: each is read as a line of TOML; what isn't one is taken as a string.
+        registry: where the components' names and keys are looked up.
+
+    Raises:
+        DmlError: anything that is wrong with it, with the key and what was expected there.
+    """
+    text, origin = _read(source)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOption(f"{origin} is not TOML: {error}") from error
+    for assignment in assignments:
+        assign(document, assignment)
+    return parse(document, registry, origin)
+
+
+def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
+    """The recipe that a TOML document describes, every default filled in.
+
+    Raises:
+        DmlError: as `load`.
+    """
+    try:
+        recipe = Recipe.model_validate(document)
+    except ValidationError as error:
+        problems = [_explain(details) for details in error.errors()]
+        raise InvalidOption(f"{origin}: " + "\n".join(problems)) from error
+    filled: dict[str, Any] = {}
+    tables: dict[str, tuple[Kind, dict[str, Any]]] = {
+        "dataset": ("datasets", recipe.dataset),
+        "backbone": ("backbones", recipe.backbone),
+        "sampler": ("samplers", recipe.sampler),
+        "loss": ("losses", recipe.loss),
+        "evaluation": ("evaluators", recipe.evaluation.component()),
+    }
+    try:
+        for name, (kind, table) in tables.items():
+            registry.check(kind, table, CONTEXT[kind])
+            filled[name] = with_defaults(registry, kind, table)
+        loggers = []
+        for table in recipe.logging.loggers:
+            registry.check("loggers", table, CONTEXT["loggers"])
+            loggers.append(with_defaults(registry, "loggers", table))
+    except DmlError as error:
+        raise type(error)(f"{origin}: {error}") from error
+    evaluation = recipe.evaluation.model_dump() | filled.pop("evaluation")
+    return recipe.model_copy(
+        update=filled
+        | {
+            "evaluation": Evaluation.model_validate(evaluation),
+            "logging": recipe.logging.model_copy(update={"loggers": loggers}),
+        }
+    )
+
+
+def with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A component's table with its factory's own defaults, as far as TOML can write them."""
+    factory = registry.entry(kind, table["name"]).component.factory
+    filled: dict[str, Any] = {"name": table["name"]}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        default = parameter.default
+        if name not in CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
+            filled[name] = list(default) if isinstance(default, tuple) else default
+    for key, value in table.items():
+        nested = isinstance(value, dict) and isinstance(value.get("name"), str)
+        filled[key] = with_defaults(registry, kind, value) if nested else value
+    return filled
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
+    """What differs between two recipes: ``loss.scale: 64.0 there, 32.0 here``, one line a key."""
+    found = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        there, here = old.get(key), new.get(key)
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            found += differences(there, here, f"{path}{key}.")
+        elif there != here:
+            found.append(f"{path}{key}: {there!r} there, {here!r} here")
+    return found
+
+
+def _read(source: str | Path) -> tuple[str, str]:
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            return path.read_text(encoding="utf-8"), str(path)
+        except OSError as error:
+            raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
+    names = bundled()
+    if str(source) not in names:
+        raise UnknownName(
+            f"no recipe {str(source)!r}{nearest(str(source), names)} expected a path that ends in .toml, "
+            f"or one of: {', '.join(names)}"
+        )
+    return (files("dml_train") / "recipes" / f"{source}.toml").read_text(encoding="utf-8"), f"recipe {source}"
+
+
+def assign(document: dict[str, Any], assignment: str) -> None:
+    """Carry out ``KEY=VALUE`` on a TOML document: read as a line of TOML, or else with the value as a string.
+
+    Raises:
+        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key, or leads through what isn't a table.
+    """
+    key, equals, value = assignment.partition("=")
+    if not equals or not key.strip():
+        raise InvalidOption(f"--set {assignment!r}: expected KEY=VALUE, e.g. --set loss.scale=32")
+    try:
+        change = tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        try:
+            change = tomllib.loads(f"{key} = {tomli_w.dumps({'x': value}).partition('=')[2]}")
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidOption(f"--set {assignment!r}: {key!r} is not a dotted TOML key: {error}") from error
+    _merge(document, change, assignment)
+
+
+def _merge(document: dict[str, Any], change: dict[str, Any], assignment: str) -> None:
+    for key, value in change.items():
+        present = document.get(key)
+        if isinstance(value, dict) and present is not None:
+            if not isinstance(present, dict):
+                raise InvalidOption(
+                    f"--set {assignment!r}: {key!r} is {present!r} in the recipe, not a table"
+                )
+            _merge(present, value, assignment)
+        else:
+            document[key] = value
+
+
+def _explain(details: ErrorDetails) -> str:
+    """One of pydantic's findings in the words of a recipe."""
+    location = [str(part) for part in details["loc"]]
+    path, key = ".".join(location), location[-1] if location else ""
+    if details["type"] == "extra_forbidden":
+        table: type[BaseModel] = Recipe
+        for part in location[:-1]:
+            annotation = table.model_fields[part].annotation
+            assert isinstance(annotation, type)
+            table = annotation
+        where = f"table [{'.'.join(location[:-1])}] has" if location[:-1] else "a recipe has"
+        known = list(table.model_fields)
+        return f"{where} no key {key!r}{nearest(key, known)} keys: {', '.join(known)}"
+    if details["type"] == "missing":
+        return f"the table [{path}] is missing" if len(location) == 1 else f"{path} is missing"
+    message = details["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return (
+        f"{path} is {details['input']!r}: {message}"
+        if details["type"] != "value_error"
+        else f"[{path}]: {message}"
+    )

@@ -1,0 +1,215 @@
+"""The training loop: load, step, log, evaluate, save.
+
+Everything that a step draws at random is a function of the run's seed and the step (`dml_train.seeds`), and so
+are batches and schedules. So weights, optimizer, loss and scaler are all that a checkpoint has to hold for a
+resumed run to end with the bits of one that was never stopped.
+
+Shapes: `B` rows of the global batch, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from dml_core import DmlError, Registry, RunLogger
+from dml_core.components import Run
+from dml_train import checkpoint
+from dml_train.embedding import Embedded, evaluate, figures
+from dml_train.experiment import Experiment
+from dml_train.interruption import Interrupted, Interruption
+from dml_train.loading import Batch, StepBatches, load_ahead
+from dml_train.loggers import CLOCK
+from dml_train.progress import Show, stage
+from dml_train.run_folder import RunFolder, write_json
+from dml_train.seeds import FORWARD, LOSS, seed_torch
+
+
+class Trainer:
+    """One run, from where its folder stands to its end.
+
+    Args:
+        experiment: what is trained, with what.
+        folder: where everything goes; the run goes on from its newest whole checkpoint.
+        registry: where loggers and observers are found.
+        console: where progress is shown.
+    """
+
+    def __init__(
+        self, experiment: Experiment, folder: RunFolder, registry: Registry, console: Console
+    ) -> None:
+        self.experiment, self.folder, self.console = experiment, folder, console
+        recipe, device = experiment.recipe, experiment.device
+        self.training = recipe.training
+        self.log_every = recipe.logging.every
+        self.evaluate_every = experiment.steps(recipe.evaluation.every, recipe.evaluation.unit)
+        self.save_every = experiment.steps(recipe.checkpoints.every, recipe.checkpoints.unit)
+        self.batches = StepBatches(experiment.dataset.train, experiment.sampler, self.training.seed)
+        self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.training.precision == "float16")
+        self.done = self.restore()  # optimizer steps
+        self.unread: list[tuple[int, dict[str, Tensor], dict[str, float]]] = []  # values still on the device
+        self.clock, self.images_seen = time.perf_counter(), 0
+        self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps)
+        self.hook = registry.plugins.manager.hook
+        context = {"directory": folder.path, "start_step": self.done}
+        self.loggers: list[RunLogger] = [
+            registry.build("loggers", t, context) for t in recipe.logging.loggers
+        ]
+
+    def train(self) -> None:
+        """Run to the end, and tell those who watch how it ended."""
+        self.hook.dml_run_start(run=self.run)
+        error: BaseException | None = None
+        try:
+            with stage(self.console, "train", self.experiment.num_steps, self.done) as show:
+                self.take_steps(show)
+            self.finish()
+        except BaseException as ending:
+            error = ending
+            raise
+        finally:
+            for logger in self.loggers:
+                logger.close()
+            self.hook.dml_run_end(run=self.run, step=self.done, error=error)
+
+    def take_steps(self, show: Show) -> None:
+        """The loop: load, step, log, evaluate, save."""
+        places = range(self.done, self.experiment.num_steps)
+        pin = self.experiment.device.type == "cuda"
+        self.experiment.model.train()
+        with Interruption() as interruption:
+            for batch in load_ahead(self.batches, places, self.training.workers, pin=pin):
+                self.step(batch)
+                ends = self.done == self.experiment.num_steps
+                stops = ends or bool(interruption.asked)
+                if stops or due(self.done, self.log_every):
+                    self.log(show)
+                if due(self.done, self.evaluate_every) and not ends:
+                    self.evaluate(self.experiment.embed_test(self.console))
+                if stops or due(self.done, self.save_every):
+                    self.save()
+                if interruption.asked and not ends:
+                    raise Interrupted(interruption.asked, self.done, self.folder.path)
+
+    def step(self, batch: Batch) -> None:
+        """One optimizer step on one global batch."""
+        experiment, device, optimizer = self.experiment, self.experiment.device, self.experiment.optimizer
+        scheduled = experiment.schedules.apply(batch.step)
+        optimizer.write_groups()
+        images = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
+        labels_B = batch.labels.to(device, non_blocking=True)
+
+        seed_torch(device, self.training.seed, FORWARD, batch.step)
+        with torch.autocast(device.type, experiment.precision, experiment.precision != torch.float32):
+            embeddings_BD = experiment.model(images)
+        seed_torch(device, self.training.seed, LOSS, batch.step)
+        loss = experiment.loss(embeddings_BD, labels_B)
+        self.scaler.scale(loss).backward()
+
+        values = {"loss": loss.detach()}
+        if self.training.gradient_clip is not None:
+            self.scaler.unscale_(optimizer.torch)
+            values["gradient_norm"] = torch.nn.utils.clip_grad_norm_(
+                optimizer.parameters(), self.training.gradient_clip
+            )
+        self.scaler.step(optimizer.torch)
+        self.scaler.update()
+        optimizer.torch.zero_grad(set_to_none=True)
+
+        self.done = batch.step + 1
+        self.images_seen += len(labels_B)
+        self.unread.append((self.done, values, {"optimizer.lr": optimizer.lr, **scheduled}))
+
+    def log(self, show: Show) -> None:
+        """Pass on what the steps since the last time left on the device, read all at once.
+
+        Raises:
+            DmlError: if a loss isn't finite.
+        """
+        rows = torch.stack(
+            [torch.stack([v.float() for v in values.values()]) for _, values, _ in self.unread]
+        )
+        numbers = rows.tolist()
+        now = time.perf_counter()
+        speed = self.images_seen / (now - self.clock)
+        for (step, measured, scheduled), row in zip(self.unread, numbers, strict=True):
+            values = {**dict(zip(measured, row, strict=True)), **scheduled}
+            if not math.isfinite(values["loss"]):
+                raise self.divergence(step, values)
+            clock = {f"{CLOCK}images_per_second": speed} if step == self.done else {}
+            self.record(step, {**values, **clock})
+            self.hook.dml_step_end(run=self.run, step=step, values=values)
+        show(self.done, f"loss {values['loss']:.4g}  lr {values['optimizer.lr']:.3g}  {speed:.0f} images/s")
+        self.unread.clear()
+        self.clock, self.images_seen = now, 0
+
+    def evaluate(self, embedded: Embedded) -> dict[str, object]:
+        """Measure the embedding, and pass on the figures."""
+        measured = evaluate(self.experiment.evaluator, embedded).to_dict()
+        result = {**measured, "step": self.done, "evaluator": self.experiment.recipe.evaluation.name}
+        self.record(self.done, figures(measured))
+        self.hook.dml_evaluation_end(run=self.run, step=self.done, result=result)
+        self.clock, self.images_seen = time.perf_counter(), 0
+        return result
+
+    def save(self) -> None:
+        """Write a checkpoint, and drop those that needn't be kept."""
+        written = checkpoint.write(
+            self.folder.checkpoints,
+            self.done,
+            self.experiment.model.state_dict(),
+            {
+                "loss": self.experiment.loss.state_dict(),
+                "optimizer": self.experiment.optimizer.torch.state_dict(),
+                "scaler": self.scaler.state_dict(),
+            },
+        )
+        checkpoint.prune(self.folder.checkpoints, self.experiment.recipe.checkpoints.keep)
+        self.hook.dml_checkpoint_saved(run=self.run, step=self.done, path=written.path)
+        self.clock, self.images_seen = time.perf_counter(), 0
+
+    def restore(self) -> int:
+        """Go to where the newest whole checkpoint stands; the number of steps done there, 0 without one."""
+        for path, fault in checkpoint.torn(self.folder.checkpoints).items():
+            self.console.print(f"{path} is damaged ({fault}) and is not used", style="yellow", markup=False)
+        newest = checkpoint.newest(self.folder.checkpoints)
+        if newest is None:
+            return 0
+        state = newest.state()
+        self.experiment.model.load_state_dict(newest.weights())
+        self.experiment.loss.load_state_dict(state["loss"])
+        self.experiment.optimizer.torch.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        return newest.step
+
+    def finish(self) -> None:
+        """Embed the test split, measure it, and leave both in the folder; `evaluation.json` comes last."""
+        embedded = self.experiment.embed_test(self.console)
+        embedded.write(self.folder)
+        write_json(self.folder.evaluation, self.evaluate(embedded))
+
+    def record(self, step: int, values: Mapping[str, float]) -> None:
+        """Give values to every logger."""
+        for logger in self.loggers:
+            logger.log(step, values)
+
+    def divergence(self, step: int, values: Mapping[str, float]) -> DmlError:
+        """What to say of a loss that isn't finite."""
+        newest = checkpoint.newest(self.folder.checkpoints)
+        kept = f"the checkpoint of step {newest.step} is whole" if newest else "there is no checkpoint yet"
+        return DmlError(
+            f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g}); "
+            f"{kept}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
+            f"or training.precision = 'float32'. The batch was items {self.batches.indices(step - 1).tolist()}"
+        )
+
+
+def due(done: int, every: int) -> bool:
+    """Whether something that comes every so many steps (0: never) comes now."""
+    return every > 0 and done % every == 0

@@ -1,0 +1,115 @@
+"""From a recipe to a run's folder: `train`, and opening again what it left."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from dml_core import DmlError, Registry
+from dml_core import registry as installed
+from dml_train import checkpoint
+from dml_train.experiment import Experiment, build
+from dml_train.recipe import Recipe, differences, parse
+from dml_train.run_folder import RunFolder, write_whole
+from dml_train.trainer import Trainer
+
+# Keys that may differ between a run and its continuation: they change nothing of what is computed.
+_FREE = ("training.workers:", "training.device:", "checkpoints.", "logging.")
+
+
+def train(
+    recipe: Recipe,
+    out: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    registry: Registry | None = None,
+    console: Console | None = None,
+) -> RunFolder:
+    """Train by a recipe, embed the test split and measure it; everything is left in one folder.
+
+    Args:
+        recipe: what to do.
+        out: the run's folder; must be new or empty, unless with `resume`.
+        resume: go on from the newest whole checkpoint in `out`; from the start where there is none.
+        force: with `resume`, go on also where the recipe differs from the run's.
+        registry: where components are found; default: all that is installed.
+        console: where progress is shown; default: the error stream.
+
+    Returns:
+        The folder. A run that is complete already is left as it is.
+
+    Raises:
+        DmlError: what the user can mend; nothing that was there is lost.
+        Interrupted: SIGTERM or SIGINT came; a checkpoint was written.
+    """
+    registry, console = registry or installed(), console or Console(stderr=True)
+    begun = RunFolder(out).recipe.is_file()
+    if begun and resume:
+        _refuse_other_recipe(RunFolder(out), recipe, force)
+        if RunFolder(out).evaluation.is_file():
+            console.print(f"the run in {out} is complete", markup=False, highlight=False)
+            return RunFolder(out)
+    else:
+        RunFolder.refuse(out)
+    with _determinism(recipe.training.deterministic):
+        experiment = build(recipe, registry)
+        folder = RunFolder.open(out) if begun else RunFolder.create(out)
+        write_whole(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
+        Trainer(experiment, folder, registry, console).train()
+    return folder
+
+
+def reopen(path: Path, registry: Registry | None = None) -> tuple[RunFolder, Experiment]:
+    """A run's folder, and its experiment with the weights of its newest whole checkpoint.
+
+    Raises:
+        DmlError: if it isn't a run's folder, has no whole checkpoint, or needs what isn't installed.
+    """
+    registry = registry or installed()
+    folder = RunFolder.open(path)
+    recipe = read_recipe(folder, registry)
+    newest = checkpoint.newest(folder.checkpoints)
+    if newest is None:
+        raise DmlError(f"{folder.checkpoints} holds no whole checkpoint yet; train on with --resume first")
+    experiment = build(recipe, registry)
+    experiment.model.load_state_dict(newest.weights())
+    return folder, experiment
+
+
+def read_recipe(folder: RunFolder, registry: Registry) -> Recipe:
+    """The recipe that a run's folder holds, checked."""
+    return parse(_document(folder), registry, str(folder.recipe))
+
+
+def _document(folder: RunFolder) -> dict[str, object]:
+    try:
+        return tomllib.loads(folder.recipe.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DmlError(f"{folder.recipe} is damaged: {error}") from error
+
+
+def _refuse_other_recipe(folder: RunFolder, recipe: Recipe, force: bool) -> None:
+    found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
+    if found and not force:
+        raise DmlError(
+            f"the recipe differs from that of the run in {folder.path}:\n  "
+            + "\n  ".join(found)
+            + "\nGo on with the run's own recipe, or with this one by --force"
+        )
+
+
+@contextmanager
+def _determinism(wanted: bool) -> Iterator[None]:
+    """torch's deterministic algorithms, for as long as the run lasts."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
