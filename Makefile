@@ -45,7 +45,8 @@ lock: ## pin the newest versions that the packages' ranges allow, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --upgrade \
 	  $(PACKAGES:%=--no-emit-package %) requirements/dev.in $(PACKAGES:%=packages/%/pyproject.toml) \
 	  --output-file requirements/dev.txt
-	grep -A99 '^uv==' requirements/dev.txt | sed '/^[^ ]/{/^uv==/!Q}' | grep -v '# via' > requirements/uv.txt
+	echo uv | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --constraint requirements/dev.txt - --output-file requirements/uv.txt
 
 clean: ## remove what the verbs made, but not runs/
 	rm -rf .venv target dist
