@@ -139,3 +139,10 @@ def test_a_path_that_leads_to_no_number_is_refused_before_the_run(path, message)
     with pytest.raises(DmlError) as caught:
         Schedules({path: Constant(1.0)}, {"loss": Loss()})
     assert message in str(caught.value)
+
+
+def test_an_int_from_a_schedule_leaves_a_float_attribute_a_float():
+    loss = Loss()
+    schedules = Schedules({"loss.alpha": Step([1, 0.4], [3])}, {"loss": loss})
+    assert schedules.apply(0) == {"loss.alpha": 1.0}
+    assert schedules.apply(3) == {"loss.alpha": 0.4}

@@ -214,6 +214,10 @@ class Schedules:
     def __init__(self, schedules: Mapping[str, Schedule], roots: Mapping[str, object]) -> None:
         self._schedules = dict(schedules)
         self._targets = {path: _target(roots, path) for path in schedules}
+        # Decided once: a schedule that gives an int must not turn a float attribute into one for good.
+        self._whole = {
+            path for path, (owner, name) in self._targets.items() if isinstance(getattr(owner, name), int)
+        }
 
     def apply(self, position: float) -> dict[str, float]:
         """Set every attribute to its value at this position, and say what was set, by path.
@@ -224,8 +228,7 @@ class Schedules:
         for path, schedule in self._schedules.items():
             owner, name = self._targets[path]
             value = schedule(position)
-            if isinstance(getattr(owner, name), int):
-                value = round(value)
+            value = round(value) if path in self._whole else float(value)
             setattr(owner, name, value)
             values[path] = value
         return values
