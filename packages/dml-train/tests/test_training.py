@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dml_core import DmlError
+from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
 from dml_train.recipe import parse
 from dml_train.training import reopen, train
@@ -43,3 +43,192 @@ def test_a_run_leaves_its_folder(run):
 def test_the_loss_falls(run):
     losses = [line["loss"] for line in lines(run(training={"steps": 60})) if "loss" in line]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
+
+
+def test_metrics_hold_what_moved_and_nothing_from_the_clock(run):
+    folder = run(
+        schedule={
+            "optimizer.lr": {"kind": "cosine", "end": 0.0},
+            "loss.scale": {"kind": "linear", "start": 1, "end": 9},
+        },
+        training={"gradient_clip": 1.0},
+    )
+    first, *_, last = lines(folder)[:-1]
+    assert set(first) == {"step", "loss", "gradient_norm", "optimizer.lr", "loss.scale"}
+    assert (first["optimizer.lr"], first["loss.scale"]) == (0.01, 1.0)
+    assert last["optimizer.lr"] < 1e-3
+    assert last["loss.scale"] == pytest.approx(1 + 8 * 11 / 12)
+
+
+def test_a_run_repeats_itself_whatever_the_number_of_workers(run, tmp_path):
+    alone = run(where=tmp_path / "alone", training={"steps": 4})
+    helped = run(where=tmp_path / "helped", training={"steps": 4, "workers": 2})
+    assert alone.metrics.read_bytes() == helped.metrics.read_bytes()
+    assert np.array_equal(np.load(alone.embeddings()), np.load(helped.embeddings()))
+
+
+def test_the_seed_changes_the_run(run, tmp_path):
+    first, other = (run(where=tmp_path / str(s), training={"seed": s, "steps": 2}) for s in (1, 2))
+    assert lines(first)[0]["loss"] != lines(other)[0]["loss"]
+
+
+def same(one, other):
+    """Whether two trees of tensors and plain values are the same to the bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAt:
+    """An observer that ends the run after a step, as if it had been killed there."""
+
+    def __init__(self, step):
+        self.step = step
+
+    @hookimpl
+    def dml_step_end(self, step):
+        if step == self.step:
+            raise Stop
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd"}])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp_path, optimizer):
+    schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
+        "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
+    whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule)
+    stopper = StopAt(7)
+    tiny_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule)
+    tiny_registry.plugins.manager.unregister(stopper)
+    cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule)
+
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
+    one, other = (next(checkpoint.whole(folder.checkpoints)) for folder in (whole, cut))
+    assert one.step == other.step == 12
+    assert same(one.weights(), other.weights())
+    assert same(one.state(), other.state())
+
+
+def test_resuming_falls_back_from_a_torn_checkpoint(run, tiny_registry, tmp_path):
+    whole = run(where=tmp_path / "whole")
+    stopper = StopAt(9)
+    tiny_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run(where=tmp_path / "cut")
+    tiny_registry.plugins.manager.unregister(stopper)
+    torn = tmp_path / "cut" / "checkpoints" / "step-00000008" / checkpoint.STATE
+    torn.write_bytes(torn.read_bytes()[:-100])
+    cut = run(where=tmp_path / "cut", resume=True)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert checkpoint.torn(cut.checkpoints) == {}
+
+
+def test_resuming_where_nothing_is_begins(run):
+    assert run(resume=True).evaluation.exists()
+
+
+def test_a_complete_run_is_left_as_it_is(run, out):
+    run()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    run(resume=True)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_a_folder_that_exists_is_refused_and_untouched(run, out):
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(DmlError, match="exists already; nothing was touched"):
+        run()
+    assert [p.name for p in out.iterdir()] == ["mine.txt"]
+
+
+def test_another_recipe_is_refused_on_resuming_and_what_differs_is_listed(run, out):
+    run()
+    (out / "evaluation.json").unlink()
+    with pytest.raises(DmlError, match=r"(?s)loss.scale: 4.0 there, 5.0 here.*--force"):
+        run(resume=True, loss={"scale": 5.0})
+    assert run(resume=True, force=True, loss={"scale": 5.0}).evaluation.exists()
+
+
+def test_a_mistake_found_while_building_leaves_no_folder(run, out):
+    with pytest.raises(DmlError, match="classes_per_batch is 40; expected at most 6"):
+        run(sampler={"classes_per_batch": 40})
+    with pytest.raises(DmlError, match=r"schedule 'loss.sclae'.*did you mean 'scale'"):
+        run(schedule={"loss.sclae": {"kind": "constant", "value": 1}})
+    with pytest.raises(DmlError, match="this machine has"):
+        run(training={"device": "cuda:99"})
+    assert not out.exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(run, out):
+    with pytest.raises(DmlError, match=r"the loss of step 6 is nan.*checkpoint of step 4 is whole.*items \["):
+        run(schedule={"loss.scale": {"kind": "step", "values": [1, float("nan")], "milestones": [5]}},
+            logging={"every": 6})  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_cannot_be_loaded_is_named(run, workers):
+    with pytest.raises(
+        DmlError, match=r"^item 17 \(class 'class 2'\) can't be loaded: OSError: broken image$"
+    ):
+        run(dataset={"broken": 17}, training={"workers": workers})
+
+
+def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_registry):
+    seen = []
+
+    class Observer:
+        @hookimpl
+        def dml_run_start(self, run):
+            seen.append(("start", run.num_steps))
+
+        @hookimpl
+        def dml_step_end(self, step, values):
+            seen.append(("step", step, sorted(values)))
+
+        @hookimpl
+        def dml_evaluation_end(self, step, result):
+            seen.append(("evaluation", step, result["recall"]["1"] > 0))
+
+        @hookimpl
+        def dml_checkpoint_saved(self, step, path):
+            seen.append(("checkpoint", step, path.name))
+
+        @hookimpl
+        def dml_run_end(self, step, error):
+            seen.append(("end", step, error))
+
+    tiny_registry.plugins.register(Observer(), distribution="observer")
+    run(training={"steps": 4}, checkpoints={"every": 2}, evaluation={"every": 2, "unit": "step"})
+    values = ["loss", "optimizer.lr"]
+    assert seen == [
+        ("start", 4),
+        *[("step", step, values) for step in (1, 2)],
+        ("evaluation", 2, True),
+        ("checkpoint", 2, "step-00000002"),
+        *[("step", step, values) for step in (3, 4)],
+        ("checkpoint", 4, "step-00000004"),
+        ("evaluation", 4, True),
+        ("end", 4, None),
+    ]
+
+
+def test_a_run_is_opened_again_with_its_trained_weights(run, tiny_registry, quiet):
+    folder = run()
+    _, experiment = reopen(folder.path, tiny_registry)
+    assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
+
+
+def test_bfloat16_and_channels_last_train(run):
+    folder = run(training={"precision": "bfloat16", "channels_last": True})
+    assert np.load(folder.embeddings()).dtype == np.float32

@@ -35,7 +35,7 @@ Unit = Literal["step", "epoch"]
 class Table(BaseModel):
     """A table of a recipe: no key but its own, no value of another type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="constants")
 
 
 class Training(Table):
@@ -99,7 +99,7 @@ class Checkpoints(Table):
 class Evaluation(Table):
     """``[evaluation]``: the evaluator and its options, and how often it is asked during training (0: at the end)."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow")
 
     name: str = "exact"
     every: NotNegative = 0.0
@@ -218,8 +218,12 @@ def with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> d
         if name not in CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
             filled[name] = list(default) if isinstance(default, tuple) else default
     for key, value in table.items():
-        nested = isinstance(value, dict) and isinstance(value.get("name"), str)
-        filled[key] = with_defaults(registry, kind, value) if nested else value
+        if isinstance(value, dict) and isinstance(value.get("name"), str):
+            filled[key] = with_defaults(registry, kind, value)
+        elif type(value) is int and isinstance(filled.get(key), float):
+            filled[key] = float(value)  # `scale = 32` is meant as 32.0, and a schedule may move it in fractions
+        else:
+            filled[key] = value
     return filled
 
 

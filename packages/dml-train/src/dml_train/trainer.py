@@ -87,12 +87,13 @@ class Trainer:
             for batch in load_ahead(self.batches, places, self.training.workers, pin=pin):
                 self.step(batch)
                 ends = self.done == self.experiment.num_steps
-                stops = ends or bool(interruption.asked)
-                if stops or due(self.done, self.log_every):
+                evaluates = due(self.done, self.evaluate_every) and not ends  # the end has its own
+                saves = ends or due(self.done, self.save_every) or bool(interruption.asked)
+                if saves or evaluates or due(self.done, self.log_every):
                     self.log(show)
-                if due(self.done, self.evaluate_every) and not ends:
+                if evaluates:
                     self.evaluate(self.experiment.embed_test(self.console))
-                if stops or due(self.done, self.save_every):
+                if saves:
                     self.save()
                 if interruption.asked and not ends:
                     raise Interrupted(interruption.asked, self.done, self.folder.path)

@@ -1,0 +1,139 @@
+"""A world of its own for the trainer's tests: tiny data, network, loss and evaluator that come in as a plugin.
+
+A module and not part of conftest, since loader processes must be able to import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dml_core import Component, hookimpl
+from dml_train import loggers
+
+
+class TinySplit:
+    """Images of noise around a pattern for each class; augmentation adds noise by the row's seed."""
+
+    def __init__(self, num_classes: int, per_class: int, seed: int, broken: int = -1) -> None:
+        self.broken = broken
+        random = np.random.default_rng(seed)
+        self.labels = np.repeat(np.arange(num_classes), per_class)
+        self.class_names = [f"class {c}" for c in range(num_classes)]
+        patterns = random.normal(size=(num_classes, 1, 4, 4))
+        noise = random.normal(size=(len(self.labels), 1, 4, 4))
+        self.images = (patterns[self.labels] + 0.3 * noise).astype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def load(self, indices: np.ndarray, seeds: np.ndarray | None = None) -> torch.Tensor:
+        if self.broken in indices:
+            raise OSError("broken image")
+        images = self.images[indices]
+        if seeds is not None:
+            images = images + np.stack(
+                [np.random.default_rng(int(s)).normal(scale=0.1, size=(1, 4, 4)) for s in seeds]
+            )
+        return torch.from_numpy(images.astype(np.float32))
+
+    def picture(self, index: int) -> np.ndarray:
+        return np.zeros((4, 4, 3), dtype=np.uint8)
+
+
+class TinyDataset:
+    def __init__(self, num_classes: int = 6, per_class: int = 8, seed: int = 0, broken: int = -1) -> None:
+        self.train = TinySplit(num_classes, per_class, seed, broken)
+        self.test = TinySplit(num_classes, per_class, seed + 1)
+        self.gallery = None
+        self.in_channels = 1
+
+
+class TinyBackbone(nn.Module):
+    """A convolution, batch norm and dropout: whatever state or chance a network may have."""
+
+    def __init__(self, in_channels: int, width: int = 8, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.num_features = width
+        self.layers = nn.Sequential(
+            nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Dropout(dropout)
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images)
+
+
+class TinyLoss(nn.Module):
+    """A softmax over class weights with dropout, and a counter among its buffers."""
+
+    def __init__(self, num_classes: int, embedding_dim: int, scale: float = 4.0, noise: float = 0.1) -> None:
+        super().__init__()
+        self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.scale, self.noise = scale, noise
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        self.calls += 1
+        weights = self.class_weights if class_weights is None else class_weights
+        embeddings = embeddings + self.noise * torch.randn_like(embeddings)
+        return nn.functional.cross_entropy(
+            self.scale * nn.functional.normalize(embeddings) @ nn.functional.normalize(weights).T, labels
+        )
+
+
+class TinyEvaluator:
+    """Recall@1 by sorting."""
+
+    def __init__(self, recall_at: tuple[int, ...] = (1,), seed: int = 0) -> None:
+        self.recall_at = recall_at
+
+    def evaluate(
+        self, embeddings: np.ndarray, labels: np.ndarray, gallery: Any = None, gallery_labels: Any = None
+    ) -> Any:
+        if len(embeddings) != len(labels):
+            raise ValueError(f"labels has shape {labels.shape}; expected ({len(embeddings)},)")
+        rows = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+        if gallery is None:
+            similarity = rows @ rows.T
+            np.fill_diagonal(similarity, -2)
+            gallery_labels = labels
+        else:
+            similarity = rows @ np.asarray(gallery).T
+        hits = labels[:, None] == np.asarray(gallery_labels)[np.argsort(-similarity, axis=1, kind="stable")]
+        recall = {str(k): float(hits[:, :k].any(axis=1).mean()) for k in self.recall_at}
+        return SimpleNamespace(per_query={}, to_dict=lambda: {"recall": recall, "ties": "index"})
+
+    def nearest(self, queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -> Any:
+        raise NotImplementedError
+
+    def bytes_per_item(self, dim: int) -> int:
+        return 4 * dim
+
+
+class TinyPlugin:
+    @hookimpl
+    def dml_datasets(self) -> Iterator[Component]:
+        yield Component("tiny", TinyDataset, "noise around patterns")
+
+    @hookimpl
+    def dml_backbones(self) -> Iterator[Component]:
+        yield Component("tiny", TinyBackbone, "one convolution")
+
+    @hookimpl
+    def dml_losses(self) -> Iterator[Component]:
+        yield Component("tiny", TinyLoss, "a softmax")
+
+    @hookimpl
+    def dml_evaluators(self) -> Iterator[Component]:
+        yield Component("exact", TinyEvaluator, "recall by sorting")
+
+    @hookimpl
+    def dml_loggers(self) -> Iterator[Component]:
+        return iter(loggers.components())
