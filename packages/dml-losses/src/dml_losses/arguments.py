@@ -17,7 +17,9 @@ def check_batch(embeddings: torch.Tensor, labels: torch.Tensor) -> None:
     _check_rows("embeddings", embeddings)
     _check_labels("labels", labels, "embeddings", embeddings)
     if embeddings.shape[0] == 0:
-        raise ValueError("embeddings has shape (0, dim); expected at least one row, so skip empty batches")
+        raise ValueError(
+            f"embeddings has shape {tuple(embeddings.shape)}; expected at least one row: skip empty batches"
+        )
 
 
 def check_gallery(

@@ -48,7 +48,7 @@ def cosine_softmax(
     """
     needs_gradient = torch.is_grad_enabled() and (features.requires_grad or class_weights.requires_grad)
     value: torch.Tensor = _operator(
-        features, labels, class_weights, scale, angular_margin, cosine_margin, needs_gradient
+        features, labels.long(), class_weights, scale, angular_margin, cosine_margin, needs_gradient
     )[0]
     return value
 
@@ -149,10 +149,11 @@ def _backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch
     features_BD, weights_CD, inverse_norm_C, row_B, columns_BC = ctx.saved_tensors
     row_B1 = (row_B * upstream)[:, None]
     features_gradient = weights_gradient = None
-    if ctx.needs_input_grad[0]:
-        features_gradient = (columns_BC @ weights_CD).mul_(row_B1)
-    if ctx.needs_input_grad[2]:
-        weights_gradient = tangent_(columns_BC.T @ (features_BD * row_B1), weights_CD, inverse_norm_C)
+    with torch.autocast(features_BD.device.type, enabled=False):
+        if ctx.needs_input_grad[0]:
+            features_gradient = (columns_BC @ weights_CD).mul_(row_B1)
+        if ctx.needs_input_grad[2]:
+            weights_gradient = tangent_(columns_BC.T @ (features_BD * row_B1), weights_CD, inverse_norm_C)
     return features_gradient, None, weights_gradient, None, None, None, None
 
 

@@ -6,7 +6,6 @@ Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors of a block, `
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import logsigmoid
 
 from dml_losses.functional.pairs import Block, pair_operator
 
@@ -84,12 +83,13 @@ def _terms(block: Block, scale: float, reweight: bool) -> torch.Tensor:
 
     # 1 − p̂ = σ(gap) and −log p̂ = −log σ(−gap), by which neither is ever the difference of nearly equal numbers.
     gap_RP = negatives_R1 - positive_logits_RP
-    value = -logsigmoid(-gap_RP).where(block.positive, 0).sum() / block.num_pairs
+    log1p_RP = gap_RP.abs().neg_().exp_().log1p_()  # log σ(x) = min(x, 0) − log(1 + e^{−|x|})
+    value = (gap_RP.clamp_min(0) + log1p_RP).where(block.positive, 0).sum() / block.num_pairs
 
     if reweight:
         # Eq. 13 is a softmax of log(1 − p̂) over the positives: right even where every 1 − p̂ underflows.
         # Eq. 14 is a softmax of the logits over the negatives: Σ_i (1 − p̂_i) cancels.
-        weight_RP = _softmax_or_zero(logsigmoid(gap_RP).where(block.positive, -torch.inf)).div_(
+        weight_RP = _softmax_or_zero((gap_RP.clamp_max(0) - log1p_RP).where(block.positive, -torch.inf)).div_(
             -2 * block.num_queries
         )
         negative_weight_R1 = (block.num_positives > 0).to(total_R1.dtype)[:, None] / (2 * block.num_queries)

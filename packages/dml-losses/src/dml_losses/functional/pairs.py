@@ -22,7 +22,9 @@ import torch
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.sphere import full_precision, unit_rows
 
-_BLOCK_ELEMENTS = 2**19  # of similarities: 2 MiB in float32, what a core's second-level cache holds
+# Similarities at a time. On a CPU, what its caches hold, and few enough rows that their positives are few columns;
+# on an accelerator, what bounds memory (1 GiB in float32) and is still one launch for any batch in use.
+_CPU_BLOCK_ELEMENTS, _CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,14 @@ def value_and_gradients(
     value = queries.new_zeros(())
     query_gradient_QD = torch.zeros_like(queries_QD if query_gradient else queries[:0])
     gallery_gradient_GD = torch.zeros_like(gallery_GD if gallery_gradient else gallery[:0])
-    step = max(16, _BLOCK_ELEMENTS // max(num_gallery, 1))
     # Reading the range of columns costs nothing on a CPU and would stall an accelerator, where the masks over
     # all columns are cheap.
     narrow = queries.device.type == "cpu"
+    step = (
+        min(_CPU_BLOCK_ROWS, max(16, _CPU_BLOCK_ELEMENTS // max(num_gallery, 1)))
+        if narrow
+        else max(16, _BLOCK_ELEMENTS // max(num_gallery, 1))
+    )
     for start in range(0, num_queries if num_gallery else 0, step):
         rows = slice(start, min(start + step, num_queries))
         columns = (
@@ -144,16 +150,17 @@ def pair_operator(
         gallery_gradient: bool,
         *parameters: float | bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return value_and_gradients(
-            lambda block: terms(block, *parameters),
-            queries,
-            query_labels,
-            gallery,
-            gallery_labels,
-            within=within,
-            query_gradient=query_gradient,
-            gallery_gradient=gallery_gradient,
-        )
+        with torch.autocast(queries.device.type, enabled=False):
+            return value_and_gradients(
+                lambda block: terms(block, *parameters),
+                queries,
+                query_labels,
+                gallery,
+                gallery_labels,
+                within=within,
+                query_gradient=query_gradient,
+                gallery_gradient=gallery_gradient,
+            )
 
     def fake(
         queries: torch.Tensor,
@@ -208,9 +215,9 @@ def pair_operator(
         gradients = torch.is_grad_enabled()
         value: torch.Tensor = operator(
             queries,
-            labels,
+            labels.long(),
             rows,
-            labels if gallery_labels is None else gallery_labels,
+            (labels if gallery_labels is None else gallery_labels).long(),
             within,
             gradients and moves_query and queries.requires_grad,
             gradients and moves_gallery and rows.requires_grad,

@@ -1,0 +1,57 @@
+"""A wrong argument is one clear error, before any work, with the values that came."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dml_losses import InstanceCrossEntropy, NormSoftmax
+
+X, Y = torch.randn(4, 3), torch.tensor([0, 0, 1, 1])
+BOTH = [InstanceCrossEntropy(), NormSoftmax(2, 3)]
+
+
+@pytest.mark.parametrize("loss", BOTH, ids=repr)
+@pytest.mark.parametrize(
+    ("embeddings", "labels", "error", "message"),
+    [
+        (X, Y.float(), TypeError, r"labels has dtype torch\.float32; expected an integer dtype"),
+        (X, Y.bool(), TypeError, r"labels has dtype torch\.bool; expected an integer dtype"),
+        (X, Y[:3], ValueError, r"labels has shape \(3,\); expected \(4,\) to match embeddings \(4, 3\)"),
+        (X, Y[:, None], ValueError, r"labels has shape \(4, 1\); expected \(4,\)"),
+        (X[0], Y, ValueError, r"embeddings has shape \(3,\); expected two dimensions"),
+        (X.long(), Y, TypeError, r"embeddings has dtype torch\.int64; expected a floating dtype"),
+        (X[:0], Y[:0], ValueError, r"embeddings has shape \(0, 3\); expected at least one row"),
+        (X.numpy(), Y, TypeError, "embeddings is ndarray; expected a floating tensor"),
+        (X, [0, 0, 1, 1], TypeError, "labels is list; expected an integer tensor"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(loss, embeddings, labels, error, message) -> None:
+    with pytest.raises(error, match=message):
+        loss(embeddings, labels)
+
+
+@pytest.mark.parametrize(
+    ("gallery", "gallery_labels", "error", "message"),
+    [
+        (X, None, ValueError, "gallery was given without gallery_labels"),
+        (None, Y, ValueError, "gallery_labels was given without gallery"),
+        (X[:, :2], Y, ValueError, r"gallery has shape \(4, 2\); expected \(rows, 3\)"),
+        (X, Y.float(), TypeError, r"gallery_labels has dtype torch\.float32"),
+        (X, Y[:2], ValueError, r"gallery_labels has shape \(2,\); expected \(4,\) to match gallery"),
+    ],
+)
+def test_a_gallery_that_does_not_fit_is_refused(gallery, gallery_labels, error, message) -> None:
+    with pytest.raises(error, match=message):
+        InstanceCrossEntropy()(X, Y, gallery, gallery_labels)
+
+
+@pytest.mark.parametrize(("label", "named"), [(2, 2), (-1, -1), (2**40, 2**40)])
+def test_a_label_outside_the_classes_is_named(label: int, named: int) -> None:
+    with pytest.raises(ValueError, match=rf"labels holds {named}; expected class indices in \[0, 2\)"):
+        NormSoftmax(2, 3)(X, torch.tensor([0, 1, label, 1]))
+
+
+def test_embeddings_of_another_dimension_than_the_weights_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"embeddings has shape \(4, 3\); expected \(batch, 5\)"):
+        NormSoftmax(2, 5)(X, Y)

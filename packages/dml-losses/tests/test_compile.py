@@ -1,0 +1,37 @@
+"""`torch.compile` takes every loss whole: `fullgraph=True` fails at the first graph break."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dml_losses import InstanceCrossEntropy, NormSoftmax
+
+PAIR_LOSSES = [InstanceCrossEntropy(), InstanceCrossEntropy(reweight=False)]
+CLASS_LOSSES = [NormSoftmax(5, 6)]
+
+
+@pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=repr)
+def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
+    torch.compiler.reset()
+    x, y = torch.randn(12, 6), torch.arange(12) % 5
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    _assert_same(compiled, loss, (x.requires_grad_(), y), x)
+
+
+@pytest.mark.parametrize("loss", PAIR_LOSSES, ids=repr)
+def test_compiles_with_a_gallery(loss: nn.Module) -> None:
+    torch.compiler.reset()
+    x, y = torch.randn(12, 6), torch.arange(12) % 5
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    _assert_same(compiled, loss, (x.requires_grad_(), y, torch.randn(7, 6), torch.arange(7) % 3), x)
+
+
+def _assert_same(
+    compiled: nn.Module, loss: nn.Module, arguments: tuple[torch.Tensor, ...], x: torch.Tensor
+) -> None:
+    value, expected = compiled(*arguments), loss(*arguments)
+    torch.testing.assert_close(value, expected)
+    gradient, wanted = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
+    torch.testing.assert_close(gradient, wanted)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+import reference_losses as reference
+import torch
+from torch.autograd import grad
+
+from dml_losses import InstanceCrossEntropy
+from dml_losses.functional import instance_cross_entropy
+from dml_losses.functional import pairs as pairs_module
+
+LABELS = [
+    [0, 0, 1, 1, 2, 2],  # two a class: the case of Eq. 16-17
+    [0, 0, 0, 1, 1, 1, 2, 2, 2],
+    [3, 0, 3, 3, 7, 0, 5],  # shuffled, uneven, one single
+    [0, 0, 0, 0],  # no negatives
+    [0, 1, 2, 3],  # no positives
+    [4],
+]
+
+
+def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
+    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
+def test_value_and_plain_derivative_are_those_of_the_equations(labels: list[int], scale: float) -> None:
+    x, y = rows(len(labels), 0).requires_grad_(), torch.tensor(labels)
+    expected = reference.instance_cross_entropy_value(x, y, scale)
+    value = instance_cross_entropy(x, y, scale=scale, reweight=False)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(grad(value, x)[0], grad(expected, x)[0], rtol=1e-9, atol=1e-12)
+    assert torch.equal(instance_cross_entropy(x, y, scale=scale), value)
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
+@pytest.mark.parametrize("anchor", [False, True])
+def test_reweighted_gradient_is_equation_15(labels: list[int], scale: float, anchor: bool) -> None:
+    x, y = rows(len(labels), 1).requires_grad_(), torch.tensor(labels)
+    gradient = grad(instance_cross_entropy(x, y, scale=scale, anchor_gradient=anchor), x)[0]
+    expected, _ = reference.instance_cross_entropy_gradient(x.detach(), y, scale, anchor=anchor)
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("anchor", [False, True])
+@pytest.mark.parametrize("reweight", [False, True])
+def test_a_gallery_leaves_nothing_out(anchor: bool, reweight: bool) -> None:
+    x, y = rows(5, 2).requires_grad_(), torch.tensor([2, 0, 1, 0, 9])
+    g, z = rows(7, 3).requires_grad_(), torch.tensor([0, 1, 1, 3, 0, 1, 4])
+    value = instance_cross_entropy(x, y, g, z, scale=8.0, reweight=reweight, anchor_gradient=anchor)
+    expected = reference.instance_cross_entropy_value(x, y, 8.0, g, z)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    gradients = grad(value, (x, g), materialize_grads=True)  # an anchor held constant has none
+    if reweight:
+        wanted = reference.instance_cross_entropy_gradient(x.detach(), y, 8.0, g.detach(), z, anchor=anchor)
+    else:
+        wanted = grad(expected, (x, g))
+    for gradient, want in zip(gradients, wanted):
+        torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-14)
+
+
+def test_a_gallery_without_gradient_moves_the_anchor() -> None:
+    x, y = rows(4, 4).requires_grad_(), torch.tensor([0, 1, 0, 1])
+    g, z = rows(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
+    gradient = grad(instance_cross_entropy(x, y, g, z, scale=8.0), x)[0]
+    expected, _ = reference.instance_cross_entropy_gradient(
+        x.detach(), y, 8.0, g, z, anchor=True, others=False
+    )
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-14)
+
+
+def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
+    """Each anchor pulls its only positive with 1/(2N), and pushes its negatives with 1/(2N) altogether."""
+    scale, y = 16.0, torch.tensor([0, 0, 1, 1, 2, 2])
+    x = rows(6, 6).requires_grad_()
+    f, n = reference.unit(x.detach()), 6
+    unit_gradient = torch.zeros_like(f)
+    for a in range(n):
+        i = a ^ 1
+        negatives = [j for j in range(n) if j not in (a, i)]
+        share = torch.softmax(torch.stack([scale * (f[a] @ f[j]) for j in negatives]), 0)
+        unit_gradient[i] -= f[a] / (2 * n)  # Eq. 16
+        for j, s in zip(negatives, share):
+            unit_gradient[j] += f[a] * s / (2 * n)  # Eq. 17: p̂_j / (1 − p̂_i) is the share among the negatives
+    gradient = grad(instance_cross_entropy(x, y, scale=scale), x)[0]
+    torch.testing.assert_close(gradient, reference.through_the_norm(x.detach(), unit_gradient))
+
+
+def test_weights_survive_probabilities_that_round_to_one() -> None:
+    """At scale 1e4 every 1 − p̂ underflows even in float64, and Eq. 13 is 0/0 as it is written."""
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True)
+    y = torch.tensor([0, 0, 0, 1, 1])
+    value = instance_cross_entropy(x, y, scale=1e4)
+    gradient = grad(value, x)[0]
+    assert value == 0
+    assert torch.isfinite(gradient).all()
+    assert (gradient.norm(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize("reweight", [False, True])
+def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, reweight: bool) -> None:
+    x, y = rows(50, 7).requires_grad_(), torch.arange(50) % 7
+    whole = instance_cross_entropy(x, y, reweight=reweight, anchor_gradient=True)
+    monkeypatch.setattr(pairs_module, "_CPU_BLOCK_ROWS", 16)
+    blocked = instance_cross_entropy(x, y, reweight=reweight, anchor_gradient=True)
+    torch.testing.assert_close(blocked, whole, rtol=1e-13, atol=0)
+    torch.testing.assert_close(grad(blocked, x)[0], grad(whole, x)[0], rtol=1e-10, atol=1e-15)
+
+
+def test_an_empty_gallery_gives_a_zero_that_backpropagates() -> None:
+    x, y = rows(3, 8).requires_grad_(), torch.tensor([0, 0, 1])
+    value = instance_cross_entropy(x, y, rows(0, 9), torch.zeros(0, dtype=torch.int64))
+    assert value == 0
+    assert torch.equal(grad(value, x)[0], torch.zeros_like(x))
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    x, y = rows(12, 10).to(torch.bfloat16), torch.arange(12) // 3
+    value = InstanceCrossEntropy()(x, y)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, InstanceCrossEntropy()(x.float(), y), rtol=0, atol=0)
+
+
+def test_scale_is_an_attribute_that_a_schedule_can_move() -> None:
+    loss = InstanceCrossEntropy(scale=16.0)
+    x, y = rows(6, 11), torch.arange(6) // 2
+    loss.scale = 32.0
+    assert torch.equal(loss(x, y), instance_cross_entropy(x, y, scale=32.0))
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_that_is_not_positive_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match=r"scale is .*; expected a finite number above 0"):
+        InstanceCrossEntropy(scale=scale)

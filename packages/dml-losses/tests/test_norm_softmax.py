@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+import reference_losses as reference
+import torch
+from torch.autograd import grad
+
+from dml_losses import NormSoftmax
+from dml_losses.functional import cosine_softmax as operator_module
+from dml_losses.functional import norm_softmax
+
+
+def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
+    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+@pytest.mark.parametrize("num_classes", [1, 2, 7])
+def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_classes: int) -> None:
+    x, w = rows(6, 0).requires_grad_(), rows(num_classes, 1).requires_grad_()
+    y = torch.tensor([0, 3, 1, 6, 3, 2]) % num_classes
+    expected = reference.norm_softmax_value(x, y, w, temperature)
+    value = norm_softmax(x, y, w, temperature=temperature)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
+        torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-12)
+
+
+def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, y = rows(40, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(40) % 9
+    whole = norm_softmax(x, y, w)
+    monkeypatch.setitem(operator_module._BLOCK_ELEMENTS, "cpu", 9 * 16)
+    blocked = norm_softmax(x, y, w)
+    torch.testing.assert_close(blocked, whole, rtol=1e-13, atol=0)
+    for one, other in zip(grad(blocked, (x, w)), grad(whole, (x, w))):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
+
+
+def test_value_without_gradient_is_the_same() -> None:
+    x, w, y = rows(6, 4), rows(4, 5).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
+    with torch.no_grad():
+        quiet = norm_softmax(x, y, w)
+    assert torch.equal(quiet, norm_softmax(x, y, w).detach())
+
+
+def test_backward_can_run_twice() -> None:
+    x, w, y = rows(6, 6).requires_grad_(), rows(4, 7).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
+    value = norm_softmax(x, y, w)
+    first = grad(value, (x, w), retain_graph=True)
+    for one, other in zip(first, grad(value * 2, (x, w))):
+        torch.testing.assert_close(other, one * 2, rtol=1e-14, atol=0)
+
+
+def test_a_zero_class_weight_is_at_cosine_zero_and_stays() -> None:
+    x, w, y = rows(3, 8).requires_grad_(), rows(4, 9), torch.tensor([0, 1, 2])
+    w[1] = 0
+    w.requires_grad_()
+    value = norm_softmax(x, y, w)
+    expected = reference.norm_softmax_value(x, y, w.detach(), 0.05)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+    assert torch.equal(grad(value, w)[0][1], torch.zeros(5, dtype=torch.float64))
+
+
+def test_weights_start_uniform_within_one_over_root_dim() -> None:
+    weights = NormSoftmax(300, 64).class_weights
+    assert weights.shape == (300, 64)
+    assert weights.requires_grad
+    assert weights.abs().max() <= 1 / 8
+    assert (
+        abs(weights.std().item() - 1 / 8 / 3**0.5) < 0.002
+    )  # of a uniform distribution, within 5 standard errors
+
+
+def test_given_class_weights_replace_its_own() -> None:
+    loss = NormSoftmax(4, 5)
+    x, w, y = rows(3, 10), rows(7, 11), torch.tensor([6, 0, 4])
+    assert torch.equal(loss(x, y, class_weights=w), norm_softmax(x, y, w))
+
+
+def test_temperature_is_an_attribute_that_a_schedule_can_move() -> None:
+    loss = NormSoftmax(4, 5, temperature=0.05)
+    x, y = rows(3, 12), torch.tensor([3, 0, 1])
+    loss.temperature = 0.5
+    assert torch.equal(loss(x, y), norm_softmax(x, y, loss.class_weights, temperature=0.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 4), ValueError, "num_classes is 0; expected at least 1"),
+        ((4, 0), ValueError, "embedding_dim is 0; expected at least 1"),
+        ((4.0, 4), TypeError, r"num_classes is 4\.0; expected a whole number"),
+        ((4, 4, 0.0), ValueError, r"temperature is 0\.0; expected a finite number above 0"),
+    ],
+)
+def test_a_wrong_constructor_argument_is_refused(
+    arguments: tuple[float, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        NormSoftmax(*arguments)  # type: ignore[arg-type]
