@@ -65,7 +65,7 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
     Raises:
         DmlError: if the disk is full or refuses, with what is left whole.
     """
-    final = folder / f"step-{step:08d}"
+    final = folder / _name(step)
     aside = folder / f".{final.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,6 +133,8 @@ def fault(path: Path) -> str | None:
     """What is wrong with a checkpoint's folder, or None if its files are those that were written."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
+        if path.name != _name(manifest["step"]):
+            return f"{MANIFEST} is of step {manifest['step']}"
         for name in (WEIGHTS, STATE):
             expected = manifest["files"][name]
             if (size := (path / name).stat().st_size) != expected["bytes"]:
@@ -156,6 +158,10 @@ def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
             if kept <= keep or step in protected:
                 continue
         shutil.rmtree(path)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:

@@ -83,7 +83,9 @@ def train(source: str, assignments: tuple[str, ...], out: Path, resume: bool, fo
     """Train by RECIPE: a TOML file, or the name of a recipe that comes with dml."""
     from dml_train.report import write_report
 
-    folder = run_training(recipe.load(source, assignments, registry()), out, resume=resume, force=force)
+    folder = run_training(
+        recipe.load(source, assignments, registry()), out, resume=resume, force=force, registry=registry()
+    )
     click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")
 
 
@@ -117,7 +119,11 @@ def evaluate_command(
         seed = of_run.training.seed
         if evaluator in (None, of_run.evaluation.name):
             table = of_run.evaluation.component()
-        embedded = _stored(folder) if folder.evaluation.is_file() else reopen(source)[1].embed_test(_CONSOLE)
+        embedded = (
+            _stored(folder)
+            if folder.evaluation.is_file()
+            else reopen(source, registry())[1].embed_test(_CONSOLE)
+        )
     else:
         if labels is None:
             raise DmlError(f"{source} is not a run's folder; to measure embeddings, give their labels, too")
@@ -144,7 +150,7 @@ def evaluate_command(
 def embed(run: Path, split: str, out: Path, labels: Path | None, codes: bool) -> None:
     """Embed a split of a run's data set with the run's newest weights."""
     _refuse_existing(out, labels)
-    _, experiment = reopen(run)
+    _, experiment = reopen(run, registry())
     part = getattr(experiment.dataset, split)
     if part is None:
         name = experiment.recipe.dataset["name"]

@@ -221,7 +221,9 @@ def with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> d
         if isinstance(value, dict) and isinstance(value.get("name"), str):
             filled[key] = with_defaults(registry, kind, value)
         elif type(value) is int and isinstance(filled.get(key), float):
-            filled[key] = float(value)  # `scale = 32` is meant as 32.0, and a schedule may move it in fractions
+            filled[key] = float(
+                value
+            )  # `scale = 32` is meant as 32.0, and a schedule may move it in fractions
         else:
             filled[key] = value
     return filled

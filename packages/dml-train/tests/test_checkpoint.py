@@ -1,0 +1,113 @@
+"""Checkpoints: whole or not there, found out when damaged, and never run."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dml_core import DmlError
+from dml_train import checkpoint
+from dml_train.checkpoint import MANIFEST, STATE, WEIGHTS, fault, newest, prune, torn, whole, write
+
+
+def save(folder, step):
+    shared = torch.full((3,), float(step))
+    return write(
+        folder, step, {"a": shared, "b": shared}, {"optimizer": {"state": {0: torch.arange(4)}, "lr": 0.1}}
+    )
+
+
+def test_what_was_written_is_read(tmp_path):
+    written = save(tmp_path, 7)
+    assert newest(tmp_path) == written
+    assert {name: tensor.tolist() for name, tensor in written.weights().items()} == {
+        "a": [7.0] * 3,
+        "b": [7.0] * 3,
+    }
+    state = written.state()
+    assert state["optimizer"]["lr"] == 0.1
+    assert torch.equal(state["optimizer"]["state"][0], torch.arange(4))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000007"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), name=st.sampled_from([WEIGHTS, STATE, MANIFEST]))
+def test_any_changed_or_missing_byte_is_found_out(tmp_path, data, name):
+    shutil.rmtree(tmp_path)
+    path = save(tmp_path, 1).path / name
+    content = path.read_bytes()
+    place = data.draw(st.integers(0, len(content) - 3))  # not the manifest's last brace and line end
+    if data.draw(st.booleans()):
+        path.write_bytes(content[:place])
+    elif name == MANIFEST:
+        path.unlink()
+    else:
+        changed = bytes([content[place] ^ 1 << data.draw(st.integers(0, 7))])
+        path.write_bytes(content[:place] + changed + content[place + 1 :])
+    assert fault(path.parent) is not None
+    assert newest(tmp_path) is None
+
+
+def test_the_one_before_a_torn_checkpoint_is_used(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    size = (tmp_path / "step-00000002" / STATE).stat().st_size
+    (tmp_path / "step-00000003" / WEIGHTS).unlink()
+    (tmp_path / "step-00000002" / STATE).write_bytes(b"")
+    assert newest(tmp_path).step == 1
+    assert [(path.name, wrong) for path, wrong in torn(tmp_path).items()] == [
+        ("step-00000003", f"{WEIGHTS} is missing"),
+        (
+            "step-00000002",
+            f"{STATE} has 0 bytes; {size} were written",
+        ),
+    ]
+    assert save(tmp_path, 3) == newest(tmp_path)
+
+
+def test_what_is_left_of_a_killed_write_is_no_checkpoint_and_does_not_hinder_the_next(tmp_path):
+    save(tmp_path, 1)
+    shutil.copytree(tmp_path / "step-00000001", tmp_path / ".step-00000002.partial")
+    assert [c.step for c in whole(tmp_path)] == [1]
+    save(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_pruning_keeps_the_newest_and_the_protected(tmp_path):
+    for step in range(1, 7):
+        save(tmp_path, step)
+    prune(tmp_path, 2, protected={3})
+    assert [c.step for c in whole(tmp_path)] == [6, 5, 3]
+
+
+def test_a_full_disk_is_said_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+
+    def refuse(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", refuse)
+    with pytest.raises(
+        DmlError, match=r"step 2 .*the disk is full .*the checkpoint of step 1 .* is whole.*--resume"
+    ):
+        save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert newest(tmp_path).step == 1
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("this ran",))
+
+
+def test_loading_runs_no_code(tmp_path, capsys):
+    path = save(tmp_path, 1).path
+    torch.save(Evil(), path / STATE)
+    with pytest.raises(DmlError, match="holds more than tensors and plain values"):
+        checkpoint.Checkpoint(1, path).state()
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,114 @@
+"""Recipes: read, changed by --set, filled in, and refused with the key, what came and what was expected."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+import tomli_w
+
+from dml_core import DmlError
+from dml_train import recipe
+from dml_train.recipe import differences, load, parse
+
+
+@pytest.fixture
+def file(tmp_path, tiny_document):
+    def write(**tables):
+        path = tmp_path / "recipe.toml"
+        path.write_text(tomli_w.dumps(tiny_document(**tables)))
+        return path
+
+    return write
+
+
+def test_a_recipe_written_as_resolved_is_read_as_the_same(file, tiny_registry):
+    first = load(file(schedule={"optimizer.lr": {"kind": "cosine", "end": 0}}), [], tiny_registry)
+    again = parse(tomllib.loads(first.to_toml()), tiny_registry)
+    assert again == first
+    assert differences(first.to_dict(), again.to_dict()) == []
+
+
+def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
+    resolved = load(file(), [], tiny_registry).to_dict()
+    assert resolved["training"]["precision"] == "float32"
+    assert resolved["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.1}
+    assert resolved["evaluation"]["recall_at"] == [1]
+    assert "seed" not in resolved["sampler"]  # given by the trainer
+
+
+@pytest.mark.parametrize(
+    ("assignment", "path", "value"),
+    [
+        ("loss.scale=32", ("loss", "scale"), 32.0),
+        ("training.precision=bfloat16", ("training", "precision"), "bfloat16"),
+        ('training.precision="bfloat16"', ("training", "precision"), "bfloat16"),
+        ("evaluation.recall_at=[1, 10]", ("evaluation", "recall_at"), [1, 10]),
+        ("training.channels_last=true", ("training", "channels_last"), True),
+        ('schedule."optimizer.lr".end=0.5', ("schedule", "optimizer.lr", "end"), 0.5),
+    ],
+)
+def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
+    file, tiny_registry, assignment, path, value
+):
+    found = load(file(), ['schedule."optimizer.lr".kind=cosine', assignment], tiny_registry).to_dict()
+    for key in path:
+        found = found[key]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["loss.scael=32"], r"loss 'tiny' .* has no option 'scael'; did you mean 'scale'\?"),
+        (["loss.scale=true"], "option 'scale' is True, of type bool"),
+        (["loss.name=tinny"], r"unknown loss 'tinny'; did you mean 'tiny'\?"),
+        (["training.stepz=3"], r"table \[training\] has no key 'stepz'; did you mean 'steps'\?"),
+        (["trianing.steps=3"], r"a recipe has no key 'trianing'; did you mean 'training'\?"),
+        (["training.steps=many"], "training.steps is 'many': input should be a valid integer"),
+        (["training.steps=0"], "training.steps is 0: input should be greater than or equal to 1"),
+        (["training.epochs=3"], r"\[training\]: steps = 12 and epochs = 3.0 given; expected exactly one"),
+        (["embedding.pooling=mean"], "embedding.pooling is 'mean': input should be 'average', 'max', 'both' or 'gem'"),
+        (["optimizer.lr=-1"], "optimizer.lr is -1: input should be greater than or equal to 0"),
+        (["evaluation.recal_at=[1]"], "evaluator 'exact' .* did you mean 'recall_at'"),
+        (['logging.loggers=[{name="jsnl"}]'], r"unknown logger 'jsnl'; did you mean 'jsonl'\?"),
+        (["training.steps"], "'training.steps': expected KEY=VALUE"),
+        (["a b=3"], "is not a dotted TOML key"),
+        (["training.seed.deep=3"], "'seed' is 3 in the recipe, not a table"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_what_was_expected(file, tiny_registry, assignments, message):
+    with pytest.raises(DmlError, match=message):
+        load(file(), assignments, tiny_registry)
+
+
+def test_every_mistake_of_the_tables_is_listed_at_once(file, tiny_registry):
+    with pytest.raises(DmlError, match=r"(?s)training.seed is -1.*embedding.dim is 0"):
+        load(file(), ["training.seed=-1", "embedding.dim=0"], tiny_registry)
+
+
+def test_a_missing_table_is_named(tiny_document, tiny_registry):
+    document = tiny_document()
+    del document["loss"]
+    with pytest.raises(DmlError, match=r"the table \[loss\] is missing"):
+        parse(document, tiny_registry)
+
+
+def test_a_file_that_is_missing_or_is_not_toml_is_named(tmp_path, tiny_registry):
+    with pytest.raises(DmlError, match=r"can't read the recipe .*none.toml: No such file"):
+        load(tmp_path / "none.toml", [], tiny_registry)
+    (tmp_path / "bad.toml").write_text("[training\n")
+    with pytest.raises(DmlError, match=r"bad\.toml is not TOML"):
+        load(tmp_path / "bad.toml", [], tiny_registry)
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(DmlError, match="is not UTF-8 text"):
+        load(tmp_path / "latin.toml", [], tiny_registry)
+
+
+def test_an_unknown_bundled_name_lists_those_there_are(tiny_registry, monkeypatch):
+    monkeypatch.setattr(recipe, "bundled", lambda: ["demo", "glyphs-tiny"])
+    with pytest.raises(
+        DmlError, match=r"no recipe 'glyph-tiny'; did you mean 'glyphs-tiny'.* demo, glyphs-tiny"
+    ):
+        load("glyph-tiny", [], tiny_registry)
