@@ -1,0 +1,169 @@
+//! Agreement of two partitions, from their contingency table.
+
+use std::collections::HashMap;
+
+use crate::error::{Result, argument};
+
+/// Sizes of the clusters of both partitions and of their intersections.
+struct Contingency {
+    n: u64,
+    a: Vec<u64>,
+    b: Vec<u64>,
+    /// (cluster of a, cluster of b, items in both), in order, so that sums have the same bits every time.
+    cells: Vec<(u32, u32, u64)>,
+}
+
+fn contingency(a: &[u32], b: &[u32]) -> Result<Contingency> {
+    if a.len() != b.len() || a.is_empty() {
+        return argument(format!(
+            "the partitions have {} and {} entries; expected the same number, at least one",
+            a.len(),
+            b.len()
+        ));
+    }
+    let size = |x: &[u32]| {
+        let mut sizes = vec![0; x.iter().max().map_or(0, |m| *m as usize + 1)];
+        x.iter().for_each(|c| sizes[*c as usize] += 1);
+        sizes
+    };
+    let mut table: HashMap<(u32, u32), u64> = HashMap::new();
+    for pair in a.iter().copied().zip(b.iter().copied()) {
+        *table.entry(pair).or_default() += 1;
+    }
+    let mut cells: Vec<_> = table.into_iter().map(|((i, j), n)| (i, j, n)).collect();
+    cells.sort_unstable();
+    Ok(Contingency { n: a.len() as u64, a: size(a), b: size(b), cells })
+}
+
+fn entropy(sizes: &[u64], n: u64) -> f64 {
+    let n = n as f64;
+    -sizes.iter().filter(|s| **s > 0).map(|&s| s as f64 / n * (s as f64 / n).ln()).sum::<f64>()
+}
+
+impl Contingency {
+    fn clusters(sizes: &[u64]) -> usize {
+        sizes.iter().filter(|s| **s > 0).count()
+    }
+
+    /// Whether both partitions are one cluster, or both are all singletons.
+    fn trivially_equal(&self) -> bool {
+        let (a, b) = (Self::clusters(&self.a), Self::clusters(&self.b));
+        a == b && (a == 1 || a as u64 == self.n)
+    }
+
+    fn mutual_information(&self) -> f64 {
+        let n = self.n as f64;
+        let sum: f64 = self
+            .cells
+            .iter()
+            .map(|&(i, j, c)| {
+                let (c, a, b) = (c as f64, self.a[i as usize] as f64, self.b[j as usize] as f64);
+                c / n * (c / a * (n / b)).ln()
+            })
+            .sum();
+        sum.max(0.0)
+    }
+
+    /// The mean mutual information of two random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
+    ///
+    /// It depends on the sizes alone, so equal ones are taken together: their number is small even for many clusters.
+    fn expected_mutual_information(&self) -> f64 {
+        let n = self.n as usize;
+        let mut log_factorial = vec![0.0f64; n + 1];
+        for i in 1..=n {
+            log_factorial[i] = log_factorial[i - 1] + (i as f64).ln();
+        }
+        let l = |i: u64| log_factorial[i as usize];
+        let distinct = |sizes: &[u64]| {
+            let mut sorted: Vec<u64> = sizes.iter().copied().filter(|s| *s > 0).collect();
+            sorted.sort_unstable();
+            sorted.chunk_by(|x, y| x == y).map(|c| (c[0], c.len() as f64)).collect::<Vec<_>>()
+        };
+        let n64 = self.n;
+        let mut expected = 0.0;
+        let columns = distinct(&self.b);
+        for (a, a_times) in distinct(&self.a) {
+            for &(b, b_times) in &columns {
+                let fixed = l(a) + l(b) + l(n64 - a) + l(n64 - b) - l(n64);
+                let from = 1.max((a + b).saturating_sub(n64));
+                let mut sum = 0.0;
+                for c in from..=a.min(b) {
+                    let chance = fixed - l(c) - l(a - c) - l(b - c) - l(n64 + c - a - b);
+                    let term = c as f64 / n64 as f64 * ((n64 as f64 / a as f64) * (c as f64 / b as f64)).ln();
+                    sum += term * chance.exp();
+                }
+                expected += a_times * b_times * sum;
+            }
+        }
+        expected
+    }
+}
+
+/// 2·I / (H + H); 1 where both partitions are one cluster.
+pub fn nmi(a: &[u32], b: &[u32]) -> Result<f64> {
+    let table = contingency(a, b)?;
+    if table.trivially_equal() {
+        return Ok(1.0);
+    }
+    let entropies = entropy(&table.a, table.n) + entropy(&table.b, table.n);
+    Ok((2.0 * table.mutual_information() / entropies).min(1.0))
+}
+
+/// (I − E) / ((H + H)/2 − E), E the mean of I over random partitions with the same sizes.
+///
+/// 1 where both partitions are one cluster, or both all singletons.
+pub fn ami(a: &[u32], b: &[u32]) -> Result<f64> {
+    let table = contingency(a, b)?;
+    if table.trivially_equal() {
+        return Ok(1.0);
+    }
+    let expected = table.expected_mutual_information();
+    let mean_entropy = (entropy(&table.a, table.n) + entropy(&table.b, table.n)) / 2.0;
+    let room = mean_entropy - expected;
+    // As rounding could make it 0: the sign is kept, the size is at least a rounding error's.
+    let room = if room < 0.0 { room.min(-f64::EPSILON) } else { room.max(f64::EPSILON) };
+    Ok((table.mutual_information() - expected) / room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_partitions_agree_fully_whatever_their_names() {
+        let (a, b) = ([0, 0, 1, 1, 2], [2, 2, 0, 0, 1]);
+        assert!((nmi(&a, &b).unwrap() - 1.0).abs() < 1e-15);
+        assert!((ami(&a, &b).unwrap() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn one_cluster_on_both_sides_is_full_agreement_and_on_one_side_none() {
+        assert_eq!(nmi(&[0, 0, 0], &[0, 0, 0]).unwrap(), 1.0);
+        assert_eq!(nmi(&[0, 0, 0], &[0, 1, 1]).unwrap(), 0.0);
+        assert_eq!(ami(&[0, 0, 0], &[5, 5, 5]).unwrap(), 1.0);
+    }
+
+    #[test]
+    fn expected_information_is_the_mean_over_all_permutations() {
+        let a = [0u32, 0, 0, 1, 1, 2];
+        let mut b = [0u32, 0, 1, 1, 2, 2];
+        let expected = contingency(&a, &b).unwrap().expected_mutual_information();
+        let (mut sum, mut count) = (0.0, 0);
+        permute(&mut b, 0, &mut |b| {
+            sum += contingency(&a, b).unwrap().mutual_information();
+            count += 1;
+        });
+        assert!((expected - sum / f64::from(count)).abs() < 1e-12);
+    }
+
+    fn permute(x: &mut [u32; 6], from: usize, visit: &mut impl FnMut(&[u32])) {
+        if from == x.len() {
+            visit(x);
+        }
+        for i in from..x.len() {
+            x.swap(from, i);
+            permute(x, from + 1, visit);
+            x.swap(from, i);
+        }
+    }
+}

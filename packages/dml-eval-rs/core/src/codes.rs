@@ -1,0 +1,158 @@
+//! Binary codes under the Hamming distance: the screen is exact, and nothing is left to decide but ties.
+
+use ndarray::{ArrayView2, ArrayViewMut2};
+use rayon::prelude::*;
+
+use crate::error::{Result, argument};
+use crate::kernel::{Kernel, Word};
+use crate::matrix::Matrix;
+use crate::space::{Extent, Scratch, Side, Space};
+
+/// The widest code, in bytes: distances stay exact in float32, and then some.
+pub const WIDEST: usize = 65_536 / 8;
+
+/// Two arrays of packed codes. The key is minus the number of differing bits.
+pub struct Codes<'a> {
+    queries: ArrayView2<'a, u8>,
+    gallery: ArrayView2<'a, u8>,
+    kernel: &'static Kernel,
+    own_gallery: bool,
+}
+
+impl<'a> Codes<'a> {
+    /// Validates the shapes. Rows must be contiguous. Without a gallery the queries are their own.
+    pub fn new(
+        queries: ArrayView2<'a, u8>,
+        gallery: Option<ArrayView2<'a, u8>>,
+        kernel: &'static Kernel,
+    ) -> Result<Self> {
+        let (rows, width) = queries.dim();
+        if rows == 0 || width == 0 || width > WIDEST {
+            return argument(format!(
+                "codes has shape ({rows}, {width}); expected at least one row, and 1 to {WIDEST} bytes a code"
+            ));
+        }
+        if let Some(g) = &gallery
+            && (g.ncols() != width || g.nrows() == 0)
+        {
+            return argument(format!(
+                "gallery_codes has shape {:?}; expected (at least 1, {width}) to match codes ({rows}, {width})",
+                g.dim()
+            ));
+        }
+        let own_gallery = gallery.is_none();
+        let gallery = gallery.unwrap_or(queries);
+        if u32::try_from(gallery.nrows()).is_err() {
+            return argument(format!("gallery_codes has {} rows; expected fewer than 2**32", gallery.nrows()));
+        }
+        if !(queries.is_standard_layout() && gallery.is_standard_layout()) {
+            return argument("codes are not contiguous; expected C order: use numpy.ascontiguousarray");
+        }
+        Ok(Codes { queries, gallery, kernel, own_gallery })
+    }
+
+    /// The distance that belongs to a key.
+    pub fn distance(_query: usize, key: f64) -> i32 {
+        -key as i32
+    }
+
+    fn code(&self, side: Side, row: usize) -> &[u8] {
+        let codes = if side == Side::Query { &self.queries } else { &self.gallery };
+        let width = codes.ncols();
+        &codes.as_slice().expect("checked by new")[row * width..(row + 1) * width]
+    }
+}
+
+impl Space for Codes<'_> {
+    fn rows(&self, side: Side) -> usize {
+        if side == Side::Query { self.queries.nrows() } else { self.gallery.nrows() }
+    }
+
+    fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    fn word(&self) -> Word {
+        Word::Bits
+    }
+
+    fn steps(&self) -> usize {
+        self.queries.ncols().div_ceil(4)
+    }
+
+    fn biased(&self) -> bool {
+        false
+    }
+
+    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch) -> Extent {
+        scratch.words.clear();
+        scratch.words.extend(self.code(side, row).chunks(4).map(|bytes| {
+            let mut word = [0; 4];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u32::from_le_bytes(word)
+        }));
+        Extent::default()
+    }
+
+    fn margin(&self, _row: Extent, _column: Extent) -> f64 {
+        0.0
+    }
+
+    fn value(&self, _query: usize, key: f64) -> f64 {
+        key
+    }
+
+    fn value_slack(&self) -> f64 {
+        0.0
+    }
+
+    fn settled(&self, screened: f32) -> Option<f64> {
+        Some(f64::from(screened))
+    }
+
+    fn keys(&self, query: usize, gallery: &[u32], _scratch: &mut Scratch, keys: &mut Vec<f64>) {
+        let code = self.code(Side::Query, query);
+        keys.extend(
+            gallery
+                .iter()
+                .map(|&g| 0.0 - f64::from(self.kernel.differing_bits(code, self.code(Side::Gallery, g as usize)))),
+        );
+    }
+
+    fn bytes(&self) -> usize {
+        self.queries.len() + if self.own_gallery { 0 } else { self.gallery.len() }
+    }
+}
+
+/// One bit an element, set where it is above `threshold`, most significant bit first; `out` is (rows, ceil(dim / 8)).
+pub fn binarize(embeddings: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'_, u8>) -> Result<()> {
+    let (rows, dim) = (embeddings.rows(), embeddings.dim());
+    if out.dim() != (rows, dim.div_ceil(8)) {
+        return argument(format!("out has shape {:?}; expected ({rows}, {})", out.dim(), dim.div_ceil(8)));
+    }
+    if threshold.is_nan() {
+        return argument("threshold is NaN; expected a number");
+    }
+    let first_bad = out
+        .axis_iter_mut(ndarray::Axis(0))
+        .into_par_iter()
+        .enumerate()
+        .map_init(
+            || vec![0.0; dim],
+            |row, (i, mut code)| {
+                embeddings.widen(i, row);
+                for (byte, values) in code.iter_mut().zip(row.chunks(8)) {
+                    *byte = values.iter().enumerate().fold(0, |b, (k, &v)| b | (u8::from(v > threshold) << (7 - k)));
+                }
+                if row.iter().all(|v| v.is_finite()) { None } else { Some(i) }
+            },
+        )
+        .flatten()
+        .collect::<Vec<usize>>();
+    match first_bad.first() {
+        None => Ok(()),
+        Some(&row) => {
+            Err(crate::error::Error::NonFinite { what: "embeddings", row, count: first_bad.len() })
+        }
+    }
+}

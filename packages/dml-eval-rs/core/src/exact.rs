@@ -1,0 +1,98 @@
+//! The arithmetic that decides: float64, in one stated order.
+//!
+//! A sum over elements `i` is kept in eight lanes. Lane `j` adds the terms of the elements `j, j + 8, j + 16, ...` in that
+//! order, starting from zero; a term is rounded before it is added (no fused multiply-add). The lanes are then combined as
+//! `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))`. Nothing else in this crate may decide a comparison, so every result has the
+//! same bits on every machine, for any number of threads and any block size.
+
+/// Lanes of a sum.
+const LANES: usize = 8;
+
+#[inline(always)]
+fn combine(s: [f64; LANES]) -> f64 {
+    ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+}
+
+#[inline(always)]
+fn sum<G: Copy + Into<f64>>(q: &[f64], g: &[G], term: impl Fn(f64, f64) -> f64) -> f64 {
+    debug_assert_eq!(q.len(), g.len());
+    let mut lanes = [0.0f64; LANES];
+    let (q_chunks, q_rest) = q.as_chunks::<LANES>();
+    let (g_chunks, g_rest) = g.as_chunks::<LANES>();
+    for (q8, g8) in q_chunks.iter().zip(g_chunks) {
+        for j in 0..LANES {
+            lanes[j] += term(q8[j], g8[j].into());
+        }
+    }
+    for (j, (&a, &b)) in q_rest.iter().zip(g_rest).enumerate() {
+        lanes[j] += term(a, b.into());
+    }
+    combine(lanes)
+}
+
+/// Σ q·g in the stated order.
+#[inline(always)]
+pub(crate) fn dot<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
+    sum(q, g, |a, b| a * b)
+}
+
+/// Σ (q − g)² in the stated order, from the differences themselves.
+#[inline(always)]
+pub(crate) fn squared_distance<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
+    sum(q, g, |a, b| (a - b) * (a - b))
+}
+
+/// The number by which the cosine to a fixed query is ordered: dot·|dot| / |g|².
+///
+/// It grows with the cosine, needs one rounded division and no square root, and so makes collinear vectors of small integers
+/// the ties that they are.
+#[inline(always)]
+pub(crate) fn cosine_key(dot: f64, gallery_square: f64) -> f64 {
+    dot * dot.abs() / gallery_square
+}
+
+/// The number of differing bits.
+#[inline(always)]
+pub(crate) fn differing_bits(a: &[u8], b: &[u8]) -> u32 {
+    let (a_words, a_rest) = a.as_chunks::<8>();
+    let (b_words, b_rest) = b.as_chunks::<8>();
+    let mut bits = 0;
+    for (x, y) in a_words.iter().zip(b_words) {
+        bits += (u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y)).count_ones();
+    }
+    for (x, y) in a_rest.iter().zip(b_rest) {
+        bits += (x ^ y).count_ones();
+    }
+    bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_add_every_eighth_element_and_combine_in_a_fixed_tree() {
+        let q: Vec<f64> = (0..19).map(|i| 1.0 + f64::from(i) * 1e-9).collect();
+        let g: Vec<f64> = (0..19).map(|i| 1e8 / (1.0 + f64::from(i))).collect();
+        let mut s = [0.0f64; 8];
+        for i in 0..19 {
+            s[i % 8] += q[i] * g[i];
+        }
+        let expected = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+        assert_eq!(dot(&q, &g).to_bits(), expected.to_bits());
+    }
+
+    #[test]
+    fn collinear_integer_vectors_tie_under_the_cosine() {
+        let q = [1.0, 2.0, -3.0];
+        let (g, h) = ([2.0, 1.0, 5.0], [6.0, 3.0, 15.0]);
+        assert_eq!(cosine_key(dot(&q, &g), dot(&g, &g)), cosine_key(dot(&q, &h), dot(&h, &h)));
+    }
+
+    #[test]
+    fn differing_bits_counts_the_tail_too() {
+        let a = [0xff; 11];
+        let b = [0x0f; 11];
+        assert_eq!(differing_bits(&a, &b), 44);
+    }
+}

@@ -1,0 +1,101 @@
+//! AVX2 with FMA: 6 × 16 tiles in sixteen 256-bit registers.
+
+use std::arch::x86_64::*;
+
+use super::{Edge, Found, Kernel, exact_routines, portable};
+
+const ROWS: usize = 6;
+const COLUMNS: usize = 16;
+
+pub(super) static KERNEL: Kernel = Kernel {
+    name: "avx2",
+    rows: ROWS,
+    columns: COLUMNS,
+    float32,
+    bfloat16: None,
+    hamming,
+    sweep,
+    dot32,
+    dot64,
+    distance32,
+    distance64,
+    bits,
+    available: || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("popcnt"),
+};
+
+#[target_feature(enable = "avx2,fma")]
+fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
+    let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
+    // SAFETY: the caller (`BoundProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
+    unsafe {
+        for _ in 0..steps {
+            let (left, right) = (_mm256_loadu_ps(column), _mm256_loadu_ps(column.add(8)));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let x = _mm256_broadcast_ss(&*row.add(r));
+                sum[0] = _mm256_fmadd_ps(x, left, sum[0]);
+                sum[1] = _mm256_fmadd_ps(x, right, sum[1]);
+            }
+            row = row.add(ROWS);
+            column = column.add(COLUMNS);
+        }
+        for (r, sum) in sums.iter().enumerate() {
+            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS), sum[0]);
+            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8), sum[1]);
+        }
+    }
+}
+
+/// Bits set in each byte, by table look-up of its two nibbles.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn bits_of_bytes(x: __m256i) -> __m256i {
+    let table = _mm256_setr_epi8(
+        0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
+    );
+    let nibble = _mm256_set1_epi8(0x0f);
+    let low = _mm256_shuffle_epi8(table, _mm256_and_si256(x, nibble));
+    let high = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi32::<4>(x), nibble));
+    _mm256_add_epi8(low, high)
+}
+
+#[target_feature(enable = "avx2")]
+fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    /// A byte's sum grows by at most 8 a step, and must stay below 256.
+    const STEPS_PER_BYTE: usize = 31;
+    let ones8 = _mm256_set1_epi8(1);
+    let ones16 = _mm256_set1_epi16(1);
+    for half in 0..2 {
+        let mut totals = [_mm256_setzero_si256(); ROWS];
+        let mut from = 0;
+        while from < steps {
+            let to = (from + STEPS_PER_BYTE).min(steps);
+            let mut bytes = [_mm256_setzero_si256(); ROWS];
+            for step in from..to {
+                // SAFETY: the caller checked that the panels hold `steps` steps of ROWS and COLUMNS words.
+                let column = unsafe { _mm256_loadu_si256(columns.as_ptr().add(step * COLUMNS + half * 8).cast()) };
+                for (r, byte) in bytes.iter_mut().enumerate() {
+                    let word = _mm256_set1_epi32(rows[step * ROWS + r] as i32);
+                    *byte = _mm256_add_epi8(*byte, bits_of_bytes(_mm256_xor_si256(word, column)));
+                }
+            }
+            for (total, byte) in totals.iter_mut().zip(bytes) {
+                let words = _mm256_madd_epi16(_mm256_maddubs_epi16(byte, ones8), ones16);
+                *total = _mm256_add_epi32(*total, words);
+            }
+            from = to;
+        }
+        for (r, total) in totals.iter().enumerate() {
+            let negative = _mm256_sub_epi32(_mm256_setzero_si256(), *total);
+            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+            unsafe { _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + half * 8), _mm256_cvtepi32_ps(negative)) };
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,popcnt")]
+fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found) {
+    portable::sweep::<COLUMNS>(tile, rows, columns, origin, found);
+}
+
+exact_routines!("avx2,popcnt");

@@ -1,0 +1,186 @@
+//! AVX-512: 8 × 48 tiles in 24 of the 32 registers, and a sweep with masks.
+
+use std::arch::x86_64::*;
+
+use super::{Edge, Found, Hit, Kernel, Product, exact_routines};
+
+const ROWS: usize = 8;
+const COLUMNS: usize = 48;
+const VECTORS: usize = COLUMNS / 16;
+
+pub(super) static WITH_BFLOAT16: Kernel = Kernel {
+    name: "avx512-bf16",
+    bfloat16: Some(bfloat16),
+    available: || has_avx512() && is_x86_feature_detected!("avx512bf16"),
+    ..PLAIN
+};
+
+pub(super) static PLAIN: Kernel = Kernel {
+    name: "avx512",
+    rows: ROWS,
+    columns: COLUMNS,
+    float32,
+    bfloat16: None::<Product>,
+    hamming,
+    sweep,
+    dot32,
+    dot64,
+    distance32,
+    distance64,
+    bits,
+    available: has_avx512,
+};
+
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vpopcntdq")
+        && is_x86_feature_detected!("popcnt")
+}
+
+#[target_feature(enable = "avx512f")]
+fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
+    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    // SAFETY: the caller (`BoundProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
+    unsafe {
+        for _ in 0..steps {
+            let panel = [_mm512_loadu_ps(column), _mm512_loadu_ps(column.add(16)), _mm512_loadu_ps(column.add(32))];
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let x = _mm512_set1_ps(*row.add(r));
+                for (s, p) in sum.iter_mut().zip(panel) {
+                    *s = _mm512_fmadd_ps(x, p, *s);
+                }
+            }
+            row = row.add(ROWS);
+            column = column.add(COLUMNS);
+        }
+        for (r, sum) in sums.iter().enumerate() {
+            for (v, s) in sum.iter().enumerate() {
+                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), *s);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn bfloat16(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
+    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    // SAFETY: as in `float32`; a register of 16 words is one of 32 bfloat16.
+    unsafe {
+        for _ in 0..steps {
+            let panel: [__m512bh; VECTORS] = [
+                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(column.cast())),
+                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(column.add(16).cast())),
+                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(column.add(32).cast())),
+            ];
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let x = std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(*row.add(r)));
+                for (s, p) in sum.iter_mut().zip(panel) {
+                    *s = _mm512_dpbf16_ps(*s, x, p);
+                }
+            }
+            row = row.add(ROWS);
+            column = column.add(COLUMNS);
+        }
+        for (r, sum) in sums.iter().enumerate() {
+            for (v, s) in sum.iter().enumerate() {
+                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), *s);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512vpopcntdq")]
+fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
+    let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
+    // SAFETY: as in `float32`.
+    unsafe {
+        for _ in 0..steps {
+            let panel = [
+                _mm512_loadu_si512(column.cast()),
+                _mm512_loadu_si512(column.add(16).cast()),
+                _mm512_loadu_si512(column.add(32).cast()),
+            ];
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let x = _mm512_set1_epi32(*row.add(r));
+                for (s, p) in sum.iter_mut().zip(panel) {
+                    *s = _mm512_add_epi32(*s, _mm512_popcnt_epi32(_mm512_xor_si512(x, p)));
+                }
+            }
+            row = row.add(ROWS);
+            column = column.add(COLUMNS);
+        }
+        for (r, sum) in sums.iter().enumerate() {
+            for (v, s) in sum.iter().enumerate() {
+                let negative = _mm512_sub_epi32(_mm512_setzero_si512(), *s);
+                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), _mm512_cvtepi32_ps(negative));
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,popcnt")]
+fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found) {
+    let mut group = [_mm512_setzero_si512(); VECTORS];
+    let mut low = [_mm512_setzero_ps(); VECTORS];
+    let mut high = [_mm512_setzero_ps(); VECTORS];
+    let mut above = [_mm512_setzero_si512(); VECTORS];
+    let ones = _mm512_set1_epi32(1);
+    for v in 0..VECTORS {
+        // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
+        unsafe {
+            group[v] = _mm512_loadu_si512(columns.group.as_ptr().add(16 * v).cast());
+            low[v] = _mm512_loadu_ps(columns.low.as_ptr().add(16 * v));
+            high[v] = _mm512_loadu_ps(columns.high.as_ptr().add(16 * v));
+        }
+    }
+    for r in 0..rows.group.len() {
+        let row_group = _mm512_set1_epi32(rows.group[r] as i32);
+        let row_low = _mm512_set1_ps(rows.low[r]);
+        let row_high = _mm512_set1_ps(rows.high[r]);
+        let mut row_above = 0;
+        for v in 0..VECTORS {
+            let at = r * COLUMNS + 16 * v;
+            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+            let values = unsafe { _mm512_loadu_ps(tile.as_ptr().add(at)) };
+            let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
+            let in_row = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, row_low);
+            let in_column = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, low[v]);
+            if in_row != 0 {
+                let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(in_row, values, row_high);
+                row_above += counted.count_ones();
+                list(in_row & !counted, r, v, tile, origin, &mut found.row_hits);
+            }
+            if in_column != 0 {
+                let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(in_column, values, high[v]);
+                above[v] = _mm512_mask_add_epi32(above[v], counted, above[v], ones);
+                list(in_column & !counted, r, v, tile, origin, &mut found.column_hits);
+            }
+        }
+        found.row_above[origin.0 as usize + r] += row_above;
+    }
+    for (v, counts) in above.iter().enumerate() {
+        let out = &mut found.column_above[origin.1 as usize + 16 * v..][..16];
+        // SAFETY: `out` holds 16 elements.
+        unsafe {
+            let before = _mm512_loadu_si512(out.as_ptr().cast());
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_add_epi32(before, *counts));
+        }
+    }
+}
+
+#[inline(always)]
+fn list(mut mask: u16, r: usize, v: usize, tile: &[f32], origin: (u32, u32), hits: &mut Vec<Hit>) {
+    while mask != 0 {
+        let c = 16 * v + mask.trailing_zeros() as usize;
+        hits.push(Hit { row: origin.0 + r as u32, column: origin.1 + c as u32, value: tile[r * COLUMNS + c] });
+        mask &= mask - 1;
+    }
+}
+
+exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");

@@ -1,0 +1,103 @@
+//! Plain Rust: the reference for the other kernels, and what runs where there is nothing better.
+
+use super::{Edge, Found, Hit, Kernel, exact_routines};
+
+const ROWS: usize = 4;
+const COLUMNS: usize = 16;
+
+pub(super) static KERNEL: Kernel = Kernel {
+    name: "portable",
+    rows: ROWS,
+    columns: COLUMNS,
+    float32,
+    bfloat16: None,
+    hamming,
+    sweep: sweep::<COLUMNS>,
+    dot32,
+    dot64,
+    distance32,
+    distance64,
+    bits,
+    available: || true,
+};
+
+fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    let (rows, _) = rows.as_chunks::<ROWS>();
+    let (columns, _) = columns.as_chunks::<COLUMNS>();
+    let mut sums = [[0.0f32; COLUMNS]; ROWS];
+    for (row, column) in rows[..steps].iter().zip(&columns[..steps]) {
+        for r in 0..ROWS {
+            let x = f32::from_bits(row[r]);
+            for c in 0..COLUMNS {
+                sums[r][c] += x * f32::from_bits(column[c]);
+            }
+        }
+    }
+    for (out, sum) in tile.chunks_exact_mut(COLUMNS).zip(sums) {
+        out.copy_from_slice(&sum);
+    }
+}
+
+/// The same for every instruction set without a vector popcount; inlined into each.
+#[inline(always)]
+pub(super) fn hamming_tile<const R: usize, const C: usize>(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    let (rows, _) = rows.as_chunks::<R>();
+    let (columns, _) = columns.as_chunks::<C>();
+    let mut bits = [[0u32; C]; R];
+    for (row, column) in rows[..steps].iter().zip(&columns[..steps]) {
+        for r in 0..R {
+            for c in 0..C {
+                bits[r][c] += (row[r] ^ column[c]).count_ones();
+            }
+        }
+    }
+    for (out, sums) in tile.chunks_exact_mut(C).zip(bits) {
+        for (o, s) in out.iter_mut().zip(sums) {
+            *o = -(s as f32);
+        }
+    }
+}
+
+fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    hamming_tile::<ROWS, COLUMNS>(steps, rows, columns, tile);
+}
+
+/// Counts and lists in plain Rust; inlined into each instruction set that has no masks.
+#[inline(always)]
+pub(super) fn sweep<const C: usize>(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found) {
+    const WIDTH: usize = 8;
+    for r in 0..rows.group.len() {
+        let (low, high, group) = (rows.low[r], rows.high[r], rows.group[r]);
+        let row = origin.0 + r as u32;
+        for start in (0..C).step_by(WIDTH) {
+            let values: &[f32; WIDTH] = tile[r * C + start..][..WIDTH].try_into().expect("a chunk of WIDTH");
+            let column_low: &[f32; WIDTH] = columns.low[start..][..WIDTH].try_into().expect("a chunk of WIDTH");
+            let mut any = false;
+            for k in 0..WIDTH {
+                any |= (values[k] >= low) | (values[k] >= column_low[k]);
+            }
+            if !any {
+                continue;
+            }
+            for (k, &value) in values.iter().enumerate() {
+                let c = start + k;
+                if columns.group[c] == group {
+                    continue;
+                }
+                let column = origin.1 + c as u32;
+                if value > high {
+                    found.row_above[row as usize] += 1;
+                } else if value >= low {
+                    found.row_hits.push(Hit { row, column, value });
+                }
+                if value > columns.high[c] {
+                    found.column_above[column as usize] += 1;
+                } else if value >= columns.low[c] {
+                    found.column_hits.push(Hit { row, column, value });
+                }
+            }
+        }
+    }
+}
+
+exact_routines!();

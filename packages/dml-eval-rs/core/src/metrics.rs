@@ -1,0 +1,192 @@
+//! From the ranks of a query's positives to its metrics. docs/metrics.md has the definitions.
+
+use crate::ledger::{Ledger, Ties};
+
+/// Metrics of every query, in order; NaN where a query has no match.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PerQuery {
+    /// For each K that was asked for, in that order: 1 if any of the K nearest is a match.
+    pub recall: Vec<Vec<f64>>,
+    /// 1 if the nearest is a match.
+    pub precision_at_1: Vec<f64>,
+    /// Matches among the R nearest, over R.
+    pub r_precision: Vec<f64>,
+    /// (1/R) Σ over i ≤ R of precision(i)·match(i).
+    pub map_at_r: Vec<f64>,
+    /// 1 over the rank of the first match.
+    pub reciprocal_rank: Vec<f64>,
+}
+
+/// The metrics of one query.
+struct Row {
+    precision_at_1: f64,
+    r_precision: f64,
+    map_at_r: f64,
+    reciprocal_rank: f64,
+}
+
+impl PerQuery {
+    pub(crate) fn with_capacity(queries: usize, recall_at: usize) -> Self {
+        let column = || Vec::with_capacity(queries);
+        PerQuery {
+            recall: (0..recall_at).map(|_| column()).collect(),
+            precision_at_1: column(),
+            r_precision: column(),
+            map_at_r: column(),
+            reciprocal_rank: column(),
+        }
+    }
+
+    /// Adds the queries of a ledger whose counts are complete.
+    pub(crate) fn close(&mut self, ledger: &Ledger<'_>, recall_at: &[u64]) {
+        for q in 0..ledger.queries() {
+            let row = if ledger.positives(q).is_empty() {
+                self.recall.iter_mut().for_each(|r| r.push(f64::NAN));
+                Row { precision_at_1: f64::NAN, r_precision: f64::NAN, map_at_r: f64::NAN, reciprocal_rank: f64::NAN }
+            } else if ledger.ties == Ties::Expected {
+                let groups = groups(ledger, q);
+                for (column, &k) in self.recall.iter_mut().zip(recall_at) {
+                    column.push(expected_recall(&groups, k));
+                }
+                expected(&groups)
+            } else {
+                let ranks = ranks(ledger, q);
+                for (column, &k) in self.recall.iter_mut().zip(recall_at) {
+                    column.push(f64::from(u8::from(ranks[0] <= k)));
+                }
+                definite(&ranks)
+            };
+            self.precision_at_1.push(row.precision_at_1);
+            self.r_precision.push(row.r_precision);
+            self.map_at_r.push(row.map_at_r);
+            self.reciprocal_rank.push(row.reciprocal_rank);
+        }
+    }
+
+    /// Queries without a match.
+    pub fn unmatched(&self) -> usize {
+        self.reciprocal_rank.iter().filter(|r| r.is_nan()).count()
+    }
+}
+
+/// The mean of the values that are not NaN, added in order.
+pub fn mean(values: &[f64]) -> f64 {
+    let (sum, n) = values.iter().filter(|v| !v.is_nan()).fold((0.0, 0u64), |(sum, n), v| (sum + v, n + 1));
+    sum / n as f64
+}
+
+/// Ranks of the positives, ascending. Those beyond R may be too small, but not R or less (see `ledger`).
+fn ranks(ledger: &Ledger<'_>, q: usize) -> Vec<u64> {
+    let mut negatives = 0;
+    ledger
+        .counts(q)
+        .take(ledger.positives(q).len())
+        .zip(1..)
+        .map(|(count, position)| {
+            negatives += count;
+            negatives + position
+        })
+        .collect()
+}
+
+fn definite(ranks: &[u64]) -> Row {
+    let r = ranks.len() as u64;
+    let mut hits = 0u64;
+    let mut precisions = 0.0;
+    for &rank in ranks.iter().take_while(|rank| **rank <= r) {
+        hits += 1;
+        precisions += hits as f64 / rank as f64;
+    }
+    Row {
+        precision_at_1: f64::from(u8::from(ranks[0] == 1)),
+        r_precision: hits as f64 / r as f64,
+        map_at_r: precisions / r as f64,
+        reciprocal_rank: 1.0 / ranks[0] as f64,
+    }
+}
+
+/// Items with equal keys, positives among them.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// Items before the group, and how many of these are positives.
+    before: u64,
+    positives_before: u64,
+    positives: u64,
+    negatives: u64,
+}
+
+impl Group {
+    fn size(&self) -> u64 {
+        self.positives + self.negatives
+    }
+}
+
+fn groups(ledger: &Ledger<'_>, q: usize) -> (Vec<Group>, u64) {
+    let counts: Vec<u64> = ledger.counts(q).collect();
+    let mut groups = Vec::new();
+    let mut at = 0;
+    let mut negatives = 0;
+    for tied in ledger.positives(q).chunk_by(|a, b| a.key == b.key) {
+        negatives += counts[2 * at];
+        let group = Group {
+            before: at as u64 + negatives,
+            positives_before: at as u64,
+            positives: tied.len() as u64,
+            negatives: counts[2 * at + 1],
+        };
+        negatives += group.negatives;
+        at += tied.len();
+        groups.push(group);
+    }
+    (groups, at as u64)
+}
+
+/// The chance that a positive is among the first K: one less the chance that the first group's are all drawn later.
+fn expected_recall((groups, _): &(Vec<Group>, u64), k: u64) -> f64 {
+    let first = groups[0];
+    let drawn = k.saturating_sub(first.before);
+    if drawn > first.negatives {
+        return 1.0;
+    }
+    // C(negatives, drawn) / C(size, drawn), as a product over the fewer of drawn and positives.
+    let (m, t, s) = (first.negatives, first.positives, first.size());
+    let none = if drawn <= t {
+        (0..drawn).fold(1.0, |p, i| p * ((m - i) as f64 / (s - i) as f64))
+    } else {
+        (0..t).fold(1.0, |p, i| p * ((s - drawn - i) as f64 / (s - i) as f64))
+    };
+    1.0 - none
+}
+
+fn expected((groups, r): &(Vec<Group>, u64)) -> Row {
+    let r = *r;
+    let mut hits = 0.0;
+    let mut precisions = 0.0;
+    for group in groups.iter().take_while(|g| g.before < r) {
+        let drawn = group.size().min(r - group.before);
+        let density = group.positives as f64 / group.size() as f64;
+        hits += drawn as f64 * density;
+        // Given a positive at the group's k-th place, each other place holds one of the rest with equal chance.
+        let rest = if group.size() > 1 { (group.positives - 1) as f64 / (group.size() - 1) as f64 } else { 0.0 };
+        for k in 0..drawn {
+            let found = (group.positives_before + 1) as f64 + k as f64 * rest;
+            precisions += density * found / (group.before + k + 1) as f64;
+        }
+    }
+    let first = groups[0];
+    let (t, s) = (first.positives, first.size());
+    let mut reciprocal_rank = 0.0;
+    // The chance that the first k places hold no positive.
+    let mut none = 1.0;
+    for k in 0..=first.negatives {
+        let here = t as f64 / (s - k) as f64;
+        reciprocal_rank += none * here / (first.before + k + 1) as f64;
+        none *= 1.0 - here;
+    }
+    Row {
+        precision_at_1: if first.before == 0 { t as f64 / s as f64 } else { 0.0 },
+        r_precision: hits / r as f64,
+        map_at_r: precisions / r as f64,
+        reciprocal_rank,
+    }
+}

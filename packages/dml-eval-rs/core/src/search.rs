@@ -1,0 +1,191 @@
+//! Exact nearest neighbours: screened candidates, decided by their keys.
+
+use std::cmp::Ordering;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::{Result, argument};
+use crate::kernel::Found;
+use crate::space::{Scratch, Side, Space, round_down, round_up};
+use crate::traverse::{self, Observer, Task};
+
+/// Candidates are kept for so many bytes of queries at a time.
+const CANDIDATE_BYTES: usize = 48 << 20;
+/// No group: compared with everything.
+const QUERY_GROUP: u32 = u32::MAX - 1;
+const GALLERY_GROUP: u32 = u32::MAX;
+
+/// A gallery item whose value lies between two bounds.
+#[derive(Clone, Copy)]
+struct Candidate {
+    index: u32,
+    lower: f32,
+    upper: f32,
+}
+
+/// What is known of one query: every item that may be among the k nearest.
+struct Shortlist {
+    candidates: Vec<Candidate>,
+    /// The length at which it is next cut.
+    limit: usize,
+}
+
+struct Search {
+    k: usize,
+    first_query: usize,
+    exclude_self: bool,
+    shortlists: Vec<Mutex<Shortlist>>,
+    /// A lower bound of the k-th nearest item's value, as float32 bits.
+    thresholds: Vec<AtomicU32>,
+}
+
+impl Search {
+    fn threshold(&self, q: usize) -> f32 {
+        f32::from_bits(self.thresholds[q].load(Relaxed))
+    }
+
+    /// Drops the candidates that k others beat for certain; if the bounds leave too many, lets the keys decide.
+    fn cut<S: Space>(&self, space: &S, q: usize, list: &mut Shortlist, scratch: &mut Scratch) {
+        let k = self.k;
+        if list.candidates.len() > k {
+            self.raise(q, &mut list.candidates);
+            if list.candidates.len() > k + k / 2 + 8 {
+                let decided = decide(space, self.first_query + q, &list.candidates, k, scratch);
+                list.candidates.clear();
+                list.candidates.extend(decided.into_iter().map(|(key, index)| {
+                    // The value's own rounding is far below that of its float32 bounds.
+                    let value = space.value(self.first_query + q, key);
+                    let slack = space.value_slack();
+                    Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack) }
+                }));
+                self.raise(q, &mut list.candidates);
+            }
+        }
+        list.limit = list.candidates.len().max(k) + k / 4 + 4;
+    }
+
+    fn raise(&self, q: usize, candidates: &mut Vec<Candidate>) {
+        let (_, kth, _) = candidates.select_nth_unstable_by(self.k - 1, |a, b| b.lower.total_cmp(&a.lower));
+        let threshold = kth.lower;
+        candidates.retain(|c| c.upper >= threshold);
+        self.thresholds[q].store(threshold.to_bits(), Relaxed);
+    }
+}
+
+/// The k nearest of the candidates by key, ties by index.
+fn decide<S: Space>(
+    space: &S,
+    query: usize,
+    candidates: &[Candidate],
+    k: usize,
+    scratch: &mut Scratch,
+) -> Vec<(f64, u32)> {
+    let indices: Vec<u32> = candidates.iter().map(|c| c.index).collect();
+    let mut keys = Vec::with_capacity(indices.len());
+    space.keys(query, &indices, scratch, &mut keys);
+    let mut order: Vec<(f64, u32)> = keys.into_iter().zip(indices).collect();
+    let nearer = |a: &(f64, u32), b: &(f64, u32)| -> Ordering { b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)) };
+    if order.len() > k {
+        order.select_nth_unstable_by(k - 1, nearer);
+        order.truncate(k);
+    }
+    order.sort_unstable_by(nearer);
+    order
+}
+
+impl Observer for Search {
+    type Notes = Vec<u32>;
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        match side {
+            _ if self.exclude_self => item as u32,
+            Side::Query => QUERY_GROUP,
+            Side::Gallery => GALLERY_GROUP,
+        }
+    }
+
+    fn limits(&self, query: usize, margin: f64) -> (f32, f32) {
+        (round_down(f64::from(self.threshold(query - self.first_query)) - margin), f32::INFINITY)
+    }
+
+    fn absorb<S: Space>(&self, space: &S, task: &Task<'_>, found: &Found, scratch: &mut Scratch, order: &mut Vec<u32>) {
+        order.clear();
+        order.extend(0..found.row_hits.len() as u32);
+        order.sort_unstable_by_key(|&h| found.row_hits[h as usize].row);
+        for hits in order.chunk_by(|&a, &b| found.row_hits[a as usize].row == found.row_hits[b as usize].row) {
+            let row = found.row_hits[hits[0] as usize].row as usize;
+            let q = task.first_row + row - self.first_query;
+            let margin = task.row_margins[row];
+            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds a list");
+            for &h in hits {
+                let hit = found.row_hits[h as usize];
+                let value = f64::from(hit.value);
+                list.candidates.push(Candidate {
+                    index: (task.first_column + hit.column as usize) as u32,
+                    lower: round_down(value - margin),
+                    upper: round_up(value + margin),
+                });
+                if list.candidates.len() >= list.limit {
+                    self.cut(space, q, &mut list, scratch);
+                }
+            }
+        }
+    }
+}
+
+/// The `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
+///
+/// `scores` and `indices` are (queries, k), row by row; `report` turns a query's key into what goes into `scores`. With
+/// `exclude_self` the gallery is the query set and each query leaves itself out by index.
+#[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
+pub fn nearest<S: Space, T: Send>(
+    space: &S,
+    k: usize,
+    exclude_self: bool,
+    control: &Control,
+    report: impl Fn(usize, f64) -> T + Sync,
+    scores: &mut [T],
+    indices: &mut [i64],
+) -> Result<()> {
+    let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    let most = gallery - usize::from(exclude_self);
+    if k < 1 || k > most {
+        return argument(format!(
+            "k is {k}; expected 1 to {most}, the gallery's size{}",
+            if exclude_self { " without the query itself" } else { "" }
+        ));
+    }
+    if scores.len() != queries * k || indices.len() != queries * k {
+        return argument(format!("scores and indices have {} and {} entries; expected {queries} × {k}", scores.len(), indices.len()));
+    }
+    let strip = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 32))).clamp(1, queries);
+    for first in (0..queries).step_by(strip) {
+        let rows = first..(first + strip).min(queries);
+        let search = Search {
+            k,
+            first_query: first,
+            exclude_self,
+            shortlists: rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 })).collect(),
+            thresholds: rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())).collect(),
+        };
+        control.expect(rows.len() as u64 * gallery as u64);
+        traverse::rectangle(space, &search, rows, control)?;
+        let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
+        search.shortlists.into_par_iter().zip(out).enumerate().for_each_init(
+            Scratch::default,
+            |scratch, (q, (list, (scores, indices)))| {
+                let list = list.into_inner().expect("no thread panics while it holds a list");
+                let order = decide(space, first + q, &list.candidates, k, scratch);
+                for ((score, index), (key, item)) in scores.iter_mut().zip(indices).zip(order) {
+                    *score = report(first + q, key);
+                    *index = i64::from(item);
+                }
+            },
+        );
+        control.check()?;
+    }
+    Ok(())
+}

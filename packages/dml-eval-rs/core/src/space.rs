@@ -1,0 +1,125 @@
+//! What is compared with what: the two sides of an evaluation, packed for the products and measured for their error bounds.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::kernel::{Kernel, Word};
+
+/// Which array an item is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Query,
+    Gallery,
+}
+
+/// Sizes that bound the error of a screened value. In the units of the screen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extent {
+    /// Length of the exact row.
+    pub norm: f64,
+    /// Distance between the exact row and the packed one.
+    pub residual: f64,
+    /// What is subtracted from every product of this row.
+    pub bias: f64,
+}
+
+impl Extent {
+    fn max(self, other: Extent) -> Extent {
+        Extent {
+            norm: self.norm.max(other.norm),
+            residual: self.residual.max(other.residual),
+            bias: self.bias.max(other.bias),
+        }
+    }
+}
+
+/// Buffers of one thread.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub query: Vec<f64>,
+    pub other: Vec<f64>,
+    pub words: Vec<u32>,
+}
+
+/// Two sides and the order that a query puts the gallery in.
+///
+/// The *key* decides: larger is nearer, equal is tied. The *value* is a number that grows with the key and that a product of
+/// packed rows approximates within `margin`: where two values differ by more than the margin, their keys differ the same way.
+pub(crate) trait Space: Sync {
+    fn rows(&self, side: Side) -> usize;
+    fn kernel(&self) -> &'static Kernel;
+    fn word(&self) -> Word;
+    /// Words a packed row.
+    fn steps(&self) -> usize;
+    /// Whether products have biases to subtract.
+    fn biased(&self) -> bool;
+    /// Packs a row into `scratch.words`.
+    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch) -> Extent;
+    /// Bound of |screened − value| for any pair of a row and a column within these extents.
+    fn margin(&self, row: Extent, column: Extent) -> f64;
+    /// The value that belongs to a key of this query.
+    fn value(&self, query: usize, key: f64) -> f64;
+    /// How far a value may be from that of the exact key, the key being rounded.
+    fn value_slack(&self) -> f64;
+    /// The key, where the screened value gives it away.
+    fn settled(&self, screened: f32) -> Option<f64>;
+    /// The keys of some gallery items, appended to `keys`.
+    fn keys(&self, query: usize, gallery: &[u32], scratch: &mut Scratch, keys: &mut Vec<f64>);
+    /// Bytes of both sides as given.
+    fn bytes(&self) -> usize;
+}
+
+/// Some rows of one side, packed.
+pub(crate) struct Block {
+    pub rows: Range<usize>,
+    pub worst: Extent,
+    pub extents: Vec<Extent>,
+    /// The biases again, as the tile needs them, padded to whole panels.
+    pub biases: Vec<f32>,
+    words: Vec<u32>,
+    words_per_panel: usize,
+}
+
+impl Block {
+    /// Packs `rows` into panels of `width` lanes, the last one filled up with zeros.
+    pub fn load<S: Space>(space: &S, side: Side, rows: Range<usize>, width: usize) -> Block {
+        let steps = space.steps();
+        let panels = rows.len().div_ceil(width);
+        let words_per_panel = steps * width;
+        let mut words = vec![0u32; panels * words_per_panel];
+        let mut extents = vec![Extent::default(); rows.len()];
+        words.par_chunks_mut(words_per_panel).zip(extents.par_chunks_mut(width)).enumerate().for_each_init(
+            Scratch::default,
+            |scratch, (p, (panel, extents))| {
+                for (lane, extent) in extents.iter_mut().enumerate() {
+                    *extent = space.encode(side, rows.start + p * width + lane, scratch);
+                    for (step, word) in scratch.words.iter().enumerate() {
+                        panel[step * width + lane] = *word;
+                    }
+                }
+            },
+        );
+        let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
+        let mut biases: Vec<f32> = extents.iter().map(|e| e.bias as f32).collect();
+        biases.resize(panels * width, 0.0);
+        Block { rows, worst, extents, biases, words, words_per_panel }
+    }
+
+    pub fn panel(&self, p: usize) -> &[u32] {
+        &self.words[p * self.words_per_panel..(p + 1) * self.words_per_panel]
+    }
+}
+
+/// The largest float32 that is not above `x`, kept finite.
+pub(crate) fn round_down(x: f64) -> f32 {
+    let y = x as f32;
+    let y = if f64::from(y) > x { y.next_down() } else { y };
+    y.max(f32::MIN)
+}
+
+/// The smallest float32 that is not below `x`.
+pub(crate) fn round_up(x: f64) -> f32 {
+    let y = x as f32;
+    if f64::from(y) < x { y.next_up() } else { y }
+}

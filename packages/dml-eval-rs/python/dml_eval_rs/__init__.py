@@ -1,0 +1,40 @@
+"""Exact retrieval and clustering metrics for embeddings and binary codes.
+
+`evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi` and `ami` compare partitions.
+docs/metrics.md defines every number.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from dml_eval_rs import _native
+from dml_eval_rs.clustering import KMeans, ami, kmeans, nmi
+from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
+from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
+from dml_eval_rs.search import knn, knn_codes
+
+__all__ = [
+    "Comparison",
+    "Evaluation",
+    "Interval",
+    "KMeans",
+    "ami",
+    "binarize",
+    "evaluate",
+    "evaluate_codes",
+    "kmeans",
+    "knn",
+    "knn_codes",
+    "nmi",
+]
+
+__version__ = "0.1.0"
+
+if not _native.OPTIMIZED:
+    warnings.warn(
+        "dml_eval_rs was built without optimisation and is tens of times slower than it should be: "
+        "build it with 'maturin develop --release'",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,69 @@
+"""`dml-eval embeddings.npy labels.npy`: the metrics of two saved arrays, with numpy alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_eval_rs.retrieval import SIMILARITIES, TIES, evaluate, evaluate_codes
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; 0 if all went well, 2 for bad input, 130 for Ctrl-C."""
+    options = _parser().parse_args(argv)
+    try:
+        arrays = [_load(path) for path in (options.embeddings, options.labels)]
+        if options.gallery:
+            arrays += [_load(path) for path in options.gallery]
+        extra: dict[str, Any] = {"recall_at": options.recall_at, "ties": options.ties, "threads": options.threads}
+        if arrays[0].dtype == np.uint8:
+            result = evaluate_codes(*arrays, **extra)
+        else:
+            result = evaluate(*arrays, similarity=options.similarity, nmi=options.nmi, seed=options.seed, **extra)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"dml-eval: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print(json.dumps(result.to_dict(), indent=2) if options.json else result)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dml-eval", description="Exact retrieval metrics of saved embeddings, or of packed binary codes (uint8)."
+    )
+    parser.add_argument("embeddings", type=Path, help="queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes")
+    parser.add_argument("labels", type=Path, help="a .npy file: (n,) integers, booleans or strings")
+    parser.add_argument(
+        "--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries, each without itself"
+    )
+    parser.add_argument("--similarity", choices=SIMILARITIES, default="cosine")
+    parser.add_argument("--recall-at", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K")
+    parser.add_argument("--ties", choices=TIES, default="index")
+    parser.add_argument("--nmi", action="store_true", help="cluster as well, and compare with the labels")
+    parser.add_argument("--seed", type=int, default=0, help="of the clustering")
+    parser.add_argument("--threads", type=int, default=None, help="default: all cores")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _load(path: Path) -> npt.NDArray[Any]:
+    """A .npy file, mapped and not read; objects are never unpickled."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path} is not a whole .npy file of numbers or strings: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

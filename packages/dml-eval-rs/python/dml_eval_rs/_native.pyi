@@ -1,0 +1,76 @@
+"""The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains what is wrong with them."""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_Rows = npt.NDArray[np.float16] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
+_Progress = Callable[[int, int], object]
+
+OPTIMIZED: Final[bool]
+
+def evaluate(
+    embeddings: _Rows,
+    labels: npt.NDArray[np.uint32],
+    gallery: _Rows | None,
+    gallery_labels: npt.NDArray[np.uint32] | None,
+    *,
+    similarity: str,
+    recall_at: list[int],
+    ties: str,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+    screen: str | None = None,
+) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
+def evaluate_codes(
+    codes: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.uint32],
+    gallery_codes: npt.NDArray[np.uint8] | None,
+    gallery_labels: npt.NDArray[np.uint32] | None,
+    *,
+    recall_at: list[int],
+    ties: str,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
+def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
+def knn(
+    queries: _Rows,
+    gallery: _Rows | None,
+    k: int,
+    *,
+    similarity: str,
+    exclude_self: bool,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+    screen: str | None = None,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
+def knn_codes(
+    codes: npt.NDArray[np.uint8],
+    gallery_codes: npt.NDArray[np.uint8] | None,
+    k: int,
+    *,
+    exclude_self: bool,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...
+def kmeans(
+    x: _Rows,
+    n_clusters: int,
+    *,
+    seed: int,
+    n_init: int,
+    max_iter: int,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], float, int]: ...
+def nmi(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
+def ami(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
+def kernels() -> list[str]: ...

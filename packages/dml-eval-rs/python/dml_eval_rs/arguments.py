@@ -1,0 +1,147 @@
+"""What users pass, checked and brought into the shapes that the core takes. Nothing large is copied.
+
+Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_FLOATS = (np.float16, np.float32, np.float64)
+
+
+def embeddings(x: object, name: str, rows_of: str = "rows") -> npt.NDArray[Any]:
+    """A two-dimensional float array, aligned and in native byte order; a mapped file stays one."""
+    array = _array(x, name)
+    if array.dtype.newbyteorder("=").type not in _FLOATS:
+        raise TypeError(
+            f"{name} has dtype {array.dtype}; expected float16, float32 or float64: use {name}.astype(numpy.float32)"
+        )
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(
+            f"{name} has shape {array.shape}; expected ({rows_of}, dim) with at least one row and one column"
+        )
+    return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="A")
+
+
+def codes(x: object, name: str) -> npt.NDArray[np.uint8]:
+    """A two-dimensional array of packed bits, contiguous."""
+    array = _array(x, name)
+    if array.dtype != np.uint8:
+        raise TypeError(
+            f"{name} has dtype {array.dtype}; expected uint8, eight bits a byte: use binarize(embeddings) or numpy.packbits"
+        )
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"{name} has shape {array.shape}; expected (rows, bytes a code) with at least one of each")
+    return np.ascontiguousarray(array)
+
+
+def same_width(gallery: npt.NDArray[Any], name: str, queries: npt.NDArray[Any], queries_name: str) -> None:
+    """Checks that both sides have rows of one length."""
+    if gallery.shape[1] != queries.shape[1]:
+        raise ValueError(
+            f"{name} has shape {gallery.shape}; expected ({gallery.shape[0]}, {queries.shape[1]}) "
+            f"to match {queries_name} {queries.shape}"
+        )
+
+
+def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.NDArray[Any]:
+    """A one-dimensional array of integers, booleans or strings, as long as `rows`."""
+    array = partition(x, name)
+    if len(array) != len(rows):
+        raise ValueError(
+            f"{name} has shape {array.shape}; expected ({len(rows)},) to match {rows_name} {rows.shape}"
+        )
+    return array
+
+
+def partition(x: object, name: str) -> npt.NDArray[Any]:
+    """A one-dimensional array of integers, booleans or strings."""
+    array = _array(x, name)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}; expected one dimension, an entry an item")
+    if array.dtype.kind not in "iubUST":
+        hint = (
+            "floats merge large ids: use integers" if array.dtype.kind == "f" else "use integers, booleans or strings"
+        )
+        raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings ({hint})")
+    return array
+
+
+def encode(*parts: npt.NDArray[Any]) -> list[npt.NDArray[np.uint32]]:
+    """Dense codes, shared by the parts: equal labels, and only these, get equal codes."""
+    kinds = {_kind(part) for part in parts}
+    if len(kinds) > 1:
+        raise TypeError(
+            "labels have dtype "
+            + " and ".join(str(part.dtype) for part in parts)
+            + "; expected integers on both sides, or strings on both"
+        )
+    if kinds == {"integer"} and any(p.dtype == np.uint64 for p in parts) and len(parts) > 1:
+        # numpy would meet int64 and uint64 in float64, which merges large ids; no negative one equals any uint64.
+        parts = tuple(_as_uint64_pairs(part) for part in parts)
+        joined = np.concatenate(parts)
+        _, inverse = np.unique(joined, axis=0, return_inverse=True)
+    else:
+        _, inverse = np.unique(np.concatenate(parts), return_inverse=True)
+    dense = inverse.reshape(-1).astype(np.uint32)
+    return np.split(dense, np.cumsum([len(part) for part in parts[:-1]]))
+
+
+def _as_uint64_pairs(part: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """(n, 2): whether an integer is negative, and its bits."""
+    wide = part.astype(np.uint64 if part.dtype.kind in "ub" else np.int64)
+    return np.stack([(wide < 0).astype(np.uint64), wide.astype(np.uint64)], axis=1)
+
+
+def _kind(part: npt.NDArray[Any]) -> str:
+    return "integer" if part.dtype.kind in "iub" else "string" if part.dtype.kind in "UT" else "bytes"
+
+
+def counts(x: Iterable[int], name: str) -> list[int]:
+    """Distinct positive integers, in the order given."""
+    values = [x] if isinstance(x, (int, np.integer)) else list(x)
+    checked = [positive(value, f"every K of {name}") for value in values]
+    return list(dict.fromkeys(checked))
+
+
+def positive(x: object, name: str) -> int:
+    """An integer of at least 1."""
+    if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
+        raise TypeError(f"{name} is {x!r}; expected an integer of at least 1")
+    if x < 1:
+        raise ValueError(f"{name} is {x}; expected at least 1")
+    return int(x)
+
+
+def seed(x: object) -> int:
+    """An integer from 0 to 2**64 - 1."""
+    if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
+        raise TypeError(f"seed is {x!r}; expected an integer from 0 to 2**64 - 1")
+    if not 0 <= x < 2**64:
+        raise ValueError(f"seed is {x}; expected 0 to 2**64 - 1")
+    return int(x)
+
+
+def threads(x: int | None) -> int | None:
+    """A number of threads, or None for all cores."""
+    return None if x is None else positive(x, "threads")
+
+
+def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
+    """One of some names."""
+    if x not in choices:
+        raise ValueError(f"{name} is {x!r}; expected one of {', '.join(map(repr, choices))}")
+    return str(x)
+
+
+def _array(x: object, name: str) -> npt.NDArray[Any]:
+    try:
+        array = np.asanyarray(x)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"{name} is a {type(x).__name__}, which numpy can't read as an array: {error}") from error
+    return array.view(np.ndarray) if type(array) is not np.ndarray and isinstance(array, np.memmap) else np.asarray(x)

@@ -1,0 +1,156 @@
+"""k-means, and how well two partitions agree.
+
+Shapes: `N` items, `D` dim, `C` clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_eval_rs import _native, arguments
+
+
+@dataclass(frozen=True, slots=True)
+class KMeans:
+    """A clustering.
+
+    Attributes:
+        labels: (N,) int64, the nearest centroid of every row.
+        centroids: (C, D) float32, or float64 for float64 input.
+        inertia: the sum of squared distances of the rows to their centroids.
+        n_iter: rounds of the best run.
+    """
+
+    labels: npt.NDArray[np.int64]
+    centroids: npt.NDArray[Any]
+    inertia: float
+    n_iter: int
+
+
+def kmeans(
+    x: npt.ArrayLike,
+    n_clusters: int,
+    *,
+    seed: int = 0,
+    n_init: int = 1,
+    max_iter: int = 100,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> KMeans:
+    """Clusters rows by Lloyd's algorithm: the same result for a seed, whatever the machine and number of threads.
+
+    Minimises Σ |x − c(x)|². Lloyd (1982); centres start by k-means++ (Arthur and Vassilvitskii 2007) where that takes at
+    most 2·10¹⁰ multiplications, else as random distinct rows. Each row goes to its nearest centroid, decided in float64, the
+    lowest of equally near ones; an empty cluster takes the row that is farthest from its own centroid.
+
+    Args:
+        x: (N, D) float16, float32 or float64, finite.
+        n_clusters: 1 to N.
+        seed: of the start, 0 to 2**64 - 1.
+        n_init: runs from different starts, of which the one with the least inertia is returned; at least 1.
+        max_iter: the most rounds of a run, at least 1; it ends before when no row changes its cluster.
+        threads: number of threads; None for all cores that the process may use.
+        progress: called as ``progress(done, total)``, in pairs compared; the total grows from round to round.
+
+    Returns:
+        Labels, centroids, inertia and number of rounds.
+
+    Raises:
+        TypeError: if `x` isn't of floats.
+        ValueError: if `x` is empty or not finite, or a number is out of range.
+        KeyboardInterrupt: within a second of Ctrl-C.
+    """
+    rows_ND = arguments.embeddings(x, "x", "items")
+    clusters = arguments.positive(n_clusters, "n_clusters")
+    if clusters > len(rows_ND):
+        raise ValueError(f"n_clusters is {clusters}; expected 1 to {len(rows_ND)}, the number of items")
+    labels_N, centroids_CD, inertia, n_iter = _native.kmeans(
+        rows_ND,
+        clusters,
+        seed=arguments.seed(seed),
+        n_init=arguments.positive(n_init, "n_init"),
+        max_iter=arguments.positive(max_iter, "max_iter"),
+        threads=arguments.threads(threads),
+        progress=progress,
+    )
+    dtype = np.float64 if rows_ND.dtype == np.float64 else np.float32
+    return KMeans(labels_N.astype(np.int64), centroids_CD.astype(dtype), inertia, n_iter)
+
+
+def nmi(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Normalised mutual information of two partitions.
+
+    2·I(a, b) / (H(a) + H(b)), natural logarithms or any other.
+
+    Args:
+        a: (N,) integers, booleans or strings: the cluster of each item.
+        b: (N,), of any of these kinds.
+
+    Returns:
+        0 to 1; 1 if both put everything into one cluster.
+
+    Raises:
+        TypeError: if either is of floats.
+        ValueError: if the lengths differ or are 0.
+    """
+    return _native.nmi(*_partitions(a, b))
+
+
+def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Mutual information of two partitions, adjusted for chance.
+
+    (I − E) / ((H(a) + H(b))/2 − E), E the mean of I over random partitions with clusters of the same sizes. Vinh, Epps and
+    Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a; the arithmetic mean of the entropies.
+
+    Args:
+        a: (N,) integers, booleans or strings: the cluster of each item.
+        b: (N,), of any of these kinds.
+
+    Returns:
+        At most 1; 0 on average by chance, and slightly below it at times. 1 if both put everything into one cluster, or
+        every item into its own.
+
+    Raises:
+        TypeError: if either is of floats.
+        ValueError: if the lengths differ or are 0.
+    """
+    return _native.ami(*_partitions(a, b))
+
+
+def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    a_N, b_N = arguments.partition(a, "a"), arguments.partition(b, "b")
+    if a_N.shape != b_N.shape or len(a_N) == 0:
+        raise ValueError(f"a has shape {a_N.shape} and b {b_N.shape}; expected the same length, at least 1")
+    return arguments.encode(a_N)[0], arguments.encode(b_N)[0]
+
+
+def cluster_agreement(
+    parts: Sequence[tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]],
+    *,
+    normalize: bool,
+    n_clusters: int | None,
+    seed: int,
+    threads: int | None,
+) -> tuple[float, float]:
+    """NMI and AMI of the labels with a k-means of all rows; `parts` holds rows and dense label codes."""
+    code_N = np.concatenate([code for _, code in parts])
+    rows_ND = np.concatenate([_unit(rows) if normalize else rows for rows, _ in parts])
+    clusters = len(np.unique(code_N)) if n_clusters is None else n_clusters
+    found = kmeans(rows_ND, clusters, seed=seed, threads=threads)
+    return nmi(code_N, found.labels), ami(code_N, found.labels)
+
+
+def _unit(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # In float64 and by the largest element first, so that nothing overflows; the copy is float32 unless the input is wider.
+    dtype = np.float64 if rows.dtype == np.float64 else np.float32
+    unit = np.empty(rows.shape, dtype)
+    for start in range(0, len(rows), 4096):
+        block = rows[start : start + 4096].astype(np.float64)
+        block /= np.abs(block).max(axis=1, keepdims=True)
+        unit[start : start + 4096] = block / np.linalg.norm(block, axis=1, keepdims=True)
+    return unit

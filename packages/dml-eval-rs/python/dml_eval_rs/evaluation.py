@@ -1,0 +1,226 @@
+"""The result of an evaluation, and what can be asked of it: intervals, comparisons, a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_RESAMPLES = 2000
+_PERMUTATIONS = 10_000
+_NUMBERS_AT_A_TIME = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a mean."""
+
+    low: float
+    high: float
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two models on the same queries.
+
+    Attributes:
+        name: the metric.
+        difference: the first model's mean less the second's.
+        p_value: of the paired permutation test, two-sided.
+        interval: bootstrap interval of the difference.
+        n_queries: queries with a match, over which both means are taken.
+    """
+
+    name: str
+    difference: float
+    p_value: float
+    interval: Interval
+    n_queries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Retrieval metrics, and clustering metrics where they were asked for.
+
+    docs/metrics.md defines them. All but the counts are in [0, 1] (`ami` may be slightly below 0).
+
+    Attributes:
+        recall: K → Recall@K, the share of queries with a match among their K nearest.
+        precision_at_1: the share of queries whose nearest item is a match.
+        r_precision: mean of matches among the R nearest, over R.
+        map_at_r: mean of (1/R) Σ_{i≤R} precision(i)·match(i).
+        mean_reciprocal_rank: mean of 1 / rank of the first match, over the whole gallery.
+        nmi: normalised mutual information of labels and clusters, or None where it wasn't asked for.
+        ami: the same adjusted for chance, or None.
+        n_queries: all queries, those without a match included.
+        n_unmatched: queries without a match in the gallery, which are left out of every mean.
+        per_query: name → float64 array (n_queries,), NaN for the unmatched: ``"recall@1"``, … one for each K,
+            ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``.
+    """
+
+    recall: Mapping[int, float]
+    precision_at_1: float
+    r_precision: float
+    map_at_r: float
+    mean_reciprocal_rank: float
+    nmi: float | None
+    ami: float | None
+    n_queries: int
+    n_unmatched: int
+    per_query: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+
+    def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
+        """The bootstrap interval of a metric's mean.
+
+        The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement
+        (Efron 1979, percentile method).
+
+        Args:
+            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is understood as well.
+            level: the chance that such intervals cover the mean, above 0 and below 1.
+            seed: of the resamples. The same seed gives the same interval.
+
+        Returns:
+            The interval; of no width where all queries have one value.
+
+        Raises:
+            KeyError: if there is no such metric.
+            ValueError: if `level` is out of range.
+        """
+        values = self._matched(name)
+        return _bootstrap(values, level, seed)
+
+    def compare(self, other: Evaluation, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
+        """A paired permutation test between two models on the same queries.
+
+        Under the null hypothesis that the models are alike, each query's difference is as likely to have the other sign.
+        p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and Smyth 2010).
+
+        Args:
+            other: the second model's evaluation, of the same queries in the same order.
+            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is understood as well.
+            level: of the difference's interval.
+            seed: of the signs and the resamples.
+
+        Returns:
+            The difference of the means with its p-value and interval; a p-value of 1 where no query differs.
+
+        Raises:
+            KeyError: if either has no such metric.
+            ValueError: if the evaluations have different numbers of queries, or different ones without a match.
+        """
+        mine, theirs = self.per_query[self._key(name)], other.per_query[other._key(name)]
+        if len(mine) != len(theirs):
+            raise ValueError(
+                f"the evaluations have {len(mine)} and {len(theirs)} queries; expected the same queries in the same order"
+            )
+        if not np.array_equal(np.isnan(mine), np.isnan(theirs)):
+            raise ValueError(
+                "the evaluations have different queries without a match; expected the same queries in the same order"
+            )
+        difference_Q = (mine - theirs)[~np.isnan(mine)]
+        observed = float(difference_Q.mean())
+        # A sum of the same numbers in another order may differ by rounding, and must still count as equal.
+        bar = abs(observed) * (1 - 1e-12)
+        rng = np.random.default_rng(seed)
+        changed = difference_Q[difference_Q != 0]
+        extreme = 0
+        batch = max(1, _NUMBERS_AT_A_TIME // max(1, len(changed)))
+        for start in range(0, _PERMUTATIONS, batch):
+            rows = min(batch, _PERMUTATIONS - start)
+            signs = rng.integers(0, 2, size=(rows, len(changed)), dtype=np.int8) * 2 - 1
+            means = (signs @ changed) / len(difference_Q)
+            extreme += int(np.count_nonzero(np.abs(means) >= bar))
+        return Comparison(
+            name=name,
+            difference=observed,
+            p_value=(1 + extreme) / (1 + _PERMUTATIONS),
+            interval=_bootstrap(difference_Q, level, seed),
+            n_queries=len(difference_Q),
+        )
+
+    def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
+        """A metric's mean over the queries of each class.
+
+        Args:
+            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is understood as well.
+            labels: (n_queries,), the queries' labels.
+
+        Returns:
+            Label → mean, in the labels' order; NaN for a class none of whose queries has a match.
+
+        Raises:
+            KeyError: if there is no such metric.
+            ValueError: if `labels` hasn't one entry a query.
+        """
+        labels_Q = np.asarray(labels)
+        if labels_Q.shape != (self.n_queries,):
+            raise ValueError(f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one a query")
+        values_Q = self.per_query[self._key(name)]
+        classes, code_Q = np.unique(labels_Q, return_inverse=True)
+        matched = ~np.isnan(values_Q)
+        sums = np.bincount(code_Q[matched], weights=values_Q[matched], minlength=len(classes))
+        counts = np.bincount(code_Q[matched], minlength=len(classes))
+        means = np.divide(sums, counts, out=np.full(len(classes), np.nan), where=counts > 0)
+        return dict(zip(classes.tolist(), means.tolist(), strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the per-query values, ready for JSON: K as a string, None for what wasn't asked for."""
+        return {
+            "recall": {str(k): value for k, value in self.recall.items()},
+            "precision_at_1": self.precision_at_1,
+            "r_precision": self.r_precision,
+            "map_at_r": self.map_at_r,
+            "mean_reciprocal_rank": self.mean_reciprocal_rank,
+            "nmi": self.nmi,
+            "ami": self.ami,
+            "n_queries": self.n_queries,
+            "n_unmatched": self.n_unmatched,
+        }
+
+    def __str__(self) -> str:
+        """A table of two columns."""
+        rows = [(f"Recall@{k}", f"{value:.4f}") for k, value in self.recall.items()]
+        rows += [
+            ("Precision@1", f"{self.precision_at_1:.4f}"),
+            ("R-precision", f"{self.r_precision:.4f}"),
+            ("MAP@R", f"{self.map_at_r:.4f}"),
+            ("MRR", f"{self.mean_reciprocal_rank:.4f}"),
+        ]
+        rows += [(name, f"{value:.4f}") for name, value in (("NMI", self.nmi), ("AMI", self.ami)) if value is not None]
+        rows.append(("queries", f"{self.n_queries:,}"))
+        if self.n_unmatched:
+            rows.append(("without a match", f"{self.n_unmatched:,}"))
+        left, right = (max(len(row[i]) for row in rows) for i in (0, 1))
+        return "\n".join(f"{name:<{left}}  {value:>{right}}" for name, value in rows)
+
+    def _key(self, name: str) -> str:
+        key = "reciprocal_rank" if name == "mean_reciprocal_rank" else name
+        if key not in self.per_query:
+            raise KeyError(f"no metric {name!r}; expected one of {', '.join(map(repr, self.per_query))}")
+        return key
+
+    def _matched(self, name: str) -> npt.NDArray[np.float64]:
+        values_Q = self.per_query[self._key(name)]
+        matched: npt.NDArray[np.float64] = values_Q[~np.isnan(values_Q)]
+        return matched
+
+
+def _bootstrap(values: npt.NDArray[np.float64], level: float, seed: int) -> Interval:
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
+    rng = np.random.default_rng(seed)
+    n = len(values)
+    batch = max(1, _NUMBERS_AT_A_TIME // n)
+    means = np.concatenate(
+        [
+            values[rng.integers(0, n, size=(min(batch, _RESAMPLES - start), n))].mean(axis=1)
+            for start in range(0, _RESAMPLES, batch)
+        ]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(low=float(low), high=float(high), level=level)

@@ -1,0 +1,213 @@
+"""Retrieval metrics of embeddings and of binary codes.
+
+Shapes: `Q` queries, `G` gallery, `D` dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_eval_rs import _native, arguments
+from dml_eval_rs.clustering import cluster_agreement
+from dml_eval_rs.evaluation import Evaluation
+
+Similarity = Literal["cosine", "dot", "euclidean"]
+Ties = Literal["index", "optimistic", "pessimistic", "expected"]
+Progress = Callable[[int, int], object]
+
+SIMILARITIES = ("cosine", "dot", "euclidean")
+TIES = ("index", "optimistic", "pessimistic", "expected")
+
+
+def evaluate(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+    *,
+    similarity: Similarity = "cosine",
+    recall_at: Iterable[int] = (1, 10, 100, 1000),
+    ties: Ties = "index",
+    nmi: bool = False,
+    n_clusters: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Exact Recall@K, precision@1, R-precision, MAP@R and reciprocal rank of every query, and their means.
+
+    A positive's rank is 1 + the number of other gallery items that come before it. By that rank r, and with R positives:
+    Recall@K = [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal rank = 1/min r.
+
+    MAP@R and R-precision: Musgrave, Belongie and Lim, "A Metric Learning Reality Check" (2020), section 3.2. Every comparison
+    is that of float64 arithmetic in one stated order, whatever the machine or the number of threads: docs/metrics.md.
+
+    Args:
+        embeddings: (Q, D) float16, float32 or float64, finite. Need not be contiguous, normalised or in memory
+            (`numpy.memmap`).
+        labels: (Q,) integers of any width, booleans or strings.
+        gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
+            its index. With a gallery nothing is left out.
+        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
+        similarity: ``"cosine"``, ``"dot"``, or ``"euclidean"`` (the nearest is the most similar).
+        recall_at: each K, at least 1. A K beyond the gallery's size means the whole gallery.
+        ties: which of equally similar items come first. ``"index"``: the lower gallery index; ``"optimistic"``: matches;
+            ``"pessimistic"``: non-matches; ``"expected"``: every metric is its mean over all orders of the tied items.
+        nmi: whether to cluster all embeddings (queries and gallery) and compare with the labels. Under the cosine they
+            are scaled to length 1 first.
+        n_clusters: clusters for `nmi`; None for as many as there are labels.
+        seed: of the clustering, 0 to 2**64 - 1.
+        threads: number of threads; None for all cores that the process may use.
+        progress: called as ``progress(done, total)``, in pairs compared, several times a second.
+
+    Returns:
+        The means over the queries that have a match (R ≥ 1), with every query's own values.
+
+    Raises:
+        TypeError: if an array is of the wrong kind: integers as embeddings, floats as labels.
+        ValueError: if shapes don't fit or are empty, a number isn't finite (the first such row is named), a row is all
+            zeros under the cosine, a number is out of range, or no query has a match.
+        KeyboardInterrupt: within a second of Ctrl-C.
+    """
+    arguments.one_of(similarity, "similarity", SIMILARITIES)
+    arguments.one_of(ties, "ties", TIES)
+    ks = arguments.counts(recall_at, "recall_at")
+    checked_threads, checked_seed = arguments.threads(threads), arguments.seed(seed)
+    queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
+    labels_Q = arguments.labels(labels, "labels", queries_QD, "embeddings")
+    _both_or_neither(gallery, gallery_labels, "gallery")
+    gallery_GD = code_G = None
+    if gallery is None or gallery_labels is None:
+        (code_Q,) = arguments.encode(labels_Q)
+    else:
+        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
+        arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
+        labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GD, "gallery")
+        code_Q, code_G = arguments.encode(labels_Q, labels_G)
+    if n_clusters is not None and not nmi:
+        raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
+    columns = _native.evaluate(
+        queries_QD,
+        code_Q,
+        gallery_GD,
+        code_G,
+        similarity=similarity,
+        recall_at=ks,
+        ties=ties,
+        threads=checked_threads,
+        progress=progress,
+    )
+    agreement: tuple[float | None, float | None] = (None, None)
+    if nmi:
+        parts = [(queries_QD, code_Q)]
+        if gallery_GD is not None and code_G is not None:
+            parts.append((gallery_GD, code_G))
+        agreement = cluster_agreement(
+            parts, normalize=similarity == "cosine", n_clusters=n_clusters, seed=checked_seed, threads=checked_threads
+        )
+    return _evaluation(columns, ks, *agreement)
+
+
+def evaluate_codes(
+    codes: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gallery_codes: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+    *,
+    recall_at: Iterable[int] = (1, 10, 100, 1000),
+    ties: Ties = "index",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """The metrics of `evaluate` for binary codes under the Hamming distance.
+
+    distance(a, b) = the number of bits in which a and b differ. Ties are everywhere, so choose `ties` with care.
+
+    Args:
+        codes: (Q, W) uint8, eight bits a byte, at most 65,536 bits a code: see `binarize`.
+        labels: (Q,) integers of any width, booleans or strings.
+        gallery_codes: (G, W) uint8; None: the queries are their own gallery, and each leaves itself out by its index.
+        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` is.
+        recall_at: each K, at least 1.
+        ties: as in `evaluate`.
+        threads: number of threads; None for all cores that the process may use.
+        progress: called as ``progress(done, total)``, in pairs compared.
+
+    Returns:
+        As `evaluate`; `nmi` and `ami` are None.
+
+    Raises:
+        TypeError: if codes aren't uint8, or labels are floats.
+        ValueError: if shapes don't fit or are empty, a code is too wide, or no query has a match.
+        KeyboardInterrupt: within a second of Ctrl-C.
+    """
+    arguments.one_of(ties, "ties", TIES)
+    ks = arguments.counts(recall_at, "recall_at")
+    checked_threads = arguments.threads(threads)
+    codes_QW = arguments.codes(codes, "codes")
+    labels_Q = arguments.labels(labels, "labels", codes_QW, "codes")
+    _both_or_neither(gallery_codes, gallery_labels, "gallery_codes")
+    gallery_GW = code_G = None
+    if gallery_codes is None or gallery_labels is None:
+        (code_Q,) = arguments.encode(labels_Q)
+    else:
+        gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
+        arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
+        labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GW, "gallery_codes")
+        code_Q, code_G = arguments.encode(labels_Q, labels_G)
+    columns = _native.evaluate_codes(
+        codes_QW, code_Q, gallery_GW, code_G, recall_at=ks, ties=ties, threads=checked_threads, progress=progress
+    )
+    return _evaluation(columns, ks, None, None)
+
+
+def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
+    """Binary codes: one bit a number, set where it is above the threshold.
+
+    bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is filled up with
+    zeros. Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning" (2019), section 3.4, with 0.
+
+    Args:
+        embeddings: (n, D) float16, float32 or float64, finite.
+        threshold: any number.
+
+    Returns:
+        (n, ceil(D / 8)) uint8.
+
+    Raises:
+        TypeError: if the embeddings aren't floats.
+        ValueError: if a number isn't finite, or the array is empty or not two-dimensional.
+    """
+    return _native.binarize(arguments.embeddings(embeddings, "embeddings"), float(threshold))
+
+
+def _both_or_neither(gallery: object, gallery_labels: object, name: str) -> None:
+    if (gallery is None) != (gallery_labels is None):
+        given, missing = (name, "gallery_labels") if gallery_labels is None else ("gallery_labels", name)
+        raise ValueError(f"{given} came without {missing}; expected both, or neither for the queries as their own gallery")
+
+
+def _evaluation(
+    columns: list[tuple[str, npt.NDArray[np.float64], float]],
+    recall_at: list[int],
+    nmi: float | None,
+    ami: float | None,
+) -> Evaluation:
+    means = {name: mean for name, _, mean in columns}
+    per_query = {name: values for name, values, _ in columns}
+    return Evaluation(
+        recall={k: means[f"recall@{k}"] for k in recall_at},
+        precision_at_1=means["precision_at_1"],
+        r_precision=means["r_precision"],
+        map_at_r=means["map_at_r"],
+        mean_reciprocal_rank=means["reciprocal_rank"],
+        nmi=nmi,
+        ami=ami,
+        n_queries=len(per_query["reciprocal_rank"]),
+        n_unmatched=int(np.isnan(per_query["reciprocal_rank"]).sum()),
+        per_query=per_query,
+    )

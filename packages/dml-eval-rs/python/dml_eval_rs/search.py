@@ -1,0 +1,122 @@
+"""Exact nearest neighbours.
+
+Shapes: `Q` queries, `G` gallery, `K` neighbours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_eval_rs import _native, arguments
+from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity
+
+
+def knn(
+    queries: npt.ArrayLike,
+    gallery: npt.ArrayLike | None,
+    k: int,
+    *,
+    similarity: Similarity = "cosine",
+    exclude_self: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """The k most similar gallery items of every query, exactly, ties by the lower index.
+
+    cosine: q·g / (|q||g|); dot: q·g; euclidean: −|q − g|². The order is that of float64 (docs/metrics.md).
+
+    Args:
+        queries: (Q, D) float16, float32 or float64, finite.
+        gallery: (G, D); None for the queries themselves.
+        k: 1 to G, or to G − 1 with `exclude_self`.
+        similarity: ``"cosine"``, ``"dot"`` or ``"euclidean"``.
+        exclude_self: whether query i leaves out gallery item i; the gallery then has Q rows.
+        threads: number of threads; None for all cores that the process may use.
+        progress: called as ``progress(done, total)``, in pairs compared.
+
+    Returns:
+        Similarities (Q, K) float32, descending (for ``"euclidean"`` the negative squared distances), and indices
+        (Q, K) int64.
+
+    Raises:
+        TypeError: if an array isn't of floats.
+        ValueError: if shapes don't fit, a number isn't finite, a row is all zeros under the cosine, or k is out of range.
+        KeyboardInterrupt: within a second of Ctrl-C.
+    """
+    arguments.one_of(similarity, "similarity", SIMILARITIES)
+    queries_QD = arguments.embeddings(queries, "queries", "queries")
+    gallery_GD = None
+    if gallery is not None:
+        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
+        arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
+    checked_k = _checked_k(k, len(queries_QD), len(queries_QD if gallery_GD is None else gallery_GD), exclude_self)
+    return _native.knn(
+        queries_QD,
+        gallery_GD,
+        checked_k,
+        similarity=similarity,
+        exclude_self=exclude_self,
+        threads=arguments.threads(threads),
+        progress=progress,
+    )
+
+
+def knn_codes(
+    codes: npt.ArrayLike,
+    gallery_codes: npt.ArrayLike | None,
+    k: int,
+    *,
+    exclude_self: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The k nearest gallery codes of every code by Hamming distance, ties by the lower index.
+
+    distance(a, b) = the number of bits in which a and b differ.
+
+    Args:
+        codes: (Q, W) uint8, eight bits a byte.
+        gallery_codes: (G, W) uint8; None for the codes themselves.
+        k: 1 to G, or to G − 1 with `exclude_self`.
+        exclude_self: whether code i leaves out gallery code i; the gallery then has Q rows.
+        threads: number of threads; None for all cores that the process may use.
+        progress: called as ``progress(done, total)``, in pairs compared.
+
+    Returns:
+        Distances (Q, K) int32, ascending, and indices (Q, K) int64.
+
+    Raises:
+        TypeError: if codes aren't uint8.
+        ValueError: if shapes don't fit, a code is too wide, or k is out of range.
+        KeyboardInterrupt: within a second of Ctrl-C.
+    """
+    codes_QW = arguments.codes(codes, "codes")
+    gallery_GW = None
+    if gallery_codes is not None:
+        gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
+        arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
+    checked_k = _checked_k(k, len(codes_QW), len(codes_QW if gallery_GW is None else gallery_GW), exclude_self)
+    return _native.knn_codes(
+        codes_QW,
+        gallery_GW,
+        checked_k,
+        exclude_self=exclude_self,
+        threads=arguments.threads(threads),
+        progress=progress,
+    )
+
+
+def _checked_k(k: int, queries: int, gallery: int, exclude_self: bool) -> int:
+    if exclude_self and queries != gallery:
+        raise ValueError(
+            f"exclude_self leaves out gallery item i for query i, but there are {queries} queries and {gallery} gallery "
+            "items; expected as many of each"
+        )
+    most = gallery - exclude_self
+    checked = arguments.positive(k, "k")
+    if checked > most:
+        raise ValueError(
+            f"k is {k}; expected 1 to {most}, the gallery's size{' without the query itself' if exclude_self else ''}"
+        )
+    return checked

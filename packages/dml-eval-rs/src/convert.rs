@@ -1,0 +1,53 @@
+//! From numpy arrays to views.
+
+use dml_eval::Matrix;
+use half::f16;
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+/// A two-dimensional array of any float width, borrowed for reading.
+pub enum Rows<'py> {
+    F16(PyReadonlyArray2<'py, f16>),
+    F32(PyReadonlyArray2<'py, f32>),
+    F64(PyReadonlyArray2<'py, f64>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let array = object.cast::<PyUntypedArray>()?;
+        if !array.getattr("flags")?.getattr("aligned")?.extract::<bool>()? {
+            return Err(PyValueError::new_err("the array is not aligned; expected numpy.require(x, requirements='A')"));
+        }
+        if let Ok(x) = object.extract() {
+            Ok(Rows::F32(x))
+        } else if let Ok(x) = object.extract() {
+            Ok(Rows::F64(x))
+        } else if let Ok(x) = object.extract() {
+            Ok(Rows::F16(x))
+        } else {
+            Err(PyTypeError::new_err(format!(
+                "got an array of {} dimensions and dtype {}; expected two, and float16, float32 or float64",
+                array.ndim(),
+                array.dtype()
+            )))
+        }
+    }
+}
+
+impl Rows<'_> {
+    pub fn matrix(&self) -> Matrix<'_> {
+        match self {
+            Rows::F16(x) => Matrix::F16(x.as_array()),
+            Rows::F32(x) => Matrix::F32(x.as_array()),
+            Rows::F64(x) => Matrix::F64(x.as_array()),
+        }
+    }
+}
+
+/// The slice of an optional array.
+pub fn option<'a>(array: &'a Option<PyReadonlyArray1<'_, u32>>) -> PyResult<Option<&'a [u32]>> {
+    Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
+}

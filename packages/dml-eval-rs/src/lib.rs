@@ -1,0 +1,212 @@
+//! Python bindings of `dml-eval`: they convert, release the interpreter, and map errors. `python/dml_eval_rs` is the facade.
+
+mod convert;
+mod running;
+
+use dml_eval::{Codes, Dense, KMeansOptions, PerQuery, Precision, Result, Similarity, Ties};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, ToPyArray};
+use pyo3::prelude::*;
+
+use convert::{Rows, option};
+use running::{failed, run};
+
+/// Name, value of each query, mean.
+type Column<'py> = (String, Bound<'py, PyArray1<f64>>, f64);
+
+fn columns<'py>(py: Python<'py>, recall_at: &[u64], results: PerQuery) -> Vec<Column<'py>> {
+    let column = |name: String, values: &[f64]| (name, values.to_pyarray(py), dml_eval::mean(values));
+    recall_at
+        .iter()
+        .zip(&results.recall)
+        .map(|(k, values)| column(format!("recall@{k}"), values))
+        .chain([
+            column("precision_at_1".into(), &results.precision_at_1),
+            column("r_precision".into(), &results.r_precision),
+            column("map_at_r".into(), &results.map_at_r),
+            column("reciprocal_rank".into(), &results.reciprocal_rank),
+        ])
+        .collect()
+}
+
+fn precision(name: &str) -> Result<Option<Precision>> {
+    name.parse().map(Some)
+}
+
+#[pyfunction]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, kernel=None, screen=None))]
+#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+fn evaluate<'py>(
+    py: Python<'py>,
+    embeddings: Rows<'py>,
+    labels: PyReadonlyArray1<'py, u32>,
+    gallery: Option<Rows<'py>>,
+    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
+    similarity: &str,
+    recall_at: Vec<u64>,
+    ties: &str,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+    kernel: Option<&str>,
+    screen: Option<&str>,
+) -> PyResult<Vec<Column<'py>>> {
+    let (similarity, ties): (Similarity, Ties) =
+        (similarity.parse().map_err(failed)?, ties.parse().map_err(failed)?);
+    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
+    let screen = screen.map_or(Ok(None), precision).map_err(failed)?;
+    let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
+    let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
+    let results = run(py, threads, progress, |control| {
+        let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
+        let space = Dense::new(queries, gallery, similarity, screen, kernel)?;
+        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, control)
+    })?;
+    Ok(columns(py, &recall_at, results))
+}
+
+#[pyfunction]
+#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, kernel=None))]
+#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+fn evaluate_codes<'py>(
+    py: Python<'py>,
+    codes: PyReadonlyArray2<'py, u8>,
+    labels: PyReadonlyArray1<'py, u32>,
+    gallery_codes: Option<PyReadonlyArray2<'py, u8>>,
+    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
+    recall_at: Vec<u64>,
+    ties: &str,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+    kernel: Option<&str>,
+) -> PyResult<Vec<Column<'py>>> {
+    let ties: Ties = ties.parse().map_err(failed)?;
+    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
+    let space = Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel).map_err(failed)?;
+    let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
+    let results = run(py, threads, progress, |control| {
+        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, control)
+    })?;
+    Ok(columns(py, &recall_at, results))
+}
+
+#[pyfunction]
+#[pyo3(signature = (embeddings, threshold, *, threads=None))]
+fn binarize<'py>(
+    py: Python<'py>,
+    embeddings: Rows<'py>,
+    threshold: f64,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyArray2<u8>>> {
+    let matrix = embeddings.matrix();
+    let codes = PyArray2::zeros(py, [matrix.rows(), matrix.dim().div_ceil(8)], false);
+    let mut guard = codes.readwrite();
+    let out = guard.as_array_mut();
+    run(py, threads, None, |_| dml_eval::binarize(matrix, threshold, out))?;
+    Ok(codes)
+}
+
+#[pyfunction]
+#[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, threads=None, progress=None, kernel=None, screen=None))]
+#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[expect(clippy::type_complexity, reason = "two arrays")]
+fn knn<'py>(
+    py: Python<'py>,
+    queries: Rows<'py>,
+    gallery: Option<Rows<'py>>,
+    k: usize,
+    similarity: &str,
+    exclude_self: bool,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+    kernel: Option<&str>,
+    screen: Option<&str>,
+) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
+    let similarity: Similarity = similarity.parse().map_err(failed)?;
+    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
+    let screen = screen.map_or(Ok(None), precision).map_err(failed)?.unwrap_or(Precision::BFloat16);
+    let (rows, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
+    let similarities = PyArray2::zeros(py, [rows.rows(), k], false);
+    let indices = PyArray2::zeros(py, [rows.rows(), k], false);
+    let (mut similarities_guard, mut indices_guard) = (similarities.readwrite(), indices.readwrite());
+    let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
+    run(py, threads, progress, |control| {
+        let space = Dense::new(rows, gallery, similarity, screen, kernel)?;
+        let report = |query, key| space.reported(query, key);
+        dml_eval::nearest(&space, k, exclude_self, control, report, out, out_indices)
+    })?;
+    Ok((similarities, indices))
+}
+
+#[pyfunction]
+#[pyo3(signature = (codes, gallery_codes, k, *, exclude_self, threads=None, progress=None, kernel=None))]
+#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[expect(clippy::type_complexity, reason = "two arrays")]
+fn knn_codes<'py>(
+    py: Python<'py>,
+    codes: PyReadonlyArray2<'py, u8>,
+    gallery_codes: Option<PyReadonlyArray2<'py, u8>>,
+    k: usize,
+    exclude_self: bool,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+    kernel: Option<&str>,
+) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i64>>)> {
+    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
+    let space = Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel).map_err(failed)?;
+    let distances = PyArray2::zeros(py, [codes.as_array().nrows(), k], false);
+    let indices = PyArray2::zeros(py, [codes.as_array().nrows(), k], false);
+    let (mut distances_guard, mut indices_guard) = (distances.readwrite(), indices.readwrite());
+    let (out, out_indices) = (distances_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
+    run(py, threads, progress, |control| {
+        dml_eval::nearest(&space, k, exclude_self, control, Codes::distance, out, out_indices)
+    })?;
+    Ok((distances, indices))
+}
+
+#[pyfunction]
+#[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, threads=None, progress=None, kernel=None))]
+#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[expect(clippy::type_complexity, reason = "the fields of KMeans")]
+fn kmeans<'py>(
+    py: Python<'py>,
+    x: Rows<'py>,
+    n_clusters: usize,
+    seed: u64,
+    n_init: usize,
+    max_iter: usize,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+    kernel: Option<&str>,
+) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f64>>, f64, usize)> {
+    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
+    let matrix = x.matrix();
+    let options = KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
+    let found = run(py, threads, progress, |control| dml_eval::kmeans(matrix, options, kernel, control))?;
+    Ok((found.labels.to_pyarray(py), found.centroids.to_pyarray(py), found.inertia, found.iterations))
+}
+
+#[pyfunction]
+fn nmi(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
+    let (a, b) = (a.as_slice()?, b.as_slice()?);
+    py.detach(|| dml_eval::nmi(a, b)).map_err(failed)
+}
+
+#[pyfunction]
+fn ami(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
+    let (a, b) = (a.as_slice()?, b.as_slice()?);
+    py.detach(|| dml_eval::ami(a, b)).map_err(failed)
+}
+
+#[pyfunction]
+fn kernels() -> Vec<&'static str> {
+    dml_eval::kernel_names()
+}
+
+#[pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use super::{ami, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, nmi};
+
+    /// Whether this build has its optimisations: without them it is some fifty times slower.
+    #[pymodule_export]
+    const OPTIMIZED: bool = !cfg!(debug_assertions);
+}
