@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import click
 from rich.console import Console
@@ -26,43 +26,55 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
+class Refusal(click.ClickException):
+    """What a person can mend: a message and exit code 2."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message on the error stream."""
+        click.echo(f"error: {self.message}", file=file, err=file is None)
+
+
 class Dml(click.Group):
     """The command group: errors as messages, and the commands of plugins beside its own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in order."""
-        self._add_plugin_commands()
-        return super().list_commands(ctx)
+        return sorted({**self.commands, **self._of_plugins(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
-        if cmd_name not in self.commands:
-            self._add_plugin_commands()
-        return super().get_command(ctx, cmd_name)
+        """The command of this name; plugins are asked only for what isn't a command of dml itself."""
+        return self.commands.get(cmd_name) or self._of_plugins(ctx).get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and turn what a person can mend into a message."""
         try:
             return super().invoke(ctx)
         except DmlError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(2)
+            raise Refusal(str(error)) from error
         except Interrupted as error:
             click.echo(str(error), err=True)
             ctx.exit(128 + error.number)
 
-    def _add_plugin_commands(self) -> None:
+    def _of_plugins(self, ctx: click.Context) -> dict[str, click.Command]:
+        if (collected := ctx.meta.get(__name__)) is not None:
+            return cast("dict[str, click.Command]", collected)
+        found: dict[str, click.Command] = {}
         source = plugins()
         for implementation in source.manager.hook.dml_commands.get_hookimpls():
             provider = source.provider_of(implementation.plugin)
-            commands: Iterable[click.Command] = implementation.function()  # type: ignore[assignment]
-            for command in commands:
-                if self.commands.get(command.name) not in (None, command):
-                    raise DmlError(
-                        f"{provider} adds a command {command.name!r}, which dml has already; "
+            brought = cast("Iterable[click.Command]", implementation.function())
+            for command in brought:
+                name = command.name or ""
+                if name in self.commands or name in found:
+                    raise Refusal(
+                        f"{provider} adds a command {name!r}, which dml has already; "
                         "uninstall it or ask its author to rename the command"
                     )
-                self.add_command(command)
+                found[name] = command
+        ctx.meta[__name__] = found
+        return found
 
 
 @click.group(cls=Dml, context_settings={"help_option_names": ["-h", "--help"]})

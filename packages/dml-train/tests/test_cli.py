@@ -1,0 +1,147 @@
+"""The `dml` command: what it prints, how it exits, and that nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dml_core import Plugins, hookimpl
+from dml_train import cli
+from dml_train.recipe import parse
+from dml_train.training import train
+
+
+@pytest.fixture
+def dml(tiny_registry, monkeypatch):
+    """Call the command in this process, in the tiny world."""
+    monkeypatch.setattr(cli, "registry", lambda: tiny_registry)
+    monkeypatch.setattr(cli, "plugins", lambda: tiny_registry.plugins)
+
+    def dml(*arguments, code=0):
+        result = CliRunner().invoke(cli.main, [str(a) for a in arguments], catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        return result
+
+    return dml
+
+
+@pytest.fixture
+def folder(tiny_registry, tiny_document, quiet, out):
+    return train(
+        parse(tiny_document(training={"steps": 4}), tiny_registry), out, registry=tiny_registry, console=quiet
+    )
+
+
+def test_eval_of_a_run_measures_what_it_left(dml, folder, tmp_path):
+    dml("eval", folder.path, "--out", tmp_path / "figures.json")
+    assert (
+        json.loads((tmp_path / "figures.json").read_text())["recall"]
+        == json.loads(folder.evaluation.read_text())["recall"]
+    )
+
+
+def test_eval_of_a_run_that_has_not_ended_uses_its_newest_checkpoint(dml, folder, tmp_path):
+    expected = json.loads(folder.evaluation.read_text())["recall"]
+    for path in (folder.evaluation, folder.embeddings(), folder.labels()):
+        path.unlink()
+    dml("eval", folder.path, "--out", tmp_path / "figures.json")
+    assert json.loads((tmp_path / "figures.json").read_text())["recall"] == expected
+
+
+def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
+    np.save(tmp_path / "e.npy", np.array([[1, 0.1], [1, 0], [0, 1], [0.1, 1]]))
+    np.save(tmp_path / "l.npy", np.array([0, 0, 1, 1]))
+    out = tmp_path / "figures.json"
+    dml("eval", tmp_path / "e.npy", tmp_path / "l.npy", "--set", "recall_at=[1, 2]", "--out", out)
+    assert json.loads(out.read_text())["recall"] == {"1": 1.0, "2": 1.0}
+    np.save(tmp_path / "gl.npy", np.array([1, 1, 0, 0]))
+    out.unlink()
+    dml("eval", tmp_path / "e.npy", tmp_path / "l.npy", "--gallery", tmp_path / "e.npy",
+        "--gallery-labels", tmp_path / "gl.npy", "--out", out)  # fmt: skip
+    assert json.loads(out.read_text())["recall"] == {"1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["e.npy"], "to measure embeddings, give their labels, too"),
+        (["e.npy", "short.npy"], "can't evaluate: labels has shape (2,); expected (4,)"),
+        (["e.npy", "none.npy"], "can't read none.npy as a .npy file: No such file"),
+        (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
+        (["e.npy", "l.npy", "--gallery", "e.npy"], "--gallery and --gallery-labels belong together"),
+        (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
+        (["e.npy", "l.npy", "--set", "recal_at=[1]"], "did you mean 'recall_at'?"),
+        (["e.npy", "l.npy", "--out", "l.npy"], "l.npy exists already; nothing was touched"),
+        (["e.npy", "l.npy", "--out", "no/such/file.json"], "no/such is not a folder"),
+        (["."], "is not a run's folder: it holds no recipe.toml"),
+    ],
+)
+def test_what_eval_cannot_do_is_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    np.save("e.npy", np.eye(4))
+    np.save("l.npy", np.array([0, 0, 1, 1]))
+    np.save("short.npy", np.array([0, 1]))
+    (tmp_path / "text.npy").write_text("1, 2, 3")
+    result = dml("eval", *arguments, code=2)
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stdout == ""
+
+
+def test_embed_writes_embeddings_labels_and_codes(dml, folder, tmp_path):
+    dml("embed", folder.path, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy")
+    assert np.array_equal(np.load(tmp_path / "e.npy"), np.load(folder.embeddings()))
+    assert np.array_equal(np.load(tmp_path / "l.npy"), np.load(folder.labels()))
+    dml("embed", folder.path, "--codes", "--out", tmp_path / "c.npy")
+    assert np.array_equal(np.load(tmp_path / "c.npy"), np.packbits(np.load(tmp_path / "e.npy") > 0, axis=1))
+    dml("embed", folder.path, "--split", "train", "--out", tmp_path / "t.npy")
+    assert np.load(tmp_path / "t.npy").shape == (48, 8)
+
+
+def test_embed_overwrites_nothing_and_knows_when_there_is_no_gallery(dml, folder, tmp_path):
+    (tmp_path / "e.npy").write_text("mine")
+    assert "exists already" in dml("embed", folder.path, "--out", tmp_path / "e.npy", code=2).stderr
+    assert (tmp_path / "e.npy").read_text() == "mine"
+    result = dml("embed", folder.path, "--split", "gallery", "--out", tmp_path / "g.npy", code=2)
+    assert "has no gallery of its own" in result.stderr
+
+
+def test_train_refuses_a_wrong_recipe_before_anything_is_made(dml, tmp_path):
+    result = dml("train", tmp_path / "none.toml", "--out", tmp_path / "run", code=2)
+    assert "can't read the recipe" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_plugins_lists_who_provides_what(dml):
+    lines = dml("plugins").stdout.splitlines()
+    assert "tiny 1.0  (TinyPlugin)" in lines
+    assert "  losses      tiny  a softmax" in lines
+
+
+def test_a_plugin_that_failed_to_load_is_listed_with_its_reason(dml, tiny_registry):
+    point = EntryPoint(name="broken", value="no_such_module", group="dml")
+    tiny_registry.plugins.failures.extend(Plugins([point]).failures)
+    assert "No module named 'no_such_module'" in dml("plugins").stdout
+
+
+def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
+    class Friendly:
+        @hookimpl
+        def dml_commands(self):
+            return [click.Command("hello", callback=lambda: click.echo("hello"))]
+
+    class Hostile:
+        @hookimpl
+        def dml_commands(self):
+            return [click.Command("train", callback=lambda: None)]
+
+    tiny_registry.plugins.register(Friendly(), distribution="friendly", version="1")
+    assert dml("hello").stdout == "hello\n"
+    assert "hello" in dml("--help").stdout
+    tiny_registry.plugins.register(Hostile(), distribution="hostile", version="2")
+    assert "hostile 2 adds a command 'train', which dml has already" in dml("--help", code=2).stderr
