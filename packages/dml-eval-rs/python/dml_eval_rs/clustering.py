@@ -130,15 +130,15 @@ def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
 
 
 def cluster_agreement(
-    parts: Sequence[tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]],
+    parts: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
     *,
     normalize: bool,
     n_clusters: int | None,
     seed: int,
     threads: int | None,
 ) -> tuple[float, float]:
-    """NMI and AMI of the labels with a k-means of all rows; `parts` holds rows and dense label codes."""
-    code_N = np.concatenate([code for _, code in parts])
+    """NMI and AMI of the labels with a k-means of all rows; `parts` holds rows and their labels."""
+    code_N = np.concatenate(arguments.encode(*(labels for _, labels in parts)))
     rows_ND = np.concatenate([_unit(rows) if normalize else rows for rows, _ in parts])
     clusters = len(np.unique(code_N)) if n_clusters is None else n_clusters
     found = kmeans(rows_ND, clusters, seed=seed, threads=threads)

@@ -1,0 +1,138 @@
+"""What dml-core loads: the evaluators `exact` and `hamming`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dml_core import Component, hookimpl
+
+from dml_eval_rs import Evaluation, binarize, evaluate, evaluate_codes, knn, knn_codes
+from dml_eval_rs.clustering import cluster_agreement
+from dml_eval_rs.retrieval import Similarity, Ties
+
+_RECALL_AT = (1, 10, 100, 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactEvaluator:
+    """Measures and searches embeddings as they are: see `dml_eval_rs.evaluate` for the options."""
+
+    similarity: Similarity = "cosine"
+    recall_at: Sequence[int] = _RECALL_AT
+    ties: Ties = "index"
+    nmi: bool = False
+    n_clusters: int | None = None
+    seed: int = 0
+    threads: int | None = None
+
+    def evaluate(
+        self,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None = None,
+        gallery_labels: npt.NDArray[Any] | None = None,
+    ) -> Evaluation:
+        """The metrics; with no gallery, each query leaves itself out."""
+        return evaluate(
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            similarity=self.similarity,
+            recall_at=self.recall_at,
+            ties=self.ties,
+            nmi=self.nmi,
+            n_clusters=self.n_clusters,
+            seed=self.seed,
+            threads=self.threads,
+        )
+
+    def nearest(
+        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Similarities, descending, and indices of the k nearest gallery rows, both (Q, k)."""
+        return knn(
+            queries, gallery, k, similarity=self.similarity, exclude_self=exclude_self, threads=self.threads
+        )
+
+    def bytes_per_item(self, dim: int) -> int:
+        """Bytes of one embedding as float32."""
+        return 4 * dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HammingEvaluator:
+    """Measures and searches embeddings as binary codes, one bit a dimension, set above `threshold`.
+
+    With `nmi`, the bits are clustered as vectors of 0 and 1, whose squared distance is the Hamming distance.
+    """
+
+    threshold: float = 0.0
+    recall_at: Sequence[int] = _RECALL_AT
+    ties: Ties = "index"
+    nmi: bool = False
+    n_clusters: int | None = None
+    seed: int = 0
+    threads: int | None = None
+
+    def evaluate(
+        self,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None = None,
+        gallery_labels: npt.NDArray[Any] | None = None,
+    ) -> Evaluation:
+        """The metrics of the codes; with no gallery, each query leaves itself out."""
+        codes = binarize(embeddings, self.threshold)
+        gallery_codes = None if gallery is None else binarize(gallery, self.threshold)
+        result = evaluate_codes(
+            codes,
+            labels,
+            gallery_codes,
+            gallery_labels,
+            recall_at=self.recall_at,
+            ties=self.ties,
+            threads=self.threads,
+        )
+        if not self.nmi:
+            return result
+        parts = [(_bits(codes, embeddings), np.asarray(labels))]
+        if gallery is not None and gallery_codes is not None and gallery_labels is not None:
+            parts.append((_bits(gallery_codes, gallery), np.asarray(gallery_labels)))
+        nmi, ami = cluster_agreement(
+            parts, normalize=False, n_clusters=self.n_clusters, seed=self.seed, threads=self.threads
+        )
+        return replace(result, nmi=nmi, ami=ami)
+
+    def nearest(
+        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Distances, ascending, and indices of the k nearest gallery codes, both (Q, k)."""
+        return knn_codes(
+            binarize(queries, self.threshold),
+            binarize(gallery, self.threshold),
+            k,
+            exclude_self=exclude_self,
+            threads=self.threads,
+        )
+
+    def bytes_per_item(self, dim: int) -> int:
+        """Bytes of one code: a bit a dimension."""
+        return -(-dim // 8)
+
+
+def _bits(codes: npt.NDArray[np.uint8], embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    return np.unpackbits(codes, axis=1, count=embeddings.shape[1]).astype(np.float32)
+
+
+@hookimpl
+def dml_evaluators() -> Iterable[Component]:
+    """The two evaluators."""
+    return [
+        Component("exact", ExactEvaluator, "exact retrieval and clustering metrics of the embeddings"),
+        Component("hamming", HammingEvaluator, "exact retrieval metrics of the embeddings' signs, a bit a dimension"),
+    ]

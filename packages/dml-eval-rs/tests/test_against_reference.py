@@ -1,0 +1,221 @@
+"""The evaluator against the slow reference: small integers, so that ties are real, and every kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference_retrieval as reference
+from dml_eval_rs import _native, arguments, binarize, evaluate, evaluate_codes, knn, knn_codes
+from hypothesis import given
+from hypothesis import strategies as st
+
+KERNELS = _native.kernels()
+SIMILARITIES = ("cosine", "dot", "euclidean")
+TIES = ("index", "optimistic", "pessimistic", "expected")
+RECALL_AT = (1, 2, 3, 5, 100)
+
+# Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.
+TOLERANCE = 1e-12
+
+
+def assert_same(columns: list[tuple[str, np.ndarray, float]], expected: dict[str, np.ndarray]) -> None:
+    assert [name for name, _, _ in columns] == list(expected)
+    for name, values, mean in columns:
+        np.testing.assert_allclose(values, expected[name], rtol=0, atol=TOLERANCE, err_msg=name)
+        np.testing.assert_allclose(mean, np.nanmean(expected[name]), rtol=0, atol=TOLERANCE, err_msg=name)
+
+
+@st.composite
+def small_integers(draw: st.DrawFn, dim: int, most: int = 8) -> np.ndarray:
+    """A few rows of small integers, none of them zero, in any dtype and layout."""
+    rows = draw(st.integers(2, most))
+    values = draw(
+        st.lists(
+            st.lists(st.integers(-2, 2), min_size=dim, max_size=dim).filter(any), min_size=rows, max_size=rows
+        )
+    )
+    dtype = draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    x = np.array(values, dtype)
+    layout = draw(st.sampled_from(["C", "F", "strided", "reversed"]))
+    if layout == "F":
+        return np.asfortranarray(x)
+    if layout == "strided":
+        wide = np.full((2 * rows, 3 * dim), np.nan, dtype)
+        wide[::2, ::3] = x
+        return wide[::2, ::3]
+    if layout == "reversed":
+        return x[::-1, ::-1].copy()[::-1, ::-1]
+    return x
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Any, ...]:
+    dim = draw(st.sampled_from([1, 2, 3, 9]))
+    embeddings = draw(small_integers(dim))
+    labels = np.array(draw(st.lists(st.integers(0, 2), min_size=len(embeddings), max_size=len(embeddings))))
+    if draw(st.booleans()):
+        gallery = draw(small_integers(dim))
+        gallery_labels = np.array(draw(st.lists(st.integers(0, 2), min_size=len(gallery), max_size=len(gallery))))
+        return embeddings, labels, gallery, gallery_labels
+    return embeddings, labels, None, None
+
+
+def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
+    if gallery_labels is None:
+        return len(np.unique(labels)) < len(labels)
+    return bool(np.isin(labels, gallery_labels).any())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("ties", TIES)
+@given(problem=problems(), data=st.data())
+def test_every_metric_is_that_of_a_full_sort(kernel: str, similarity: str, ties: str, problem: Any, data: Any) -> None:
+    embeddings, labels, gallery, gallery_labels = problem
+    if not has_matches(labels, gallery_labels):
+        return
+    expected = reference.evaluate(*problem, similarity=similarity, recall_at=RECALL_AT, ties=ties)
+    codes = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
+    columns = _native.evaluate(
+        embeddings,
+        codes[0],
+        gallery,
+        codes[1] if gallery is not None else None,
+        similarity=similarity,
+        recall_at=list(RECALL_AT),
+        ties=ties,
+        threads=data.draw(st.integers(1, 2)),
+        kernel=kernel,
+        screen=data.draw(st.sampled_from(["float32", "bfloat16"])),
+    )
+    assert_same(columns, expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("ties", TIES)
+@given(data=st.data())
+def test_codes_are_ranked_by_their_hamming_distance(kernel: str, ties: str, data: Any) -> None:
+    width = data.draw(st.sampled_from([1, 3, 4, 9, 33]))
+    bytes_ = st.sampled_from([0, 1, 3, 255])
+    n, m = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 8))
+
+    def draw_codes(rows: int) -> np.ndarray:
+        row = st.lists(bytes_, min_size=width, max_size=width)
+        return np.array(data.draw(st.lists(row, min_size=rows, max_size=rows)), np.uint8)
+
+    codes, labels = draw_codes(n), np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)))
+    gallery = gallery_labels = None
+    if data.draw(st.booleans()):
+        gallery = draw_codes(m)
+        gallery_labels = np.array(data.draw(st.lists(st.integers(0, 2), min_size=m, max_size=m)))
+    if not has_matches(labels, gallery_labels):
+        return
+    expected = reference.evaluate(
+        codes, labels, gallery, gallery_labels, similarity="hamming", recall_at=RECALL_AT, ties=ties
+    )
+    dense = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
+    columns = _native.evaluate_codes(
+        codes,
+        dense[0],
+        gallery,
+        dense[1] if gallery is not None else None,
+        recall_at=list(RECALL_AT),
+        ties=ties,
+        kernel=kernel,
+    )
+    assert_same(columns, expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
+@given(problem=problems(), exclude_self=st.booleans(), data=st.data())
+def test_neighbours_are_those_of_a_full_sort(
+    kernel: str, similarity: str, problem: Any, exclude_self: bool, data: Any
+) -> None:
+    queries, _, gallery, _ = problem
+    if gallery is None or exclude_self:
+        gallery = None
+    items = queries if gallery is None else gallery
+    k = data.draw(st.integers(1, len(items) - exclude_self))
+    if similarity == "hamming":
+        queries, items = (binarize(x) for x in (queries, items))
+        scores, indices = _native.knn_codes(
+            queries, None if gallery is None else items, k, exclude_self=exclude_self, kernel=kernel
+        )
+    else:
+        screen = data.draw(st.sampled_from(["float32", "bfloat16"]))
+        scores, indices = _native.knn(
+            queries, gallery, k, similarity=similarity, exclude_self=exclude_self, kernel=kernel, screen=screen
+        )
+    keys, order = reference.nearest(queries, items, k, similarity, exclude_self)
+    assert indices.tolist() == order
+    if similarity == "hamming":
+        assert scores.tolist() == [[-k for k in row] for row in keys]
+    elif similarity != "cosine":
+        assert scores.tolist() == keys
+    else:
+        squares = (queries.astype(np.float64) ** 2).sum(axis=1, keepdims=True)
+        cosines = np.copysign(np.sqrt(np.abs(keys) / squares), keys)
+        np.testing.assert_allclose(scores, cosines, rtol=0, atol=1e-7)  # float32's rounding
+
+
+@given(small_integers(11), st.sampled_from([-1.0, 0.0, 0.5]))
+def test_binarize_packs_as_numpy_does(x: np.ndarray, threshold: float) -> None:
+    np.testing.assert_array_equal(binarize(x, threshold), np.packbits(x > threshold, axis=1))
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: str, dtype: type) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(700, 37)).astype(dtype)
+    labels = rng.integers(0, 60, 700).astype(np.uint32)
+    results = {}
+    for kernel in KERNELS:
+        for screen in ("float32", "bfloat16"):
+            for threads in (1, 2, 3):
+                columns = _native.evaluate(
+                    x,
+                    labels,
+                    None,
+                    None,
+                    similarity=similarity,
+                    recall_at=[1, 10, 100],
+                    ties="index",
+                    threads=threads,
+                    kernel=kernel,
+                    screen=screen,
+                )
+                results[kernel, screen, threads] = b"".join(values.tobytes() for _, values, _ in columns)
+    assert len(set(results.values())) == 1
+    reference_columns = reference.evaluate(x[:40], labels[:40], x, labels, similarity=similarity, recall_at=(1,), ties="index")
+    mine = evaluate(x[:40], labels[:40], x, labels, similarity=similarity, recall_at=(1,))
+    for name, values in reference_columns.items():
+        np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
+
+
+def test_random_rows_agree_with_a_sort_across_blocks_and_panels() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(301, 20)).astype(np.float32)
+    labels = rng.integers(0, 9, 301)
+    for similarity in SIMILARITIES:
+        expected = reference.evaluate(x, labels, similarity=similarity, recall_at=(1, 10), ties="index")
+        mine = evaluate(x, labels, similarity=similarity, recall_at=(1, 10))
+        for name, values in expected.items():
+            np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
+        keys, order = reference.nearest(x, x, 7, similarity, True)
+        assert knn(x, None, 7, similarity=similarity, exclude_self=True)[1].tolist() == order
+
+
+def test_random_codes_agree_with_a_sort_across_panels() -> None:
+    rng = np.random.default_rng(3)
+    codes = rng.integers(0, 256, (203, 5), dtype=np.uint8)
+    labels = rng.integers(0, 9, 203)
+    for ties in ("index", "optimistic", "pessimistic"):
+        expected = reference.evaluate(codes, labels, similarity="hamming", recall_at=(1, 10), ties=ties)
+        mine = evaluate_codes(codes, labels, recall_at=(1, 10), ties=ties)
+        for name, values in expected.items():
+            np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
+    assert knn_codes(codes, codes, 9)[1].tolist() == reference.nearest(codes, codes, 9, "hamming", False)[1]
