@@ -1,0 +1,59 @@
+"""metrics.jsonl reads as if the run had never been stopped; TensorBoard gets every curve."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from dml_train.loggers import JsonLines, TensorBoard
+
+
+def test_numbers_are_kept_to_the_bit_and_the_clock_is_left_out(tmp_path):
+    logger = JsonLines(tmp_path)
+    logger.log(1, {"loss": 0.1 + 0.2, "time/images_per_second": 123.0})
+    logger.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 0.30000000000000004}\n'
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 3, "loss": 9.0'])
+def test_lines_behind_the_checkpoint_are_dropped_and_so_is_a_torn_one(tmp_path, torn):
+    first = JsonLines(tmp_path)
+    for step in (1, 2, 3):
+        first.log(step, {"loss": float(step)})
+    first.close()
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + torn)
+    second = JsonLines(tmp_path, start_step=2)
+    second.log(3, {"loss": 3.0})
+    second.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+
+
+def test_the_last_figures_are_not_written_twice(tmp_path):
+    for _ in range(2):
+        logger = JsonLines(tmp_path, start_step=1)
+        logger.log(1, {"evaluation/recall/1": 0.5})
+        logger.close()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_line_is_on_disk_as_soon_as_it_is_logged(tmp_path):
+    logger = JsonLines(tmp_path)
+    logger.log(1, {"loss": 1.0})
+    assert (tmp_path / "metrics.jsonl").read_text().endswith("\n")
+    logger.close()
+
+
+def test_tensorboard_gets_every_curve_and_hides_what_was_done_again(tmp_path):
+    first = TensorBoard(tmp_path)
+    for step in (1, 2, 3):
+        first.log(step, {"loss": float(step), "time/images_per_second": 10.0})
+    first.close()
+    second = TensorBoard(tmp_path, start_step=2)
+    second.log(3, {"loss": 30.0})
+    second.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert set(events.Tags()["scalars"]) == {"loss", "time/images_per_second"}
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 2.0), (3, 30.0)]
