@@ -19,7 +19,7 @@ demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/dem
 
 test: setup ## every test
 	cargo test --workspace --exclude dml-eval-rs --release --quiet
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 check: setup ## formats, lints, types, stubs and import rules
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from dml_core import hookspecs
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,9 @@ def test_the_hook_has_a_docstring(hook):
 def test_a_test_implements_the_hook(hook):
     # `dml_{kind}` over every kind is how the registry's tests implement the hooks that bring components.
     kinds = {"dml_" + kind for kind in __import__("dml_core").KINDS}
-    assert hook in kinds or any(re.search(rf"\b{hook}\b", text) for text in TESTS), f"no test implements {hook}"
+    assert hook in kinds or any(re.search(rf"\b{hook}\b", text) for text in TESTS), (
+        f"no test implements {hook}"
+    )
 
 
 def test_the_guide_has_no_heading_for_a_hook_that_is_gone():

@@ -51,7 +51,9 @@ def test_packages_of_the_project_are_pinned_by_a_compatible_range(package):
 
 
 def test_the_evaluator_needs_numpy_alone():
-    assert [re.match(r"[\w-]+", r)[0] for r in metadata(ROOT / "packages/dml-eval-rs")["dependencies"]] == ["numpy"]
+    assert [re.match(r"[\w-]+", r)[0] for r in metadata(ROOT / "packages/dml-eval-rs")["dependencies"]] == [
+        "numpy"
+    ]
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "pdm.lock"])

@@ -1,0 +1,76 @@
+"""Wheels as they would be published, and empty environments to install them into."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).with_name("uv")
+PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train")
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command, and fail with all that it printed."""
+    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that has nothing of ours but what was installed from wheels."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin/python"
+
+    def install(self, *requirements: str | Path, find_links: Path) -> None:
+        """Install from the wheels in a folder, the rest in the versions that the project pins."""
+        run(
+            UV, "pip", "install", "--quiet", "--python", self.python, "--find-links", find_links,
+            "--constraint", ROOT / "requirements/dev.txt", *requirements, cwd=self.folder,
+        )  # fmt: skip
+
+    def python_script(self, text: str) -> str:
+        """Run a script, with warnings as errors, and return what it printed."""
+        script = self.folder / "script.py"
+        script.write_text(text, encoding="utf-8")
+        return run(self.python, "-W", "error", script, cwd=self.folder)
+
+    def command(self, name: str, *arguments: str | Path) -> str:
+        """Run an installed command, and return what it printed."""
+        return run(self.folder / "bin" / name, *arguments, cwd=self.folder)
+
+    def packages(self) -> set[str]:
+        """The names of all that is installed."""
+        listing = run(UV, "pip", "freeze", "--python", self.python, cwd=self.folder)
+        return {line.split("==")[0].split(" @ ")[0] for line in listing.splitlines()}
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a wheel of each package, built without the workspace's sources in between."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for package in PACKAGES:
+        run(UV, "build", "--quiet", "--wheel", "--package", package, "--out-dir", folder)
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Callable[[], Environment]:
+    """Make an empty environment."""
+
+    def make() -> Environment:
+        folder = tmp_path / "environment"
+        run(UV, "venv", "--quiet", "--python", sys.executable, folder, cwd=tmp_path)
+        return Environment(folder)
+
+    return make

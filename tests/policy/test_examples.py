@@ -1,0 +1,50 @@
+"""Every example runs: the blocks of Python in the pages, and the programs in examples/."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *sorted(ROOT.glob("docs/*.md"))]
+PROGRAMS = sorted(ROOT.glob("examples/*.py"))
+
+
+def blocks(page: Path) -> list[str]:
+    """The page's Python, block by block; one with a `...` in it only shows the form of something."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    return [block for block in found if "..." not in block and "import" in block]
+
+
+PAGES_WITH_PYTHON = [page for page in PAGES if blocks(page)]
+
+
+def run(script: Path, folder: Path) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readme_has_examples():
+    assert len(blocks(ROOT / "README.md")) >= 3
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page)), encoding="utf-8")
+    run(script, tmp_path)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_program_runs(program, tmp_path):
+    run(program, tmp_path)
