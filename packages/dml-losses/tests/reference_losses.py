@@ -5,6 +5,8 @@ Each returns its value and, where the paper defines the gradient itself, that gr
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -109,5 +111,165 @@ def norm_softmax_value(
     terms = []
     for b in range(len(x)):
         logits = torch.stack([x[b] @ p[c] / temperature for c in range(len(p))])
+        terms.append(torch.logsumexp(logits, 0) - logits[labels[b]])
+    return torch.stack(terms).mean()
+
+
+def ranked_list_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
+    *,
+    margin: float,
+    alpha: float,
+    negative_temperature: float,
+    positive_temperature: float,
+    balance: float,
+) -> Tensor:
+    """Eq. 8-14. Differentiable as section 3.2.4 says: weights and the other features are constants."""
+    f, within = unit(embeddings), gallery is None
+    g = (f if gallery is None else unit(gallery)).detach()
+    g_labels = labels if gallery_labels is None else gallery_labels
+
+    def weighted(violations: list[Tensor], temperature: float) -> Tensor:
+        violating = [v for v in violations if v > 0]
+        if not violating:
+            return f.sum() * 0
+        weights = [torch.exp(temperature * v.detach()) for v in violating]
+        return sum(w * v for w, v in zip(weights, violating)) / sum(weights)
+
+    losses = []
+    for q in range(len(f)):
+        positives, negatives = positives_and_negatives(q, labels, g_labels, within)
+
+        pull = weighted([(f[q] - g[i]).norm() - (alpha - margin) for i in positives], positive_temperature)
+        push = weighted([alpha - (f[q] - g[j]).norm() for j in negatives], negative_temperature)
+        losses.append((1 - balance) * pull + balance * push)
+    return torch.stack(losses).mean()
+
+
+def margin_softmax_value(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, angle: float, cosine: float
+) -> Tensor:
+    """CosFace, Eq. 4, and ArcFace, Eq. 3, with the published continuation beyond π."""
+    x, w = unit(embeddings), unit(class_weights)
+    terms = []
+    for b in range(len(x)):
+        cosines = [x[b] @ w[c] for c in range(len(w))]
+        theta = torch.arccos(cosines[labels[b]])
+        if not angle:
+            phi = cosines[labels[b]]
+        elif theta + angle < math.pi:
+            phi = torch.cos(theta + angle)
+        else:
+            phi = cosines[labels[b]] - angle * math.sin(angle)
+        logits = [scale * (phi - cosine) if c == labels[b] else scale * cosines[c] for c in range(len(w))]
+        terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[labels[b]])
+    return torch.stack(terms).mean()
+
+
+def proxy_nca_value(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, positive: bool
+) -> Tensor:
+    """Movshovitz-Attias et al., Eq. 5, on squared distances."""
+    x, p = unit(embeddings), unit(class_weights)
+    terms = []
+    for b in range(len(x)):
+        distances = [((x[b] - p[c]) ** 2).sum() for c in range(len(p))]
+        others = torch.stack([-scale * d for c, d in enumerate(distances) if positive or c != labels[b]])
+        terms.append(scale * distances[labels[b]] + torch.logsumexp(others, 0))
+    return torch.stack(terms).mean()
+
+
+def proxy_anchor_value(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, margin: float
+) -> Tensor:
+    """Kim et al., Eq. 4."""
+    x, p = unit(embeddings), unit(class_weights)
+    pulls, pushes = [], []
+    for c in range(len(p)):
+        positives = [x[b] @ p[c] for b in range(len(x)) if labels[b] == c]
+        negatives = [x[b] @ p[c] for b in range(len(x)) if labels[b] != c]
+        if positives:
+            pulls.append(torch.log(1 + sum(torch.exp(-scale * (s - margin)) for s in positives)))
+        if negatives:
+            pushes.append(torch.log(1 + sum(torch.exp(scale * (s + margin)) for s in negatives)))
+    push = torch.stack(pushes).sum() if pushes else 0
+    return torch.stack(pulls).mean() + push / len(p)
+
+
+def softmax_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, virtual: bool) -> Tensor:
+    """MemVir, Eq. 2, and Virtual Softmax, Eq. 3."""
+    terms = []
+    for b in range(len(embeddings)):
+        logits = [embeddings[b] @ w for w in class_weights]
+        own = class_weights[labels[b]]
+        extra = [own.norm() * (embeddings[b] @ embeddings[b]) / embeddings[b].norm()] if virtual else []
+        terms.append(torch.logsumexp(torch.stack(logits + extra), 0) - logits[labels[b]])
+    return torch.stack(terms).mean()
+
+
+def curricular_face_value(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, t: float, scale: float, margin: float
+) -> Tensor:
+    """Huang et al., Eq. 5-9, for angles below π − m."""
+    x, w = unit(embeddings), unit(class_weights)
+    terms = []
+    for b in range(len(x)):
+        cosines = [x[b] @ w[c] for c in range(len(w))]
+        true = torch.cos(torch.arccos(cosines[labels[b]]) + margin)
+        if torch.arccos(cosines[labels[b]]) + margin >= math.pi:
+            true = cosines[labels[b]] - margin * math.sin(margin)
+        logits = [
+            true if c == labels[b] else (s if s <= true else s * (t + s)) for c, s in enumerate(cosines)
+        ]
+        logits = [scale * logit for logit in logits]
+        terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[labels[b]])
+    return torch.stack(terms).mean()
+
+
+def soft_triple_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    centers: int,
+    scale: float,
+    gamma: float,
+    margin: float,
+    tau: float,
+) -> Tensor:
+    """Qian et al., Eq. 6-9."""
+    x, w = unit(embeddings), unit(class_weights)
+    num_classes = len(w) // centers
+    terms = []
+    for b in range(len(x)):
+        similarities = []
+        for c in range(num_classes):
+            s = torch.stack([x[b] @ w[c * centers + k] for k in range(centers)])
+            similarities.append((torch.softmax(s / gamma, 0) * s).sum())
+        logits = [scale * (s - margin if c == labels[b] else s) for c, s in enumerate(similarities)]
+        terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[labels[b]])
+    loss = torch.stack(terms).mean()
+    apart = [
+        torch.sqrt(2 - 2 * (w[c * centers + k] @ w[c * centers + m]) + 1e-5)
+        for c in range(num_classes)
+        for m in range(centers)
+        for k in range(m)
+    ]
+    return loss + tau * sum(apart) / (num_classes * centers * (centers - 1)) if apart else loss
+
+
+def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, alpha: float) -> Tensor:
+    """Heated-Up Softmax with batch normalisation, section 3.3."""
+    w, d = unit(class_weights), embeddings.shape[1]
+    columns = [
+        (column - column.mean()) / torch.sqrt(((column - column.mean()) ** 2).mean() + 1e-5)
+        for column in embeddings.T
+    ]
+    f = torch.stack(columns, dim=1) / d**0.5
+    terms = []
+    for b in range(len(f)):
+        logits = torch.stack([alpha * (f[b] @ w[c]) for c in range(len(w))])
         terms.append(torch.logsumexp(logits, 0) - logits[labels[b]])
     return torch.stack(terms).mean()

@@ -5,13 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
+import dml_losses as dml
 from dml_losses import InstanceCrossEntropy, NormSoftmax
 
 X, Y = torch.randn(4, 3), torch.tensor([0, 0, 1, 1])
-BOTH = [InstanceCrossEntropy(), NormSoftmax(2, 3)]
+CLASS_LOSSES = [
+    cls(2, 3)
+    for cls in (
+        *(dml.NormSoftmax, dml.HeatedUpSoftmax, dml.Softmax, dml.VirtualSoftmax, dml.CosFace, dml.ArcFace),
+        *(dml.CurricularFace, dml.ProxyNCA, dml.ProxyAnchor, dml.SoftTriple),
+    )
+]
+PAIR_LOSSES = [InstanceCrossEntropy(), dml.RankedListLoss()]
 
 
-@pytest.mark.parametrize("loss", BOTH, ids=repr)
+@pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize(
     ("embeddings", "labels", "error", "message"),
     [
@@ -41,15 +49,17 @@ def test_a_batch_that_does_not_fit_is_refused(loss, embeddings, labels, error, m
         (X, Y[:2], ValueError, r"gallery_labels has shape \(2,\); expected \(4,\) to match gallery"),
     ],
 )
-def test_a_gallery_that_does_not_fit_is_refused(gallery, gallery_labels, error, message) -> None:
+@pytest.mark.parametrize("loss", PAIR_LOSSES, ids=lambda loss: type(loss).__name__)
+def test_a_gallery_that_does_not_fit_is_refused(loss, gallery, gallery_labels, error, message) -> None:
     with pytest.raises(error, match=message):
-        InstanceCrossEntropy()(X, Y, gallery, gallery_labels)
+        loss(X, Y, gallery, gallery_labels)
 
 
-@pytest.mark.parametrize(("label", "named"), [(2, 2), (-1, -1), (2**40, 2**40)])
-def test_a_label_outside_the_classes_is_named(label: int, named: int) -> None:
-    with pytest.raises(ValueError, match=rf"labels holds {named}; expected class indices in \[0, 2\)"):
-        NormSoftmax(2, 3)(X, torch.tensor([0, 1, label, 1]))
+@pytest.mark.parametrize("label", [2, -1, 2**40])
+@pytest.mark.parametrize("loss", CLASS_LOSSES, ids=lambda loss: type(loss).__name__)
+def test_a_label_outside_the_classes_is_named(loss, label: int) -> None:
+    with pytest.raises(ValueError, match=rf"labels holds {label}; expected class indices in \[0, 2\)"):
+        loss(X, torch.tensor([0, 1, label, 1]))
 
 
 def test_embeddings_of_another_dimension_than_the_weights_are_refused() -> None:

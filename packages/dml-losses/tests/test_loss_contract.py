@@ -5,30 +5,92 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
+import dml_losses as dml
 import dml_losses.plugin
+from dml_core import Component
 from dml_core.testing import LossContract
-from dml_losses import InstanceCrossEntropy, NormSoftmax
 
 
 class TestInstanceCrossEntropy(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return InstanceCrossEntropy()
+        return dml.InstanceCrossEntropy()
 
 
 class TestInstanceCrossEntropyPlain(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return InstanceCrossEntropy(reweight=False)
+        return dml.InstanceCrossEntropy(reweight=False)
+
+
+class TestInstanceCrossEntropyAnchor(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.InstanceCrossEntropy(anchor_gradient=True)
+
+
+class TestRankedListLoss(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.RankedListLoss()
 
 
 class TestNormSoftmax(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return NormSoftmax(num_classes, embedding_dim)
+        return dml.NormSoftmax(num_classes, embedding_dim)
+
+
+class TestHeatedUpSoftmax(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.HeatedUpSoftmax(num_classes, embedding_dim)
+
+
+class TestHeatedUpSoftmaxBatch(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.HeatedUpSoftmax(num_classes, embedding_dim, feature_norm="batch")
+
+
+class TestSoftmax(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.Softmax(num_classes, embedding_dim)
+
+
+class TestVirtualSoftmax(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.VirtualSoftmax(num_classes, embedding_dim)
+
+
+class TestCosFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.CosFace(num_classes, embedding_dim)
+
+
+class TestArcFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.ArcFace(num_classes, embedding_dim)
+
+
+class TestCurricularFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.CurricularFace(num_classes, embedding_dim)
+
+
+class TestProxyNCA(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.ProxyNCA(num_classes, embedding_dim)
+
+
+class TestProxyAnchor(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.ProxyAnchor(num_classes, embedding_dim)
+
+
+class TestSoftTriple(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SoftTriple(num_classes, embedding_dim)
 
 
 @pytest.mark.parametrize(
     "component", list(dml_losses.plugin.dml_losses()), ids=lambda component: component.name
 )
-def test_every_registered_loss_is_held_to_the_contract(component) -> None:
+def test_every_registered_loss_is_held_to_the_contract(component: Component) -> None:
     suites = [cls for cls in globals().values() if isinstance(cls, type) and issubclass(cls, LossContract)]
     made = {type(suite().make_loss(6, 8)) for suite in suites if suite is not LossContract}
-    assert component.factory in made
+    factory = component.factory
+    assert (factory if isinstance(factory, type) else factory.__self__) in made

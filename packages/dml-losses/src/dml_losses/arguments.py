@@ -8,6 +8,7 @@ device's own index assertion instead.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -46,7 +47,9 @@ def check_gallery(
         raise ValueError(f"gallery is on {gallery.device}; expected {embeddings.device}, where embeddings is")
 
 
-def check_class_weights(embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor) -> None:
+def check_class_weights(
+    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, *, rows_per_class: int = 1
+) -> None:
     """Raise unless the weights are a floating (C, D) of the embeddings' dimension and every label is in [0, C)."""
     _check_rows("class_weights", class_weights)
     if class_weights.shape[1] != embeddings.shape[1]:
@@ -61,22 +64,38 @@ def check_class_weights(embeddings: torch.Tensor, labels: torch.Tensor, class_we
         )
     if labels.device.type == "cpu" and not torch.compiler.is_compiling():
         lowest, highest = int(labels.min()), int(labels.max())
-        num_classes = class_weights.shape[0]
+        num_classes = class_weights.shape[0] // rows_per_class
         if lowest < 0 or highest >= num_classes:
             wrong = lowest if lowest < 0 else highest
             raise ValueError(
-                f"labels holds {wrong}; expected class indices in [0, {num_classes}), the rows of class_weights"
+                f"labels holds {wrong}; expected class indices in [0, {num_classes}), "
+                f"as class_weights has shape {tuple(class_weights.shape)}"
             )
 
 
 def positive(name: str, value: float) -> float:
     """`value` as a float. ValueError unless it is finite and above 0."""
-    return _number(name, value, minimum=0.0, inclusive=False)
+    return _number(name, value, "a finite number above 0", lambda number: number > 0)
 
 
 def non_negative(name: str, value: float) -> float:
     """`value` as a float. ValueError unless it is finite and at least 0."""
-    return _number(name, value, minimum=0.0, inclusive=True)
+    return _number(name, value, "a finite number of at least 0", lambda number: number >= 0)
+
+
+def finite(name: str, value: float) -> float:
+    """`value` as a float. ValueError unless it is finite."""
+    return _number(name, value, "a finite number", lambda number: True)
+
+
+def fraction(name: str, value: float) -> float:
+    """`value` as a float. ValueError unless it is in [0, 1]."""
+    return _number(name, value, "a number in [0, 1]", lambda number: 0 <= number <= 1)
+
+
+def angle(name: str, value: float) -> float:
+    """`value` as a float. ValueError unless it is in [0, π/2)."""
+    return _number(name, value, "an angle in [0, π/2)", lambda number: 0 <= number < math.pi / 2)
 
 
 def whole(name: str, value: int, minimum: int) -> int:
@@ -88,11 +107,10 @@ def whole(name: str, value: int, minimum: int) -> int:
     return value
 
 
-def _number(name: str, value: float, minimum: float, inclusive: bool) -> float:
-    wanted = f"a finite number {'of at least' if inclusive else 'above'} {minimum:g}"
+def _number(name: str, value: float, wanted: str, holds: Callable[[float], bool]) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; expected {wanted}")
-    if not math.isfinite(value) or value < minimum or (value == minimum and not inclusive):
+    if not math.isfinite(value) or not holds(value):
         raise ValueError(f"{name} is {value}; expected {wanted}")
     return float(value)
 

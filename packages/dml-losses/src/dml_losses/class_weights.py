@@ -7,15 +7,21 @@ import torch
 from dml_losses.arguments import whole
 
 
-def initial_class_weights(num_classes: int, embedding_dim: int) -> torch.nn.Parameter:
-    """A parameter (num_classes, embedding_dim), uniform in ±1/√embedding_dim, as a linear layer's weights are.
+def initial_class_weights(
+    num_classes: int, embedding_dim: int, *, normal: bool = False
+) -> torch.nn.Parameter:
+    """A parameter (num_classes, embedding_dim).
+
+    Args:
+        num_classes, embedding_dim: its shape, each at least 1.
+        normal: draw from a normal distribution, so that directions are uniform; otherwise uniformly in
+            ±1/√embedding_dim, as a linear layer's weights are.
 
     Raises:
         TypeError, ValueError: unless both are whole numbers of at least 1.
     """
-    num_classes, embedding_dim = (
-        whole("num_classes", num_classes, 1),
-        whole("embedding_dim", embedding_dim, 1),
-    )
+    weights = torch.empty(whole("num_classes", num_classes, 1), whole("embedding_dim", embedding_dim, 1))
+    if normal:
+        return torch.nn.Parameter(weights.normal_(std=(2 / num_classes) ** 0.5))
     bound = embedding_dim**-0.5
-    return torch.nn.Parameter(torch.empty(num_classes, embedding_dim).uniform_(-bound, bound))
+    return torch.nn.Parameter(weights.uniform_(-bound, bound))

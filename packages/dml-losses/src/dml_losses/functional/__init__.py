@@ -1,6 +1,28 @@
 """The losses as pure functions of tensors: one file a loss, on one similarity product."""
 
+from dml_losses.functional.arc_face import arc_face
+from dml_losses.functional.cos_face import cos_face
+from dml_losses.functional.curricular_face import curricular_face
+from dml_losses.functional.heated_up_softmax import heated_up_softmax
 from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
 from dml_losses.functional.norm_softmax import norm_softmax
+from dml_losses.functional.proxy_anchor import proxy_anchor
+from dml_losses.functional.proxy_nca import proxy_nca
+from dml_losses.functional.ranked_list import ranked_list
+from dml_losses.functional.soft_triple import soft_triple
+from dml_losses.functional.softmax import softmax, virtual_softmax
 
-__all__ = ["instance_cross_entropy", "norm_softmax"]
+__all__ = [
+    "arc_face",
+    "cos_face",
+    "curricular_face",
+    "heated_up_softmax",
+    "instance_cross_entropy",
+    "norm_softmax",
+    "proxy_anchor",
+    "proxy_nca",
+    "ranked_list",
+    "soft_triple",
+    "softmax",
+    "virtual_softmax",
+]

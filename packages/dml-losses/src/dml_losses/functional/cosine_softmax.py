@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
+from dml_losses.functional.sphere import inverse_norms, through_norm_
+
 _BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}  # of logits: on a CPU, what stays in cache between the passes
 
 
@@ -26,14 +28,16 @@ def cosine_softmax(
     *,
     angular_margin: float = 0.0,
     cosine_margin: float = 0.0,
+    positive_in_denominator: bool = True,
 ) -> torch.Tensor:
     """Mean cross entropy of softmax(s·cos θ), its true class's logit lowered by a margin.
 
-    L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·cos θ_c}) ),  φ(θ) = cos(min(θ + m₁, π)) − m₂,
+    L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·cos θ_c}) ),  φ(θ) = cos(θ + m₁) − m₂,
     cos θ_c = x_bᵀ w_c / ‖w_c‖
 
     Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace, Eq. 4 (m₂) and
-    ArcFace, Eq. 3 (m₁). Where θ + m₁ passes π, φ stays at −1 − m₂ and the true class's gradient is zero.
+    ArcFace, Eq. 3 (m₁). Where θ + m₁ passes π, cos(θ + m₁) would rise again and push the embedding away from its
+    class; there φ is cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code.
 
     Args:
         features: (B, D) float32 or float64, normalised as the caller's loss normalises them.
@@ -42,28 +46,31 @@ def cosine_softmax(
         scale: s > 0, the inverse temperature.
         angular_margin: m₁ in radians, in [0, π/2).
         cosine_margin: m₂ ≥ 0.
+        positive_in_denominator: without, the denominator is the sum over the other classes alone (NCA), and the
+            loss can be negative.
 
     Returns:
         The loss, a scalar of the features' dtype; zero, with a zero gradient, if there is one class.
     """
     needs_gradient = torch.is_grad_enabled() and (features.requires_grad or class_weights.requires_grad)
     value: torch.Tensor = _operator(
-        features, labels.long(), class_weights, scale, angular_margin, cosine_margin, needs_gradient
+        features,
+        labels.long(),
+        class_weights,
+        scale,
+        angular_margin,
+        cosine_margin,
+        positive_in_denominator,
+        needs_gradient,
     )[0]
     return value
-
-
-def inverse_norms(weights_CD: torch.Tensor) -> torch.Tensor:
-    """1/‖w_c‖, (C,), and 0 for a row that has no direction (see `unit_rows`)."""
-    norm_C = torch.linalg.vector_norm(weights_CD, dim=1)
-    return torch.where(norm_C > torch.finfo(norm_C.dtype).tiny ** 0.5, norm_C, torch.inf).reciprocal_()
 
 
 @torch.library.custom_op(
     "dml_losses::cosine_softmax",
     mutates_args=(),
     schema="(Tensor features, Tensor labels, Tensor class_weights, float scale, float angular_margin, "
-    "float cosine_margin, bool needs_gradient) -> (Tensor, Tensor, Tensor, Tensor)",
+    "float cosine_margin, bool positive_in_denominator, bool needs_gradient) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _operator(
     features: torch.Tensor,
@@ -72,6 +79,7 @@ def _operator(
     scale: float,
     angular_margin: float,
     cosine_margin: float,
+    positive_in_denominator: bool,
     needs_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The loss; the inverse norms (C,); and the gradient with respect to x_bᵀ w_c as rows_B ⊙ columns_BC."""
@@ -96,11 +104,16 @@ def _operator(
         total_R1 = block_RC.sum(dim=1, keepdim=True)
         # 1 − p_y = σ(gap) and −log p_y = −log σ(−gap): no difference of nearly equal numbers.
         gap_R1 = highest_R1 + total_R1.log() - target_R1
-        value -= logsigmoid(-gap_R1).sum() / batch
+        if positive_in_denominator:
+            value -= logsigmoid(-gap_R1).sum() / batch
+            push_R1 = gap_R1.sigmoid()
+        else:
+            push_R1 = (total_R1 > 0).to(gap_R1.dtype)
+            value += gap_R1.where(total_R1 > 0, 0).sum() / batch
         if needs_gradient:
             block_RC.scatter_(1, label_R1, -slope_R1 * total_R1)
             block_RC.mul_(inverse_norm_C)
-            row_B[rows] = (gap_R1.sigmoid() * (scale / batch) / total_R1.where(total_R1 > 0, 1)).squeeze(1)
+            row_B[rows] = (push_R1 * (scale / batch) / total_R1.where(total_R1 > 0, 1)).squeeze(1)
     return value, inverse_norm_C, row_B, buffer_BC if needs_gradient else features.new_empty(0)
 
 
@@ -114,10 +127,12 @@ def _with_margin(
         sine_R1 = (1 - cosine_R1.square()).sqrt()
         cos_m, sin_m = math.cos(angular_margin), math.sin(angular_margin)
         inside_R1 = cosine_R1 > -cos_m  # θ + m₁ < π
-        target_R1 = scale * (cosine_R1 * cos_m - sine_R1 * sin_m).where(inside_R1, -1)
+        target_R1 = scale * torch.where(
+            inside_R1, cosine_R1 * cos_m - sine_R1 * sin_m, cosine_R1 - angular_margin * sin_m
+        )
         # At θ = 0 the slope's limit is infinite; there it is that of the nearest angle the dtype can tell from 0.
         smallest = torch.finfo(target_R1.dtype).eps ** 0.5
-        slope_R1 = (cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)).where(inside_R1, 0)
+        slope_R1 = (cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)).where(inside_R1, 1)
     return target_R1 - scale * cosine_margin, slope_R1
 
 
@@ -129,6 +144,7 @@ def _(
     scale: float,
     angular_margin: float,
     cosine_margin: float,
+    positive_in_denominator: bool,
     needs_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     batch, num_classes = features.shape[0], class_weights.shape[0]
@@ -153,21 +169,10 @@ def _backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch
         if ctx.needs_input_grad[0]:
             features_gradient = (columns_BC @ weights_CD).mul_(row_B1)
         if ctx.needs_input_grad[2]:
-            weights_gradient = tangent_(columns_BC.T @ (features_BD * row_B1), weights_CD, inverse_norm_C)
-    return features_gradient, None, weights_gradient, None, None, None, None
-
-
-def tangent_(
-    gradient_CD: torch.Tensor, weights_CD: torch.Tensor, inverse_norm_C: torch.Tensor
-) -> torch.Tensor:
-    """Take from each row of `gradient_CD`, in place, its part along the weights' row: that of the norm."""
-    inverse_norm_C1 = inverse_norm_C[:, None]
-    for gradient, weights, inverse in zip(
-        *(torch.split(rows, 1024) for rows in (gradient_CD, weights_CD, inverse_norm_C1))
-    ):
-        unit = weights * inverse
-        gradient.sub_(unit * (gradient * unit).sum(dim=1, keepdim=True))
-    return gradient_CD
+            weights_gradient = through_norm_(
+                columns_BC.T @ (features_BD * row_B1), weights_CD, inverse_norm_C, unit=False
+            )
+    return features_gradient, None, weights_gradient, *[None] * 5
 
 
 _operator.register_autograd(_backward, setup_context=_keep)

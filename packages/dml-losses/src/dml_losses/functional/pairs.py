@@ -1,9 +1,9 @@
 """The similarity product under every pair loss, taken a block of queries at a time.
 
-A pair loss is a function of the similarities S = Q Gᵀ alone, so its gradient is a matrix of weights
-W = ∂L/∂S, and ∂L/∂Q = W G, ∂L/∂G = Wᵀ Q. A loss supplies its terms for one block of rows (its value, and W
-in place of S); this module supplies the blocks. Value and gradients come out of one pass, so that no (Q × G)
-matrix is ever held and every elementwise pass runs in cache.
+A pair loss is a function of the cosines S = Q̂Ĝᵀ alone, so its gradient is a matrix of weights W = ∂L/∂S, and
+∂L/∂Q̂ = W Ĝ, ∂L/∂Ĝ = Wᵀ Q̂. A loss supplies its terms for one block of rows (its value, and W in place of S);
+this module supplies the blocks. Value and gradients come out of one pass, so that no (Q × G) matrix is ever
+held and every elementwise pass runs in cache.
 
 Rows are put in order of their labels first. A block's positives then lie in a narrow range of columns, and
 only that range needs the masks and the logarithms; everything outside it is a negative.
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dml_losses.arguments import check_batch, check_gallery
-from dml_losses.functional.sphere import full_precision, unit_rows
+from dml_losses.functional.sphere import common_precision, full_precision, inverse_norms, through_norm_
 
 # Similarities at a time. On a CPU, what its caches hold, and few enough rows that their positives are few columns;
 # on an accelerator, what bounds memory (1 GiB in float32) and is still one launch for any batch in use.
@@ -38,6 +38,7 @@ class Block:
         positive: (R, P) bool, the same without the query itself.
         num_positives: (R,), how many positives each query has, in `similarity`'s dtype.
         num_pairs: (), how many (query, positive) pairs the whole call has, at least 1, likewise.
+        num_matched: (), how many queries have a positive, at least 1, likewise.
         num_queries: how many queries the whole call has.
     """
 
@@ -47,7 +48,36 @@ class Block:
     positive: torch.Tensor
     num_positives: torch.Tensor
     num_pairs: torch.Tensor
+    num_matched: torch.Tensor
     num_queries: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Queries or gallery, as they are or in order of their labels."""
+
+    order: torch.Tensor | None  # (N,), or none for rows that came in order
+    rows: torch.Tensor  # (N, D)
+    labels: torch.Tensor  # (N,)
+    inverse_norm: torch.Tensor  # (N,)
+
+    @classmethod
+    def of(cls, rows: torch.Tensor, labels: torch.Tensor, *, ordered: bool) -> _Side:
+        if ordered:
+            return cls(None, rows, labels, inverse_norms(rows))
+        order = torch.argsort(labels, stable=True)
+        rows = rows[order]
+        return cls(order, rows, labels[order], inverse_norms(rows))
+
+    def unit(self, rows: slice = slice(None)) -> torch.Tensor:
+        return self.rows[rows] * self.inverse_norm[rows, None]
+
+    def as_given(self, gradient: torch.Tensor) -> torch.Tensor:
+        return (
+            gradient
+            if self.order is None
+            else torch.empty_like(gradient).index_copy_(0, self.order, gradient)
+        )
 
 
 def value_and_gradients(
@@ -60,84 +90,98 @@ def value_and_gradients(
     within: bool,
     query_gradient: bool,
     gallery_gradient: bool,
+    queries_ordered: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A pair loss and its gradients with respect to queries and gallery.
+    """A loss of cosines, and its gradients with respect to queries and gallery.
 
     Args:
         terms: given a block, returns its share of the loss and overwrites the similarities with ∂L/∂S.
-        queries, gallery: (Q, D) and (G, D), one dtype.
-        query_labels, gallery_labels: (Q,) and (G,), integer.
-        within: whether the gallery is the queries themselves, so that each leaves itself out by index.
-        query_gradient, gallery_gradient: whether that gradient is wanted.
+        queries, gallery: (Q, D) and (G, D), one dtype, not normalised.
+        query_labels, gallery_labels: (Q,) and (G,), int64.
+        within: whether the gallery is the queries themselves, so that each leaves itself out by index. Then
+            the gallery that is given isn't looked at, and both gradients are one, returned as the queries'.
+        query_gradient, gallery_gradient: whether that side's gradient is wanted.
+        queries_ordered: whether the query labels come in ascending order, which saves a copy of the rows.
 
     Returns:
         The loss, a scalar, and the two gradients; an unwanted one is empty.
     """
-    query_order = torch.argsort(query_labels, stable=True)
-    gallery_order = query_order if within else torch.argsort(gallery_labels, stable=True)
-    queries_QD, labels_Q = queries[query_order], query_labels[query_order]
-    gallery_GD, labels_G = (
-        (queries_QD, labels_Q) if within else (gallery[gallery_order], gallery_labels[gallery_order])
-    )
-    first_Q = torch.searchsorted(labels_G, labels_Q)
-    last_Q = torch.searchsorted(labels_G, labels_Q, right=True)
+    query = _Side.of(queries, query_labels, ordered=queries_ordered)
+    other = query if within else _Side.of(gallery, gallery_labels, ordered=False)
+    num_queries, num_gallery = query.rows.shape[0], other.rows.shape[0]
+    gallery_GD = other.unit()
+    first_Q = torch.searchsorted(other.labels, query.labels)
+    last_Q = torch.searchsorted(other.labels, query.labels, right=True)
     num_positives_Q = (last_Q - first_Q - int(within)).to(queries.dtype)
     num_pairs = num_positives_Q.sum().clamp_min(1)
+    num_matched = (num_positives_Q > 0).sum().clamp_min(1).to(queries.dtype)
 
-    num_queries, num_gallery = queries_QD.shape[0], gallery_GD.shape[0]
     value = queries.new_zeros(())
-    query_gradient_QD = torch.zeros_like(queries_QD if query_gradient else queries[:0])
-    gallery_gradient_GD = torch.zeros_like(gallery_GD if gallery_gradient else gallery[:0])
+    # Within a batch the two sides' gradients add up in one buffer.
+    gradient_GD = torch.zeros_like(gallery_GD) if gallery_gradient or within else gallery_GD[:0]
+    gradient_QD = (
+        gradient_GD if within else torch.zeros_like(query.rows if query_gradient else query.rows[:0])
+    )
     # Reading the range of columns costs nothing on a CPU and would stall an accelerator, where the masks over
     # all columns are cheap.
     narrow = queries.device.type == "cpu"
-    step = (
-        min(_CPU_BLOCK_ROWS, max(16, _CPU_BLOCK_ELEMENTS // max(num_gallery, 1)))
-        if narrow
-        else max(16, _BLOCK_ELEMENTS // max(num_gallery, 1))
-    )
+    elements, most = (_CPU_BLOCK_ELEMENTS, _CPU_BLOCK_ROWS) if narrow else (_BLOCK_ELEMENTS, num_queries)
+    step = min(most, max(16, elements // max(num_gallery, 1)))
     for start in range(0, num_queries if num_gallery else 0, step):
         rows = slice(start, min(start + step, num_queries))
         columns = (
             slice(int(first_Q[rows.start]), int(last_Q[rows.stop - 1])) if narrow else slice(0, num_gallery)
         )
-        same_RP = labels_Q[rows, None] == labels_G[None, columns]
+        same_RP = query.labels[rows, None] == other.labels[None, columns]
         positive_RP = same_RP
         if within:
             positive_RP = same_RP.clone()
             positive_RP.diagonal(rows.start - columns.start).fill_(False)
-        similarity_RG = queries_QD[rows] @ gallery_GD.T
+        query_RD = gallery_GD[rows] if within else query.unit(rows)
+        similarity_RG = query_RD @ gallery_GD.T
         value += terms(
-            Block(similarity_RG, columns, same_RP, positive_RP, num_positives_Q[rows], num_pairs, num_queries)
+            Block(
+                similarity_RG,
+                columns,
+                same_RP,
+                positive_RP,
+                num_positives_Q[rows],
+                num_pairs,
+                num_matched,
+                num_queries,
+            )
         )
-        if query_gradient:
-            torch.mm(similarity_RG, gallery_GD, out=query_gradient_QD[rows])
         if gallery_gradient:
-            gallery_gradient_GD.addmm_(similarity_RG.T, queries_QD[rows])
+            gradient_GD.addmm_(similarity_RG.T, query_RD)
+        if query_gradient:
+            gradient_QD[rows].addmm_(similarity_RG, gallery_GD)
+            if not within:
+                through_norm_(gradient_QD[rows], query_RD, query.inverse_norm[rows], unit=True)
+    if gallery_gradient or (within and query_gradient):
+        through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
+    if within:
+        return value, query.as_given(gradient_GD), gallery[:0].clone()
     return (
         value,
-        torch.empty_like(query_gradient_QD).index_copy_(0, query_order, query_gradient_QD)
-        if query_gradient
-        else query_gradient_QD,
-        torch.empty_like(gallery_gradient_GD).index_copy_(0, gallery_order, gallery_gradient_GD)
-        if gallery_gradient
-        else gallery_gradient_GD,
+        query.as_given(gradient_QD) if query_gradient else gradient_QD,
+        other.as_given(gradient_GD) if gallery_gradient else gradient_GD.clone(),
     )
 
 
-def pair_operator(
-    name: str, parameters: str, terms: Callable[..., torch.Tensor]
+def similarity_operator(
+    name: str, parameters: str, terms: Callable[..., torch.Tensor], *, queries_ordered: bool = False
 ) -> Callable[..., torch.Tensor]:
-    """Make a pair loss of its terms: an operator that `torch.compile` takes as it is, without a graph break.
+    """Make an operator of a loss's terms, which `torch.compile` takes as it is, without a graph break.
 
     Args:
         name: of the operator, within ``torch.ops.dml_losses``.
         parameters: the loss's own parameters as a PyTorch schema, ``"float scale, bool reweight"``.
         terms: called as ``terms(block, *parameters)``; see `Block`.
+        queries_ordered: whether the query labels always come in ascending order.
 
     Returns:
-        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which
-        normalises the rows, treats as constant the side that doesn't move, and returns the scalar loss.
+        ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient, gallery_gradient,
+        *parameters)``, the scalar loss; see `value_and_gradients`.
     """
 
     def compute(
@@ -160,33 +204,26 @@ def pair_operator(
                 within=within,
                 query_gradient=query_gradient,
                 gallery_gradient=gallery_gradient,
+                queries_ordered=queries_ordered,
             )
 
-    def fake(
-        queries: torch.Tensor,
-        query_labels: torch.Tensor,
-        gallery: torch.Tensor,
-        gallery_labels: torch.Tensor,
-        within: bool,
-        query_gradient: bool,
-        gallery_gradient: bool,
-        *parameters: float | bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        queries, gallery, (within, query_gradient, gallery_gradient) = inputs[0], inputs[2], inputs[4:7]
         return (
             queries.new_empty(()),
-            torch.empty_like(queries if query_gradient else queries[:0]),
-            torch.empty_like(gallery if gallery_gradient else gallery[:0]),
+            torch.empty_like(queries if query_gradient or within else queries[:0]),
+            torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
         )
 
     def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(output[1], output[2])
-        ctx.num_inputs, ctx.moves = len(inputs), inputs[5:7]
+        ctx.num_inputs = len(inputs)
 
     def backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients = [
-            gradient * upstream if moves else None for gradient, moves in zip(ctx.saved_tensors, ctx.moves)
-        ]
-        return (gradients[0], None, gradients[1], *[None] * (ctx.num_inputs - 3))
+        queries_gradient, gallery_gradient = (
+            gradient * upstream if gradient.shape[0] else None for gradient in ctx.saved_tensors
+        )
+        return (queries_gradient, None, gallery_gradient, *[None] * (ctx.num_inputs - 3))
 
     operator = torch.library.custom_op(
         f"dml_losses::{name}",
@@ -197,6 +234,24 @@ def pair_operator(
     )
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=keep_gradients)
+
+    def scalar(*inputs: Any) -> torch.Tensor:
+        value: torch.Tensor = operator(*inputs)[0]
+        return value
+
+    return scalar
+
+
+def pair_operator(
+    name: str, parameters: str, terms: Callable[..., torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    """Make a pair loss of its terms (see `similarity_operator`).
+
+    Returns:
+        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which
+        checks its arguments, treats as constant the side that doesn't move, and returns the scalar.
+    """
+    operator = similarity_operator(name, parameters, terms)
 
     def loss(
         embeddings: torch.Tensor,
@@ -209,20 +264,22 @@ def pair_operator(
     ) -> torch.Tensor:
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
-        queries = unit_rows(full_precision(embeddings))
-        within = gallery is None
-        rows = queries if gallery is None else unit_rows(full_precision(gallery).to(queries.dtype))
+        if gallery is None or gallery_labels is None:
+            queries = rows = full_precision(embeddings)
+            labels = row_labels = labels.long()
+        else:
+            queries, rows = common_precision(embeddings, gallery)
+            labels, row_labels = labels.long(), gallery_labels.long()
         gradients = torch.is_grad_enabled()
-        value: torch.Tensor = operator(
+        return operator(
             queries,
-            labels.long(),
+            labels,
             rows,
-            (labels if gallery_labels is None else gallery_labels).long(),
-            within,
+            row_labels,
+            gallery is None,
             gradients and moves_query and queries.requires_grad,
             gradients and moves_gallery and rows.requires_grad,
             *parameters,
-        )[0]
-        return value
+        )
 
     return loss

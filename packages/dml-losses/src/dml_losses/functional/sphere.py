@@ -52,8 +52,46 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
     return x / torch.where(norm > torch.finfo(x.dtype).tiny ** 0.5, norm, torch.inf)
 
 
+def inverse_norms(x_ND: torch.Tensor) -> torch.Tensor:
+    """1/‖x_i‖, (N,), and 0 for a row that has no direction (see `unit_rows`)."""
+    norm_N = torch.linalg.vector_norm(x_ND, dim=1)
+    return torch.where(norm_N > torch.finfo(norm_N.dtype).tiny ** 0.5, norm_N, torch.inf).reciprocal_()
+
+
+def through_norm_(
+    gradient_ND: torch.Tensor, rows_ND: torch.Tensor, inverse_norm_N: torch.Tensor, *, unit: bool
+) -> torch.Tensor:
+    """∂L/∂x from ∂L/∂x̂, in place and a few rows at a time, so that it stays in cache.
+
+    ∂L/∂x = (I − x̂x̂ᵀ) ∂L/∂x̂ / ‖x‖
+
+    Args:
+        gradient_ND: (N, D), ∂L/∂x̂ if the rows are `unit`, or that already over ‖x‖ if they aren't.
+        rows_ND: (N, D), x̂ if `unit`, else x.
+        inverse_norm_N: (N,), as `inverse_norms`.
+        unit: which of the two came.
+
+    Returns:
+        The gradient that came, changed.
+    """
+    for gradient, rows, inverse in zip(
+        *(torch.split(tensor, 1024) for tensor in (gradient_ND, rows_ND, inverse_norm_N[:, None]))
+    ):
+        direction = rows if unit else rows * inverse
+        gradient.sub_(direction * (gradient * direction).sum(dim=1, keepdim=True))
+        if unit:
+            gradient.mul_(inverse)
+    return gradient_ND
+
+
 def common_precision(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both in `full_precision`, and in float64 if either is."""
     x, y = full_precision(x), full_precision(y)
     dtype = torch.promote_types(x.dtype, y.dtype)
     return x.to(dtype), y.to(dtype)
+
+
+def cosines(x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:
+    """The cosine of every row of one with every row of the other, (N, M); see `unit_rows` for zero rows."""
+    with torch.autocast(x_ND.device.type, enabled=False):
+        return unit_rows(x_ND) @ unit_rows(y_MD).T

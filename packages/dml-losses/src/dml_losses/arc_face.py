@@ -1,0 +1,51 @@
+"""ArcFace as a module."""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.arguments import angle, positive
+from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.arc_face import arc_face
+
+
+class ArcFace(torch.nn.Module):
+    """Softmax of scaled cosines, the true class's at its angle plus a margin.
+
+    L = −mean_b log( e^{s·cos(θ_y + m)} / (e^{s·cos(θ_y + m)} + Σ_{c≠y} e^{s·cos θ_c}) )
+
+    Source: Deng et al. 2019, ArcFace, Eq. 3.
+
+    Args:
+        num_classes: C ≥ 1.
+        embedding_dim: D ≥ 1.
+        scale: s > 0; 64 in the paper.
+        margin: m in radians, in [0, π/2); 0.5 in the paper.
+
+    Attributes:
+        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+
+    Raises:
+        TypeError: unless the sizes are whole numbers.
+        ValueError: for a parameter outside its range.
+    """
+
+    def __init__(
+        self, num_classes: int, embedding_dim: int, scale: float = 64.0, margin: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.class_weights = initial_class_weights(num_classes, embedding_dim)
+        self.scale = positive("scale", scale)
+        self.margin = angle("margin", margin)
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        weights = self.class_weights if class_weights is None else class_weights
+        return arc_face(embeddings, labels, weights, scale=self.scale, margin=self.margin)
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        num_classes, embedding_dim = self.class_weights.shape
+        return f"{num_classes}, {embedding_dim}, scale={self.scale}, margin={self.margin}"

@@ -1,0 +1,72 @@
+"""CurricularFace: hard negatives weigh more the further training has come.
+
+Shapes: `B` batch, `C` classes, `D` dim.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from dml_losses.arguments import check_batch, check_class_weights
+from dml_losses.functional.sphere import common_precision, cosines, unit_rows
+
+
+def curricular_face(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    class_weights: torch.Tensor,
+    progress: torch.Tensor,
+    *,
+    scale: float = 64.0,
+    margin: float = 0.5,
+) -> torch.Tensor:
+    """ArcFace whose hard negatives are modulated by how well the batch already fits its classes.
+
+    L = −mean_b log( e^{s·T} / (e^{s·T} + Σ_{c≠y} e^{s·N_c}) ),  T = cos(θ_y + m),
+    N_c = cos θ_c if cos θ_c ≤ T, else cos θ_c·(t + cos θ_c)
+
+    Source: Huang et al. 2020, CurricularFace, Eq. 5-9. Where θ_y + m passes π, T is cos θ_y − m·sin m, as in the
+    authors' code.
+
+    Args:
+        embeddings: (B, D), any floating dtype, not necessarily normalised.
+        labels: (B,), integer in [0, C).
+        class_weights: (C, D), any floating dtype, not necessarily normalised.
+        progress: t, a scalar tensor; see `CurricularFace` for how it moves.
+        scale: s > 0; 64 in the paper.
+        margin: m in radians, in [0, π/2); 0.5 in the paper.
+
+    Returns:
+        The loss, a scalar in float32 (float64 if either side is).
+
+    Raises:
+        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
+        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+    """
+    check_batch(embeddings, labels)
+    check_class_weights(embeddings, labels, class_weights)
+    features_BD, weights_CD = common_precision(embeddings, class_weights)
+    label_B1 = labels.long()[:, None]
+    cosine_BC = cosines(features_BD, weights_CD)
+    true_B1 = cosine_BC.gather(1, label_B1).clamp(-1, 1)
+    # The gradient of √ at 0 is infinite; the floor is the least that the dtype can tell 1 − cos² from 0.
+    sine_B1 = (1 - true_B1.square()).clamp_min(torch.finfo(true_B1.dtype).eps).sqrt()
+    cos_m, sin_m = math.cos(margin), math.sin(margin)
+    target_B1 = torch.where(true_B1 > -cos_m, true_B1 * cos_m - sine_B1 * sin_m, true_B1 - margin * sin_m)
+    hard_BC = cosine_BC > target_B1
+    modulated_BC = torch.where(hard_BC, cosine_BC * (progress + cosine_BC), cosine_BC)
+    logits_BC = modulated_BC.scatter(1, label_B1, target_B1) * scale
+    return cross_entropy(logits_BC, label_B1.squeeze(1))
+
+
+def mean_true_cosine(
+    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor
+) -> torch.Tensor:
+    """The mean of cos θ_y over the batch, of which t is the moving average (Eq. 10); arguments as above."""
+    check_batch(embeddings, labels)
+    check_class_weights(embeddings, labels, class_weights)
+    features_BD, weights_CD = common_precision(embeddings, class_weights)
+    return (unit_rows(features_BD) * unit_rows(weights_CD[labels.long()])).sum(dim=1).mean()

@@ -1,0 +1,87 @@
+"""Proxy anchor: each class's proxy against the batch.
+
+Shapes: `B` batch, `C` classes, `D` dim, `R` classes of a block, `P` rows of the batch that may be of those classes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.arguments import check_batch, check_class_weights
+from dml_losses.functional.pairs import Block, similarity_operator
+from dml_losses.functional.sphere import common_precision
+
+
+def proxy_anchor(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    class_weights: torch.Tensor,
+    *,
+    scale: float = 32.0,
+    margin: float = 0.1,
+) -> torch.Tensor:
+    """Proxies pull their hardest positives of the batch, and push their hardest negatives.
+
+    L = 1/|P⁺| · Σ_{p ∈ P⁺} log(1 + Σ_{x ∈ X_p⁺} e^{−α(s(x,p) − δ)})
+      + 1/|P| · Σ_{p ∈ P} log(1 + Σ_{x ∈ X_p⁻} e^{α(s(x,p) + δ)})
+
+    where s is the cosine, P all proxies, P⁺ those that have a positive in the batch.
+
+    Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning, Eq. 4. No departure.
+
+    Args:
+        embeddings: (B, D), any floating dtype, not necessarily normalised.
+        labels: (B,), integer in [0, C).
+        class_weights: (C, D), the proxies, any floating dtype, not necessarily normalised.
+        scale: α > 0; 32 in the paper.
+        margin: δ ≥ 0; 0.1 in the paper.
+
+    Returns:
+        The loss, a scalar in float32 (float64 if either side is).
+
+    Raises:
+        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
+        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+    """
+    check_batch(embeddings, labels)
+    check_class_weights(embeddings, labels, class_weights)
+    features_BD, weights_CD = common_precision(embeddings, class_weights)
+    gradients = torch.is_grad_enabled()
+    return _loss(
+        weights_CD,
+        torch.arange(weights_CD.shape[0], device=labels.device),
+        features_BD,
+        labels.long(),
+        False,
+        gradients and weights_CD.requires_grad,
+        gradients and features_BD.requires_grad,
+        scale,
+        margin,
+    )
+
+
+def _terms(block: Block, scale: float, margin: float) -> torch.Tensor:
+    similarity_RB = block.similarity
+    positive_RP = (
+        similarity_RB[:, block.columns].sub(margin).mul_(-scale).masked_fill_(~block.same, -torch.inf)
+    )
+    negative_RB = similarity_RB.add_(margin).mul_(scale)
+    negative_RB[:, block.columns].masked_fill_(block.same, -torch.inf)
+    value_N = _softplus_of_logsumexp(negative_RB)
+    value_P = _softplus_of_logsumexp(positive_RP)
+    negative_RB.mul_(scale / block.num_queries)
+    negative_RB[:, block.columns] -= positive_RP.mul_(scale / block.num_matched)
+    return value_P / block.num_matched + value_N / block.num_queries
+
+
+def _softplus_of_logsumexp(logits: torch.Tensor) -> torch.Tensor:
+    """Σ over rows of log(1 + Σ e^z), the logits overwritten by its derivatives e^z / (1 + Σ e^z)."""
+    if logits.shape[1] == 0:
+        return logits.sum()
+    highest = logits.amax(dim=1, keepdim=True).clamp_min_(0)
+    total = logits.sub_(highest).exp_().sum(dim=1, keepdim=True).add_(highest.neg().exp_())
+    logits.div_(total)
+    return (highest + total.log_()).sum()
+
+
+_loss = similarity_operator("proxy_anchor", "float scale, float margin", _terms, queries_ordered=True)

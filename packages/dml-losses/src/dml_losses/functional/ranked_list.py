@@ -1,0 +1,117 @@
+"""Ranked list loss: a query's violating positives and negatives, each set weighted by how much it violates.
+
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries of a block, `P` columns that may hold positives.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.functional.pairs import Block, pair_operator
+
+
+def ranked_list(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    gallery: torch.Tensor | None = None,
+    gallery_labels: torch.Tensor | None = None,
+    *,
+    margin: float = 0.4,
+    alpha: float = 1.2,
+    negative_temperature: float = 10.0,
+    positive_temperature: float = 0.0,
+    balance: float = 0.5,
+) -> torch.Tensor:
+    """Negatives beyond a boundary α, positives inside a hypersphere of diameter α − m.
+
+    L = 1/B · Σ_q (1 − λ)·L_P(q) + λ·L_N(q)
+    L_P(q) = Σ_{i ∈ P*} w_i·(d_qi − (α − m)) / Σ w_i,  w_i = exp(T_p·(d_qi − (α − m)))
+    L_N(q) = Σ_{j ∈ N*} w_j·(α − d_qj) / Σ w_j,  w_j = exp(T_n·(α − d_qj))
+
+    where P* are the positives with d_qi > α − m, N* the negatives with d_qj < α, and d is the Euclidean distance of
+    the L2-normalised embeddings. The weights are constants to the gradient,
+    and so are all features but the query's: each row moves as a query only.
+
+    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4. No departure. The
+    authors' code lets both ends of a pair move; the paper moves the query alone, and so does this.
+
+    Args:
+        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
+        labels: (B,), integer.
+        gallery: (G, D), ranked instead of the batch; no gradient reaches it.
+        gallery_labels: (G,), integer.
+        margin: m, between the positives' boundary and the negatives'. 0.4 (0.2 on CUB-200-2011) in the paper.
+        alpha: α, the least distance of negatives, of the unit sphere's diameter 2. 1.2 in the paper.
+        negative_temperature: T_n; 10 in the paper. 0 weights all violating negatives equally.
+        positive_temperature: T_p; 0 in the paper. Below 0, nearer positives weigh more.
+        balance: λ in [0, 1]; 0.5 in the paper.
+
+    Returns:
+        The loss, a scalar in float32 (float64 for float64 embeddings). A query without violating positives
+        (negatives) has L_P (L_N) zero; with none at all the loss is a zero that back-propagates. The direction
+        from a query to a row at distance 0 doesn't exist, and contributes no gradient.
+
+    Raises:
+        TypeError: for embeddings that aren't floating, or labels that aren't integers.
+        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
+    """
+    return _loss(
+        embeddings,
+        labels,
+        gallery,
+        gallery_labels,
+        alpha - margin,
+        alpha,
+        positive_temperature,
+        negative_temperature,
+        balance,
+        moves_query=True,
+        moves_gallery=False,
+    )
+
+
+def _terms(
+    block: Block,
+    positive_boundary: float,
+    negative_boundary: float,
+    positive_temperature: float,
+    negative_temperature: float,
+    balance: float,
+) -> torch.Tensor:
+    distance_RG = torch.rsub(block.similarity, 2, alpha=2).clamp_min_(0).sqrt_()  # ‖a − b‖² = 2 − 2·aᵀb
+    distance_RP = distance_RG[:, block.columns].clone()
+    # A pair at its boundary violates nothing, so that is where to put what isn't of the set.
+    distance_RG[:, block.columns].masked_fill_(block.same, negative_boundary)
+    distance_RP.masked_fill_(~block.positive, positive_boundary)
+
+    weight_RG, value_N = _weights(
+        torch.rsub(distance_RG, negative_boundary), negative_temperature, out=block.similarity
+    )
+    weight_RP, value_P = _weights(distance_RP - positive_boundary, positive_temperature)
+    # ∂L/∂d times ∂d/∂(aᵀb) = −1/d. A distance below √eps is rounding of the product: no more is divided by.
+    smallest = torch.finfo(distance_RG.dtype).eps ** 0.5
+    weight_RG.mul_(balance / block.num_queries).div_(distance_RG.clamp_min_(smallest))
+    weight_RP.mul_((balance - 1) / block.num_queries).div_(distance_RP.clamp_min_(smallest))
+    weight_RG[:, block.columns] += weight_RP  # where the labels are the same the first is zero
+    return ((1 - balance) * value_P + balance * value_N) / block.num_queries
+
+
+def _weights(
+    violation: torch.Tensor, temperature: float, out: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eq. 9-12 by rows: the normalised weights, and the sum over rows of the weighted violations."""
+    inside = violation <= 0
+    logits = torch.mul(violation, temperature, out=out).masked_fill_(inside, -torch.inf)
+    highest = logits.amax(dim=1, keepdim=True) if logits.shape[1] else logits.new_zeros(len(logits), 1)
+    logits.sub_(highest.where(highest > -torch.inf, 0)).exp_()
+    total = logits.sum(dim=1, keepdim=True)
+    weights = logits.div_(total.where(total > 0, 1))
+    return weights, torch.dot(weights.flatten(), violation.flatten())
+
+
+_loss = pair_operator(
+    "ranked_list",
+    "float positive_boundary, float negative_boundary, float positive_temperature, float negative_temperature, "
+    "float balance",
+    _terms,
+)

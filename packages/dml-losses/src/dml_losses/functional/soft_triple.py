@@ -1,0 +1,67 @@
+"""SoftTriple: several centres a class, softly assigned.
+
+Shapes: `B` batch, `C` classes, `K` centres of a class, `D` dim.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from dml_losses.arguments import check_batch, check_class_weights
+from dml_losses.functional.sphere import common_precision, cosines, unit_rows
+
+
+def soft_triple(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    class_weights: torch.Tensor,
+    *,
+    centers_per_class: int = 10,
+    scale: float = 20.0,
+    center_temperature: float = 0.1,
+    margin: float = 0.01,
+    merge_weight: float = 0.2,
+) -> torch.Tensor:
+    """A softmax over classes of the similarity to their centres, centres of one class drawn together.
+
+    L = −mean_b log( e^{λ(S_y − δ)} / (e^{λ(S_y − δ)} + Σ_{c≠y} e^{λS_c}) ) + τ/(C·K(K−1)) · Σ_c R_c
+    S_c = Σ_k softmax_k(x̂ᵀŵ_ck / γ)·x̂ᵀŵ_ck,  R_c = Σ_{k<l} √(2 − 2·ŵ_ckᵀŵ_cl)
+
+    Source: Qian et al. 2019, SoftTriple Loss, Eq. 6-9. No departure but for 1e-5 under the root, as in the
+    authors' code, which keeps its gradient finite where two centres meet.
+
+    Args:
+        embeddings: (B, D), any floating dtype, not necessarily normalised.
+        labels: (B,), integer in [0, C).
+        class_weights: (C·K, D), the centres of a class one after another.
+        centers_per_class: K ≥ 1; 10 in the paper.
+        scale: λ > 0; 20 in the paper.
+        center_temperature: γ > 0; 0.1 in the paper.
+        margin: δ ≥ 0; 0.01 in the paper.
+        merge_weight: τ ≥ 0; 0.2 in the paper.
+
+    Returns:
+        The loss, a scalar in float32 (float64 if either side is).
+
+    Raises:
+        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
+        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+    """
+    check_batch(embeddings, labels)
+    check_class_weights(embeddings, labels, class_weights, rows_per_class=centers_per_class)
+    features_BD, weights = common_precision(embeddings, class_weights)
+    similarity_BCK = cosines(features_BD, weights).reshape(len(features_BD), -1, centers_per_class)
+    share_BCK = (similarity_BCK / center_temperature).softmax(dim=2)
+    similarity_BC = (share_BCK * similarity_BCK).sum(dim=2)
+    label_B1 = labels.long()[:, None]
+    true_B1 = similarity_BC.gather(1, label_B1) - margin
+    loss = cross_entropy(scale * similarity_BC.scatter(1, label_B1, true_B1), label_B1.squeeze(1))
+    if centers_per_class == 1 or merge_weight == 0:
+        return loss
+    centers_CKD = unit_rows(weights).reshape(-1, centers_per_class, weights.shape[1])
+    with torch.autocast(weights.device.type, enabled=False):
+        between_CKK = centers_CKD @ centers_CKD.mT
+    distance_CKK = (2 - 2 * between_CKK + 1e-5).clamp_min(1e-5).sqrt()
+    num_pairs = len(centers_CKD) * centers_per_class * (centers_per_class - 1)
+    return loss + merge_weight * distance_CKK.triu(diagonal=1).sum() / num_pairs

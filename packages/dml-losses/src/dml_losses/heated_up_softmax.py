@@ -1,0 +1,95 @@
+"""Heated-up softmax as a module."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from dml_losses.arguments import positive
+from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.heated_up_softmax import batch_normalised, heated_up_softmax
+from dml_losses.functional.sphere import full_precision, unit_rows
+
+_MOMENTUM, _EPS = 0.1, 1e-5  # of torch's own batch normalisation
+
+
+class HeatedUpSoftmax(torch.nn.Module):
+    """Softmax of normalised inner products times α, which falls (the temperature rises) during training.
+
+    L = −mean_b log( e^{α·f̃ᵀŵ_y} / Σ_c e^{α·f̃ᵀŵ_c} ),  f̃ the L2-normalised embedding, or BN(f)/√D
+
+    Heating up is a schedule of ``alpha``: 16, then 4 together with a tenth of the learning rate.
+
+    Source: Heated-Up Softmax Embedding, Eq. 1-3 with sections 3.2, 3.3 and 4.1.
+
+    Args:
+        num_classes: C ≥ 1.
+        embedding_dim: D ≥ 1.
+        alpha: α > 0, the inverse temperature. A plain attribute, so that a schedule can move it.
+        feature_norm: ``"l2"`` (the paper's LN, HLN) or ``"batch"`` (BN, HBN): batch normalisation without a
+            learned scale, over √D.
+
+    Attributes:
+        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        running_mean, running_var: (D,), of the embeddings seen in training mode; only with ``"batch"``.
+
+    Raises:
+        TypeError: unless the sizes are whole numbers.
+        ValueError: for another `feature_norm`, or an alpha that isn't finite and positive.
+    """
+
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        alpha: float = 16.0,
+        feature_norm: Literal["l2", "batch"] = "l2",
+    ) -> None:
+        super().__init__()
+        if feature_norm not in ("l2", "batch"):
+            raise ValueError(f"feature_norm is {feature_norm!r}; expected 'l2' or 'batch'")
+        self.class_weights = initial_class_weights(num_classes, embedding_dim)
+        self.alpha = positive("alpha", alpha)
+        self.feature_norm: Literal["l2", "batch"] = feature_norm
+        if feature_norm == "batch":
+            self.register_buffer("running_mean", torch.zeros(embedding_dim))
+            self.register_buffer("running_var", torch.ones(embedding_dim))
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C), normalised by this batch."""
+        weights = self.class_weights if class_weights is None else class_weights
+        value = heated_up_softmax(
+            embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm
+        )
+        if self.training and self.feature_norm == "batch":
+            with torch.no_grad():
+                _, mean_D, variance_D = batch_normalised(embeddings)
+                self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), _MOMENTUM)
+                unbiased = len(embeddings) / max(len(embeddings) - 1, 1)
+                self.running_var.lerp_(variance_D.to(self.running_var.dtype) * unbiased, _MOMENTUM)
+        return value
+
+    def evaluation_embeddings(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """The embeddings as the paper evaluates them (section 4.2): normalised as in training, then to length 1.
+
+        Args:
+            embeddings: (N, D), any floating dtype.
+
+        Returns:
+            (N, D) in float32 at least; with ``"batch"`` by the running mean and variance.
+        """
+        x_ND = full_precision(embeddings)
+        if self.feature_norm == "batch":
+            x_ND = (x_ND - self.running_mean) * (self.running_var + _EPS).rsqrt()
+        return unit_rows(x_ND)
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        num_classes, embedding_dim = self.class_weights.shape
+        return f"{num_classes}, {embedding_dim}, alpha={self.alpha}, feature_norm={self.feature_norm!r}"

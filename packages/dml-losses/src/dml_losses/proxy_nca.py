@@ -1,0 +1,60 @@
+"""Proxy-NCA as a module."""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.arguments import positive
+from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.proxy_nca import proxy_nca
+
+
+class ProxyNCA(torch.nn.Module):
+    """Each embedding nearer its own class's proxy than the others'.
+
+    L = −mean_b log( e^{−s·d(x̂,p̂_y)} / Σ_{c≠y} e^{−s·d(x̂,p̂_c)} ),  d the squared Euclidean distance
+
+    Source: Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, Eq. 5.
+
+    Args:
+        num_classes: C ≥ 1.
+        embedding_dim: D ≥ 1.
+        scale: s > 0; 1 in the paper, 12 in MemVir's code.
+        positive_in_denominator: add the true class to the sum, as MemVir's code does.
+
+    Attributes:
+        class_weights: (C, D), drawn from a normal distribution. Give it to the optimizer.
+
+    Raises:
+        TypeError: unless the sizes are whole numbers.
+        ValueError: for a parameter outside its range.
+    """
+
+    def __init__(
+        self, num_classes: int, embedding_dim: int, scale: float = 1.0, positive_in_denominator: bool = False
+    ) -> None:
+        super().__init__()
+        self.class_weights = initial_class_weights(num_classes, embedding_dim, normal=True)
+        self.scale = positive("scale", scale)
+        self.positive_in_denominator = positive_in_denominator
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        weights = self.class_weights if class_weights is None else class_weights
+        return proxy_nca(
+            embeddings,
+            labels,
+            weights,
+            scale=self.scale,
+            positive_in_denominator=self.positive_in_denominator,
+        )
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        num_classes, embedding_dim = self.class_weights.shape
+        return (
+            f"{num_classes}, {embedding_dim}, scale={self.scale}, "
+            f"positive_in_denominator={self.positive_in_denominator}"
+        )

@@ -1,0 +1,88 @@
+"""Ranked list loss as a module."""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.arguments import finite, fraction, non_negative, positive
+from dml_losses.functional.ranked_list import ranked_list
+
+
+class RankedListLoss(torch.nn.Module):
+    """Negatives beyond a boundary, positives inside a hypersphere, violations weighted by their size.
+
+    L = mean over queries of (1 − λ)·L_P + λ·L_N; see `dml_losses.functional.ranked_list` for both.
+
+    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14.
+
+    Args:
+        margin: m ≥ 0, at most α.
+        alpha: α > 0, the least distance of negatives.
+        negative_temperature: T_n. Eq. 15's dynamic weighting is a linear schedule of this attribute.
+        positive_temperature: T_p.
+        balance: λ in [0, 1].
+
+    Raises:
+        TypeError: for a parameter that is no number.
+        ValueError: for one outside its range, or a margin above α.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.4,
+        alpha: float = 1.2,
+        negative_temperature: float = 10.0,
+        positive_temperature: float = 0.0,
+        balance: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.margin = non_negative("margin", margin)
+        self.alpha = positive("alpha", alpha)
+        self.negative_temperature = finite("negative_temperature", negative_temperature)
+        self.positive_temperature = finite("positive_temperature", positive_temperature)
+        self.balance = fraction("balance", balance)
+        if self.margin > self.alpha:
+            raise ValueError(
+                f"margin is {margin}; expected at most alpha, {alpha}: alpha - margin is the diameter of a class"
+            )
+
+    @classmethod
+    def simpler(cls, margin: float = 0.4, negative_temperature: float = 10.0) -> RankedListLoss:
+        """RLL-Simpler (section 3.4): boundaries 1 ± m/2 around the distance 1, and T_p = 0.
+
+        Raises:
+            ValueError: for a margin outside [0, 2].
+        """
+        return cls(margin, 1 + non_negative("margin", margin) / 2, negative_temperature)
+
+    @property
+    def hypersphere_diameter(self) -> float:
+        """α − m, within which the positives of a class are left alone (section 3.3)."""
+        return self.alpha - self.margin
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None = None,
+        gallery_labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        return ranked_list(
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            margin=self.margin,
+            alpha=self.alpha,
+            negative_temperature=self.negative_temperature,
+            positive_temperature=self.positive_temperature,
+            balance=self.balance,
+        )
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        return (
+            f"margin={self.margin}, alpha={self.alpha}, negative_temperature={self.negative_temperature}, "
+            f"positive_temperature={self.positive_temperature}, balance={self.balance}"
+        )

@@ -1,0 +1,172 @@
+"""Every class loss against its equation, written out in loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import reference_losses as reference
+import torch
+from torch.autograd import grad
+
+from dml_losses import CurricularFace, HeatedUpSoftmax, SoftTriple
+from dml_losses import functional as F
+
+Loss = Callable[..., torch.Tensor]
+CASES: dict[str, tuple[Loss, Loss]] = {
+    "cos-face": (
+        lambda x, y, w: F.cos_face(x, y, w, scale=8.0, margin=0.35),
+        lambda x, y, w: reference.margin_softmax_value(x, y, w, 8.0, 0.0, 0.35),
+    ),
+    "arc-face": (
+        lambda x, y, w: F.arc_face(x, y, w, scale=8.0, margin=0.5),
+        lambda x, y, w: reference.margin_softmax_value(x, y, w, 8.0, 0.5, 0.0),
+    ),
+    "arc-face-wide": (  # most angles pass π − m
+        lambda x, y, w: F.arc_face(x, y, w, scale=8.0, margin=1.5),
+        lambda x, y, w: reference.margin_softmax_value(x, y, w, 8.0, 1.5, 0.0),
+    ),
+    "proxy-nca": (
+        lambda x, y, w: F.proxy_nca(x, y, w, scale=3.0),
+        lambda x, y, w: reference.proxy_nca_value(x, y, w, 3.0, False),
+    ),
+    "proxy-nca-positive": (
+        lambda x, y, w: F.proxy_nca(x, y, w, scale=3.0, positive_in_denominator=True),
+        lambda x, y, w: reference.proxy_nca_value(x, y, w, 3.0, True),
+    ),
+    "proxy-anchor": (
+        lambda x, y, w: F.proxy_anchor(x, y, w, scale=32.0, margin=0.1),
+        lambda x, y, w: reference.proxy_anchor_value(x, y, w, 32.0, 0.1),
+    ),
+    "softmax": (F.softmax, lambda x, y, w: reference.softmax_value(x, y, w, False)),
+    "virtual-softmax": (F.virtual_softmax, lambda x, y, w: reference.softmax_value(x, y, w, True)),
+    "curricular-face": (
+        lambda x, y, w: F.curricular_face(x, y, w, torch.tensor(0.3), scale=8.0, margin=0.5),
+        lambda x, y, w: reference.curricular_face_value(x, y, w, 0.3, 8.0, 0.5),
+    ),
+    "heated-up-l2": (
+        lambda x, y, w: F.heated_up_softmax(x, y, w, alpha=16.0),
+        lambda x, y, w: reference.norm_softmax_value(x, y, w, 1 / 16),
+    ),
+    "heated-up-batch": (
+        lambda x, y, w: F.heated_up_softmax(x, y, w, alpha=16.0, feature_norm="batch"),
+        lambda x, y, w: reference.heated_up_batch_value(x, y, w, 16.0),
+    ),
+}
+
+
+def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
+    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("num_classes", [2, 3, 7])
+def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: int) -> None:
+    fast, slow = CASES[name]
+    x, w = rows(9, 0).requires_grad_(), rows(num_classes, 1).requires_grad_()
+    y = torch.tensor([0, 3, 1, 6, 3, 2, 0, 5, 4]) % num_classes
+    value, expected = fast(x, y, w), slow(x, y, w)
+    # float64 on both sides; 0.3 as a float32 scalar is what CurricularFace's t costs
+    tolerance = 1e-7 if name == "curricular-face" else 1e-11
+    torch.testing.assert_close(value, expected, rtol=tolerance, atol=1e-14)
+    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
+        torch.testing.assert_close(gradient, want, rtol=1e3 * tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("centers", [1, 3])
+def test_soft_triple_is_its_equation(centers: int) -> None:
+    x, w = rows(7, 2).requires_grad_(), rows(4 * centers, 3).requires_grad_()
+    y = torch.tensor([0, 3, 1, 2, 3, 3, 0])
+    value = F.soft_triple(x, y, w, centers_per_class=centers)
+    expected = reference.soft_triple_value(x, y, w, centers, 20.0, 0.1, 0.01, 0.2)
+    torch.testing.assert_close(value, expected, rtol=1e-11, atol=0)
+    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
+        torch.testing.assert_close(gradient, want, rtol=1e-8, atol=1e-11)
+
+
+def test_soft_triple_labels_count_classes_and_not_centers() -> None:
+    loss = SoftTriple(num_classes=3, embedding_dim=5, centers_per_class=4)
+    assert loss.class_weights.shape == (12, 5)
+    with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
+        loss(rows(2, 4), torch.tensor([0, 3]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_class_gives_a_finite_value_and_gradient(name: str) -> None:
+    x, w = rows(4, 5).requires_grad_(), rows(1, 6).requires_grad_()
+    value = CASES[name][0](x, torch.zeros(4, dtype=torch.int64), w)
+    assert torch.isfinite(value)
+    for gradient in grad(value, (x, w)):
+        assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float32_is_within_1e_5_of_float64(name: str) -> None:
+    x, w, y = rows(32, 7, 16), rows(10, 8, 16), torch.arange(32) % 10
+    narrow = CASES[name][0](x.float(), y, w.float())
+    torch.testing.assert_close(narrow.double(), CASES[name][0](x, y, w), rtol=1e-5, atol=0)
+
+
+def test_embeddings_on_their_own_class_weight_have_a_finite_angular_margin() -> None:
+    w = rows(3, 9).float()
+    x, y = w.clone().requires_grad_(), torch.arange(3)
+    for loss in (
+        F.arc_face(x, y, w),
+        F.curricular_face(x, y, w, torch.tensor(0.0)),
+        F.arc_face(x, (y + 1) % 3, -w),
+    ):
+        assert torch.isfinite(loss)
+        assert torch.isfinite(grad(loss, x)[0]).all()
+
+
+def test_curricular_faces_t_is_a_moving_average_in_training_only() -> None:
+    loss = CurricularFace(4, 5, momentum=0.25)
+    x, y = rows(6, 10).float(), torch.arange(6) % 4
+    cosine = torch.nn.functional.cosine_similarity(x, loss.class_weights[y].detach()).mean()
+    loss(x, y)
+    torch.testing.assert_close(loss.progress, 0.25 * cosine)
+    loss(x, y)
+    torch.testing.assert_close(loss.progress, (0.25 + 0.75 * 0.25) * cosine)
+    before = loss.progress.clone()
+    loss.eval()(x, y)
+    assert torch.equal(loss.progress, before)
+
+
+def test_heated_up_keeps_the_statistics_that_torch_would() -> None:
+    loss, norm = HeatedUpSoftmax(4, 5, feature_norm="batch"), torch.nn.BatchNorm1d(5, affine=False)
+    for seed in range(3):
+        x = rows(6, seed).float()
+        loss(x, torch.arange(6) % 4)
+        norm(x)
+    torch.testing.assert_close(loss.running_mean, norm.running_mean)
+    torch.testing.assert_close(loss.running_var, norm.running_var)
+    x = rows(3, 4).float()
+    evaluated = loss.evaluation_embeddings(x)
+    torch.testing.assert_close(evaluated, torch.nn.functional.normalize(norm.eval()(x)))
+
+
+def test_heated_up_in_two_phases_is_the_norm_softmax_of_each_temperature() -> None:
+    loss = HeatedUpSoftmax(4, 5)
+    x, y = rows(6, 11), torch.arange(6) % 4
+    for alpha in (16.0, 4.0):
+        loss.alpha = alpha
+        torch.testing.assert_close(
+            loss(x, y), F.norm_softmax(x, y, loss.class_weights, temperature=1 / alpha)
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: HeatedUpSoftmax(4, 5, feature_norm="layer"),
+            "feature_norm is 'layer'; expected 'l2' or 'batch'",
+        ),  # type: ignore[arg-type]
+        (lambda: CurricularFace(4, 5, margin=1.6), r"margin is 1\.6; expected an angle in \[0, π/2\)"),
+        (lambda: CurricularFace(4, 5, momentum=2.0), r"momentum is 2\.0; expected a number in \[0, 1\]"),
+        (lambda: SoftTriple(4, 5, centers_per_class=0), "centers_per_class is 0; expected at least 1"),
+    ],
+)
+def test_a_parameter_outside_its_range_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

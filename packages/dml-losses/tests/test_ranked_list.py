@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+import reference_losses as reference
+import torch
+from torch.autograd import grad
+
+from dml_core import Linear
+from dml_losses import RankedListLoss
+from dml_losses.functional import ranked_list
+
+PAPER = {
+    "margin": 0.4,
+    "alpha": 1.2,
+    "negative_temperature": 10.0,
+    "positive_temperature": 0.0,
+    "balance": 0.5,
+}
+OTHERS = [
+    PAPER,
+    PAPER | {"margin": 0.2, "alpha": 1.1, "negative_temperature": 0.0},
+    PAPER | {"positive_temperature": 5.0, "balance": 0.3},
+    PAPER | {"positive_temperature": -5.0, "alpha": 1.9, "margin": 1.9},
+]
+
+
+def rows(count: int, seed: int, dim: int = 3) -> torch.Tensor:
+    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("parameters", OTHERS)
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 2], [3, 0, 3, 3, 7, 0, 5], [0, 0, 0], [0, 1, 2], [4]])
+def test_value_and_gradient_are_those_of_equations_8_to_14(
+    parameters: dict[str, float], labels: list[int]
+) -> None:
+    x, y = rows(len(labels), 0).requires_grad_(), torch.tensor(labels)
+    value = ranked_list(x, y, **parameters)
+    expected = reference.ranked_list_value(x, y, **parameters)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(grad(value, x)[0], grad(expected, x)[0], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("parameters", OTHERS)
+def test_a_gallery_is_ranked_whole_and_stays_where_it_is(parameters: dict[str, float]) -> None:
+    x, y = rows(5, 1).requires_grad_(), torch.tensor([2, 0, 1, 0, 9])
+    g, z = rows(7, 2).requires_grad_(), torch.tensor([0, 1, 1, 3, 0, 1, 4])
+    value = ranked_list(x, y, g, z, **parameters)
+    expected = reference.ranked_list_value(x, y, g, z, **parameters)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    gradients = grad(value, (x, g), materialize_grads=True)
+    torch.testing.assert_close(gradients[0], grad(expected, x)[0], rtol=1e-9, atol=1e-12)
+    assert torch.equal(gradients[1], torch.zeros_like(g))
+
+
+def test_pairs_on_the_right_side_of_their_boundaries_cost_nothing() -> None:
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]], requires_grad=True)
+    value = ranked_list(x, torch.tensor([0, 0, 1, 1]))
+    assert value == 0
+    assert torch.equal(grad(value, x)[0], torch.zeros_like(x))
+
+
+def test_duplicated_rows_of_two_classes_have_a_finite_gradient() -> None:
+    x = torch.ones(4, 8, requires_grad=True)
+    gradient = grad(ranked_list(x, torch.tensor([0, 0, 1, 1])), x)[0]
+    assert torch.isfinite(gradient).all()
+    assert gradient.abs().max() < 1e-3  # there is no direction to part in
+
+
+def test_simpler_puts_the_boundaries_around_distance_one() -> None:
+    loss = RankedListLoss.simpler(margin=0.6, negative_temperature=7.0)
+    assert (loss.alpha, loss.margin, loss.negative_temperature) == (1.3, 0.6, 7.0)
+    assert loss.positive_temperature == 0
+    assert loss.hypersphere_diameter == pytest.approx(0.7)
+
+
+def test_the_dynamic_temperature_of_equation_15_is_a_linear_schedule() -> None:
+    first, last, steps = 20.0, 5.0, 10
+    schedule, loss = Linear(first, last, steps), RankedListLoss()
+    x, y = rows(6, 3), torch.arange(6) // 2
+    for step in range(steps):
+        loss.negative_temperature = schedule(step)
+        equation_15 = first - step * (first - last) / steps
+        expected = ranked_list(x, y, negative_temperature=equation_15)
+        torch.testing.assert_close(loss(x, y), expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"margin": -0.1}, r"margin is -0\.1; expected a finite number of at least 0"),
+        ({"margin": 1.3}, r"margin is 1\.3; expected at most alpha, 1\.2"),
+        ({"alpha": 0.0}, r"alpha is 0\.0; expected a finite number above 0"),
+        ({"balance": 1.1}, r"balance is 1\.1; expected a number in \[0, 1\]"),
+        ({"negative_temperature": float("inf")}, "negative_temperature is inf; expected a finite number"),
+    ],
+)
+def test_a_parameter_outside_its_range_is_refused(parameters: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RankedListLoss(**parameters)
