@@ -57,11 +57,14 @@ class TinyDataset:
 class TinyBackbone(nn.Module):
     """A convolution, batch norm and dropout: whatever state or chance a network may have."""
 
-    def __init__(self, in_channels: int, width: int = 8, dropout: float = 0.1) -> None:
+    def __init__(self, in_channels: int, width: int = 8, dropout: float = 0.1, norm: bool = True) -> None:
         super().__init__()
         self.num_features = width
         self.layers = nn.Sequential(
-            nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Dropout(dropout)
+            nn.Conv2d(in_channels, width, 3, padding=1),
+            nn.BatchNorm2d(width) if norm else nn.Identity(),
+            nn.ReLU(),
+            nn.Dropout(dropout),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,8 @@ import click
 from rich.console import Console
 
 from dml_core import KINDS, DmlError, plugins, registry
-from dml_train import __version__, recipe
+from dml_train import __version__, launch, recipe
+from dml_train.distributed import first_process
 from dml_train.embedding import Embedded, evaluate, pack_codes
 from dml_train.interruption import Interrupted
 from dml_train.run_folder import RunFolder, read_array, write_array, write_json
@@ -32,8 +33,8 @@ class Refusal(click.ClickException):
     exit_code = 2
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the message on the error stream."""
-        click.echo(f"error: {self.message}", file=file, err=file is None)
+        """Give the message to whoever started this process."""
+        launch.report(self.message)
 
 
 class Dml(click.Group):
@@ -91,14 +92,27 @@ def main() -> None:
 @click.option("--out", type=_FOLDER, required=True, help="The run's folder; must not exist yet.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, if there is one.")
 @click.option("--force", is_flag=True, help="Resume although the recipe differs from the run's.")
-def train(source: str, assignments: tuple[str, ...], out: Path, resume: bool, force: bool) -> None:
-    """Train by RECIPE: a TOML file, or the name of a recipe that comes with dml."""
+@click.option(
+    "--nproc", type=click.IntRange(min=1), default=1, help="Ranks on this machine that train together."
+)
+def train(
+    source: str, assignments: tuple[str, ...], out: Path, resume: bool, force: bool, nproc: int
+) -> None:
+    """Train by RECIPE: a TOML file, or the name of a recipe that comes with dml.
+
+    Started by torchrun (torchrun ... -m dml_train train RECIPE --out DIR), the ranks train together, too.
+    """
     from dml_train.report import write_report
 
-    folder = run_training(
-        recipe.load(source, assignments, registry()), out, resume=resume, force=force, registry=registry()
-    )
-    click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")
+    checked = recipe.load(source, assignments, registry())
+    if nproc > 1:
+        flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
+        settings = [part for assignment in assignments for part in ("--set", assignment)]
+        launch.launch(nproc, ["train", source, *settings, "--out", str(out), *flags], out)
+        return
+    folder = run_training(checked, out, resume=resume, force=force, registry=registry())
+    if first_process():
+        click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")
 
 
 @main.command("eval")

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from dml_core import DmlError, Evaluation, Evaluator, Split
 from dml_train.loading import Chunks, load_ahead
+from dml_train.model import EmbeddingModel
 from dml_train.run_folder import RunFolder, write_array
 
 _CHUNK = 256  # images a forward pass
@@ -24,7 +24,7 @@ _CHUNK = 256  # images a forward pass
 
 @torch.no_grad()
 def embed(
-    model: nn.Module,
+    model: EmbeddingModel,
     split: Split,
     *,
     device: torch.device,
@@ -53,7 +53,7 @@ def embed(
     was_training = model.training
     model.eval()
     chunks = Chunks(split, items, _CHUNK)
-    parts: list[npt.NDArray[np.float32]] = []
+    parts = [np.empty((0, model.head.embedding_dim), dtype=np.float32)]
     done = 0
     cuda = device.type == "cuda"
     try:

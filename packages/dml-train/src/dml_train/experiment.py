@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from dml_core import (
     nearest,
     schedule_from_table,
 )
+from dml_train.distributed import ALONE, Ranks
 from dml_train.embedding import Embedded, embed, shared_labels
 from dml_train.model import EmbeddingHead, EmbeddingModel
 from dml_train.optimizers import PartedOptimizer
@@ -57,35 +59,40 @@ class Experiment:
         """What the network computes in."""
         return PRECISIONS[self.recipe.training.precision]
 
-    def embed_test(self, console: Console) -> Embedded:
-        """The test split, and its gallery if it has one, as the weights are now."""
+    def embed_test(self, console: Console, ranks: Ranks = ALONE) -> Embedded:
+        """The test split, and its gallery if it has one, as the weights are now; whole on the first rank only."""
         test, gallery = self.dataset.test, self.dataset.gallery
-        queries = self.embed(test, console)
+        queries = self.embed(test, console, ranks)
         if gallery is None:
             return Embedded(queries, test.labels)
-        return Embedded(queries, test.labels, self.embed(gallery, console), shared_labels(gallery, test))
+        return Embedded(
+            queries, test.labels, self.embed(gallery, console, ranks), shared_labels(gallery, test)
+        )
 
-    def embed(self, split: Split, console: Console) -> npt.NDArray[np.float32]:
-        """The embeddings of a split as the weights are now, (N, D) float32."""
-        with stage(console, "embed", len(split)) as show:
-            return embed(
+    def embed(self, split: Split, console: Console, ranks: Ranks = ALONE) -> npt.NDArray[np.float32]:
+        """The embeddings of a split as the weights are now, (N, D) float32; on all ranks but the first, (0, D)."""
+        share = np.array_split(np.arange(len(split)), ranks.world_size)[ranks.rank]
+        with stage(console, "embed", len(share)) as show:
+            part = embed(
                 self.model,
                 split,
                 device=self.device,
                 precision=self.precision,
                 workers=self.recipe.training.workers,
+                items=share,
                 progress=lambda done, _: show(done, ""),
             )
+        return np.concatenate([part[:0], *ranks.collect(part)])
 
 
-def build(recipe: Recipe, registry: Registry) -> Experiment:
-    """Make everything that a recipe names. The weights are a function of the recipe's seed.
+def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experiment:
+    """Make everything that a recipe names, alike on every rank. The weights are a function of the recipe's seed.
 
     Raises:
         DmlError: if a component refuses its options, a schedule leads nowhere, or the device isn't there.
     """
     training = recipe.training
-    device = find_device(training.device)
+    device = find_device(training.device, ranks.local_rank)
     dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
     sampler: BatchSampler = registry.build(
         "samplers", recipe.sampler, {"labels": dataset.train.labels, "seed": training.seed}
@@ -94,10 +101,22 @@ def build(recipe: Recipe, registry: Registry) -> Experiment:
         raise DmlError(
             f"the sampler {recipe.sampler['name']!r} gives no batch of these {len(dataset.train)} images"
         )
+    if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
+        raise DmlError(
+            f"a batch has {size} images, which {ranks.world_size} ranks can't share equally; "
+            f"choose a batch size that is a multiple of {ranks.world_size}, or another number of ranks"
+        )
     steps_per_epoch = len(sampler)
     num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
 
     model = build_model(recipe, dataset, registry, device)
+    if training.sync_batch_norm and ranks.world_size > 1:
+        if device.type != "cuda":
+            raise DmlError(
+                f"training.sync_batch_norm needs a GPU for each rank; the device is {device}. "
+                "Use training.freeze_batch_norm, or a backbone without batch norm"
+            )
+        model.backbone = nn.SyncBatchNorm.convert_sync_batchnorm(model.backbone)  # type: ignore[no-untyped-call]
     seed_torch(device, training.seed, INITIALISATION, 1)
     loss = registry.build(
         "losses",
@@ -162,26 +181,28 @@ def build_schedules(
     return Schedules(bound, roots)
 
 
-def find_device(name: str) -> torch.device:
-    """The device of this name; ``"auto"`` is a GPU if there is one.
+def find_device(name: str, local_rank: int = 0) -> torch.device:
+    """The device of this name; ``"auto"`` is a GPU if there is one. Each rank of a machine has its own GPU.
 
     Raises:
         DmlError: if there is no such device.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
         known = ("auto", "cpu", "cuda", "cuda:0", "mps")
         raise DmlError(
             f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"
         )
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[
-        device.type
-    ]
+    device = torch.device(name)
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    count = counts[device.type]
+    if name == "cuda" and count:
+        if local_rank >= count:
+            raise DmlError(
+                f"rank {local_rank} of this machine has no GPU: there are {count}; start at most as many ranks"
+            )
+        return torch.device("cuda", local_rank)
     if (device.index or 0) >= count:
         there = f"this machine has {count}" if count else "this machine has none"
         raise DmlError(f"training.device is {name!r}; {there}. Use training.device = 'auto' or 'cpu'")

@@ -32,10 +32,14 @@ class Interruption:
     """While it lasts, SIGTERM and SIGINT are noted and not obeyed; a second SIGINT is obeyed at once.
 
     In a thread other than the main one, which signals don't reach, it does nothing.
+
+    Args:
+        final: whether a second SIGINT is obeyed. Ranks get Ctrl-C twice, from the terminal and from torchrun.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, final: bool = True) -> None:
         self.asked = 0  # the signal's number
+        self._final = final
 
     def __enter__(self) -> Interruption:
         self._before: dict[int, Any] = {}
@@ -50,6 +54,6 @@ class Interruption:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+        if self.asked and self._final and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = number

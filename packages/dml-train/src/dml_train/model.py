@@ -71,6 +71,7 @@ class EmbeddingHead(nn.Module):
         self, num_features: int, embedding_dim: int, pooling: Pooling = "average", layer_norm: bool = True
     ) -> None:
         super().__init__()
+        self.embedding_dim = embedding_dim
         self.pool = _POOLINGS[pooling]()
         self.norm = nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
         self.linear = nn.Linear(num_features, embedding_dim)
@@ -92,7 +93,9 @@ class EmbeddingModel(nn.Module):
             and learn their scale and shift; 0 is the frozen batch norm of the papers.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+    head: EmbeddingHead
+
+    def __init__(self, backbone: nn.Module, head: EmbeddingHead) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head

@@ -51,6 +51,10 @@ class Training(Table):
     channels_last: bool = False
     deterministic: bool = False
     freeze_batch_norm: bool = False
+    sync_batch_norm: bool = False
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    compile: bool = False
+    timeout: Positive = 600.0  # seconds for which one rank waits for another
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

@@ -4,7 +4,7 @@ Everything that a step draws at random is a function of the run's seed and the s
 are batches and schedules. So weights, optimizer, loss and scaler are all that a checkpoint has to hold for a
 resumed run to end with the bits of one that was never stopped.
 
-Shapes: `B` rows of the global batch, `D` embedding dimension.
+Shapes: `B` rows of the global batch, `R` rows of this rank's part of it, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from torch import Tensor
 from dml_core import DmlError, Registry, RunLogger
 from dml_core.components import Run
 from dml_train import checkpoint
+from dml_train.checkpoint import Checkpoint
+from dml_train.distributed import ALONE, Agreement, Ranks
 from dml_train.embedding import Embedded, evaluate, figures
 from dml_train.experiment import Experiment
 from dml_train.interruption import Interrupted, Interruption
 from dml_train.loading import Batch, StepBatches, load_ahead
 from dml_train.loggers import CLOCK
+from dml_train.network import Network
 from dml_train.progress import Show, stage
 from dml_train.run_folder import RunFolder, write_json
-from dml_train.seeds import FORWARD, LOSS, seed_torch
+from dml_train.seeds import LOSS, seed_torch
 
 
 class Trainer:
@@ -38,29 +41,37 @@ class Trainer:
         folder: where everything goes; the run goes on from its newest whole checkpoint.
         registry: where loggers and observers are found.
         console: where progress is shown.
+        ranks: those that train together.
     """
 
     def __init__(
-        self, experiment: Experiment, folder: RunFolder, registry: Registry, console: Console
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        registry: Registry,
+        console: Console,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.experiment, self.folder, self.console = experiment, folder, console
+        self.experiment, self.folder, self.console, self.ranks = experiment, folder, console, ranks
         recipe, device = experiment.recipe, experiment.device
         self.training = recipe.training
         self.log_every = recipe.logging.every
         self.evaluate_every = experiment.steps(recipe.evaluation.every, recipe.evaluation.unit)
         self.save_every = experiment.steps(recipe.checkpoints.every, recipe.checkpoints.unit)
-        self.batches = StepBatches(experiment.dataset.train, experiment.sampler, self.training.seed)
+        self.batches = StepBatches(
+            experiment.dataset.train, experiment.sampler, self.training.seed, ranks.rank, ranks.world_size
+        )
         self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
+        self.network = Network(experiment, ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.training.precision == "float16")
         self.done = self.restore()  # optimizer steps
         self.unread: list[tuple[int, dict[str, Tensor], dict[str, float]]] = []  # values still on the device
         self.clock, self.images_seen = time.perf_counter(), 0
-        self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps)
+        self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
         self.hook = registry.plugins.manager.hook
         context = {"directory": folder.path, "start_step": self.done}
-        self.loggers: list[RunLogger] = [
-            registry.build("loggers", t, context) for t in recipe.logging.loggers
-        ]
+        tables = recipe.logging.loggers if ranks.first else []
+        self.loggers: list[RunLogger] = [registry.build("loggers", table, context) for table in tables]
 
     def train(self) -> None:
         """Run to the end, and tell those who watch how it ended."""
@@ -83,35 +94,37 @@ class Trainer:
         places = range(self.done, self.experiment.num_steps)
         pin = self.experiment.device.type == "cuda"
         self.experiment.model.train()
-        with Interruption() as interruption:
+        agree = Agreement(self.ranks)
+        with Interruption(final=self.ranks.world_size == 1) as interruption:
             for batch in load_ahead(self.batches, places, self.training.workers, pin=pin):
                 self.step(batch)
+                stop_signal = agree(interruption.asked)
                 ends = self.done == self.experiment.num_steps
                 evaluates = due(self.done, self.evaluate_every) and not ends  # the end has its own
-                saves = ends or due(self.done, self.save_every) or bool(interruption.asked)
+                saves = ends or due(self.done, self.save_every) or stop_signal > 0
                 if saves or evaluates or due(self.done, self.log_every):
                     self.log(show)
                 if evaluates:
-                    self.evaluate(self.experiment.embed_test(self.console))
+                    self.evaluate(self.experiment.embed_test(self.console, self.ranks))
                 if saves:
                     self.save()
-                if interruption.asked and not ends:
-                    raise Interrupted(interruption.asked, self.done, self.folder.path)
+                if stop_signal and not ends:
+                    raise Interrupted(stop_signal, self.done, self.folder.path)
 
     def step(self, batch: Batch) -> None:
         """One optimizer step on one global batch."""
         experiment, device, optimizer = self.experiment, self.experiment.device, self.experiment.optimizer
         scheduled = experiment.schedules.apply(batch.step)
         optimizer.write_groups()
-        images = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
+        images_R = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
         labels_B = batch.labels.to(device, non_blocking=True)
 
-        seed_torch(device, self.training.seed, FORWARD, batch.step)
-        with torch.autocast(device.type, experiment.precision, experiment.precision != torch.float32):
-            embeddings_BD = experiment.model(images)
+        embeddings_RD = self.network.embed(images_R, batch.step)
         seed_torch(device, self.training.seed, LOSS, batch.step)
-        loss = experiment.loss(embeddings_BD, labels_B)
+        loss = experiment.loss(self.ranks.gather(embeddings_RD), labels_B)
         self.scaler.scale(loss).backward()
+        self.network.finish_backward()
+        self.ranks.average_gradients(experiment.loss.parameters())
 
         values = {"loss": loss.detach()}
         if self.training.gradient_clip is not None:
@@ -151,8 +164,8 @@ class Trainer:
         self.clock, self.images_seen = now, 0
 
     def evaluate(self, embedded: Embedded) -> dict[str, object]:
-        """Measure the embedding, and pass on the figures."""
-        measured = evaluate(self.experiment.evaluator, embedded).to_dict()
+        """Measure the embedding, which only the first rank has, and pass on the figures."""
+        measured = self.ranks.alone(lambda: evaluate(self.experiment.evaluator, embedded).to_dict())
         result = {**measured, "step": self.done, "evaluator": self.experiment.recipe.evaluation.name}
         self.record(self.done, figures(measured))
         self.hook.dml_evaluation_end(run=self.run, step=self.done, result=result)
@@ -161,25 +174,32 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, and drop those that needn't be kept."""
-        written = checkpoint.write(
-            self.folder.checkpoints,
-            self.done,
-            self.experiment.model.state_dict(),
-            {
-                "loss": self.experiment.loss.state_dict(),
-                "optimizer": self.experiment.optimizer.torch.state_dict(),
+        experiment = self.experiment
+
+        def write() -> None:
+            state = {
+                "loss": experiment.loss.state_dict(),
+                "optimizer": experiment.optimizer.torch.state_dict(),
                 "scaler": self.scaler.state_dict(),
-            },
-        )
-        checkpoint.prune(self.folder.checkpoints, self.experiment.recipe.checkpoints.keep)
-        self.hook.dml_checkpoint_saved(run=self.run, step=self.done, path=written.path)
+            }
+            written = checkpoint.write(
+                self.folder.checkpoints, self.done, experiment.model.state_dict(), state
+            )
+            checkpoint.prune(self.folder.checkpoints, experiment.recipe.checkpoints.keep)
+            self.hook.dml_checkpoint_saved(run=self.run, step=self.done, path=written.path)
+
+        self.ranks.alone(write)
         self.clock, self.images_seen = time.perf_counter(), 0
 
     def restore(self) -> int:
         """Go to where the newest whole checkpoint stands; the number of steps done there, 0 without one."""
-        for path, fault in checkpoint.torn(self.folder.checkpoints).items():
-            self.console.print(f"{path} is damaged ({fault}) and is not used", style="yellow", markup=False)
-        newest = checkpoint.newest(self.folder.checkpoints)
+
+        def find() -> Checkpoint | None:
+            for path, fault in checkpoint.torn(self.folder.checkpoints).items():
+                self.console.print(f"{path} is damaged ({fault}) and is not used", markup=False)
+            return checkpoint.newest(self.folder.checkpoints)
+
+        newest = self.ranks.alone(find)
         if newest is None:
             return 0
         state = newest.state()
@@ -191,9 +211,10 @@ class Trainer:
 
     def finish(self) -> None:
         """Embed the test split, measure it, and leave both in the folder; `evaluation.json` comes last."""
-        embedded = self.experiment.embed_test(self.console)
-        embedded.write(self.folder)
-        write_json(self.folder.evaluation, self.evaluate(embedded))
+        embedded = self.experiment.embed_test(self.console, self.ranks)
+        self.ranks.alone(lambda: embedded.write(self.folder))
+        result = self.evaluate(embedded)
+        self.ranks.alone(lambda: write_json(self.folder.evaluation, result))
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
         """Give values to every logger."""

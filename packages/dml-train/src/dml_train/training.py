@@ -13,6 +13,7 @@ from rich.console import Console
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train import checkpoint
+from dml_train.distributed import join, launched_again
 from dml_train.experiment import Experiment, build
 from dml_train.recipe import Recipe, differences, parse
 from dml_train.run_folder import RunFolder, write_whole
@@ -49,19 +50,16 @@ def train(
         Interrupted: SIGTERM or SIGINT came; a checkpoint was written.
     """
     registry, console = registry or installed(), console or Console(stderr=True)
-    begun = RunFolder(out).recipe.is_file()
-    if begun and resume:
-        _refuse_other_recipe(RunFolder(out), recipe, force)
-        if RunFolder(out).evaluation.is_file():
+    with join(recipe.training.timeout) as ranks, _determinism(recipe.training.deterministic):
+        if not ranks.first:
+            console = Console(quiet=True)
+        resume = resume or launched_again()
+        if ranks.alone(lambda: _is_complete(out, recipe, resume, force)):
             console.print(f"the run in {out} is complete", markup=False, highlight=False)
             return RunFolder(out)
-    else:
-        RunFolder.refuse(out)
-    with _determinism(recipe.training.deterministic):
-        experiment = build(recipe, registry)
-        folder = RunFolder.open(out) if begun else RunFolder.create(out)
-        write_whole(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
-        Trainer(experiment, folder, registry, console).train()
+        experiment = build(recipe, registry, ranks)
+        folder = ranks.alone(lambda: _begin(out, recipe))
+        Trainer(experiment, folder, registry, console, ranks).train()
     return folder
 
 
@@ -92,6 +90,22 @@ def _document(folder: RunFolder) -> dict[str, object]:
         return tomllib.loads(folder.recipe.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DmlError(f"{folder.recipe} is damaged: {error}") from error
+
+
+def _is_complete(out: Path, recipe: Recipe, resume: bool, force: bool) -> bool:
+    """Whether there is nothing left to do; an error if what is there isn't this recipe's to go on with."""
+    folder = RunFolder(out)
+    if not (resume and folder.recipe.is_file()):
+        RunFolder.refuse(out)
+        return False
+    _refuse_other_recipe(folder, recipe, force)
+    return folder.evaluation.is_file()
+
+
+def _begin(out: Path, recipe: Recipe) -> RunFolder:
+    folder = RunFolder(out) if RunFolder(out).recipe.is_file() else RunFolder.create(out)
+    write_whole(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
+    return folder
 
 
 def _refuse_other_recipe(folder: RunFolder, recipe: Recipe, force: bool) -> None:

@@ -1,0 +1,172 @@
+"""Ranks: several processes that take each step together, started by torchrun or by ``dml train --nproc``.
+
+Every rank embeds its rows of the global batch, all rows are gathered, and every rank computes the loss of the
+whole global batch. So a loss, and any queue in it, sees the same rows in the same order on every rank and needn't
+know that there are ranks; and W ranks take the steps of one process, to rounding.
+
+Shapes: `W` ranks, `R` rows of a rank, `B` = W · R rows of the global batch, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dml_core import DmlError
+
+T = TypeVar("T")
+
+
+class _Gather(torch.autograd.Function):
+    """All ranks' rows in the order of the ranks; backwards, this rank's rows of the gradient.
+
+    Every rank computes the whole loss, so the gradient of all rows is known everywhere and nothing need be
+    reduced. `DistributedDataParallel` will average over the ranks what ought to be summed: hence the factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows_RD: Tensor, rank: int, world_size: int) -> Tensor:
+        ctx.rank, ctx.world_size, ctx.rows = rank, world_size, len(rows_RD)
+        gathered_BD = rows_RD.new_empty(world_size * len(rows_RD), *rows_RD.shape[1:])
+        dist.all_gather_into_tensor(gathered_BD, rows_RD.contiguous())
+        return gathered_BD
+
+    @staticmethod
+    def backward(ctx: Any, gradient_BD: Tensor) -> tuple[Tensor, None, None]:
+        first = ctx.rank * ctx.rows
+        return gradient_BD[first : first + ctx.rows] * ctx.world_size, None, None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process's place among those that train together. A single process is rank 0 of 1."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0  # the place among those of this machine, which is also the number of its GPU
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == 0
+
+    def gather(self, rows_RD: Tensor) -> Tensor:
+        """All ranks' rows, (W · R, D), with gradient."""
+        if self.world_size == 1:
+            return rows_RD
+        gathered_BD: Tensor = _Gather.apply(rows_RD, self.rank, self.world_size)
+        return gathered_BD
+
+    def replicate(self, model: nn.Module) -> nn.Module:
+        """The model as it is to be called in training: its gradients are summed over the ranks."""
+        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
+            return model
+        # What one rank's batch norms have seen differs from the others'; each step goes out from the first's.
+        replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        return replica
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Make gradients that every rank computed alike the same to the bit, as atomics on a GPU don't."""
+        if self.world_size == 1:
+            return
+        for parameter in parameters:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= self.world_size
+
+    def alone(self, function: Callable[[], T]) -> T:
+        """What the function returns, or raises, on the first rank; the others wait and get the same.
+
+        Raises:
+            DmlError: what the function raised, on every rank.
+        """
+        if self.world_size == 1:
+            return function()
+        outcome: list[Any] = [None, None]
+        if self.first:
+            try:
+                outcome[0] = function()
+            except DmlError as error:
+                outcome[1] = error
+        dist.broadcast_object_list(outcome, src=0)
+        if outcome[1] is not None:
+            raise outcome[1]
+        result: T = outcome[0]
+        return result
+
+    def collect(self, part: T) -> list[T]:
+        """Every rank's part, in the order of the ranks; an empty list on all but the first."""
+        if self.world_size == 1:
+            return [part]
+        parts: list[Any] = [None] * self.world_size if self.first else []
+        dist.gather_object(part, parts if self.first else None, dst=0)
+        return parts
+
+
+ALONE = Ranks()
+
+
+class Agreement:
+    """A number on which all ranks agree, the largest that any of them gave, one call late.
+
+    Being late lets the exchange go on beside a step, so that no step waits for it.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._pending: tuple[Tensor, Any] | None = None
+
+    def __call__(self, number: int) -> int:
+        """What was agreed on in the call before; with one rank, the number itself."""
+        if self._ranks.world_size == 1:
+            return number
+        agreed = 0
+        if self._pending is not None:
+            value, work = self._pending
+            work.wait()
+            agreed = int(value)
+        value = torch.tensor(number)
+        self._pending = value, dist.all_reduce(value, dist.ReduceOp.MAX, async_op=True)
+        return agreed
+
+
+@contextmanager
+def join(timeout: float) -> Iterator[Ranks]:
+    """Join the ranks that torchrun started, if it did, for as long as this lasts.
+
+    Args:
+        timeout: seconds after which a rank that waits for another one gives up.
+    """
+    if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
+        yield Ranks()
+        return
+    local_rank = int(os.environ["LOCAL_RANK"])
+    # CPU tensors (agreements, Python objects) go by gloo also where gradients go by NCCL.
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank)
+    finally:
+        dist.destroy_process_group()
+
+
+def first_process() -> bool:
+    """Whether this process is rank 0, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def launched_again() -> bool:
+    """Whether torchrun has started this run anew after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

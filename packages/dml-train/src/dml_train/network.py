@@ -1,0 +1,94 @@
+"""The network in training: replicated over ranks, compiled, and, for big batches, in parts.
+
+Shapes: `R` rows of this rank, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dml_train.distributed import Ranks
+from dml_train.experiment import Experiment
+from dml_train.seeds import FORWARD, seed_torch
+
+
+class Network:
+    """Embeds a step's images, and takes the loss's gradient back to the weights.
+
+    With ``training.micro_batch``, only so many images are in the network at a time. All are embedded without
+    keeping activations; the loss gives each embedding its gradient; then each part goes through the network
+    again, now with activations, and its gradient back. The weights get the gradient of the whole batch, for the
+    memory of a part and the price of a second forward pass. Batch norms see a part at a time.
+
+    Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, Sec. 3.2.
+    """
+
+    def __init__(self, experiment: Experiment, ranks: Ranks) -> None:
+        self._experiment, self._ranks = experiment, ranks
+        self._size = experiment.recipe.training.micro_batch
+        self._replica: nn.Module = experiment.model
+        self._replicated_for: list[bool] | None = None
+        self._cached: tuple[Tensor, Tensor, int] | None = None  # images, their embeddings, the step
+
+    def embed(self, images_R: Tensor, step: int) -> Tensor:
+        """The embeddings of this rank's images, (R, D) float32, for the loss to back-propagate to."""
+        self._replicate()
+        if self._size is None or len(images_R) <= self._size:
+            return self._forward(self._replica, images_R, step, 0)
+        with torch.no_grad(), _statistics_kept(self._experiment.model):
+            parts = [
+                self._forward(self._experiment.model, part, step, k)
+                for k, part in enumerate(torch.split(images_R, self._size))
+            ]
+        embeddings_RD = torch.cat(parts).requires_grad_()
+        self._cached = images_R, embeddings_RD, step
+        return embeddings_RD
+
+    def finish_backward(self) -> None:
+        """Take the embeddings' gradients on to the weights, where the loss's backward stopped at them."""
+        if self._cached is None or self._size is None:
+            return
+        (images_R, embeddings_RD, step), self._cached = self._cached, None
+        assert embeddings_RD.grad is not None
+        images, gradients = torch.split(images_R, self._size), torch.split(embeddings_RD.grad, self._size)
+        for k, (part, gradient) in enumerate(zip(images, gradients, strict=True)):
+            # Ranks exchange gradients once, with the last part.
+            waits = isinstance(self._replica, DistributedDataParallel) and k < len(images) - 1
+            with self._replica.no_sync() if waits else nullcontext():  # type: ignore[operator]
+                torch.autograd.backward(self._forward(self._replica, part, step, k), gradient)
+
+    def _forward(self, network: nn.Module, images: Tensor, step: int, part: int) -> Tensor:
+        device, precision = self._experiment.device, self._experiment.precision
+        # Both passes of a part draw the same dropout.
+        seed_torch(device, self._experiment.recipe.training.seed, FORWARD, step, self._ranks.rank, part)
+        with torch.autocast(device.type, precision, precision != torch.float32):
+            embeddings: Tensor = network(images)
+        return embeddings
+
+    def _replicate(self) -> None:
+        """Wrap the model for training, anew whenever another set of weights trains."""
+        trains = [parameter.requires_grad for parameter in self._experiment.model.parameters()]
+        if trains != self._replicated_for:
+            self._replicated_for = trains
+            self._replica = self._ranks.replicate(self._experiment.model)
+            if self._experiment.recipe.training.compile:
+                self._replica = cast("nn.Module", torch.compile(self._replica))
+
+
+@contextmanager
+def _statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Batch norms normalise as in training, but their running statistics stay: the second pass updates them."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

@@ -1,0 +1,42 @@
+"""Train in the tiny world in a process of its own: ``python tiny_run.py DOCUMENT.json OUT [--resume] [--die-at STEP]``.
+
+With ``--die-at``, the process (only that of the last rank, if there are several) kills itself after that step,
+as ``kill -9`` would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from tiny_world import TinyPlugin
+
+import dml_core.plugin
+from dml_core import Plugins, Registry, hookimpl
+from dml_train.recipe import parse
+from dml_train.training import train
+
+
+class DieAt:
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    @hookimpl
+    def dml_step_end(self, run, step) -> None:
+        if step == self.step and run.rank == run.world_size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    document, out, *flags = sys.argv[1:]
+    plugins = Plugins()
+    plugins.register(dml_core.plugin, distribution="dml-core")
+    plugins.register(TinyPlugin(), distribution="tiny")
+    if "--die-at" in flags:
+        plugins.register(DieAt(int(flags[flags.index("--die-at") + 1])), distribution="die-at")
+    registry = Registry(plugins)
+    train(parse(json.loads(Path(document).read_text()), registry), Path(out), resume="--resume" in flags,
+          registry=registry)  # fmt: skip
