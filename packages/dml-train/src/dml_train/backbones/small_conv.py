@@ -1,0 +1,64 @@
+"""A small convolutional network for small pictures, such as glyphs.
+
+Shapes: `B` batch, `F` features, `H`, `W` height and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+class SmallConv(nn.Module):
+    """Blocks of convolutions, each of half the height and width of the one before; trained from scratch in minutes.
+
+    The first convolution has stride 1 or 2; then come `depth` convolutions of 3 × 3 a block, each followed by batch
+    norm and ReLU, with 2 × 2 max pooling between blocks.
+
+    Args:
+        in_channels: of the images.
+        widths: channels of each block.
+        depth: convolutions a block.
+        stride: of the very first convolution.
+
+    Attributes:
+        num_features: ``widths[-1]``.
+
+    Raises:
+        ValueError: an empty or non-positive size.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        widths: Sequence[int] = (32, 64, 128, 256),
+        depth: int = 1,
+        stride: int = 1,
+    ) -> None:
+        super().__init__()
+        if not widths or min(*widths, depth, stride, in_channels) < 1:
+            raise ValueError(
+                f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride {stride}; "
+                "expected at least one width, and all of them at least 1"
+            )
+        layers: list[nn.Module] = []
+        channels = in_channels
+        for block, width in enumerate(widths):
+            if block:
+                layers.append(nn.MaxPool2d(2))
+            for place in range(depth):
+                step = stride if block == place == 0 else 1
+                layers += [
+                    nn.Conv2d(channels, width, 3, stride=step, padding=1, bias=False),
+                    nn.BatchNorm2d(width),
+                    nn.ReLU(inplace=True),
+                ]
+                channels = width
+        self.layers = nn.Sequential(*layers)
+        self.num_features = channels
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        """(B, in_channels, H, W) to (B, num_features, h, w)."""
+        features_BFHW: Tensor = self.layers(images_BCHW)
+        return features_BFHW
