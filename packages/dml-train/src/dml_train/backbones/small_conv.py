@@ -6,6 +6,7 @@ Shapes: `B` batch, `F` features, `H`, `W` height and width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 class SmallConv(nn.Module):
     """Blocks of convolutions, each of half the height and width of the one before; trained from scratch in minutes.
 
-    The first convolution has stride 1 or 2; then come `depth` convolutions of 3 × 3 a block, each followed by batch
+    The first convolution has stride 1 or 2; then come `depth` convolutions of 3 × 3 a block, each followed by a
     norm and ReLU, with 2 × 2 max pooling between blocks.
 
     Args:
@@ -21,6 +22,8 @@ class SmallConv(nn.Module):
         widths: channels of each block.
         depth: convolutions a block.
         stride: of the very first convolution.
+        norm: "batch"; or "group", groups of 8 channels of one image, so that an image's features don't depend on
+            which others are in its batch, nor on how many ranks share that.
 
     Attributes:
         num_features: ``widths[-1]``.
@@ -35,6 +38,7 @@ class SmallConv(nn.Module):
         widths: Sequence[int] = (32, 64, 128, 256),
         depth: int = 1,
         stride: int = 1,
+        norm: Literal["batch", "group"] = "batch",
     ) -> None:
         super().__init__()
         if not widths or min(*widths, depth, stride, in_channels) < 1:
@@ -42,6 +46,8 @@ class SmallConv(nn.Module):
                 f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride {stride}; "
                 "expected at least one width, and all of them at least 1"
             )
+        if norm == "group" and any(width % 8 for width in widths):
+            raise ValueError(f"widths are {list(widths)}; expected multiples of 8 with norm 'group'")
         layers: list[nn.Module] = []
         channels = in_channels
         for block, width in enumerate(widths):
@@ -51,7 +57,7 @@ class SmallConv(nn.Module):
                 step = stride if block == place == 0 else 1
                 layers += [
                     nn.Conv2d(channels, width, 3, stride=step, padding=1, bias=False),
-                    nn.BatchNorm2d(width),
+                    nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(width // 8, width),
                     nn.ReLU(inplace=True),
                 ]
                 channels = width
