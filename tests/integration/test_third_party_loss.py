@@ -1,0 +1,81 @@
+"""A stranger's loss, built, installed beside the project's wheels, and trained with by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).with_name("uv")
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheels")]
+
+RECIPE = """
+[training]
+steps = 4
+device = "cpu"
+
+[dataset]
+name = "image-folder"
+root = "{images}"
+size = 32
+resize = 36
+
+[backbone]
+name = "small-conv"
+
+[embedding]
+dim = 16
+
+[sampler]
+name = "class-balanced"
+classes_per_batch = 4
+images_per_class = 2
+
+[loss]
+name = "norm-softmax"
+
+[optimizer]
+name = "adamw"
+lr = 0.001
+"""
+
+
+def draw_images(folder: Path) -> Path:
+    """Eight classes of four noisy pictures, each class about its own grey."""
+    random = np.random.default_rng(0)
+    for label in range(8):
+        (folder / f"class-{label}").mkdir(parents=True)
+        for index in range(4):
+            pixels = (random.normal(30 * label, 10, (32, 32)).clip(0, 255)).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"class-{label}" / f"{index}.png")
+    return folder
+
+
+def test_a_strangers_loss_trains_by_name(wheels, environment, tmp_path):
+    subprocess.run(
+        [UV, "build", "--quiet", "--wheel", "--out-dir", wheels, ROOT / "examples/third-party-loss"], check=True
+    )
+    world = environment()
+    world.install("dml-train[all]", "dml-example-loss", find_links=wheels)
+    assert "supervised-contrastive" in world.command("dml", "plugins")
+
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE.format(images=draw_images(tmp_path / "images")), encoding="utf-8")
+    out = tmp_path / "run"
+    world.command(
+        "dml", "train", recipe, "--out", out,
+        "--set", "loss.name=supervised-contrastive", "--set", "loss.temperature=0.2",
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 4
+    assert all(np.isfinite(losses))
+    assert "supervised-contrastive" in (out / "recipe.toml").read_text(encoding="utf-8")
+    assert 0 <= json.loads((out / "evaluation.json").read_text(encoding="utf-8"))["map_at_r"] <= 1
