@@ -184,8 +184,8 @@ def _adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) -
                 new.bias.copy_(first.bias)
     parent, _, attribute = name.rpartition(".")
     setattr(network.get_submodule(parent), attribute, new)
-    if hasattr(network, "transform_input"):  # Inception's, which takes three colours apart
-        network.transform_input = False
+    if isinstance(network, models.Inception3 | models.GoogLeNet):
+        network.transform_input = False  # it takes three colours apart
 
 
 def _last_feature_map(network: nn.Module, in_channels: int) -> tuple[str, int]:

@@ -114,12 +114,14 @@ def draw_glyphs() -> Drawing:
         if picture is not None:
             looks.setdefault(picture.tobytes(), []).append(code_point)
 
-    images, labels, class_names = [], [], []
+    images: list[npt.NDArray[np.uint8]] = []
+    labels: list[int] = []
+    class_names: list[str] = []
     for code_points in looks.values():
         pictures = []
         for name, face in faces.items():
-            code_point = next((c for c in code_points if c in characters[name]), None)
-            picture = None if code_point is None else _draw(face, chr(code_point))
+            drawable = next((c for c in code_points if c in characters[name]), None)
+            picture = None if drawable is None else _draw(face, chr(drawable))
             if picture is not None:
                 pictures.append(picture)
         if len(pictures) >= MIN_FACES:
@@ -139,8 +141,8 @@ def _draw(face: ImageFont.FreeTypeFont, character: str) -> npt.NDArray[np.uint8]
         return None
     ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     if max(ink.shape) > SIZE:
-        shrunk = tuple(max(1, round(side * SIZE / max(ink.shape))) for side in reversed(ink.shape))
-        ink = np.asarray(Image.fromarray(ink).resize(shrunk, Image.Resampling.BOX))
+        height, width = (max(1, round(side * SIZE / max(ink.shape))) for side in ink.shape)
+        ink = np.asarray(Image.fromarray(ink).resize((width, height), Image.Resampling.BOX))
     height, width = ink.shape
     top, left = (SIZE - height) // 2, (SIZE - width) // 2
     picture = np.zeros((SIZE, SIZE), dtype=np.uint8)

@@ -5,13 +5,13 @@ Shapes: `N` items, `B` batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from dml_core import DmlError
@@ -109,7 +109,7 @@ class FileSplit:
     """
 
     def __init__(
-        self, classes: dict[str, Sequence[Path]], size: int, resize: int, crop: float, flip: float
+        self, classes: Mapping[str, Sequence[Path]], size: int, resize: int, crop: float, flip: float
     ) -> None:
         self.class_names = tuple(classes)
         self.files = [file for files in classes.values() for file in files]
@@ -212,9 +212,7 @@ def _check_header(file: Path) -> None:
 def _unreadable(file: Path, error: Exception) -> DmlError:
     # PIL's own message for an unknown format repeats the file's whole name.
     reason = (
-        "not an image"
-        if isinstance(error, Image.UnidentifiedImageError)
-        else f"{type(error).__name__}: {error}"
+        "not an image" if isinstance(error, UnidentifiedImageError) else f"{type(error).__name__}: {error}"
     )
     return DmlError(f"can't read the image {file}: {reason}; repair or remove the file")
 
