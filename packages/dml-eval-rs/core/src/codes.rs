@@ -110,13 +110,11 @@ impl Space for Codes<'_> {
         Some(f64::from(screened))
     }
 
-    fn keys(&self, query: usize, gallery: &[u32], _scratch: &mut Scratch, keys: &mut Vec<f64>) {
-        let code = self.code(Side::Query, query);
-        keys.extend(
-            gallery
-                .iter()
-                .map(|&g| 0.0 - f64::from(self.kernel.differing_bits(code, self.code(Side::Gallery, g as usize)))),
-        );
+    fn keys(&self, pairs: &[(u32, u32)], _scratch: &mut Scratch, keys: &mut Vec<f64>) {
+        keys.extend(pairs.iter().map(|&(q, g)| {
+            let (q, g) = (self.code(Side::Query, q as usize), self.code(Side::Gallery, g as usize));
+            0.0 - f64::from(self.kernel.differing_bits(q, g))
+        }));
     }
 
     fn bytes(&self) -> usize {

@@ -11,7 +11,7 @@
 use rayon::prelude::*;
 
 use crate::error::{Error, Result, argument};
-use crate::exact::cosine_key;
+use crate::exact::{TOGETHER, cosine_key};
 use crate::kernel::{Kernel, Word, square};
 use crate::matrix::Matrix;
 use crate::space::{Extent, Scratch, Side, Space};
@@ -156,6 +156,29 @@ impl<'a> Dense<'a> {
             (Side::Gallery, Some(squares)) => squares,
             _ => &self.query_squares,
         }
+    }
+
+    /// Sums of products (or squared distances) straight from float32 rows; false if some aren't such.
+    fn sums_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
+        for together in pairs.chunks(TOGETHER) {
+            let (mut q, mut g) = ([&[0.0f32; 0][..]; TOGETHER], [&[0.0f32; 0][..]; TOGETHER]);
+            for (slot, &(query, item)) in together.iter().enumerate() {
+                match (self.queries.slice32(query as usize), self.gallery.slice32(item as usize)) {
+                    (Some(query), Some(item)) => (q[slot], g[slot]) = (query, item),
+                    _ => return false,
+                }
+            }
+            // A short chunk repeats its first pair.
+            for slot in together.len()..TOGETHER {
+                (q[slot], g[slot]) = (q[0], g[0]);
+            }
+            let found = match self.similarity {
+                Similarity::Euclidean => self.kernel.distances32(q, g),
+                _ => self.kernel.dots32(q, g),
+            };
+            sums.extend(&found[..together.len()]);
+        }
+        true
     }
 
     fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) {
@@ -347,33 +370,33 @@ impl Space for Dense<'_> {
         None
     }
 
-    fn keys(&self, query: usize, gallery: &[u32], scratch: &mut Scratch, keys: &mut Vec<f64>) {
-        let mut q = std::mem::take(&mut scratch.query);
-        self.widen(Side::Query, query, &mut q);
-        let squares = self.squares(Side::Gallery);
-        for &g in gallery {
-            let g = g as usize;
-            let key = match (self.similarity, self.gallery.slice32(g)) {
-                (Similarity::Euclidean, Some(row)) => -self.kernel.distance32(&q, row),
-                (Similarity::Euclidean, None) => {
-                    self.widen(Side::Gallery, g, &mut scratch.other);
-                    -self.kernel.distance64(&q, &scratch.other)
+    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) {
+        let first = keys.len();
+        if !self.sums_in_place(pairs, keys) {
+            keys.truncate(first);
+            let mut q = std::mem::take(&mut scratch.query);
+            for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
+                self.widen(Side::Query, of_query[0].0 as usize, &mut q);
+                for &(_, g) in of_query {
+                    self.widen(Side::Gallery, g as usize, &mut scratch.other);
+                    keys.push(match self.similarity {
+                        Similarity::Euclidean => self.kernel.distance64(&q, &scratch.other),
+                        _ => self.kernel.dot64(&q, &scratch.other),
+                    });
                 }
-                (similarity, row) => {
-                    let dot = match row {
-                        Some(row) => self.kernel.dot32(&q, row),
-                        None => {
-                            self.widen(Side::Gallery, g, &mut scratch.other);
-                            self.kernel.dot64(&q, &scratch.other)
-                        }
-                    };
-                    if similarity == Similarity::Cosine { cosine_key(dot, squares[g]) } else { dot }
-                }
-            };
-            // Minus zero is tied with zero.
-            keys.push(key + 0.0);
+            }
+            scratch.query = q;
         }
-        scratch.query = q;
+        let squares = self.squares(Side::Gallery);
+        for (key, &(_, g)) in keys[first..].iter_mut().zip(pairs) {
+            // Adding zero makes minus zero, which is tied with zero, the same.
+            *key = 0.0
+                + match self.similarity {
+                    Similarity::Cosine => cosine_key(*key, squares[g as usize]),
+                    Similarity::Dot => *key,
+                    Similarity::Euclidean => -*key,
+                };
+        }
     }
 
     fn bytes(&self) -> usize {

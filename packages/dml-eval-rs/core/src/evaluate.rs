@@ -139,17 +139,17 @@ fn find_positives<S: Space>(
     }
     parts.into_par_iter().for_each_init(
         || (Scratch::default(), Vec::new(), Vec::new()),
-        |(scratch, others, keys), (query, part)| {
+        |(scratch, pairs, keys), (query, part)| {
             if control.is_cancelled() {
                 return;
             }
-            others.clear();
-            let members = classes.members(labels[query]);
-            others.extend(members.iter().filter(|m| !(own_gallery && **m as usize == query)));
+            pairs.clear();
+            let members = classes.members(labels[query]).iter().filter(|m| !(own_gallery && **m as usize == query));
+            pairs.extend(members.map(|m| (query as u32, *m)));
             keys.clear();
-            space.keys(query, others, scratch, keys);
-            for ((slot, key), index) in part.iter_mut().zip(keys.iter()).zip(others.iter()) {
-                *slot = Positive { key: *key, index: *index };
+            space.keys(pairs, scratch, keys);
+            for ((slot, key), pair) in part.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
+                *slot = Positive { key: *key, index: pair.1 };
             }
             part.sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
         },

@@ -9,7 +9,7 @@
 const LANES: usize = 8;
 
 #[inline(always)]
-fn combine(s: [f64; LANES]) -> f64 {
+pub(crate) fn combine(s: [f64; LANES]) -> f64 {
     ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
 }
 
@@ -40,6 +40,40 @@ pub(crate) fn dot<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
 #[inline(always)]
 pub(crate) fn squared_distance<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
     sum(q, g, |a, b| (a - b) * (a - b))
+}
+
+/// Pairs of rows that [`dots`] and [`squared_distances`] take at a time, so that their sums hide each other's latency.
+pub(crate) const TOGETHER: usize = 4;
+
+#[inline(always)]
+fn sums(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER], term: impl Fn(f64, f64, f64) -> f64) -> [f64; TOGETHER] {
+    let mut lanes = [[0.0f64; LANES]; TOGETHER];
+    let whole = q[0].len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        for (lanes, (q, g)) in lanes.iter_mut().zip(q.iter().zip(g)) {
+            for j in 0..LANES {
+                lanes[j] = term(lanes[j], f64::from(q[start + j]), f64::from(g[start + j]));
+            }
+        }
+    }
+    for (lanes, (q, g)) in lanes.iter_mut().zip(q.iter().zip(g)) {
+        for (j, i) in (whole..q.len()).enumerate() {
+            lanes[j] = term(lanes[j], f64::from(q[i]), f64::from(g[i]));
+        }
+    }
+    lanes.map(combine)
+}
+
+/// [`dot`] of several pairs of float32 rows. The product of two float32 is exact in float64, so `FUSED` changes no bit.
+#[inline(always)]
+pub(crate) fn dots<const FUSED: bool>(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER]) -> [f64; TOGETHER] {
+    sums(q, g, |sum, a, b| if FUSED { a.mul_add(b, sum) } else { sum + a * b })
+}
+
+/// [`squared_distance`] of several pairs of float32 rows. Never fused: the square is rounded.
+#[inline(always)]
+pub(crate) fn squared_distances(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER]) -> [f64; TOGETHER] {
+    sums(q, g, |sum, a, b| sum + (a - b) * (a - b))
 }
 
 /// The number by which the cosine to a fixed query is ordered: dot·|dot| / |g|².

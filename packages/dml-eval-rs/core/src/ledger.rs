@@ -173,7 +173,6 @@ impl<'a> Ledger<'a> {
 #[derive(Default)]
 pub(crate) struct Notes {
     undecided: Vec<(u32, u32)>,
-    others: Vec<u32>,
     keys: Vec<f64>,
     touched: Vec<u32>,
 }
@@ -195,7 +194,7 @@ impl Ledger<'_> {
         scratch: &mut Scratch,
         notes: &mut Notes,
     ) {
-        let Notes { undecided, others, keys, touched } = notes;
+        let Notes { undecided, keys, touched } = notes;
         undecided.clear();
         touched.clear();
         touched.extend_from_slice(&above[..margins.len()]);
@@ -212,20 +211,15 @@ impl Ledger<'_> {
             } else if let Some(slot) = self.screened_slot(q, f64::from(screened), margins[i as usize]) {
                 self.count(q, slot, 1);
             } else {
-                undecided.push((i, other));
+                undecided.push(((q + self.first_query) as u32, other));
             }
         }
         undecided.sort_unstable();
-        for chunk in undecided.chunk_by(|a, b| a.0 == b.0) {
-            let query = first + chunk[0].0 as usize;
-            others.clear();
-            others.extend(chunk.iter().map(|u| u.1));
-            keys.clear();
-            space.keys(query, others, scratch, keys);
-            let q = query - self.first_query;
-            for (key, other) in keys.iter().zip(others.iter()) {
-                self.count(q, self.slot(q, *key, *other), 1);
-            }
+        keys.clear();
+        space.keys(undecided, scratch, keys);
+        for (&(query, other), &key) in undecided.iter().zip(keys.iter()) {
+            let q = query as usize - self.first_query;
+            self.count(q, self.slot(q, key, other), 1);
         }
         for (i, &counted) in touched.iter().enumerate() {
             if counted > 0 {

@@ -83,10 +83,10 @@ fn decide<S: Space>(
     k: usize,
     scratch: &mut Scratch,
 ) -> Vec<(f64, u32)> {
-    let indices: Vec<u32> = candidates.iter().map(|c| c.index).collect();
-    let mut keys = Vec::with_capacity(indices.len());
-    space.keys(query, &indices, scratch, &mut keys);
-    let mut order: Vec<(f64, u32)> = keys.into_iter().zip(indices).collect();
+    let pairs: Vec<(u32, u32)> = candidates.iter().map(|c| (query as u32, c.index)).collect();
+    let mut keys = Vec::with_capacity(pairs.len());
+    space.keys(&pairs, scratch, &mut keys);
+    let mut order: Vec<(f64, u32)> = keys.into_iter().zip(pairs.iter().map(|p| p.1)).collect();
     let nearer = |a: &(f64, u32), b: &(f64, u32)| -> Ordering { b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)) };
     if order.len() > k {
         order.select_nth_unstable_by(k - 1, nearer);

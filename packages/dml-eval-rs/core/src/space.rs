@@ -64,8 +64,8 @@ pub(crate) trait Space: Sync {
     fn value_slack(&self) -> f64;
     /// The key, where the screened value gives it away.
     fn settled(&self, screened: f32) -> Option<f64>;
-    /// The keys of some gallery items, appended to `keys`.
-    fn keys(&self, query: usize, gallery: &[u32], scratch: &mut Scratch, keys: &mut Vec<f64>);
+    /// The keys of some pairs (query, gallery item), appended to `keys`. Pairs with one query are best next to each other.
+    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>);
     /// Bytes of both sides as given.
     fn bytes(&self) -> usize;
 }

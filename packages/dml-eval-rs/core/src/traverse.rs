@@ -11,9 +11,14 @@ use crate::space::{Block, Scratch, Side, Space};
 
 /// Packed bytes of a block: two are alive at a time.
 const BLOCK_BYTES: usize = 24 << 20;
-/// Rows and columns of a task, about: what stays in a core's second-level cache.
-const TASK_ROWS: usize = 96;
+/// Packed bytes of a task's rows and columns, about: what stays in a core's second-level cache.
+const TASK_ROW_BYTES: usize = 192 << 10;
 const TASK_COLUMN_BYTES: usize = 512 << 10;
+
+/// Packed bytes of a band of tasks, about: what stays in a core's share of the third-level cache.
+const BAND_BYTES: usize = 2 << 20;
+/// The most panels of a task, however short the rows: thresholds rise, and Ctrl-C is looked for, between tasks.
+const MOST_PANELS: usize = 64;
 
 /// Thresholds that nothing passes.
 const CLOSED: (f32, f32) = (f32::INFINITY, f32::INFINITY);
@@ -139,18 +144,21 @@ fn pair<S: Space, O: Observer>(
     let kernel = space.kernel();
     let row_margins: Vec<f64> = rows.extents.iter().map(|&e| space.margin(e, columns.worst)).collect();
     let column_margins: Vec<f64> = columns.extents.iter().map(|&e| space.margin(e, rows.worst)).collect();
-    let task_rows = TASK_ROWS.next_multiple_of(kernel.rows);
-    let panel_bytes = 4 * space.steps() * kernel.columns;
-    let task_columns = (TASK_COLUMN_BYTES / panel_bytes).max(1) * kernel.columns;
+    let fitting = |bytes: usize, lanes: usize| (bytes / (4 * space.steps() * lanes)).clamp(1, MOST_PANELS) * lanes;
+    let (task_rows, task_columns) = (fitting(TASK_ROW_BYTES, kernel.rows), fitting(TASK_COLUMN_BYTES, kernel.columns));
     let (row_tasks, column_tasks) = (rows.rows.len().div_ceil(task_rows), columns.rows.len().div_ceil(task_columns));
+    let band_tasks = (BAND_BYTES / TASK_ROW_BYTES).max(1);
     (0..row_tasks * column_tasks).into_par_iter().for_each_init(
         || Buffers { tile: vec![0.0; MAX_TILE], ..Buffers::<O::Notes>::default() },
         |buffers, index| {
             if control.is_cancelled() {
                 return;
             }
-            // Neighbouring indices share columns, which stay in cache while the rows go by.
-            let (c, r) = (index / row_tasks, index % row_tasks);
+            // Neighbouring indices share columns, which stay in the second-level cache while the rows of a band go by; the
+            // band stays in the third-level cache, with what is read of its original rows, while the columns go by.
+            let (band, within) = (index / (band_tasks * column_tasks), index % (band_tasks * column_tasks));
+            let tasks_of_band = band_tasks.min(row_tasks - band * band_tasks);
+            let (c, r) = (within / tasks_of_band, band * band_tasks + within % tasks_of_band);
             let row_range = r * task_rows..((r + 1) * task_rows).min(rows.rows.len());
             let column_range = c * task_columns..((c + 1) * task_columns).min(columns.rows.len());
             let task = Task {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Edge, Found, Kernel, exact_routines, portable};
+use super::{Edge, Found, Kernel, exact_routines, portable, single_precision_routines};
 
 const ROWS: usize = 6;
 const COLUMNS: usize = 16;
@@ -15,9 +15,9 @@ pub(super) static KERNEL: Kernel = Kernel {
     bfloat16: None,
     hamming,
     sweep,
-    dot32,
+    dots32,
     dot64,
-    distance32,
+    distances32,
     distance64,
     bits,
     available: || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("popcnt"),
@@ -99,3 +99,4 @@ fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), fo
 }
 
 exact_routines!("avx2,popcnt");
+single_precision_routines!(true, "avx2,fma");

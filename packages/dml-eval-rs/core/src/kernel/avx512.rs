@@ -2,7 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{Edge, Found, Hit, Kernel, Product, exact_routines};
+use crate::exact::{TOGETHER, combine};
+
+use super::{Edge, Found, Hit, Kernel, Pairs32, Product, exact_routines};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 48;
@@ -23,9 +25,9 @@ pub(super) static PLAIN: Kernel = Kernel {
     bfloat16: None::<Product>,
     hamming,
     sweep,
-    dot32,
+    dots32,
     dot64,
-    distance32,
+    distances32,
     distance64,
     bits,
     available: has_avx512,
@@ -149,17 +151,16 @@ fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), fo
             // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
             let values = unsafe { _mm512_loadu_ps(tile.as_ptr().add(at)) };
             let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
-            let in_row = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, row_low);
-            let in_column = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, low[v]);
-            if in_row != 0 {
-                let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(in_row, values, row_high);
-                row_above += counted.count_ones();
-                list(in_row & !counted, r, v, tile, origin, &mut found.row_hits);
-            }
-            if in_column != 0 {
-                let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(in_column, values, high[v]);
-                above[v] = _mm512_mask_add_epi32(above[v], counted, above[v], ones);
-                list(in_column & !counted, r, v, tile, origin, &mut found.column_hits);
+            let row_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, row_high);
+            let column_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]);
+            row_above += row_counted.count_ones();
+            above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
+            // Counting takes no branch; listing is rare.
+            let row_listed = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, row_low) & !row_counted;
+            let column_listed = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, low[v]) & !column_counted;
+            if (row_listed | column_listed) != 0 {
+                list(row_listed, r, v, tile, origin, &mut found.row_hits);
+                list(column_listed, r, v, tile, origin, &mut found.column_hits);
             }
         }
         found.row_above[origin.0 as usize + r] += row_above;
@@ -184,3 +185,51 @@ fn list(mut mask: u16, r: usize, v: usize, tile: &[f32], origin: (u32, u32), hit
 }
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
+
+/// The stated lanes are those of a register. The step that adds a term is given by `$step(sum, q, g)`.
+macro_rules! single_precision {
+    ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+        #[target_feature(enable = "avx512f,avx512vl")]
+        fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; TOGETHER] {
+            let mut sums = [_mm512_setzero_pd(); TOGETHER];
+            let length = q[0].len();
+            let whole = length / 8 * 8;
+            for at in (0..whole).step_by(8) {
+                for (sum, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
+                    // SAFETY: `at + 8` is at most the length of every row (`Kernel` checks that they have one length).
+                    let ($q, $g) = unsafe { (_mm256_loadu_ps(q.as_ptr().add(at)), _mm256_loadu_ps(g.as_ptr().add(at))) };
+                    let ($sum, $q, $g) = (*sum, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
+                    *sum = $step;
+                }
+            }
+            let mask = (1u8 << (length - whole)) - 1;
+            if mask != 0 {
+                for (sum, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
+                    // SAFETY: only the elements under the mask are read, and these are within the rows.
+                    let ($q, $g) = unsafe {
+                        (
+                            _mm256_maskz_loadu_ps(mask, q.as_ptr().add(whole)),
+                            _mm256_maskz_loadu_ps(mask, g.as_ptr().add(whole)),
+                        )
+                    };
+                    // The terms beyond the mask are zero and change no sum.
+                    let ($sum, $q, $g) = (*sum, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
+                    *sum = $step;
+                }
+            }
+            sums.map(|sum| {
+                let mut lanes = [0.0; 8];
+                // SAFETY: `lanes` holds eight numbers.
+                unsafe { _mm512_storeu_pd(lanes.as_mut_ptr(), sum) };
+                combine(lanes)
+            })
+        }
+    };
+}
+
+// The product of two float32 is exact in float64, so that fusing changes no bit.
+single_precision!(dots32, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
+single_precision!(distances32, |sum, q, g| {
+    let difference = _mm512_sub_pd(q, g);
+    _mm512_add_pd(sum, _mm512_mul_pd(difference, difference))
+});

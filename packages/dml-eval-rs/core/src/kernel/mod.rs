@@ -13,13 +13,14 @@ mod avx512;
 mod portable;
 
 use crate::error::{Result, argument};
-use crate::exact;
+use crate::exact::{self, TOGETHER};
 
 /// Fills a (rows, columns) tile with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
 /// Compares a tile with the thresholds of its rows and columns.
 pub(crate) type Sweep = unsafe fn(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found);
-type Exact32 = unsafe fn(&[f64], &[f32]) -> f64;
+type Pairs32<'a> = [&'a [f32]; TOGETHER];
+type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; TOGETHER];
 type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
 type Bits = unsafe fn(&[u8], &[u8]) -> u32;
 
@@ -72,9 +73,9 @@ pub struct Kernel {
     bfloat16: Option<Product>,
     hamming: Product,
     sweep: Sweep,
-    dot32: Exact32,
+    dots32: Exact32,
     dot64: Exact64,
-    distance32: Exact32,
+    distances32: Exact32,
     distance64: Exact64,
     bits: Bits,
     available: fn() -> bool,
@@ -117,28 +118,32 @@ impl Kernel {
         unsafe { (self.sweep)(tile, rows, columns, origin, found) }
     }
 
-    pub(crate) fn dot32(&self, q: &[f64], g: &[f32]) -> f64 {
-        // SAFETY: a kernel is handed out by `select` only where the CPU has its instructions.
-        unsafe { (self.dot32)(q, g) }
+    /// Products of float32 rows of one length, pair by pair, in the stated order.
+    pub(crate) fn dots32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; TOGETHER] {
+        assert!(q.iter().chain(&g).all(|row| row.len() == q[0].len()));
+        // SAFETY: a kernel is handed out by `select` only where the CPU has its instructions; lengths were checked.
+        unsafe { (self.dots32)(q, g) }
+    }
+
+    /// Squared distances of float32 rows of one length, pair by pair, in the stated order.
+    pub(crate) fn distances32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; TOGETHER] {
+        assert!(q.iter().chain(&g).all(|row| row.len() == q[0].len()));
+        // SAFETY: as in `dots32`.
+        unsafe { (self.distances32)(q, g) }
     }
 
     pub(crate) fn dot64(&self, q: &[f64], g: &[f64]) -> f64 {
-        // SAFETY: as in `dot32`.
+        // SAFETY: as in `dots32`.
         unsafe { (self.dot64)(q, g) }
     }
 
-    pub(crate) fn distance32(&self, q: &[f64], g: &[f32]) -> f64 {
-        // SAFETY: as in `dot32`.
-        unsafe { (self.distance32)(q, g) }
-    }
-
     pub(crate) fn distance64(&self, q: &[f64], g: &[f64]) -> f64 {
-        // SAFETY: as in `dot32`.
+        // SAFETY: as in `dots32`.
         unsafe { (self.distance64)(q, g) }
     }
 
     pub(crate) fn differing_bits(&self, a: &[u8], b: &[u8]) -> u32 {
-        // SAFETY: as in `dot32`.
+        // SAFETY: as in `dots32`.
         unsafe { (self.bits)(a, b) }
     }
 }
@@ -161,20 +166,27 @@ impl BoundProduct {
     }
 }
 
+/// Exact sums of single-precision rows, fused where that is an instruction.
+macro_rules! single_precision_routines {
+    ($fused:literal $(, $feature:literal)?) => {
+        $(#[target_feature(enable = $feature)])?
+        fn dots32(q: super::Pairs32<'_>, g: super::Pairs32<'_>) -> [f64; crate::exact::TOGETHER] {
+            crate::exact::dots::<$fused>(q, g)
+        }
+        $(#[target_feature(enable = $feature)])?
+        fn distances32(q: super::Pairs32<'_>, g: super::Pairs32<'_>) -> [f64; crate::exact::TOGETHER] {
+            crate::exact::squared_distances(q, g)
+        }
+    };
+}
+use single_precision_routines;
+
 /// Exact sums and bit counts, the same source compiled for each instruction set.
 macro_rules! exact_routines {
     ($($feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?
-        fn dot32(q: &[f64], g: &[f32]) -> f64 {
-            crate::exact::dot(q, g)
-        }
-        $(#[target_feature(enable = $feature)])?
         fn dot64(q: &[f64], g: &[f64]) -> f64 {
             crate::exact::dot(q, g)
-        }
-        $(#[target_feature(enable = $feature)])?
-        fn distance32(q: &[f64], g: &[f32]) -> f64 {
-            crate::exact::squared_distance(q, g)
         }
         $(#[target_feature(enable = $feature)])?
         fn distance64(q: &[f64], g: &[f64]) -> f64 {

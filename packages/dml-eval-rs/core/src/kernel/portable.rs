@@ -1,6 +1,6 @@
 //! Plain Rust: the reference for the other kernels, and what runs where there is nothing better.
 
-use super::{Edge, Found, Hit, Kernel, exact_routines};
+use super::{Edge, Found, Hit, Kernel, exact_routines, single_precision_routines};
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
@@ -13,9 +13,9 @@ pub(super) static KERNEL: Kernel = Kernel {
     bfloat16: None,
     hamming,
     sweep: sweep::<COLUMNS>,
-    dot32,
+    dots32,
     dot64,
-    distance32,
+    distances32,
     distance64,
     bits,
     available: || true,
@@ -101,3 +101,4 @@ pub(super) fn sweep<const C: usize>(tile: &[f32], rows: Edge<'_>, columns: Edge<
 }
 
 exact_routines!();
+single_precision_routines!(false);
