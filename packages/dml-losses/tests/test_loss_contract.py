@@ -86,6 +86,25 @@ class TestSoftTriple(LossContract):
         return dml.SoftTriple(num_classes, embedding_dim)
 
 
+class TestMemVir(LossContract):
+    """Warmed up, so that there are virtual classes: the loss takes them as constants."""
+
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.MemVir(dml.NormSoftmax(num_classes, embedding_dim), num_steps=2, margin=0)
+
+
+class TestMemVirAroundProxyAnchor(LossContract):
+    """The loss knows nothing of virtual classes: it is called with everything at once."""
+
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.MemVir(dml.ProxyAnchor(num_classes, embedding_dim), num_steps=2, margin=0)
+
+
+class TestCrossBatchMemory(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12)
+
+
 @pytest.mark.parametrize(
     "component", list(dml_losses.plugin.dml_losses()), ids=lambda component: component.name
 )

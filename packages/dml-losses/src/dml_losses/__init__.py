@@ -2,9 +2,11 @@
 
 from dml_losses.arc_face import ArcFace
 from dml_losses.cos_face import CosFace
+from dml_losses.cross_batch_memory import CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace
 from dml_losses.heated_up_softmax import HeatedUpSoftmax
 from dml_losses.instance_cross_entropy import InstanceCrossEntropy
+from dml_losses.memvir import MemVir
 from dml_losses.norm_softmax import NormSoftmax
 from dml_losses.proxy_anchor import ProxyAnchor
 from dml_losses.proxy_nca import ProxyNCA
@@ -18,9 +20,11 @@ __version__ = "0.1.0"
 __all__ = [
     "ArcFace",
     "CosFace",
+    "CrossBatchMemory",
     "CurricularFace",
     "HeatedUpSoftmax",
     "InstanceCrossEntropy",
+    "MemVir",
     "NormSoftmax",
     "ProxyAnchor",
     "ProxyNCA",

@@ -7,6 +7,7 @@ import torch
 from dml_losses.arguments import angle, positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.arc_face import arc_face
+from dml_losses.functional.cosine_softmax import Virtual
 
 
 class ArcFace(torch.nn.Module):
@@ -39,11 +40,15 @@ class ArcFace(torch.nn.Module):
         self.margin = angle("margin", margin)
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
-        return arc_face(embeddings, labels, weights, scale=self.scale, margin=self.margin)
+        return arc_face(embeddings, labels, weights, scale=self.scale, margin=self.margin, virtual=virtual)
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""

@@ -7,6 +7,7 @@ import torch
 from dml_losses.arguments import non_negative, positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cos_face import cos_face
+from dml_losses.functional.cosine_softmax import Virtual
 
 
 class CosFace(torch.nn.Module):
@@ -39,11 +40,15 @@ class CosFace(torch.nn.Module):
         self.margin = non_negative("margin", margin)
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
-        return cos_face(embeddings, labels, weights, scale=self.scale, margin=self.margin)
+        return cos_face(embeddings, labels, weights, scale=self.scale, margin=self.margin, virtual=virtual)
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""

@@ -8,6 +8,7 @@ import torch
 
 from dml_losses.arguments import positive
 from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.heated_up_softmax import batch_normalised, heated_up_softmax
 from dml_losses.functional.sphere import full_precision, unit_rows
 
@@ -60,12 +61,16 @@ class HeatedUpSoftmax(torch.nn.Module):
             self.register_buffer("running_var", torch.ones(embedding_dim))
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C), normalised by this batch."""
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
         value = heated_up_softmax(
-            embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm
+            embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm, virtual=virtual
         )
         if self.training and self.feature_norm == "batch":
             with torch.no_grad():

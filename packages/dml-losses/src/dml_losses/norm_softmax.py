@@ -6,6 +6,7 @@ import torch
 
 from dml_losses.arguments import positive
 from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.norm_softmax import norm_softmax
 
 
@@ -35,11 +36,15 @@ class NormSoftmax(torch.nn.Module):
         self.temperature = positive("temperature", temperature)
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
-        return norm_softmax(embeddings, labels, weights, temperature=self.temperature)
+        return norm_softmax(embeddings, labels, weights, temperature=self.temperature, virtual=virtual)
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dml_core import Component, hookimpl
 from dml_losses.arc_face import ArcFace
 from dml_losses.cos_face import CosFace
+from dml_losses.cross_batch_memory import CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace
 from dml_losses.heated_up_softmax import HeatedUpSoftmax
 from dml_losses.instance_cross_entropy import InstanceCrossEntropy
+from dml_losses.memvir import MemVir
 from dml_losses.norm_softmax import NormSoftmax
 from dml_losses.proxy_anchor import ProxyAnchor
 from dml_losses.proxy_nca import ProxyNCA
@@ -99,4 +101,16 @@ def dml_losses() -> Iterable[Component]:
         SoftTriple,
         "several centres a class, softly assigned and drawn together",
         source="Qian et al. 2019, SoftTriple Loss, Eq. 6-9",
+    )
+    yield Component(
+        "memvir",
+        MemVir,
+        "a class loss with earlier steps' embeddings and class weights as virtual classes",
+        source="Learning with Memory-based Virtual Classes, Eq. 4-5 and Algorithm 1",
+    )
+    yield Component(
+        "cross-batch-memory",
+        CrossBatchMemory,
+        "a pair loss against the embeddings of earlier batches as well",
+        source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Algorithm 1",
     )

@@ -6,6 +6,7 @@ import torch
 
 from dml_losses.arguments import positive
 from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.proxy_nca import proxy_nca
 
 
@@ -39,9 +40,13 @@ class ProxyNCA(torch.nn.Module):
         self.positive_in_denominator = positive_in_denominator
 
     def forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
         return proxy_nca(
             embeddings,
@@ -49,6 +54,7 @@ class ProxyNCA(torch.nn.Module):
             weights,
             scale=self.scale,
             positive_in_denominator=self.positive_in_denominator,
+            virtual=virtual,
         )
 
     def extra_repr(self) -> str:

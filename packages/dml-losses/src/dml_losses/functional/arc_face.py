@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.cosine_softmax import cosine_softmax
+from dml_losses.functional.cosine_softmax import Virtual, cosine_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
 
 
@@ -16,6 +16,7 @@ def arc_face(
     *,
     scale: float = 64.0,
     margin: float = 0.5,
+    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Cross entropy of a softmax of scaled cosines, the true class's at its angle plus a margin.
 
@@ -30,6 +31,7 @@ def arc_face(
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         scale: s > 0; 64 in the paper.
         margin: m in radians, in [0, π/2); 0.5 in the paper.
+        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
 
     Returns:
         The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
@@ -41,4 +43,6 @@ def arc_face(
     check_batch(embeddings, labels)
     check_class_weights(embeddings, labels, class_weights)
     features_BD, weights_CD = common_precision(embeddings, class_weights)
-    return cosine_softmax(unit_rows(features_BD), labels, weights_CD, scale, angular_margin=margin)
+    return cosine_softmax(
+        unit_rows(features_BD), labels, weights_CD, scale, angular_margin=margin, virtual=virtual
+    )

@@ -1,23 +1,54 @@
 """Softmax cross entropy of cosines with class weights, with an optional margin at the true class.
 
-The losses of NormSoftmax, Heated-Up Softmax, CosFace and ArcFace are this one function with other parameters.
-One (B × C) buffer is held: the logits become the gradient in place, block by block in cache. The class weights
-are never copied; their norms scale the buffer's columns instead.
+The losses of NormSoftmax, Heated-Up Softmax, CosFace, ArcFace and Proxy-NCA are this one function with other
+parameters. One (B × C) buffer is held: the logits become the gradient in place, block by block in cache. The
+class weights are never copied; their norms scale the buffer's columns instead.
 
-Shapes: `B` batch, `C` classes, `D` dim, `R` rows of a block.
+Rows and classes may come that are constants (`Virtual`): they are compared like the others, and cost a product
+where the others cost three, since nothing flows back to them.
+
+Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` classes, `T` classes with the constant ones, `D` dim,
+`R` rows of a block.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.functional import logsigmoid
 
-from dml_losses.functional.sphere import inverse_norms, through_norm_
+from dml_losses.functional.sphere import full_precision, inverse_norms, through_norm_, unit_rows
 
-_BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}  # of logits: on a CPU, what stays in cache between the passes
+# Logits at a time: on a CPU, what stays in cache between the passes, but rows enough for a product.
+_BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
+_FEWEST_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Virtual:
+    """Embeddings and classes that are compared like the batch's, but are constants.
+
+    Args:
+        embeddings: (P, D), any floating dtype.
+        labels: (P,), integer in [C, T), where C is the number of the loss's own classes.
+        class_weights: the further classes, each (C', D) of any floating dtype, in the order of their labels.
+    """
+
+    embeddings: torch.Tensor
+    labels: torch.Tensor
+    class_weights: tuple[torch.Tensor, ...]
+
+    def in_precision(self, dtype: torch.dtype, device: torch.device) -> Virtual:
+        """The same in one dtype and on one device, without gradient."""
+        return Virtual(
+            full_precision(self.embeddings.detach()).to(device, dtype),
+            self.labels.to(device).long(),
+            tuple(full_precision(weights.detach()).to(device, dtype) for weights in self.class_weights),
+        )
 
 
 def cosine_softmax(
@@ -29,6 +60,7 @@ def cosine_softmax(
     angular_margin: float = 0.0,
     cosine_margin: float = 0.0,
     positive_in_denominator: bool = True,
+    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Mean cross entropy of softmax(s·cos θ), its true class's logit lowered by a margin.
 
@@ -48,20 +80,30 @@ def cosine_softmax(
         cosine_margin: m₂ ≥ 0.
         positive_in_denominator: without, the denominator is the sum over the other classes alone (NCA), and the
             loss can be negative.
+        virtual: constant rows, which are L2-normalised here, and classes; they count in the mean and in every sum.
 
     Returns:
         The loss, a scalar of the features' dtype; zero, with a zero gradient, if there is one class.
     """
-    needs_gradient = torch.is_grad_enabled() and (features.requires_grad or class_weights.requires_grad)
+    gradients = torch.is_grad_enabled()
+    constant_features, constant_weights = features.new_empty(0, features.shape[1]), []
+    labels = labels.long()
+    if virtual is not None:
+        virtual = virtual.in_precision(features.dtype, features.device)
+        constant_features, constant_weights = unit_rows(virtual.embeddings), list(virtual.class_weights)
+        labels = torch.cat((labels, virtual.labels))
     value: torch.Tensor = _operator(
         features,
-        labels.long(),
+        constant_features,
+        labels,
         class_weights,
+        constant_weights,
         scale,
         angular_margin,
         cosine_margin,
         positive_in_denominator,
-        needs_gradient,
+        gradients and features.requires_grad,
+        gradients and class_weights.requires_grad,
     )[0]
     return value
 
@@ -69,52 +111,79 @@ def cosine_softmax(
 @torch.library.custom_op(
     "dml_losses::cosine_softmax",
     mutates_args=(),
-    schema="(Tensor features, Tensor labels, Tensor class_weights, float scale, float angular_margin, "
-    "float cosine_margin, bool positive_in_denominator, bool needs_gradient) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema="(Tensor features, Tensor constant_features, Tensor labels, Tensor class_weights, "
+    "Tensor[] constant_weights, float scale, float angular_margin, float cosine_margin, "
+    "bool positive_in_denominator, bool features_move, bool weights_move) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _operator(
     features: torch.Tensor,
+    constant_features: torch.Tensor,
     labels: torch.Tensor,
     class_weights: torch.Tensor,
+    constant_weights: list[torch.Tensor],
     scale: float,
     angular_margin: float,
     cosine_margin: float,
     positive_in_denominator: bool,
-    needs_gradient: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss; the inverse norms (C,); and the gradient with respect to x_bᵀ w_c as rows_B ⊙ columns_BC."""
-    batch, num_classes = features.shape[0], class_weights.shape[0]
-    inverse_norm_C = inverse_norms(class_weights)
-    value = features.new_zeros(())
-    row_B = features.new_empty(batch if needs_gradient else 0)
-    step = max(16, _BLOCK_ELEMENTS.get(features.device.type, 2**26) // num_classes)
-    buffer_BC = features.new_empty((batch if needs_gradient else min(step, batch), num_classes))
-    for start in range(0, batch, step):
-        rows = slice(start, min(start + step, batch))
-        block_RC = buffer_BC[rows] if needs_gradient else buffer_BC[: rows.stop - rows.start]
-        torch.mm(features[rows], class_weights.T, out=block_RC)
-        block_RC.mul_(inverse_norm_C * scale)
-        label_R1 = labels[rows, None]
-        target_R1, slope_R1 = _with_margin(block_RC.gather(1, label_R1), scale, angular_margin, cosine_margin)
-        block_RC.scatter_(1, label_R1, -torch.inf)  # from here on the negatives alone
+    features_move: bool,
+    weights_move: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss; the features' gradient (B, D); the inverse norms (C,); and the gradient with respect to x_nᵀ w_c,
+    which the weights' gradient is made of, as rows_N ⊙ columns_NC. Those not asked for are empty."""
+    weights = (class_weights, *constant_weights)
+    batch, num_rows, num_classes = len(features), len(labels), len(class_weights)
+    inverse_norm_T = torch.cat([inverse_norms(some) for some in weights])
+    total_classes = len(inverse_norm_T)
+    bounds = itertools.accumulate((len(some) for some in weights), initial=0)
+    pieces = [(slice(*pair), some) for pair, some in zip(itertools.pairwise(bounds), weights)]
 
-        highest_R1 = block_RC.amax(dim=1, keepdim=True)
+    value = features.new_zeros(())
+    features_gradient_BD = torch.empty_like(features if features_move else features[:0])
+    row_N = features.new_empty(num_rows if weights_move else 0)
+    columns_NC = features.new_empty(num_rows if weights_move else 0, num_classes)
+    step = max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(features.device.type, 2**26) // total_classes)
+    in_place = weights_move and total_classes == num_classes
+    scratch_RT = features.new_empty(0 if in_place else min(step, num_rows), total_classes)
+    starts = [*range(0, batch, step), *range(batch, num_rows, step)]
+    for start, stop in zip(starts, [*starts[1:], num_rows]):
+        live = start < batch
+        rows = slice(start, stop)
+        features_RD = features[rows] if live else constant_features[start - batch : stop - batch]
+        block_RT = columns_NC[rows] if in_place else scratch_RT[: stop - start]
+        for columns, some in pieces:
+            torch.mm(features_RD, some.T, out=block_RT[:, columns])
+        block_RT.mul_(inverse_norm_T * scale)
+        label_R1 = labels[rows, None]
+        target_R1, slope_R1 = _with_margin(block_RT.gather(1, label_R1), scale, angular_margin, cosine_margin)
+        block_RT.scatter_(1, label_R1, -torch.inf)  # from here on the negatives alone
+
+        highest_R1 = block_RT.amax(dim=1, keepdim=True)
         highest_R1 = highest_R1.where(highest_R1 > -torch.inf, 0)  # one class: no negatives
-        block_RC.sub_(highest_R1).exp_()
-        total_R1 = block_RC.sum(dim=1, keepdim=True)
+        block_RT.sub_(highest_R1).exp_()
+        total_R1 = block_RT.sum(dim=1, keepdim=True)
         # 1 − p_y = σ(gap) and −log p_y = −log σ(−gap): no difference of nearly equal numbers.
         gap_R1 = highest_R1 + total_R1.log() - target_R1
         if positive_in_denominator:
-            value -= logsigmoid(-gap_R1).sum() / batch
+            value -= logsigmoid(-gap_R1).sum() / num_rows
             push_R1 = gap_R1.sigmoid()
         else:
             push_R1 = (total_R1 > 0).to(gap_R1.dtype)
-            value += gap_R1.where(total_R1 > 0, 0).sum() / batch
-        if needs_gradient:
-            block_RC.scatter_(1, label_R1, -slope_R1 * total_R1)
-            block_RC.mul_(inverse_norm_C)
-            row_B[rows] = (push_R1 * (scale / batch) / total_R1.where(total_R1 > 0, 1)).squeeze(1)
-    return value, inverse_norm_C, row_B, buffer_BC if needs_gradient else features.new_empty(0)
+            value += gap_R1.where(total_R1 > 0, 0).sum() / num_rows
+        if not weights_move and not (live and features_move):
+            continue
+        block_RT.scatter_(1, label_R1, -slope_R1 * total_R1)
+        block_RT.mul_(inverse_norm_T)
+        push_R1 *= (scale / num_rows) / total_R1.where(total_R1 > 0, 1)
+        if live and features_move:
+            gradient_RD = features_gradient_BD[rows].zero_()
+            for columns, some in pieces:
+                gradient_RD.addmm_(block_RT[:, columns], some)
+            gradient_RD.mul_(push_R1)
+        if weights_move:
+            row_N[rows] = push_R1.squeeze(1)
+            if not in_place:
+                columns_NC[rows] = block_RT[:, :num_classes]
+    return value, features_gradient_BD, inverse_norm_T[:num_classes].clone(), row_N, columns_NC
 
 
 def _with_margin(
@@ -139,40 +208,55 @@ def _with_margin(
 @_operator.register_fake
 def _(
     features: torch.Tensor,
+    constant_features: torch.Tensor,
     labels: torch.Tensor,
     class_weights: torch.Tensor,
+    constant_weights: list[torch.Tensor],
     scale: float,
     angular_margin: float,
     cosine_margin: float,
     positive_in_denominator: bool,
-    needs_gradient: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    batch, num_classes = features.shape[0], class_weights.shape[0]
+    features_move: bool,
+    weights_move: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    num_rows, num_classes = labels.shape[0] if weights_move else 0, class_weights.shape[0]
     return (
         features.new_empty(()),
+        torch.empty_like(features if features_move else features[:0]),
         features.new_empty(num_classes),
-        features.new_empty(batch if needs_gradient else 0),
-        features.new_empty((batch, num_classes) if needs_gradient else 0),
+        features.new_empty(num_rows),
+        features.new_empty(num_rows, num_classes),
     )
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    features, _, class_weights, *_ = inputs
-    ctx.save_for_backward(features, class_weights, *output[1:])
+    features, constant_features, _, class_weights, *_ = inputs
+    ctx.save_for_backward(features, constant_features, class_weights, *output[1:])
+    ctx.num_constants, ctx.moves = len(inputs[4]), inputs[-2:]
 
 
-def _backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    features_BD, weights_CD, inverse_norm_C, row_B, columns_BC = ctx.saved_tensors
-    row_B1 = (row_B * upstream)[:, None]
-    features_gradient = weights_gradient = None
-    with torch.autocast(features_BD.device.type, enabled=False):
-        if ctx.needs_input_grad[0]:
-            features_gradient = (columns_BC @ weights_CD).mul_(row_B1)
-        if ctx.needs_input_grad[2]:
-            weights_gradient = through_norm_(
-                columns_BC.T @ (features_BD * row_B1), weights_CD, inverse_norm_C, unit=False
+def _backward(
+    ctx: Any, upstream: torch.Tensor, *_: torch.Tensor
+) -> tuple[torch.Tensor | list[None] | None, ...]:
+    features_BD, constant_PD, weights_CD, features_gradient_BD, inverse_norm_C, row_N, columns_NC = (
+        ctx.saved_tensors
+    )
+    features_move, weights_move = ctx.moves
+    weights_gradient_CD = None
+    if weights_move:
+        with torch.autocast(features_BD.device.type, enabled=False):
+            scaled_ND = torch.cat((features_BD, constant_PD)) * (row_N * upstream)[:, None]
+            weights_gradient_CD = through_norm_(
+                columns_NC.T @ scaled_ND, weights_CD, inverse_norm_C, unit=False
             )
-    return features_gradient, None, weights_gradient, *[None] * 5
+    return (
+        features_gradient_BD * upstream if features_move else None,
+        None,
+        None,
+        weights_gradient_CD,
+        [None] * ctx.num_constants,
+        *[None] * 6,
+    )
 
 
 _operator.register_autograd(_backward, setup_context=_keep)

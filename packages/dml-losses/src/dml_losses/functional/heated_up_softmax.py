@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.cosine_softmax import cosine_softmax
+from dml_losses.functional.cosine_softmax import Virtual, cosine_softmax
 from dml_losses.functional.sphere import common_precision, full_precision, unit_rows
 
 
@@ -21,6 +21,7 @@ def heated_up_softmax(
     *,
     alpha: float = 16.0,
     feature_norm: Literal["l2", "batch"] = "l2",
+    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Cross entropy of a softmax of normalised inner products, times an inverse temperature.
 
@@ -37,6 +38,7 @@ def heated_up_softmax(
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         alpha: α > 0, the inverse temperature: 16 in the paper, then 4 with a tenth of the learning rate.
         feature_norm: ``"l2"`` or ``"batch"``, which takes mean and variance from this batch.
+        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
 
     Returns:
         The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
@@ -48,8 +50,14 @@ def heated_up_softmax(
     check_batch(embeddings, labels)
     check_class_weights(embeddings, labels, class_weights)
     features_BD, weights_CD = common_precision(embeddings, class_weights)
-    normalised = unit_rows(features_BD) if feature_norm == "l2" else batch_normalised(features_BD)[0]
-    return cosine_softmax(normalised, labels, weights_CD, alpha)
+    if feature_norm == "l2":
+        return cosine_softmax(unit_rows(features_BD), labels, weights_CD, alpha, virtual=virtual)
+    if virtual is not None:  # one batch with the past ones: all rows are normalised together
+        virtual = virtual.in_precision(features_BD.dtype, features_BD.device)
+        features_BD = torch.cat((features_BD, virtual.embeddings))
+        labels = torch.cat((labels.long(), virtual.labels))
+        weights_CD = torch.cat((weights_CD, *virtual.class_weights))
+    return cosine_softmax(batch_normalised(features_BD)[0], labels, weights_CD, alpha)
 
 
 def batch_normalised(

@@ -5,12 +5,17 @@ from __future__ import annotations
 import torch
 
 from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.cosine_softmax import cosine_softmax
+from dml_losses.functional.cosine_softmax import Virtual, cosine_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
 
 
 def norm_softmax(
-    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, *, temperature: float = 0.05
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    class_weights: torch.Tensor,
+    *,
+    temperature: float = 0.05,
+    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Cross entropy of a softmax of cosines over a temperature.
 
@@ -25,6 +30,7 @@ def norm_softmax(
         labels: (B,), integer in [0, C).
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         temperature: σ > 0; 0.05 in the paper.
+        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
 
     Returns:
         The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
@@ -36,4 +42,4 @@ def norm_softmax(
     check_batch(embeddings, labels)
     check_class_weights(embeddings, labels, class_weights)
     features_BD, weights_CD = common_precision(embeddings, class_weights)
-    return cosine_softmax(unit_rows(features_BD), labels, weights_CD, 1 / temperature)
+    return cosine_softmax(unit_rows(features_BD), labels, weights_CD, 1 / temperature, virtual=virtual)

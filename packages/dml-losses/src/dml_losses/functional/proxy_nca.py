@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.cosine_softmax import cosine_softmax
+from dml_losses.functional.cosine_softmax import Virtual, cosine_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
 
 
@@ -16,6 +16,7 @@ def proxy_nca(
     *,
     scale: float = 1.0,
     positive_in_denominator: bool = False,
+    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Each embedding nearer its own class's proxy than the others'.
 
@@ -31,6 +32,7 @@ def proxy_nca(
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         scale: s > 0.
         positive_in_denominator: add the true class to the sum, which makes it a softmax and the loss positive.
+        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
 
     Returns:
         The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
@@ -44,5 +46,10 @@ def proxy_nca(
     features_BD, weights_CD = common_precision(embeddings, class_weights)
     # d = 2 − 2·cos θ, and the 2 cancels between the numerator and the denominator.
     return cosine_softmax(
-        unit_rows(features_BD), labels, weights_CD, 2 * scale, positive_in_denominator=positive_in_denominator
+        unit_rows(features_BD),
+        labels,
+        weights_CD,
+        2 * scale,
+        positive_in_denominator=positive_in_denominator,
+        virtual=virtual,
     )

@@ -1,0 +1,91 @@
+"""Cross-batch memory: a pair loss against the embeddings of earlier batches as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dml_core import MemoryQueue, is_class_loss
+from dml_losses.arguments import whole
+
+
+class CrossBatchMemory(torch.nn.Module):
+    """A pair loss within the batch, plus the same loss of the batch against a queue of past embeddings.
+
+    L = l(X) + l(X, memory)
+
+    Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Algorithm 1 and section 3.3; the sum with
+    the batch's own loss is the authors' code's. Departure: the queue is read before the batch is written to it,
+    so that it doesn't hold the batch itself, whose copies would be each item's easiest positive.
+
+    Args:
+        loss: any pair loss: ``loss(embeddings, labels, gallery, gallery_labels)``.
+        capacity: how many embeddings are kept, at least 1.
+        warmup_steps: training steps before the first batch is stored; 1,000 iterations in the paper.
+
+    Attributes:
+        queue: a `dml_core.MemoryQueue`, all of it in the state dict; None until the first batch (or a state dict)
+            has told the dimension.
+
+    Raises:
+        TypeError: for a class loss, or counts that aren't whole numbers.
+        ValueError: for a capacity below 1 or warm-up below 0.
+    """
+
+    steps: torch.Tensor  # () int64: training steps seen
+
+    def __init__(self, loss: torch.nn.Module, capacity: int, warmup_steps: int = 0) -> None:
+        super().__init__()
+        if is_class_loss(loss):
+            raise TypeError(
+                f"loss is {type(loss).__name__}, a class loss; expected a pair loss such as InstanceCrossEntropy "
+                "(a class loss gets a memory from MemVir)"
+            )
+        self.loss = loss
+        self.capacity = whole("capacity", capacity, 1)
+        self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
+        self.queue: MemoryQueue | None = None
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self._steps = 0  # the same on the host
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None = None,
+        gallery_labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,). In training mode the batch is queued.
+
+        A gallery that is given is compared with as the wrapped loss does, beside the memory.
+        """
+        value: torch.Tensor = self.loss(embeddings, labels, gallery, gallery_labels)
+        if self.queue is not None and len(self.queue):
+            past = self.queue.contents()
+            value = value + self.loss(embeddings, labels, past.embeddings, past.labels)
+        if self.training:
+            if self._steps >= self.warmup_steps:
+                queue = self.queue or self._make_queue(embeddings.shape[1], embeddings.device)
+                queue.enqueue(embeddings.detach(), labels)
+            self._steps += 1
+            self.steps.fill_(self._steps)
+        return value
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        return f"capacity={self.capacity}, warmup_steps={self.warmup_steps}"
+
+    def _make_queue(self, embedding_dim: int, device: torch.device) -> MemoryQueue:
+        self.queue = MemoryQueue(self.capacity, embedding_dim).to(device)
+        return self.queue
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
+        unexpected: Any, errors: list[str],
+    ) -> None:  # fmt: skip
+        saved = state_dict.get(f"{prefix}queue.embeddings")
+        if saved is not None and self.queue is None:
+            self._make_queue(saved.shape[1], self.steps.device)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        self._steps = int(self.steps)

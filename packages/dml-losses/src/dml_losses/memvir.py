@@ -1,0 +1,222 @@
+"""MemVir: past embeddings and past class weights as virtual classes."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from dml_core import is_class_loss
+from dml_losses.arguments import whole
+from dml_losses.functional.cosine_softmax import Virtual
+
+_log = logging.getLogger(__name__)
+_QUEUES = ("queue_embeddings", "queue_labels", "queue_weights")
+
+
+class MemVir(torch.nn.Module):
+    """A class loss over the batch and its classes, and over those of N earlier steps as further classes.
+
+    L(X ∪ X̃, W ∪ W̃) = mean of the loss over the rows of both,  classes: C·(min(⌊(i − U)/(M + 1)⌋, N) + 1) from step U
+
+    Each step's embeddings and class weights are queued; of the queue every (M + 1)-th step is used, newest first,
+    its labels moved up by C for each step, so that the past of a class is another class. What is queued is constant.
+
+    Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the
+    queue is read before it is written, and nothing is stored before the warm-up ends. No departure.
+
+    The queue holds N(M + 1) whole copies of the class weights; `queue_bytes` says what that takes, and it is
+    logged before it is taken. All of it is in the state dict.
+
+    Args:
+        loss: any class loss: ``loss(embeddings, labels, class_weights)`` with an attribute ``class_weights``. A
+            loss that takes a keyword ``virtual`` (`dml_losses.functional.cosine_softmax.Virtual`) gets the past as
+            constants, which costs less than half of what one call over everything does.
+        num_steps: N ≥ 0, how many earlier steps are used.
+        margin: M ≥ 0, how many steps lie between two that are used; 0 to 100 in the paper, by data set.
+        warmup_steps: U ≥ 0, the training steps before the first is stored; 50 epochs in the paper.
+        queue_dtype: ``"float32"``, or ``"bfloat16"`` for half the memory.
+        queue_on_cpu: keep the queue on the CPU wherever the rest is moved. Each step then brings N copies over.
+
+    Raises:
+        TypeError: for a loss without class weights, or counts that aren't whole numbers.
+        ValueError: for a count below 0, or another `queue_dtype`.
+    """
+
+    queue_embeddings: torch.Tensor  # (slots, rows, D)
+    queue_labels: torch.Tensor  # (slots, rows) int64
+    queue_weights: torch.Tensor  # (slots, C, D)
+    queue_rows: torch.Tensor  # (slots,) int64: how many rows of a slot are filled
+    counters: torch.Tensor  # (2,) int64: training steps seen, steps stored
+
+    def __init__(
+        self,
+        loss: torch.nn.Module,
+        num_steps: int,
+        margin: int,
+        warmup_steps: int = 0,
+        queue_dtype: Literal["float32", "bfloat16"] = "float32",
+        queue_on_cpu: bool = False,
+    ) -> None:
+        super().__init__()
+        if not is_class_loss(loss):
+            raise TypeError(
+                f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as "
+                "NormSoftmax (a pair loss gets a memory from CrossBatchMemory)"
+            )
+        if queue_dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"queue_dtype is {queue_dtype!r}; expected 'float32' or 'bfloat16'")
+        self.loss = loss
+        self.num_steps = whole("num_steps", num_steps, 0)
+        self.margin = whole("margin", margin, 0)
+        self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
+        self.queue_on_cpu = queue_on_cpu
+        self._takes_virtual = "virtual" in inspect.signature(loss.forward).parameters
+
+        slots, (num_rows, dim) = self.num_steps * (self.margin + 1), self.class_weights.shape
+        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[queue_dtype]
+        self._report(slots * num_rows * dim * dtype.itemsize)
+        device = torch.device("cpu") if queue_on_cpu else self.class_weights.device
+        for name, tensor in {
+            "queue_embeddings": torch.zeros(
+                slots, 0, dim, dtype=dtype, device=device
+            ),  # rows: of the first batch
+            "queue_labels": torch.zeros(slots, 0, dtype=torch.int64, device=device),
+            "queue_weights": torch.zeros(slots, num_rows, dim, dtype=dtype, device=device),
+            "queue_rows": torch.zeros(slots, dtype=torch.int64),
+            "counters": torch.zeros(2, dtype=torch.int64),
+        }.items():
+            self.register_buffer(name, tensor)
+        # The same numbers on the host: reading the buffers would wait for an accelerator at every step.
+        self._rows, self._steps, self._stored = [0] * slots, 0, 0
+
+    @property
+    def class_weights(self) -> torch.Tensor:
+        """The wrapped loss's own class weights, (C, D)."""
+        weights = self.loss.class_weights
+        assert isinstance(weights, torch.Tensor)
+        return weights
+
+    @property
+    def queue_bytes(self) -> int:
+        """The memory of the queued class weights: N(M + 1) copies."""
+        return self.queue_weights.numel() * self.queue_weights.element_size()
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode the step is queued."""
+        weights = self.class_weights if class_weights is None else class_weights
+        started = self._steps >= self.warmup_steps
+        slots = self._selected() if started else []
+        if not slots:
+            value: torch.Tensor = self.loss(embeddings, labels, weights)
+        else:
+            value = self._with_virtual_classes(embeddings, labels, weights, slots)
+        if self.training:
+            if started and self.num_steps:
+                self._enqueue(embeddings.detach(), labels, weights.detach())
+            self._count(self._steps + 1, self._stored)
+        return value
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        return (
+            f"num_steps={self.num_steps}, margin={self.margin}, warmup_steps={self.warmup_steps}, "
+            f"queue_bytes={self.queue_bytes}"
+        )
+
+    def _selected(self) -> list[int]:
+        """The slots in use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
+        num_slots = len(self._rows)
+        filled = min(self._stored, num_slots)
+        return [(self._stored - 1 - back) % num_slots for back in range(self.margin, filled, self.margin + 1)]
+
+    def _with_virtual_classes(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, slots: list[int]
+    ) -> torch.Tensor:
+        num_classes = len(weights) // getattr(self.loss, "centers_per_class", 1)
+        device = embeddings.device
+        past = Virtual(
+            torch.cat([self.queue_embeddings[slot, : self._rows[slot]] for slot in slots]).to(device),
+            torch.cat(
+                [
+                    self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
+                    for age, slot in enumerate(slots)
+                ]
+            ).to(device),
+            tuple(self.queue_weights[slot].to(device) for slot in slots),
+        )
+        if self._takes_virtual:
+            value: torch.Tensor = self.loss(embeddings, labels, weights, virtual=past)
+        else:
+            value = self.loss(
+                torch.cat((embeddings, past.embeddings.to(embeddings.dtype))),
+                torch.cat((labels.long(), past.labels)),
+                torch.cat((weights, *(some.to(weights.dtype) for some in past.class_weights))),
+            )
+        return value
+
+    @torch.no_grad()
+    def _enqueue(self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> None:
+        slot, count = self._stored % len(self._rows), len(embeddings)
+        if count > self.queue_labels.shape[1]:  # the first batch, or one larger than all before
+            self._widen(count)
+        self.queue_embeddings[slot, :count].copy_(embeddings)
+        self.queue_labels[slot, :count].copy_(labels)
+        self.queue_weights[slot].copy_(weights)
+        self._rows[slot] = count
+        self.queue_rows[slot] = count
+        self._count(self._steps, self._stored + 1)
+
+    def _widen(self, rows: int) -> None:
+        for name in ("queue_embeddings", "queue_labels"):
+            old = getattr(self, name)
+            wider = old.new_zeros(old.shape[0], rows, *old.shape[2:])
+            wider[:, : old.shape[1]] = old
+            setattr(self, name, wider)
+
+    def _count(self, steps: int, stored: int) -> None:
+        self._steps, self._stored = steps, stored
+        self.counters[0], self.counters[1] = steps, stored
+
+    def _report(self, num_bytes: int) -> None:
+        level = logging.WARNING if num_bytes >= 2**30 else logging.INFO
+        _log.log(
+            level,
+            "MemVir keeps %d copies of the class weights: %.2f GiB",
+            self.num_steps * (self.margin + 1),
+            num_bytes / 2**30,
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> MemVir:
+        kept = {name: self._buffers.pop(name) for name in _QUEUES} if self.queue_on_cpu else {}
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._buffers.update(kept)
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
+        unexpected: Any, errors: list[str],
+    ) -> None:  # fmt: skip
+        saved = {name: state_dict.get(f"{prefix}{name}") for name in _QUEUES}
+        weights, rows = saved["queue_weights"], saved["queue_labels"]
+        if weights is not None and weights.shape != self.queue_weights.shape:
+            errors.append(
+                f"the saved queue {prefix[:-1]!r} holds {weights.shape[0]} steps of weights "
+                f"{tuple(weights.shape[1:])}; this one {self.queue_weights.shape[0]} of "
+                f"{tuple(self.queue_weights.shape[1:])}: make it with the saved num_steps and margin, whose "
+                "num_steps * (margin + 1) is the number of steps"
+            )
+        elif rows is not None and rows.shape[1] != self.queue_labels.shape[1]:
+            dim = self.queue_embeddings.shape[2]
+            self.queue_embeddings = self.queue_embeddings.new_zeros(*rows.shape, dim)
+            self.queue_labels = self.queue_labels.new_zeros(rows.shape)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        self._steps, self._stored = self.counters.tolist()
+        self._rows = self.queue_rows.tolist()

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad
+
+from dml_losses import CrossBatchMemory, InstanceCrossEntropy, NormSoftmax, RankedListLoss
+
+D = 5
+
+
+def batch(step: int, size: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(size, D, generator=generator), torch.randint(0, 3, (size,), generator=generator)
+
+
+@pytest.mark.parametrize(
+    "loss", [InstanceCrossEntropy(), RankedListLoss()], ids=lambda loss: type(loss).__name__
+)
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_every_step_is_the_batch_and_the_newest_rows_before_it(loss: nn.Module, warmup: int) -> None:
+    memory, past, past_labels = CrossBatchMemory(loss, 10, warmup), torch.zeros(0, D), torch.zeros(0).long()
+    for step in range(8):
+        x, y = batch(step)
+        x.requires_grad_()
+        expected = loss(x, y)
+        if len(past):
+            expected = expected + loss(x, y, past, past_labels)
+        value = memory(x, y)
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
+        torch.testing.assert_close(grad(value, x), grad(expected, x))
+        if step >= warmup:
+            past, past_labels = torch.cat((past, x.detach()))[-10:], torch.cat((past_labels, y))[-10:]
+
+
+def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
+    straight = CrossBatchMemory(InstanceCrossEntropy(), 10, 1)
+    values = [straight(*batch(step)) for step in range(7)]
+    broken = CrossBatchMemory(InstanceCrossEntropy(), 10, 1)
+    for step in range(4):
+        broken(*batch(step))
+    resumed = CrossBatchMemory(InstanceCrossEntropy(), 10, 1)
+    resumed.load_state_dict(broken.state_dict())
+    for step in range(4, 7):
+        assert torch.equal(resumed(*batch(step)), values[step])
+
+
+def test_evaluation_mode_stores_nothing() -> None:
+    memory = CrossBatchMemory(InstanceCrossEntropy(), 10).eval()
+    memory(*batch(0))
+    assert memory.queue is None
+    assert memory.steps == 0
+
+
+def test_a_state_dict_of_another_capacity_is_refused() -> None:
+    saved, other = CrossBatchMemory(InstanceCrossEntropy(), 10), CrossBatchMemory(InstanceCrossEntropy(), 8)
+    saved(*batch(0))
+    with pytest.raises(RuntimeError, match=r"capacity 10 .* this one has 8"):
+        other.load_state_dict(saved.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((NormSoftmax(3, D), 10), TypeError, "loss is NormSoftmax, a class loss; expected a pair loss"),
+        ((InstanceCrossEntropy(), 0), ValueError, "capacity is 0; expected at least 1"),
+        ((InstanceCrossEntropy(), 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments, error, message) -> None:
+    with pytest.raises(error, match=message):
+        CrossBatchMemory(*arguments)

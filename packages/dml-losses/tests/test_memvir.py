@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad
+
+import dml_losses as dml
+from dml_losses import MemVir, NormSoftmax
+
+C, D, B = 4, 5, 6
+
+
+def batch(step: int, size: int = B) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return (
+        torch.randn(size, D, generator=generator),
+        torch.randint(0, C, (size,), generator=generator),
+    )
+
+
+def make(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    made: nn.Module = {
+        "softmax": lambda: dml.Softmax(C, D),
+        "norm-softmax": lambda: dml.NormSoftmax(C, D),
+        "heated-up-batch": lambda: dml.HeatedUpSoftmax(C, D, feature_norm="batch"),
+        "cos-face": lambda: dml.CosFace(C, D),
+        "arc-face": lambda: dml.ArcFace(C, D),
+        "curricular-face": lambda: dml.CurricularFace(C, D),
+        "proxy-nca": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
+        "proxy-anchor": lambda: dml.ProxyAnchor(C, D),
+        "soft-triple": lambda: dml.SoftTriple(C, D, centers_per_class=3),
+    }[name]()
+    return made
+
+
+LOSSES = [
+    *("softmax", "norm-softmax", "heated-up-batch", "cos-face", "arc-face"),
+    *("curricular-face", "proxy-nca", "proxy-anchor", "soft-triple"),
+]
+
+
+class AlgorithmOne:
+    """Algorithm 1 with lists, newest first; the loss is called on everything joined."""
+
+    def __init__(self, loss: nn.Module, num_steps: int, margin: int, warmup: int) -> None:
+        self.loss, self.n, self.m, self.warmup, self.step = loss, num_steps, margin, warmup, 0
+        self.queue: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, int]:
+        weights, xs, ys = [self.loss.class_weights], [x], [y]
+        current = (x.detach().clone(), y.clone(), self.loss.class_weights.detach().clone())
+        if self.step >= self.warmup:
+            for index in range(self.m, len(self.queue), self.m + 1):
+                past_x, past_y, past_w = self.queue[index]
+                ys.append(past_y + C * len(weights))
+                weights.append(past_w)
+                xs.append(past_x)
+            self.queue.insert(0, current)
+            del self.queue[self.n * (self.m + 1) :]
+        self.step += 1
+        return self.loss(torch.cat(xs), torch.cat(ys), torch.cat(weights)), C * len(weights)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("num_steps", "margin", "warmup"), [(2, 1, 2), (3, 0, 0), (1, 3, 1)])
+def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: int, warmup: int) -> None:
+    fast, slow = MemVir(make(name), num_steps, margin, warmup), make(name)
+    reference = AlgorithmOne(slow, num_steps, margin, warmup)
+    for step in range(12):
+        x, y = batch(step, size=B - step % 2)  # a short batch now and then
+        x.requires_grad_()
+        value, (expected, _) = fast(x, y), reference(x, y)
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)  # float32, other summation order
+        gradients = grad(value, (x, fast.class_weights))
+        wanted = grad(expected, (x, slow.class_weights))
+        for gradient, want in zip(gradients, wanted):
+            torch.testing.assert_close(gradient, want, rtol=1e-4, atol=1e-5)
+        with torch.no_grad():  # the weights move as an optimizer would move them
+            fast.class_weights.sub_(0.1 * wanted[1])
+            slow.class_weights.sub_(0.1 * wanted[1])
+
+
+@pytest.mark.parametrize(("num_steps", "margin", "warmup"), [(2, 1, 2), (3, 0, 0), (1, 3, 1), (0, 2, 1)])
+def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int, warmup: int) -> None:
+    seen: list[int] = []
+
+    class Counting(NormSoftmax):
+        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
+            seen.append(len(class_weights))
+            return super().forward(embeddings, labels, class_weights)
+
+    loss = MemVir(Counting(C, D), num_steps, margin, warmup)
+    for step in range(14):
+        loss(*batch(step))
+    equation_4 = [
+        C if i < warmup else C * (min((i - warmup) // (margin + 1), num_steps) + 1) for i in range(14)
+    ]
+    assert seen == equation_4
+
+
+def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
+    straight = MemVir(make("norm-softmax"), 2, 1, 1)
+    values = [straight(*batch(step)) for step in range(9)]
+    broken = MemVir(make("norm-softmax"), 2, 1, 1)
+    for step in range(4):
+        broken(*batch(step))
+    resumed = MemVir(make("norm-softmax"), 2, 1, 1)
+    resumed.load_state_dict(broken.state_dict())
+    for step in range(4, 9):
+        assert torch.equal(resumed(*batch(step)), values[step])
+
+
+def test_evaluation_mode_stores_nothing() -> None:
+    loss = MemVir(make("norm-softmax"), 2, 0)
+    loss(*batch(0))
+    before = {name: tensor.clone() for name, tensor in loss.state_dict().items()}
+    loss.eval()(*batch(1))
+    for name, tensor in loss.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_bfloat16_queue_is_half_the_memory_and_nearly_the_value() -> None:
+    wide, narrow = (
+        MemVir(make("norm-softmax"), 2, 0),
+        MemVir(make("norm-softmax"), 2, 0, queue_dtype="bfloat16"),
+    )
+    assert narrow.queue_bytes * 2 == wide.queue_bytes == 2 * C * D * 4
+    for step in range(5):
+        # eight bits of mantissa in the queued rows, at a temperature of 0.05
+        torch.testing.assert_close(narrow(*batch(step)), wide(*batch(step)), rtol=0.05, atol=0)
+
+
+def test_a_queue_on_the_cpu_stays_there() -> None:
+    loss = MemVir(make("norm-softmax"), 2, 0, queue_on_cpu=True).to("meta")
+    assert loss.class_weights.device.type == "meta"
+    assert loss.queue_weights.device.type == "cpu"
+    assert set(loss.state_dict()) == set(MemVir(make("norm-softmax"), 2, 0).state_dict())
+
+
+def test_memory_is_reported_before_it_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dml_losses.memvir"):
+        MemVir(NormSoftmax(1000, 64), 2, 3)
+    assert "8 copies of the class weights: 0.00 GiB" in caplog.text
+
+
+def test_a_state_dict_of_another_capacity_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"holds 4 steps of weights \(4, 5\); this one 2 of \(4, 5\)"):
+        MemVir(make("norm-softmax"), 2, 0).load_state_dict(MemVir(make("norm-softmax"), 2, 1).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((dml.InstanceCrossEntropy(), 1, 1), TypeError, "InstanceCrossEntropy, which has no class_weights"),
+        ((make("softmax"), -1, 1), ValueError, "num_steps is -1; expected at least 0"),
+        ((make("softmax"), 1, -1), ValueError, "margin is -1; expected at least 0"),
+        ((make("softmax"), 1, 1, -1), ValueError, "warmup_steps is -1; expected at least 0"),
+        ((make("softmax"), 1.5, 1), TypeError, r"num_steps is 1\.5; expected a whole number"),
+        ((make("softmax"), 1, 1, 0, "int8"), ValueError, "queue_dtype is 'int8'"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments, error, message) -> None:
+    with pytest.raises(error, match=message):
+        MemVir(*arguments)
+
+
+def test_a_label_outside_the_classes_is_not_queued() -> None:
+    loss = MemVir(make("norm-softmax"), 2, 0)
+    with pytest.raises(ValueError, match=r"labels holds 4; expected class indices in \[0, 4\)"):
+        loss(torch.randn(2, D), torch.tensor([0, 4]))
+    assert loss.counters.tolist() == [0, 0]
