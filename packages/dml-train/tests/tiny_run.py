@@ -38,5 +38,5 @@ if __name__ == "__main__":
     if "--die-at" in flags:
         plugins.register(DieAt(int(flags[flags.index("--die-at") + 1])), distribution="die-at")
     registry = Registry(plugins)
-    train(parse(json.loads(Path(document).read_text()), registry), Path(out), resume="--resume" in flags,
-          registry=registry)  # fmt: skip
+    recipe = parse(json.loads(Path(document).read_text()), registry)
+    train(recipe, Path(out), resume="--resume" in flags, force="--force" in flags, registry=registry)

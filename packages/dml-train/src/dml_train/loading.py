@@ -6,6 +6,8 @@ Shapes: `B` rows of the global batch, `R` rows of this rank's part.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -116,6 +118,7 @@ def load_ahead(
         num_workers=workers,
         multiprocessing_context=context,
         collate_fn=_unchanged,
+        worker_init_fn=_end_with_parent if workers else None,
         pin_memory=pin,
     )
     try:
@@ -129,6 +132,22 @@ def load_ahead(
                 f"a loader process died: {error}. If it was killed for memory, use fewer [training] workers"
             ) from error
         raise
+
+
+def _end_with_parent(worker: int) -> None:
+    """Let this loader process end when the one that it loads for does, even if that was killed.
+
+    torch's own watch asks whether the process's parent has changed; but that is the fork server, which in turn
+    lives as long as its children.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _unchanged(item: Item) -> Item:

@@ -1,0 +1,131 @@
+"""Real processes, really killed: what a run leaves doesn't depend on how often it was stopped, nor on its ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dml_train import checkpoint
+from dml_train.run_folder import RunFolder
+
+SCRIPT = Path(__file__).with_name("tiny_run.py")
+
+
+@pytest.fixture
+def start(tmp_path, tiny_document):
+    """Start the tiny run in a process, or several, of its own; without batch statistics or anything drawn."""
+
+    def start(name, *flags, ranks=1, **tables):
+        tables.setdefault("backbone", {"dropout": 0.0, "norm": False})
+        document = tmp_path / "document.json"
+        document.write_text(json.dumps(tiny_document(**tables)))
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        return subprocess.Popen(
+            [sys.executable, *(torchrun if ranks > 1 else []), SCRIPT, document, tmp_path / name, *flags],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    return start
+
+
+def finish(process, code=0):
+    try:
+        _, errors = process.communicate(timeout=240)  # ends when no process, and no loader of its, is left
+    finally:
+        process.kill()
+    assert process.returncode == code, errors
+    return errors
+
+
+def same(one, other):
+    """Whether two trees of tensors and plain values are the same to the bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def losses(path):
+    lines = map(json.loads, RunFolder(path).metrics.read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_a_run_killed_again_and_again_ends_like_one_that_never_was(start, tmp_path):
+    tables = {"training": {"steps": 300, "workers": 1}, "backbone": {"dropout": 0.2, "norm": True}}
+    whole = start("whole", **{**tables, "training": {"steps": 300}})  # how it loads must not matter
+    finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
+    assert RunFolder(tmp_path / "cut").metrics.exists()
+    process = start("cut", "--resume", **tables)  # killed from outside, wherever it is by then
+    metrics = RunFolder(tmp_path / "cut").metrics
+    before = metrics.stat().st_mtime_ns
+    deadline = time.monotonic() + 60
+    while metrics.stat().st_mtime_ns == before and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    finish(start("cut", "--resume", **tables))
+    finish(whole)
+    one, other = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
+    assert one.metrics.read_bytes() == other.metrics.read_bytes()
+    assert np.array_equal(np.load(one.embeddings()), np.load(other.embeddings()))
+    last, last_other = (checkpoint.newest(folder.checkpoints) for folder in (one, other))
+    assert same(last.weights(), last_other.weights())
+    assert same(last.state(), last_other.state())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_asked_to_stop_saves_first_and_says_where_it_stands(start, tmp_path, number):
+    process = start("run", training={"steps": 10**6}, checkpoints={"every": 0})
+    metrics = RunFolder(tmp_path / "run").metrics
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(number)
+    errors = finish(process, 1)  # the script has no command line around it, so the exception shows
+    assert f"Interrupted: stopped by {number.name} after step" in errors
+    saved = checkpoint.newest(RunFolder(tmp_path / "run").checkpoints)
+    assert json.loads(metrics.read_text().splitlines()[-1])["step"] == saved.step > 0
+
+
+TABLES = {
+    "training": {"steps": 40, "gradient_clip": 1.0},
+    "schedule": {"model.backbone_trains": {"kind": "step", "values": [0, 1], "milestones": [10]}},
+}
+
+
+def test_two_ranks_follow_one_with_a_frozen_start_and_in_parts_even_if_one_dies(start, tmp_path):
+    one = start("one", **TABLES)
+    errors = finish(start("two", "--die-at", "22", ranks=2, **TABLES), 1)
+    assert "Signal 9 (SIGKILL)" in errors
+    assert checkpoint.newest(tmp_path / "two" / "checkpoints").step in (20, 24)
+    # The checkpoint of two ranks goes on as two, now with parts of 3 images, and so of 1.
+    shutil.copytree(tmp_path / "two", tmp_path / "alone")
+    parts = {**TABLES, "training": {**TABLES["training"], "micro_batch": 3}}
+    finish(start("two", "--resume", "--force", ranks=2, **parts))
+    finish(start("alone", "--resume", **TABLES))  # and as one
+    finish(one)
+    expected = losses(tmp_path / "one")
+    assert len(expected) == 40
+    assert all(map(math.isfinite, expected))
+    for name in ("two", "alone"):
+        assert losses(tmp_path / name) == pytest.approx(
+            expected, rel=1e-5
+        )  # sums in another order, 40 steps long
+        embeddings = (np.load(RunFolder(tmp_path / folder).embeddings()) for folder in ("one", name))
+        np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # as above, through the whole network
