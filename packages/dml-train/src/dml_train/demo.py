@@ -1,0 +1,134 @@
+"""The demo: train on rendered characters, and set what was learned beside raw pixels on characters never seen."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from dml_core import Dataset, Evaluator, Registry
+from dml_core import registry as installed
+from dml_train.embedding import Embedded, embed, evaluate
+from dml_train.experiment import build_model, find_device
+from dml_train.progress import stage
+from dml_train.recipe import Recipe, load
+from dml_train.report import COMPARISON, write_report
+from dml_train.run_folder import RunFolder, read_array, write_json
+from dml_train.training import train
+
+RECALL_AT = (1, 10, 100)
+
+
+def run_demo(
+    out: Path,
+    *,
+    assignments: tuple[str, ...] = (),
+    registry: Registry | None = None,
+    console: Console | None = None,
+) -> None:
+    """Train by the bundled recipe ``demo``, and compare four ways of describing the unseen classes' images.
+
+    Prints one table: raw pixels, the untrained network, the trained one, and its embeddings as binary codes (their
+    signs). The run's folder holds the same figures in ``comparison.json``, and a report.
+
+    Args:
+        out: the run's folder; must be new or empty.
+        assignments: changes of the recipe, ``"training.steps=100"``.
+        registry: where components are found; default: all that is installed.
+        console: where the table is printed; default: the standard output. Progress goes to the error stream.
+
+    Raises:
+        DmlError: if `out` holds something, or a package that the recipe needs isn't installed.
+    """
+    registry, console = registry or installed(), console or Console()
+    progress = Console(stderr=True)
+    recipe = load("demo", assignments, registry)
+    RunFolder.refuse(out)
+    # All that is needed is made before the training, so that nothing is found missing behind it.
+    context = {"seed": recipe.training.seed}
+    exact: Evaluator = registry.build("evaluators", recipe.evaluation.component(), context)
+    hamming: Evaluator = registry.build("evaluators", {"name": "hamming", "nmi": True}, context)
+
+    begun = time.perf_counter()
+    folder = train(recipe, out, registry=registry, console=progress)
+    seconds = time.perf_counter() - begun
+
+    dataset: Dataset = registry.build("datasets", recipe.dataset, context)
+    embeddings = read_array(folder.embeddings())
+    labels = dataset.test.labels
+    dim = embeddings.shape[1]
+    pixels = _pixels(dataset)
+    comparison: dict[str, dict[str, Any]] = {}
+    with stage(progress, "compare", 4) as show:
+        comparison["raw pixels"] = _figures(exact, pixels, labels) | {"bytes_per_item": pixels.shape[1]}
+        show(1, "")
+        comparison["untrained network"] = _figures(exact, _untrained(recipe, dataset, registry), labels) | {
+            "bytes_per_item": exact.bytes_per_item(dim)
+        }
+        show(2, "")
+        comparison["trained network"] = json.loads(folder.evaluation.read_text()) | {
+            "bytes_per_item": exact.bytes_per_item(dim)
+        }
+        show(3, "")
+        comparison[f"its {dim}-bit codes"] = _figures(hamming, embeddings, labels) | {
+            "bytes_per_item": hamming.bytes_per_item(dim)
+        }
+        show(4, "")
+    write_json(folder.path / COMPARISON, comparison)
+    report = write_report(folder.path)
+
+    test = dataset.test
+    console.print(
+        _table(
+            comparison,
+            f"{len(test):,} images of {len(test.class_names):,} characters that training never saw",
+        )
+    )
+    console.print(
+        f"trained, embedded and measured in {seconds:.0f} s; report: {report}", markup=False, highlight=False
+    )
+
+
+def _pixels(dataset: Dataset) -> npt.NDArray[np.float32]:
+    """The test images as vectors, (N, channels · height · width)."""
+    images = dataset.test.load(np.arange(len(dataset.test)))
+    pixels: npt.NDArray[np.float32] = images.flatten(1).numpy()
+    return pixels
+
+
+def _untrained(recipe: Recipe, dataset: Dataset, registry: Registry) -> npt.NDArray[np.float32]:
+    """The test images' embeddings by the weights that training began with, (N, D)."""
+    device = find_device(recipe.training.device)
+    return embed(build_model(recipe, dataset, registry, device), dataset.test, device=device)
+
+
+def _figures(
+    evaluator: Evaluator, embeddings: npt.NDArray[Any], labels: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    return evaluate(evaluator, Embedded(embeddings, labels)).to_dict()
+
+
+def _table(comparison: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+    # Narrow enough for 80 columns.
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in (*(f"Recall\n@{k}" for k in RECALL_AT), "MAP@R", "R-prec-\nision", "NMI", "bytes an\nitem"):
+        table.add_column(name, justify="right", vertical="bottom")
+    for name, figures in comparison.items():
+        shares = [
+            *(figures["recall"][str(k)] for k in RECALL_AT),
+            figures["map_at_r"],
+            figures["r_precision"],
+        ]
+        table.add_row(
+            name, *(f"{share:.3f}" for share in (*shares, figures["nmi"])), f"{figures['bytes_per_item']:,}"
+        )
+    return table
