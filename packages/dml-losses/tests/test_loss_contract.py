@@ -100,6 +100,11 @@ class TestMemVirAroundProxyAnchor(LossContract):
         return dml.MemVir(dml.ProxyAnchor(num_classes, embedding_dim), num_steps=2, margin=0)
 
 
+class TestGlobalBatch(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.GlobalBatch(dml.NormSoftmax(num_classes, embedding_dim))
+
+
 class TestCrossBatchMemory(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12)

@@ -4,6 +4,7 @@ from dml_losses.arc_face import ArcFace
 from dml_losses.cos_face import CosFace
 from dml_losses.cross_batch_memory import CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace
+from dml_losses.global_batch import GlobalBatch
 from dml_losses.heated_up_softmax import HeatedUpSoftmax
 from dml_losses.instance_cross_entropy import InstanceCrossEntropy
 from dml_losses.memvir import MemVir
@@ -22,6 +23,7 @@ __all__ = [
     "CosFace",
     "CrossBatchMemory",
     "CurricularFace",
+    "GlobalBatch",
     "HeatedUpSoftmax",
     "InstanceCrossEntropy",
     "MemVir",

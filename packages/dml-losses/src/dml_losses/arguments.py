@@ -93,6 +93,11 @@ def fraction(name: str, value: float) -> float:
     return _number(name, value, "a number in [0, 1]", lambda number: 0 <= number <= 1)
 
 
+def share(name: str, value: float) -> float:
+    """`value` as a float. ValueError unless it is in (0, 1]."""
+    return _number(name, value, "a number in (0, 1]", lambda number: 0 < number <= 1)
+
+
 def angle(name: str, value: float) -> float:
     """`value` as a float. ValueError unless it is in [0, π/2)."""
     return _number(name, value, "an angle in [0, π/2)", lambda number: 0 <= number < math.pi / 2)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
-from dml_losses.arguments import positive
+import torch
+from torch.nn.functional import embedding
+
+from dml_losses.arguments import check_batch, check_class_weights, positive, share, whole
 from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.class_subset import class_subset
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.norm_softmax import norm_softmax
 
@@ -15,25 +19,42 @@ class NormSoftmax(torch.nn.Module):
 
     L = −mean_b log( exp(x̂_bᵀp̂_y/σ) / Σ_c exp(x̂_bᵀp̂_c/σ) )
 
-    Source: Making Classification Competitive for Deep Metric Learning, Eq. 5.
+    With a `class_fraction` below 1 the sum is over the batch's classes and a random choice of the others, anew at
+    each call. Then a step reads and writes the chosen rows alone, and the class weights' gradient is sparse: give
+    them to an optimizer that takes that, and moves only the rows it names: `torch.optim.SparseAdam`, `Adagrad`, or
+    `SGD` without momentum and weight decay.
+
+    Source: Making Classification Competitive for Deep Metric Learning, Eq. 5 and section 4.3.
 
     Args:
         num_classes: C ≥ 1.
         embedding_dim: D ≥ 1.
         temperature: σ > 0; 0.05 in the paper. A plain attribute, so that a schedule can move it.
+        class_fraction: in (0, 1]; 0.1 costs less than 1 % of Recall@1 in the paper (section 6.5).
+        seed: of the choice of classes, which is a function of it and of how many calls came before.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
-        ValueError: unless the sizes are at least 1 and the temperature is finite and positive.
+        TypeError: unless the sizes and the seed are whole numbers.
+        ValueError: for a parameter outside its range.
     """
 
-    def __init__(self, num_classes: int, embedding_dim: int, temperature: float = 0.05) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_dim: int,
+        temperature: float = 0.05,
+        class_fraction: float = 1.0,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim)
         self.temperature = positive("temperature", temperature)
+        self.class_fraction = share("class_fraction", class_fraction)
+        self.seed = whole("seed", seed, 0)
+        self._choices = 0  # how many subsets were drawn
 
     def forward(
         self,
@@ -44,9 +65,47 @@ class NormSoftmax(torch.nn.Module):
     ) -> torch.Tensor:
         """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
+        if self.class_fraction < 1:
+            if virtual is not None:
+                raise ValueError(
+                    f"class_fraction is {self.class_fraction} and virtual classes were given; expected class_fraction "
+                    "1 with them, since virtual classes are whole past copies of all classes"
+                )
+            weights, labels = self._choose(embeddings, labels, weights)
         return norm_softmax(embeddings, labels, weights, temperature=self.temperature, virtual=virtual)
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
-        return f"{num_classes}, {embedding_dim}, temperature={self.temperature}"
+        return (
+            f"{num_classes}, {embedding_dim}, temperature={self.temperature}, "
+            f"class_fraction={self.class_fraction}, seed={self.seed}"
+        )
+
+    def get_extra_state(self) -> torch.Tensor:
+        """How many subsets were drawn, so that a resumed run draws on as one that was never stopped."""
+        return torch.tensor(self._choices)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """Take up the count of a state dict."""
+        self._choices = int(state)
+
+    def _choose(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights of this call's classes, and the labels among them."""
+        check_batch(embeddings, labels)
+        check_class_weights(embeddings, labels, weights)
+        generator = torch.Generator().manual_seed(_mix(self.seed, self._choices))
+        self._choices += 1
+        subset_K, labels = class_subset(labels.long(), len(weights), self.class_fraction, generator)
+        weights_KD: Any = embedding(subset_K, weights, sparse=True)
+        return weights_KD, labels
+
+
+def _mix(seed: int, count: int) -> int:
+    """A 32-bit seed (torch's generator uses no more) that neighbouring seeds and counts don't share: splitmix64."""
+    z = (seed * 0xD1342543DE82EF95 + (count + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return (z ^ (z >> 31)) & 0xFFFFFFFF

@@ -9,6 +9,7 @@ from dml_losses.arc_face import ArcFace
 from dml_losses.cos_face import CosFace
 from dml_losses.cross_batch_memory import CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace
+from dml_losses.global_batch import GlobalBatch
 from dml_losses.heated_up_softmax import HeatedUpSoftmax
 from dml_losses.instance_cross_entropy import InstanceCrossEntropy
 from dml_losses.memvir import MemVir
@@ -113,4 +114,9 @@ def dml_losses() -> Iterable[Component]:
         CrossBatchMemory,
         "a pair loss against the embeddings of earlier batches as well",
         source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Algorithm 1",
+    )
+    yield Component(
+        "global-batch",
+        GlobalBatch,
+        "any loss over all ranks' rows, for a training loop that doesn't gather them itself",
     )

@@ -1,0 +1,72 @@
+"""One rank of a gloo world that trains with every kind of loss: ``python distributed_world.py RANK WORLD STORE OUT``.
+
+With a world of one it is the single process that the others must agree with.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+
+import dml_losses as dml
+
+CLASSES, DIM, STEPS = 6, 5, 50
+
+
+def make_losses() -> dict[str, nn.Module]:
+    return {
+        "ice": dml.InstanceCrossEntropy(scale=8.0),
+        "ice-plain": dml.InstanceCrossEntropy(scale=8.0, reweight=False),
+        "ranked-list": dml.RankedListLoss(),
+        "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
+        "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
+        "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
+        "curricular-face": dml.CurricularFace(CLASSES, DIM, scale=8.0),
+        "proxy-anchor": dml.ProxyAnchor(CLASSES, DIM),
+        "memvir": dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 1, 3),
+        "memvir-proxy-anchor": dml.MemVir(dml.ProxyAnchor(CLASSES, DIM), 2, 1, 3),
+        "cross-batch-memory": dml.CrossBatchMemory(dml.InstanceCrossEntropy(scale=8.0), 23, 2),
+    }
+
+
+def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eleven rows, so that no world of two or four shares them evenly."""
+    generator = torch.Generator().manual_seed(step)
+    return (
+        torch.randn(11, DIM, generator=generator, dtype=torch.float64),
+        torch.randint(0, CLASSES, (11,), generator=generator),
+    )
+
+
+def train(name: str, rank: int, world_size: int) -> dict[str, object]:
+    torch.manual_seed(0)
+    loss = dml.GlobalBatch(make_losses()[name].double())
+    network: nn.Module = nn.Linear(DIM, DIM).double()
+    # The loss stays outside: each rank has its parameters' whole gradient without any exchange.
+    model = nn.parallel.DistributedDataParallel(network) if world_size > 1 else network
+    optimizer = torch.optim.SGD([*network.parameters(), *loss.parameters()], lr=0.05)
+    values = []
+    for index in range(STEPS):
+        x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
+        value = loss(model(x), y)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    state = {**network.state_dict(), **loss.state_dict()}
+    return {"values": values, "state": {key: tensor.clone() for key, tensor in state.items()}}
+
+
+if __name__ == "__main__":
+    rank, world_size, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+    torch.set_num_threads(1)
+    if world_size > 1:
+        distributed.init_process_group(
+            "gloo", store=distributed.FileStore(store, world_size), rank=rank, world_size=world_size
+        )
+    torch.save({name: train(name, rank, world_size) for name in make_losses()}, out)
+    if world_size > 1:
+        distributed.destroy_process_group()
