@@ -6,6 +6,23 @@ use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMe
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+/// A two-dimensional array of any float width, or of packed codes, borrowed for reading.
+pub enum Items<'py> {
+    Rows(Rows<'py>),
+    Codes(PyReadonlyArray2<'py, u8>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Items<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        match object.extract() {
+            Ok(codes) => Ok(Items::Codes(codes)),
+            Err(_) => Rows::extract(object).map(Items::Rows),
+        }
+    }
+}
+
 /// A two-dimensional array of any float width, borrowed for reading.
 pub enum Rows<'py> {
     F16(PyReadonlyArray2<'py, f16>),

@@ -2,6 +2,7 @@
 
 mod convert;
 mod running;
+mod streaming;
 
 use dml_eval::{Codes, Dense, KMeansOptions, PerQuery, Precision, Result, Similarity, Ties};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, ToPyArray};
@@ -49,8 +50,7 @@ fn evaluate<'py>(
     kernel: Option<&str>,
     screen: Option<&str>,
 ) -> PyResult<Vec<Column<'py>>> {
-    let (similarity, ties): (Similarity, Ties) =
-        (similarity.parse().map_err(failed)?, ties.parse().map_err(failed)?);
+    let (similarity, ties): (Similarity, Ties) = (similarity.parse().map_err(failed)?, ties.parse().map_err(failed)?);
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
     let screen = screen.map_or(Ok(None), precision).map_err(failed)?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
@@ -203,6 +203,8 @@ fn kernels() -> Vec<&'static str> {
 
 #[pymodule(gil_used = false)]
 mod _native {
+    #[pymodule_export]
+    use super::streaming::{close, count, find_positives};
     #[pymodule_export]
     use super::{ami, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, nmi};
 

@@ -8,5 +8,5 @@ from pathlib import Path
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-settings.register_profile("dml-eval-rs", deadline=None)
+settings.register_profile("dml-eval-rs", deadline=None, max_examples=40)
 settings.load_profile("dml-eval-rs")

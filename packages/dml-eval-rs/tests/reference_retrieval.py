@@ -48,7 +48,9 @@ def metrics_of_order(matches: Sequence[bool], recall_at: Sequence[int]) -> dict[
     out = {f"recall@{k}": Fraction(int(ranks[0] <= k)) for k in recall_at}
     out["precision_at_1"] = Fraction(int(ranks[0] == 1))
     out["r_precision"] = Fraction(sum(rank <= r for rank in ranks), r)
-    out["map_at_r"] = sum((Fraction(i, rank) for i, rank in enumerate(ranks, 1) if rank <= r), Fraction(0)) / r
+    out["map_at_r"] = (
+        sum((Fraction(i, rank) for i, rank in enumerate(ranks, 1) if rank <= r), Fraction(0)) / r
+    )
     out["reciprocal_rank"] = Fraction(1, ranks[0])
     return out
 
@@ -58,7 +60,12 @@ def query_metrics(
 ) -> dict[str, float]:
     """One query's metrics. `keys` and `matches` are of the gallery in order, the query itself left out."""
     if not any(matches):
-        names = [f"recall@{k}" for k in recall_at] + ["precision_at_1", "r_precision", "map_at_r", "reciprocal_rank"]
+        names = [f"recall@{k}" for k in recall_at] + [
+            "precision_at_1",
+            "r_precision",
+            "map_at_r",
+            "reciprocal_rank",
+        ]
         return dict.fromkeys(names, math.nan)
     if ties == "expected":
         return expected_metrics(keys, matches, recall_at)
@@ -71,12 +78,17 @@ def query_metrics(
     return {n: float(v) for n, v in metrics_of_order([matches[i] for i in order], recall_at).items()}
 
 
-def expected_metrics(keys: Sequence[float], matches: Sequence[bool], recall_at: Sequence[int]) -> dict[str, float]:
+def expected_metrics(
+    keys: Sequence[float], matches: Sequence[bool], recall_at: Sequence[int]
+) -> dict[str, float]:
     """The mean over all arrangements of matches within every group of tied items, each equally likely."""
     order = sorted(range(len(keys)), key=lambda i: -keys[i])
     groups = [[matches[i] for i in g] for _, g in itertools.groupby(order, key=lambda i: keys[i])]
     arrangements = [
-        [tuple(i in chosen for i in range(len(g))) for chosen in itertools.combinations(range(len(g)), sum(g))]
+        [
+            tuple(i in chosen for i in range(len(g)))
+            for chosen in itertools.combinations(range(len(g)), sum(g))
+        ]
         for g in groups
     ]
     total: dict[str, Fraction] = {}
@@ -117,7 +129,9 @@ def nearest(
     all_keys, all_indices = [], []
     for q, query in enumerate(queries):
         keys = keys_of(query, gallery, similarity)
-        order = sorted((i for i in range(len(gallery)) if not (exclude_self and i == q)), key=lambda i: (-keys[i], i))
+        order = sorted(
+            (i for i in range(len(gallery)) if not (exclude_self and i == q)), key=lambda i: (-keys[i], i)
+        )
         all_indices.append(order[:k])
         all_keys.append([keys[i] for i in order[:k]])
     return all_keys, all_indices

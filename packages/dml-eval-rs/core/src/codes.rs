@@ -149,8 +149,6 @@ pub fn binarize(embeddings: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'
         .collect::<Vec<usize>>();
     match first_bad.first() {
         None => Ok(()),
-        Some(&row) => {
-            Err(crate::error::Error::NonFinite { what: "embeddings", row, count: first_bad.len() })
-        }
+        Some(&row) => Err(crate::error::Error::NonFinite { what: "embeddings", row, count: first_bad.len() }),
     }
 }

@@ -117,7 +117,9 @@ impl<'a> Dense<'a> {
         }
         let largest_index = gallery.as_ref().unwrap_or(&queries).rows();
         if u32::try_from(largest_index).is_err() {
-            return argument(format!("the gallery has {largest_index} rows; expected fewer than 2**32: evaluate it in shards"));
+            return argument(format!(
+                "the gallery has {largest_index} rows; expected fewer than 2**32: evaluate it in shards"
+            ));
         }
         let query_squares = validate(&queries, "embeddings", similarity)?;
         let gallery_squares = gallery.as_ref().map(|g| validate(g, "gallery", similarity)).transpose()?;

@@ -47,10 +47,7 @@ pub struct Options {
 pub fn kmeans(x: Matrix<'_>, options: Options, kernel: &'static Kernel, control: &Control) -> Result<KMeans> {
     let n = x.rows();
     if options.clusters < 1 || options.clusters > n {
-        return argument(format!(
-            "n_clusters is {}; expected 1 to {n}, the number of items",
-            options.clusters
-        ));
+        return argument(format!("n_clusters is {}; expected 1 to {n}, the number of items", options.clusters));
     }
     if options.runs < 1 || options.max_iterations < 1 {
         return argument(format!(

@@ -1,6 +1,8 @@
 //! From the ranks of a query's positives to its metrics. docs/metrics.md has the definitions.
 
-use crate::ledger::{Ledger, Ties};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::books::{Books, Ties};
 
 /// Metrics of every query, in order; NaN where a query has no match.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +28,8 @@ struct Row {
 }
 
 impl PerQuery {
-    pub(crate) fn with_capacity(queries: usize, recall_at: usize) -> Self {
+    /// No queries yet.
+    pub fn with_capacity(queries: usize, recall_at: usize) -> Self {
         let column = || Vec::with_capacity(queries);
         PerQuery {
             recall: (0..recall_at).map(|_| column()).collect(),
@@ -37,20 +40,20 @@ impl PerQuery {
         }
     }
 
-    /// Adds the queries of a ledger whose counts are complete.
-    pub(crate) fn close(&mut self, ledger: &Ledger<'_>, recall_at: &[u64]) {
-        for q in 0..ledger.queries() {
-            let row = if ledger.positives(q).is_empty() {
+    /// Adds the queries of books whose counts are complete.
+    pub fn close(&mut self, books: &Books, recall_at: &[u64]) {
+        for q in 0..books.queries() {
+            let row = if books.positives(q).is_empty() {
                 self.recall.iter_mut().for_each(|r| r.push(f64::NAN));
                 Row { precision_at_1: f64::NAN, r_precision: f64::NAN, map_at_r: f64::NAN, reciprocal_rank: f64::NAN }
-            } else if ledger.ties == Ties::Expected {
-                let groups = groups(ledger, q);
+            } else if books.ties == Ties::Expected {
+                let groups = groups(books, q);
                 for (column, &k) in self.recall.iter_mut().zip(recall_at) {
                     column.push(expected_recall(&groups, k));
                 }
                 expected(&groups)
             } else {
-                let ranks = ranks(ledger, q);
+                let ranks = ranks(books, q);
                 for (column, &k) in self.recall.iter_mut().zip(recall_at) {
                     column.push(f64::from(u8::from(ranks[0] <= k)));
                 }
@@ -75,15 +78,14 @@ pub fn mean(values: &[f64]) -> f64 {
     sum / n as f64
 }
 
-/// Ranks of the positives, ascending. Those beyond R may be too small, but not R or less (see `ledger`).
-fn ranks(ledger: &Ledger<'_>, q: usize) -> Vec<u64> {
+/// Ranks of the positives, ascending. Those beyond R may be too small, but not R or less (see `books`).
+fn ranks(books: &Books, q: usize) -> Vec<u64> {
     let mut negatives = 0;
-    ledger
-        .counts(q)
-        .take(ledger.positives(q).len())
+    books.slots(q)[..books.positives(q).len()]
+        .iter()
         .zip(1..)
         .map(|(count, position)| {
-            negatives += count;
+            negatives += count.load(Relaxed);
             negatives + position
         })
         .collect()
@@ -121,12 +123,12 @@ impl Group {
     }
 }
 
-fn groups(ledger: &Ledger<'_>, q: usize) -> (Vec<Group>, u64) {
-    let counts: Vec<u64> = ledger.counts(q).collect();
+fn groups(books: &Books, q: usize) -> (Vec<Group>, u64) {
+    let counts: Vec<u64> = books.slots(q).iter().map(|c| c.load(Relaxed)).collect();
     let mut groups = Vec::new();
     let mut at = 0;
     let mut negatives = 0;
-    for tied in ledger.positives(q).chunk_by(|a, b| a.key == b.key) {
+    for tied in books.positives(q).chunk_by(|a, b| a.key == b.key) {
         negatives += counts[2 * at];
         let group = Group {
             before: at as u64 + negatives,

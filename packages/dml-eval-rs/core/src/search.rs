@@ -159,19 +159,26 @@ pub fn nearest<S: Space, T: Send>(
         ));
     }
     if scores.len() != queries * k || indices.len() != queries * k {
-        return argument(format!("scores and indices have {} and {} entries; expected {queries} × {k}", scores.len(), indices.len()));
+        return argument(format!(
+            "scores and indices have {} and {} entries; expected {queries} × {k}",
+            scores.len(),
+            indices.len()
+        ));
     }
     let strip = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 32))).clamp(1, queries);
+    control.expect(queries as u64 * gallery as u64);
     for first in (0..queries).step_by(strip) {
         let rows = first..(first + strip).min(queries);
         let search = Search {
             k,
             first_query: first,
             exclude_self,
-            shortlists: rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 })).collect(),
+            shortlists: rows
+                .clone()
+                .map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 }))
+                .collect(),
             thresholds: rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())).collect(),
         };
-        control.expect(rows.len() as u64 * gallery as u64);
         traverse::rectangle(space, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
         search.shortlists.into_par_iter().zip(out).enumerate().for_each_init(

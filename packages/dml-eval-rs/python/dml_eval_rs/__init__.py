@@ -1,7 +1,7 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi` and `ami` compare partitions.
-docs/metrics.md defines every number.
+`evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi` and `ami`
+compare partitions. docs/metrics.md defines every number.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from dml_eval_rs.clustering import KMeans, ami, kmeans, nmi
 from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
+from dml_eval_rs.streaming import Books, Counter
 
 __all__ = [
+    "Books",
     "Comparison",
+    "Counter",
     "Evaluation",
     "Interval",
     "KMeans",

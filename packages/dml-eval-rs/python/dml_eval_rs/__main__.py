@@ -22,11 +22,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         arrays = [_load(path) for path in (options.embeddings, options.labels)]
         if options.gallery:
             arrays += [_load(path) for path in options.gallery]
-        extra: dict[str, Any] = {"recall_at": options.recall_at, "ties": options.ties, "threads": options.threads}
+        extra: dict[str, Any] = {
+            "recall_at": options.recall_at,
+            "ties": options.ties,
+            "threads": options.threads,
+        }
         if arrays[0].dtype == np.uint8:
             result = evaluate_codes(*arrays, **extra)
         else:
-            result = evaluate(*arrays, similarity=options.similarity, nmi=options.nmi, seed=options.seed, **extra)
+            result = evaluate(
+                *arrays, similarity=options.similarity, nmi=options.nmi, seed=options.seed, **extra
+            )
     except (ValueError, TypeError, OSError) as error:
         print(f"dml-eval: {error}", file=sys.stderr)
         return 2
@@ -38,12 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="dml-eval", description="Exact retrieval metrics of saved embeddings, or of packed binary codes (uint8)."
+        prog="dml-eval",
+        description="Exact retrieval metrics of saved embeddings, or of packed binary codes (uint8).",
     )
-    parser.add_argument("embeddings", type=Path, help="queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes")
+    parser.add_argument(
+        "embeddings", type=Path, help="queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes"
+    )
     parser.add_argument("labels", type=Path, help="a .npy file: (n,) integers, booleans or strings")
     parser.add_argument(
-        "--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries, each without itself"
+        "--gallery",
+        nargs=2,
+        type=Path,
+        metavar=("EMBEDDINGS", "LABELS"),
+        help="default: the queries, each without itself",
     )
     parser.add_argument("--similarity", choices=SIMILARITIES, default="cosine")
     parser.add_argument("--recall-at", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K")
@@ -58,11 +71,12 @@ def _parser() -> argparse.ArgumentParser:
 def _load(path: Path) -> npt.NDArray[Any]:
     """A .npy file, mapped and not read; objects are never unpickled."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{path} is not a whole .npy file of numbers or strings: {error}") from error
+    return array
 
 
 if __name__ == "__main__":

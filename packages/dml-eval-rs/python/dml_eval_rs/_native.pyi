@@ -74,3 +74,42 @@ def kmeans(
 def nmi(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
 def ami(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
 def kernels() -> list[str]: ...
+
+_Items = _Rows | npt.NDArray[np.uint8]
+
+def find_positives(
+    queries: _Items,
+    labels: npt.NDArray[np.uint32],
+    gallery: _Items,
+    gallery_labels: npt.NDArray[np.uint32],
+    *,
+    similarity: str,
+    first_item: int,
+    itself: npt.NDArray[np.int64] | None,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]: ...
+def count(
+    queries: _Items,
+    labels: npt.NDArray[np.uint32],
+    gallery: _Items,
+    gallery_labels: npt.NDArray[np.uint32],
+    *,
+    similarity: str,
+    ties: str,
+    first_item: int,
+    offsets: npt.NDArray[np.uint64],
+    keys: npt.NDArray[np.float64],
+    indices: npt.NDArray[np.uint64],
+    counts: npt.NDArray[np.uint64],
+    threads: int | None = None,
+    progress: _Progress | None = None,
+) -> npt.NDArray[np.uint64]: ...
+def close(
+    ties: str,
+    offsets: npt.NDArray[np.uint64],
+    keys: npt.NDArray[np.float64],
+    indices: npt.NDArray[np.uint64],
+    counts: npt.NDArray[np.uint64],
+    recall_at: list[int],
+) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...

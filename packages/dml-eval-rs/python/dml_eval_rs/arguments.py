@@ -33,10 +33,13 @@ def codes(x: object, name: str) -> npt.NDArray[np.uint8]:
     array = _array(x, name)
     if array.dtype != np.uint8:
         raise TypeError(
-            f"{name} has dtype {array.dtype}; expected uint8, eight bits a byte: use binarize(embeddings) or numpy.packbits"
+            f"{name} has dtype {array.dtype}; expected uint8, eight bits a byte: use binarize(embeddings) "
+            "or numpy.packbits"
         )
     if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(f"{name} has shape {array.shape}; expected (rows, bytes a code) with at least one of each")
+        raise ValueError(
+            f"{name} has shape {array.shape}; expected (rows, bytes a code) with at least one of each"
+        )
     return np.ascontiguousarray(array)
 
 
@@ -66,7 +69,9 @@ def partition(x: object, name: str) -> npt.NDArray[Any]:
         raise ValueError(f"{name} has shape {array.shape}; expected one dimension, an entry an item")
     if array.dtype.kind not in "iubUST":
         hint = (
-            "floats merge large ids: use integers" if array.dtype.kind == "f" else "use integers, booleans or strings"
+            "floats merge large ids: use integers"
+            if array.dtype.kind == "f"
+            else "use integers, booleans or strings"
         )
         raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings ({hint})")
     return array
@@ -143,5 +148,11 @@ def _array(x: object, name: str) -> npt.NDArray[Any]:
     try:
         array = np.asanyarray(x)
     except (ValueError, TypeError) as error:
-        raise TypeError(f"{name} is a {type(x).__name__}, which numpy can't read as an array: {error}") from error
-    return array.view(np.ndarray) if type(array) is not np.ndarray and isinstance(array, np.memmap) else np.asarray(x)
+        raise TypeError(
+            f"{name} is a {type(x).__name__}, which numpy can't read as an array: {error}"
+        ) from error
+    return (
+        array.view(np.ndarray)
+        if type(array) is not np.ndarray and isinstance(array, np.memmap)
+        else np.asarray(x)
+    )

@@ -44,9 +44,10 @@ def kmeans(
 ) -> KMeans:
     """Clusters rows by Lloyd's algorithm: the same result for a seed, whatever the machine and number of threads.
 
-    Minimises Σ |x − c(x)|². Lloyd (1982); centres start by k-means++ (Arthur and Vassilvitskii 2007) where that takes at
-    most 2·10¹⁰ multiplications, else as random distinct rows. Each row goes to its nearest centroid, decided in float64, the
-    lowest of equally near ones; an empty cluster takes the row that is farthest from its own centroid.
+    Minimises Σ |x − c(x)|². Lloyd (1982); centres start by k-means++ (Arthur and Vassilvitskii 2007) where that
+    takes at most 2·10¹⁰ multiplications, else as random distinct rows. Each row goes to its nearest centroid,
+    decided in float64, the lowest of equally near ones; an empty cluster takes the row that is farthest from
+    its own centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
@@ -104,8 +105,9 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Mutual information of two partitions, adjusted for chance.
 
-    (I − E) / ((H(a) + H(b))/2 − E), E the mean of I over random partitions with clusters of the same sizes. Vinh, Epps and
-    Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a; the arithmetic mean of the entropies.
+    (I − E) / ((H(a) + H(b))/2 − E), E the mean of I over random partitions with clusters of the same sizes.
+    Vinh, Epps and Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a; the
+    arithmetic mean of the entropies.
 
     Args:
         a: (N,) integers, booleans or strings: the cluster of each item.
@@ -146,7 +148,8 @@ def cluster_agreement(
 
 
 def _unit(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # In float64 and by the largest element first, so that nothing overflows; the copy is float32 unless the input is wider.
+    # In float64 and by the largest element first, so that nothing overflows; the copy is float32 unless the
+    # input is wider.
     dtype = np.float64 if rows.dtype == np.float64 else np.float32
     unit = np.empty(rows.shape, dtype)
     for start in range(0, len(rows), 4096):

@@ -97,8 +97,9 @@ class Evaluation:
     def compare(self, other: Evaluation, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
         """A paired permutation test between two models on the same queries.
 
-        Under the null hypothesis that the models are alike, each query's difference is as likely to have the other sign.
-        p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and Smyth 2010).
+        Under the null hypothesis that the models are alike, each query's difference is as likely to have the
+        other sign. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided
+        (Phipson and Smyth 2010).
 
         Args:
             other: the second model's evaluation, of the same queries in the same order.
@@ -116,7 +117,8 @@ class Evaluation:
         mine, theirs = self.per_query[self._key(name)], other.per_query[other._key(name)]
         if len(mine) != len(theirs):
             raise ValueError(
-                f"the evaluations have {len(mine)} and {len(theirs)} queries; expected the same queries in the same order"
+                f"the evaluations have {len(mine)} and {len(theirs)} queries; expected the same queries in "
+                "the same order"
             )
         if not np.array_equal(np.isnan(mine), np.isnan(theirs)):
             raise ValueError(
@@ -191,7 +193,11 @@ class Evaluation:
             ("MAP@R", f"{self.map_at_r:.4f}"),
             ("MRR", f"{self.mean_reciprocal_rank:.4f}"),
         ]
-        rows += [(name, f"{value:.4f}") for name, value in (("NMI", self.nmi), ("AMI", self.ami)) if value is not None]
+        rows += [
+            (name, f"{value:.4f}")
+            for name, value in (("NMI", self.nmi), ("AMI", self.ami))
+            if value is not None
+        ]
         rows.append(("queries", f"{self.n_queries:,}"))
         if self.n_unmatched:
             rows.append(("without a match", f"{self.n_unmatched:,}"))

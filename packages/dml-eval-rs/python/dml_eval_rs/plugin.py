@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dml_core import Component, hookimpl
 
+from dml_core import Component, hookimpl
 from dml_eval_rs import Evaluation, binarize, evaluate, evaluate_codes, knn, knn_codes
 from dml_eval_rs.clustering import cluster_agreement
 from dml_eval_rs.retrieval import Similarity, Ties
@@ -134,5 +134,7 @@ def dml_evaluators() -> Iterable[Component]:
     """The two evaluators."""
     return [
         Component("exact", ExactEvaluator, "exact retrieval and clustering metrics of the embeddings"),
-        Component("hamming", HammingEvaluator, "exact retrieval metrics of the embeddings' signs, a bit a dimension"),
+        Component(
+            "hamming", HammingEvaluator, "exact retrieval metrics of the embeddings' signs, a bit a dimension"
+        ),
     ]

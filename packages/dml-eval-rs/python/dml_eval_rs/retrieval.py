@@ -40,11 +40,13 @@ def evaluate(
 ) -> Evaluation:
     """Exact Recall@K, precision@1, R-precision, MAP@R and reciprocal rank of every query, and their means.
 
-    A positive's rank is 1 + the number of other gallery items that come before it. By that rank r, and with R positives:
-    Recall@K = [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal rank = 1/min r.
+    A positive's rank is 1 + the number of other gallery items that come before it. By that rank r, and with R
+    positives: Recall@K = [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal
+    rank = 1/min r.
 
-    MAP@R and R-precision: Musgrave, Belongie and Lim, "A Metric Learning Reality Check" (2020), section 3.2. Every comparison
-    is that of float64 arithmetic in one stated order, whatever the machine or the number of threads: docs/metrics.md.
+    MAP@R and R-precision: Musgrave, Belongie and Lim, "A Metric Learning Reality Check" (2020), section 3.2.
+    Every comparison is that of float64 arithmetic in one stated order, whatever the machine or the number of
+    threads: docs/metrics.md.
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite. Need not be contiguous, normalised or in memory
@@ -55,8 +57,9 @@ def evaluate(
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
         similarity: ``"cosine"``, ``"dot"``, or ``"euclidean"`` (the nearest is the most similar).
         recall_at: each K, at least 1. A K beyond the gallery's size means the whole gallery.
-        ties: which of equally similar items come first. ``"index"``: the lower gallery index; ``"optimistic"``: matches;
-            ``"pessimistic"``: non-matches; ``"expected"``: every metric is its mean over all orders of the tied items.
+        ties: which of equally similar items come first. ``"index"``: the lower gallery index; ``"optimistic"``:
+            matches; ``"pessimistic"``: non-matches; ``"expected"``: every metric is its mean over all orders of
+            the tied items.
         nmi: whether to cluster all embeddings (queries and gallery) and compare with the labels. Under the cosine they
             are scaled to length 1 first.
         n_clusters: clusters for `nmi`; None for as many as there are labels.
@@ -107,9 +110,13 @@ def evaluate(
         if gallery_GD is not None and code_G is not None:
             parts.append((gallery_GD, code_G))
         agreement = cluster_agreement(
-            parts, normalize=similarity == "cosine", n_clusters=n_clusters, seed=checked_seed, threads=checked_threads
+            parts,
+            normalize=similarity == "cosine",
+            n_clusters=n_clusters,
+            seed=checked_seed,
+            threads=checked_threads,
         )
-    return _evaluation(columns, ks, *agreement)
+    return evaluation_of(columns, ks, *agreement)
 
 
 def evaluate_codes(
@@ -160,16 +167,24 @@ def evaluate_codes(
         labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GW, "gallery_codes")
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
     columns = _native.evaluate_codes(
-        codes_QW, code_Q, gallery_GW, code_G, recall_at=ks, ties=ties, threads=checked_threads, progress=progress
+        codes_QW,
+        code_Q,
+        gallery_GW,
+        code_G,
+        recall_at=ks,
+        ties=ties,
+        threads=checked_threads,
+        progress=progress,
     )
-    return _evaluation(columns, ks, None, None)
+    return evaluation_of(columns, ks, None, None)
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
     """Binary codes: one bit a number, set where it is above the threshold.
 
-    bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is filled up with
-    zeros. Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning" (2019), section 3.4, with 0.
+    bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is
+    filled up with zeros. Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning" (2019),
+    section 3.4, with 0.
 
     Args:
         embeddings: (n, D) float16, float32 or float64, finite.
@@ -188,15 +203,18 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
 def _both_or_neither(gallery: object, gallery_labels: object, name: str) -> None:
     if (gallery is None) != (gallery_labels is None):
         given, missing = (name, "gallery_labels") if gallery_labels is None else ("gallery_labels", name)
-        raise ValueError(f"{given} came without {missing}; expected both, or neither for the queries as their own gallery")
+        raise ValueError(
+            f"{given} came without {missing}; expected both, or neither for the queries as their own gallery"
+        )
 
 
-def _evaluation(
+def evaluation_of(
     columns: list[tuple[str, npt.NDArray[np.float64], float]],
     recall_at: list[int],
     nmi: float | None,
     ami: float | None,
 ) -> Evaluation:
+    """The result from the core's columns: name, every query's value, mean."""
     means = {name: mean for name, _, mean in columns}
     per_query = {name: values for name, values, _ in columns}
     return Evaluation(

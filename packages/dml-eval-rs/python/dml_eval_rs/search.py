@@ -41,7 +41,8 @@ def knn(
 
     Raises:
         TypeError: if an array isn't of floats.
-        ValueError: if shapes don't fit, a number isn't finite, a row is all zeros under the cosine, or k is out of range.
+        ValueError: if shapes don't fit, a number isn't finite, a row is all zeros under the cosine, or k is out
+            of range.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
@@ -50,7 +51,9 @@ def knn(
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
-    checked_k = _checked_k(k, len(queries_QD), len(queries_QD if gallery_GD is None else gallery_GD), exclude_self)
+    checked_k = _checked_k(
+        k, len(queries_QD), len(queries_QD if gallery_GD is None else gallery_GD), exclude_self
+    )
     return _native.knn(
         queries_QD,
         gallery_GD,
@@ -96,7 +99,9 @@ def knn_codes(
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
-    checked_k = _checked_k(k, len(codes_QW), len(codes_QW if gallery_GW is None else gallery_GW), exclude_self)
+    checked_k = _checked_k(
+        k, len(codes_QW), len(codes_QW if gallery_GW is None else gallery_GW), exclude_self
+    )
     return _native.knn_codes(
         codes_QW,
         gallery_GW,
@@ -110,7 +115,8 @@ def knn_codes(
 def _checked_k(k: int, queries: int, gallery: int, exclude_self: bool) -> int:
     if exclude_self and queries != gallery:
         raise ValueError(
-            f"exclude_self leaves out gallery item i for query i, but there are {queries} queries and {gallery} gallery "
+            f"exclude_self leaves out gallery item i for query i, but there are {queries} queries and "
+            f"{gallery} gallery "
             "items; expected as many of each"
         )
     most = gallery - exclude_self

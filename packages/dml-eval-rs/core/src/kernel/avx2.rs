@@ -20,7 +20,9 @@ pub(super) static KERNEL: Kernel = Kernel {
     distances32,
     distance64,
     bits,
-    available: || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("popcnt"),
+    available: || {
+        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("popcnt")
+    },
 };
 
 #[target_feature(enable = "avx2,fma")]

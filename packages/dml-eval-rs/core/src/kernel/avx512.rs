@@ -196,8 +196,10 @@ macro_rules! single_precision {
             let whole = length / 8 * 8;
             for at in (0..whole).step_by(8) {
                 for (sum, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: `at + 8` is at most the length of every row (`Kernel` checks that they have one length).
-                    let ($q, $g) = unsafe { (_mm256_loadu_ps(q.as_ptr().add(at)), _mm256_loadu_ps(g.as_ptr().add(at))) };
+                    // SAFETY: `at + 8` is at most the length of `q`; `Kernel` checks that all rows have one length.
+                    let $q = unsafe { _mm256_loadu_ps(q.as_ptr().add(at)) };
+                    // SAFETY: as above.
+                    let $g = unsafe { _mm256_loadu_ps(g.as_ptr().add(at)) };
                     let ($sum, $q, $g) = (*sum, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
                     *sum = $step;
                 }

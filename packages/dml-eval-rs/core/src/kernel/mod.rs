@@ -18,7 +18,8 @@ use crate::exact::{self, TOGETHER};
 /// Fills a (rows, columns) tile with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
 /// Compares a tile with the thresholds of its rows and columns.
-pub(crate) type Sweep = unsafe fn(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found);
+pub(crate) type Sweep =
+    unsafe fn(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found);
 type Pairs32<'a> = [&'a [f32]; TOGETHER];
 type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; TOGETHER];
 type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
@@ -113,7 +114,10 @@ impl Kernel {
         let width = self.columns;
         assert!(columns.group.len() == width && columns.low.len() == width && columns.high.len() == width);
         assert!(tile.len() >= self.rows * width);
-        assert!(found.row_above.len() >= origin.0 as usize + height && found.column_above.len() >= origin.1 as usize + width);
+        assert!(
+            found.row_above.len() >= origin.0 as usize + height
+                && found.column_above.len() >= origin.1 as usize + width
+        );
         // SAFETY: a kernel is handed out by `select` only where the CPU has its instructions; lengths were checked above.
         unsafe { (self.sweep)(tile, rows, columns, origin, found) }
     }
@@ -213,7 +217,10 @@ pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
         Some(name) => usable().find(|k| k.name == name).map_or_else(
             || {
                 let names: Vec<_> = usable().map(|k| k.name).collect();
-                argument(format!("kernel {name:?} is not one that this CPU can run; expected one of {}", names.join(", ")))
+                argument(format!(
+                    "kernel {name:?} is not one that this CPU can run; expected one of {}",
+                    names.join(", ")
+                ))
             },
             Ok,
         ),

@@ -40,7 +40,12 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 
 /// The same for every instruction set without a vector popcount; inlined into each.
 #[inline(always)]
-pub(super) fn hamming_tile<const R: usize, const C: usize>(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+pub(super) fn hamming_tile<const R: usize, const C: usize>(
+    steps: usize,
+    rows: &[u32],
+    columns: &[u32],
+    tile: &mut [f32],
+) {
     let (rows, _) = rows.as_chunks::<R>();
     let (columns, _) = columns.as_chunks::<C>();
     let mut bits = [[0u32; C]; R];
@@ -64,7 +69,13 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 
 /// Counts and lists in plain Rust; inlined into each instruction set that has no masks.
 #[inline(always)]
-pub(super) fn sweep<const C: usize>(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found) {
+pub(super) fn sweep<const C: usize>(
+    tile: &[f32],
+    rows: Edge<'_>,
+    columns: Edge<'_>,
+    origin: (u32, u32),
+    found: &mut Found,
+) {
     const WIDTH: usize = 8;
     for r in 0..rows.group.len() {
         let (low, high, group) = (rows.low[r], rows.high[r], rows.group[r]);

@@ -1,0 +1,144 @@
+//! What an evaluation has found so far: every query's positives in order, and the negatives counted between them.
+//!
+//! All of the metrics depend on the ranks of a query's positives alone, and a rank is a count. A negative is put into one of a
+//! query's *slots*: slot b holds those that b positives come before. Counts add up, so the order of work cannot matter, and
+//! the books of several parts of a gallery are the books of the whole.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::error::{Error, Result, argument};
+
+/// Which of a match and a non-match with the same key comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// The one with the lower gallery index.
+    Index,
+    /// The match.
+    Optimistic,
+    /// The non-match.
+    Pessimistic,
+    /// Neither: metrics are means over all orders of tied items.
+    Expected,
+}
+
+impl std::str::FromStr for Ties {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "index" => Ok(Ties::Index),
+            "optimistic" => Ok(Ties::Optimistic),
+            "pessimistic" => Ok(Ties::Pessimistic),
+            "expected" => Ok(Ties::Expected),
+            _ => argument(format!("ties is {name:?}; expected 'index', 'optimistic', 'pessimistic' or 'expected'")),
+        }
+    }
+}
+
+/// A gallery item with the query's label.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Positive {
+    /// What orders the gallery: larger is nearer.
+    pub key: f64,
+    /// Its index in the whole gallery.
+    pub index: u64,
+}
+
+/// Positives and counts of some queries.
+#[derive(Debug)]
+pub struct Books {
+    pub(crate) ties: Ties,
+    /// Where each query's positives begin; one more at the end.
+    pub(crate) offsets: Vec<usize>,
+    /// By key, descending; of equal keys the lower index first.
+    positives: Vec<Positive>,
+    slots: Vec<AtomicU64>,
+}
+
+impl Books {
+    /// Bytes that one positive takes, here and in a ledger.
+    pub(crate) const BYTES_PER_POSITIVE: usize = size_of::<Positive>() + 8 + 2 * 8;
+
+    /// Opens the books. `offsets` delimits each query's part of `positives`, which is put in order here; `counts` holds what
+    /// was counted before, or is empty.
+    pub fn open(ties: Ties, offsets: Vec<usize>, mut positives: Vec<Positive>, counts: &[u64]) -> Result<Self> {
+        let sound = offsets.first() == Some(&0) && offsets.last() == Some(&positives.len()) && offsets.is_sorted();
+        if !sound {
+            return argument(format!(
+                "offsets do not delimit {} positives; expected numbers from 0 up to that, none falling",
+                positives.len()
+            ));
+        }
+        for part in offsets.windows(2) {
+            positives[part[0]..part[1]].sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
+        }
+        let mut books = Books { ties, offsets, positives, slots: Vec::new() };
+        let slots = books.wide() * books.positives.len() + books.queries();
+        if !(counts.is_empty() || counts.len() == slots) {
+            return argument(format!("there are {} counts; expected {slots}, or none", counts.len()));
+        }
+        books.slots = (0..slots).map(|i| AtomicU64::new(counts.get(i).copied().unwrap_or(0))).collect();
+        Ok(books)
+    }
+
+    /// Slots a positive.
+    pub(crate) fn wide(&self) -> usize {
+        if self.ties == Ties::Expected { 2 } else { 1 }
+    }
+
+    /// The number of queries.
+    pub fn queries(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// The positives of the `q`-th query of these books.
+    pub fn positives(&self, q: usize) -> &[Positive] {
+        &self.positives[self.offsets[q]..self.offsets[q + 1]]
+    }
+
+    /// The counts of the `q`-th query. Slot b (with expected ties, 2b) holds the negatives that come right after b positives;
+    /// with expected ties slot 2b + 1 holds those that are tied with the group of positives beginning with the b-th.
+    pub(crate) fn slots(&self, q: usize) -> &[AtomicU64] {
+        &self.slots[self.wide() * self.offsets[q] + q..self.wide() * self.offsets[q + 1] + q + 1]
+    }
+
+    /// All counts, query by query.
+    pub fn counts(&self) -> Vec<u64> {
+        self.slots.iter().map(|c| c.load(Relaxed)).collect()
+    }
+
+    pub(crate) fn count(&self, q: usize, slot: usize, negatives: u64) {
+        self.slots(q)[slot].fetch_add(negatives, Relaxed);
+    }
+
+    /// The slot of a negative with this key and index.
+    pub(crate) fn slot(&self, q: usize, key: f64, index: u64) -> usize {
+        let positives = self.positives(q);
+        let above = positives.partition_point(|p| p.key > key);
+        match self.ties {
+            Ties::Pessimistic => above,
+            Ties::Optimistic => positives.partition_point(|p| p.key >= key),
+            Ties::Index => positives.partition_point(|p| p.key > key || (p.key == key && p.index < index)),
+            Ties::Expected => 2 * above + usize::from(positives.get(above).is_some_and(|p| p.key == key)),
+        }
+    }
+
+    /// How many of the first `active` positives still matter, by what is counted so far.
+    ///
+    /// A positive's rank beyond R matters to no metric, save the first one's (reciprocal rank, Recall@K). Counts only grow, so
+    /// that one seen early is safe.
+    pub(crate) fn still_active(&self, q: usize, active: usize) -> usize {
+        let positives = self.positives(q);
+        let (slots, wide) = (self.slots(q), self.wide());
+        let tied = |i: usize| self.ties == Ties::Expected && positives[i].key == positives[i - 1].key;
+        let count = |slots: &[AtomicU64]| slots.iter().map(|c| c.load(Relaxed)).sum::<u64>();
+        let mut negatives = count(&slots[..1]);
+        for i in 1..active {
+            negatives += count(&slots[wide * (i - 1) + 1..=wide * i]);
+            if !tied(i) && i as u64 + 1 + negatives > positives.len() as u64 {
+                return i;
+            }
+        }
+        active
+    }
+}

@@ -1,0 +1,196 @@
+"""Bad input: one clear error that says what came, what was expected and how to mend it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml_eval_rs import ami, binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi
+from dml_eval_rs.__main__ import main
+
+X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+LABELS = np.array([0, 0, 1, 1, 2, 2])
+CODES = np.random.default_rng(0).integers(0, 256, (6, 3), dtype=np.uint8)
+
+
+def with_value(row: int, value: float) -> np.ndarray:
+    x = X.copy()
+    x[row:, 1] = value
+    return x
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_first_row_that_is_not_finite_is_named(value: float, dtype: type) -> None:
+    bad = with_value(3, value).astype(dtype)
+    with pytest.raises(ValueError, match=r"embeddings row 3 holds NaN or infinity \(the first of 3"):
+        evaluate(bad, LABELS)
+    with pytest.raises(ValueError, match="gallery row 3 holds NaN or infinity"):
+        evaluate(X, LABELS, bad, LABELS)
+    with pytest.raises(ValueError, match="row 3 holds NaN"):
+        binarize(bad)
+    with pytest.raises(ValueError, match="row 3 holds NaN"):
+        kmeans(bad, 2)
+
+
+def test_a_row_of_zeros_has_no_cosine() -> None:
+    bad = X.copy()
+    bad[4] = 0
+    with pytest.raises(
+        ValueError, match=r"embeddings row 4 is all zeros .* use similarity='dot' or 'euclidean'"
+    ):
+        evaluate(bad, LABELS)
+    assert evaluate(bad, LABELS, similarity="euclidean").n_queries == 6
+
+
+def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None:
+    huge = X.astype(np.float64) * 2.0**660
+    with pytest.raises(
+        ValueError, match=r"embeddings row 0 has an element of magnitude .*e(198|199); expected at most"
+    ):
+        evaluate(huge, LABELS, similarity="dot")
+    assert evaluate(huge, LABELS).to_dict() == evaluate(X.astype(np.float64), LABELS).to_dict()
+    assert (
+        evaluate(X.astype(np.float64) * 2.0**-830, LABELS).to_dict()
+        == evaluate(X.astype(np.float64), LABELS).to_dict()
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: evaluate(X, LABELS[:5]),
+            ValueError,
+            r"labels has shape \(5,\); expected \(6,\) to match embeddings \(6, 4\)",
+        ),
+        (
+            lambda: evaluate(X, LABELS[:, None]),
+            ValueError,
+            r"labels has shape \(6, 1\); expected one dimension",
+        ),
+        (
+            lambda: evaluate(X, LABELS.astype(float)),
+            TypeError,
+            "labels has dtype float64.*floats merge large ids",
+        ),
+        (lambda: evaluate(X, LABELS.astype(object)), TypeError, "labels has dtype object"),
+        (lambda: evaluate(X.astype(int), LABELS), TypeError, "embeddings has dtype int64; expected float16"),
+        (lambda: evaluate(X.astype(complex), LABELS), TypeError, "embeddings has dtype complex128"),
+        (
+            lambda: evaluate([[1.0], [1.0, 2.0]], [0, 0]),
+            TypeError,
+            "embeddings is a list, which numpy can't read",
+        ),
+        (
+            lambda: evaluate(X[0], LABELS),
+            ValueError,
+            r"embeddings has shape \(4,\); expected \(queries, dim\)",
+        ),
+        (lambda: evaluate(X[:0], LABELS[:0]), ValueError, r"embeddings has shape \(0, 4\)"),
+        (lambda: evaluate(X[:, :0], LABELS), ValueError, r"embeddings has shape \(6, 0\)"),
+        (
+            lambda: evaluate(X, LABELS, X[:, :3], LABELS),
+            ValueError,
+            r"gallery has shape \(6, 3\); expected \(6, 4\)",
+        ),
+        (
+            lambda: evaluate(X, LABELS, X, LABELS[:2]),
+            ValueError,
+            r"gallery_labels has shape \(2,\); expected \(6,\)",
+        ),
+        (lambda: evaluate(X, LABELS, X), ValueError, "gallery came without gallery_labels"),
+        (lambda: evaluate(X, LABELS, None, LABELS), ValueError, "gallery_labels came without gallery"),
+        (lambda: evaluate(X, LABELS, X, LABELS.astype(str)), TypeError, "labels have dtype int64 and <U21"),
+        (
+            lambda: evaluate(X, LABELS, recall_at=(1, 0)),
+            ValueError,
+            "every K of recall_at is 0; expected at least 1",
+        ),
+        (
+            lambda: evaluate(X, LABELS, recall_at=(1.5,)),
+            TypeError,
+            "every K of recall_at is 1.5; expected an integer",
+        ),
+        (lambda: evaluate(X, LABELS, ties="random"), ValueError, "ties is 'random'; expected one of 'index'"),
+        (
+            lambda: evaluate(X, LABELS, similarity="l2"),
+            ValueError,
+            "similarity is 'l2'; expected one of 'cosine'",
+        ),
+        (lambda: evaluate(X, LABELS, threads=0), ValueError, "threads is 0; expected at least 1"),
+        (lambda: evaluate(X, LABELS, seed=-1), ValueError, "seed is -1"),
+        (lambda: evaluate(X, LABELS, n_clusters=3), ValueError, "n_clusters is 3 but nmi is False"),
+        (lambda: evaluate(X, LABELS, nmi=True, n_clusters=7), ValueError, "n_clusters is 7; expected 1 to 6"),
+        (
+            lambda: evaluate(X, LABELS, nmi=True, n_clusters=0),
+            ValueError,
+            "n_clusters is 0; expected at least 1",
+        ),
+        (lambda: evaluate(X, np.arange(6)), ValueError, "none of the 6 queries has a match"),
+        (
+            lambda: evaluate_codes(CODES.astype(np.int8), LABELS),
+            TypeError,
+            "codes has dtype int8; expected uint8",
+        ),
+        (
+            lambda: evaluate_codes(CODES, LABELS, CODES[:, :2], LABELS),
+            ValueError,
+            r"gallery_codes has shape \(6, 2\)",
+        ),
+        (lambda: evaluate_codes(np.zeros((2, 8193), np.uint8), [0, 0]), ValueError, "1 to 8192 bytes a code"),
+        (lambda: binarize(X, float("nan")), ValueError, "threshold is NaN"),
+        (lambda: knn(X, X, 7), ValueError, "k is 7; expected 1 to 6, the gallery's size"),
+        (
+            lambda: knn(X, X, 6, exclude_self=True),
+            ValueError,
+            "k is 6; expected 1 to 5, the gallery's size without",
+        ),
+        (lambda: knn(X, X, 0), ValueError, "k is 0; expected at least 1"),
+        (lambda: knn(X, X[:4], 1, exclude_self=True), ValueError, "6 queries and 4 gallery items"),
+        (lambda: knn_codes(CODES, CODES[:, :1], 1), ValueError, "gallery_codes has shape"),
+        (lambda: kmeans(X, 7), ValueError, "n_clusters is 7; expected 1 to 6"),
+        (lambda: kmeans(X, 2, n_init=0), ValueError, "n_init is 0"),
+        (lambda: kmeans(X, 2, max_iter=0), ValueError, "max_iter is 0"),
+        (lambda: nmi([0, 1], [0]), ValueError, r"a has shape \(2,\) and b \(1,\)"),
+        (lambda: ami([], []), TypeError, "a has dtype float64"),
+        (lambda: nmi(np.zeros(0, int), np.zeros(0, int)), ValueError, "at least 1"),
+    ],
+)
+def test_errors_say_what_came_and_what_was_expected(call, error, message) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_the_command_refuses_a_truncated_or_pickled_file_with_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, whole = tmp_path / "labels.npy", tmp_path / "whole.npy"
+    np.save(labels, LABELS)
+    np.save(whole, X)
+    torn = tmp_path / "torn.npy"
+    torn.write_bytes(whole.read_bytes()[:-8])
+    objects = tmp_path / "objects.npy"
+    np.save(objects, np.array([{}, {}], object), allow_pickle=True)
+    for path in (torn, objects, labels.with_name("missing.npy")):
+        assert main([str(path), str(labels)]) == 2
+        message = capsys.readouterr().err
+        assert path.name in message
+        assert "Traceback" not in message
+
+
+def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "c.npy", CODES)
+    np.save(tmp_path / "l.npy", LABELS)
+    x, codes, labels = (str(tmp_path / f"{name}.npy") for name in "xcl")
+    assert main([x, labels, "--json", "--recall-at", "1", "2"]) == 0
+    assert json.loads(capsys.readouterr().out) == evaluate(X, LABELS, recall_at=(1, 2)).to_dict()
+    assert main([codes, labels, "--gallery", codes, labels, "--ties", "expected"]) == 0
+    assert capsys.readouterr().out.strip() == str(
+        evaluate_codes(CODES, LABELS, CODES, LABELS, ties="expected")
+    )

@@ -1,0 +1,109 @@
+"""k-means and agreement of partitions, against slow references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference_clustering as reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml_eval_rs import _native, ami, evaluate, kmeans, nmi
+
+
+def partitions(n: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, 3), min_size=n, max_size=n)
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.tuples(partitions(n), partitions(n))))
+def test_nmi_is_twice_the_information_over_the_entropies(pair: tuple[list[int], list[int]]) -> None:
+    a, b = pair
+    if reference.entropy(a) + reference.entropy(b) == 0:
+        assert nmi(a, b) == 1.0
+    else:
+        assert nmi(a, b) == pytest.approx(reference.nmi(a, b), abs=1e-12)
+    assert nmi(a, b) == pytest.approx(nmi(b, a), abs=1e-12)
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.tuples(partitions(n), partitions(n))))
+def test_ami_is_adjusted_by_the_mean_over_all_permutations(pair: tuple[list[int], list[int]]) -> None:
+    a, b = pair
+    information, expected = reference.mutual_information(a, b), reference.ami(a, b)
+    if abs(expected) > 1e6 or not np.isfinite(expected) or information < 1e-12:
+        return  # a quotient of rounding errors
+    assert ami(a, b) == pytest.approx(expected, abs=1e-9)
+
+
+def test_agreement_takes_labels_of_any_kind() -> None:
+    assert nmi(["a", "a", "b"], np.array([2**63, 2**63, 1], np.uint64)) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_agreement_is_quick_for_many_clusters() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 11_316, 60_502), rng.integers(0, 11_316, 60_502)
+    # Independent partitions: NMI is high by chance, and AMI is not.
+    assert nmi(a, b) > 0.7
+    assert abs(ami(a, b)) < 0.01
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_kmeans_ends_where_every_row_is_with_its_nearest_mean(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(5, 7))[rng.integers(0, 5, 300)] * 4 + rng.normal(size=(300, 7))).astype(dtype)
+    found = kmeans(x, 5, seed=1)
+    np.testing.assert_array_equal(found.labels, reference.nearest_centroid(x, found.centroids))
+    for cluster in range(5):
+        mean = x[found.labels == cluster].astype(np.float64).mean(axis=0)
+        # Means are rounded to the centroids' dtype.
+        np.testing.assert_allclose(found.centroids[cluster], mean, rtol=1e-6, atol=1e-6)
+    assert found.centroids.dtype == (np.float64 if dtype is np.float64 else np.float32)
+    distances = ((x.astype(np.float64) - found.centroids[found.labels]) ** 2).sum()
+    assert found.inertia == pytest.approx(distances, rel=1e-9)
+    assert found.n_iter > 1
+
+
+def test_kmeans_is_the_same_for_a_seed_whatever_the_kernel_and_threads() -> None:
+    x = np.random.default_rng(0).normal(size=(400, 19)).astype(np.float32)
+    bits = set()
+    for kernel in _native.kernels():
+        for threads in (1, 2, 3):
+            labels, centroids, inertia, rounds = _native.kmeans(
+                x, 13, seed=7, n_init=2, max_iter=50, threads=threads, kernel=kernel
+            )
+            bits.add((labels.tobytes(), centroids.tobytes(), inertia, rounds))
+    assert len(bits) == 1
+    assert kmeans(x, 13, seed=7).labels.tolist() != kmeans(x, 13, seed=8).labels.tolist()
+
+
+def test_more_runs_are_never_worse() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    inertias = [kmeans(x, 8, seed=3, n_init=runs).inertia for runs in (1, 5, 10)]
+    assert inertias == sorted(inertias, reverse=True)
+
+
+def test_no_cluster_is_empty_even_where_rows_coincide() -> None:
+    x = np.repeat(np.array([[0.0, 0.0], [1.0, 1.0]]), 10, axis=0)
+    found = kmeans(x, 2, seed=0)
+    assert sorted(np.bincount(found.labels)) == [10, 10]
+    assert found.inertia == 0.0
+    everything = kmeans(np.arange(6.0)[:, None], 6)
+    assert sorted(everything.labels) == list(range(6))
+    # More clusters than distinct rows: coinciding centroids share one row set, and nothing fails.
+    assert kmeans(x, 5, seed=0).inertia == 0.0
+
+
+def test_nmi_of_an_evaluation_is_that_of_its_parts() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 10)
+    x = (rng.normal(size=(12, 6))[labels] + 0.5 * rng.normal(size=(120, 6))).astype(np.float32)
+    unit = (x / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)).astype(np.float32)
+    clusters = kmeans(unit, 12, seed=5).labels
+    result = evaluate(3 * x, labels, nmi=True, seed=5)
+    # The rows are scaled by another, equally good, order of operations.
+    assert result.nmi == pytest.approx(nmi(labels, clusters), abs=1e-12)
+    assert result.ami == pytest.approx(ami(labels, clusters), abs=1e-12)
+    plain = evaluate(x, labels, similarity="euclidean", nmi=True, seed=5, n_clusters=4)
+    assert plain.nmi == nmi(labels, kmeans(x, 4, seed=5).labels)
+    apart = evaluate(x[:60], labels[:60], x, labels, similarity="dot", nmi=True, seed=5)
+    joined = np.concatenate([x[:60], x])
+    assert apart.nmi == nmi(np.concatenate([labels[:60], labels]), kmeans(joined, 12, seed=5).labels)

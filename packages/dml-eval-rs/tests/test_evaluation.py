@@ -1,0 +1,139 @@
+"""What can be asked of a result, and which labels stay apart."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dml_eval_rs import Evaluation, evaluate
+
+RNG = np.random.default_rng(0)
+LABELS = np.repeat(np.arange(40), 5)
+CENTRES = RNG.normal(size=(40, 8))
+
+
+def noisy(scale: float, seed: int = 1) -> np.ndarray:
+    return CENTRES[LABELS] + scale * np.random.default_rng(seed).normal(size=(200, 8))
+
+
+@pytest.fixture(scope="module")
+def better() -> Evaluation:
+    return evaluate(noisy(0.8), LABELS, recall_at=(1, 10))
+
+
+@pytest.fixture(scope="module")
+def worse() -> Evaluation:
+    return evaluate(noisy(1.6, 2), LABELS, recall_at=(1, 10))
+
+
+def test_means_are_those_of_the_per_query_values(better: Evaluation) -> None:
+    assert list(better.per_query) == [
+        "recall@1", "recall@10", "precision_at_1", "r_precision", "map_at_r", "reciprocal_rank",
+    ]  # fmt: skip
+    assert better.recall[10] == pytest.approx(better.per_query["recall@10"].mean(), abs=1e-12)
+    assert better.mean_reciprocal_rank == pytest.approx(better.per_query["reciprocal_rank"].mean(), abs=1e-12)
+    assert better.precision_at_1 == better.recall[1]
+
+
+def test_queries_without_a_match_are_left_out_and_counted() -> None:
+    x = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    result = evaluate(x, [0, 0, 1])
+    assert (result.n_queries, result.n_unmatched) == (3, 1)
+    assert np.isnan(result.per_query["map_at_r"]).tolist() == [False, False, True]
+    assert result.map_at_r == 1.0
+    assert "without a match" in str(result)
+
+
+def test_intervals_are_reproducible_and_cover_the_mean(better: Evaluation) -> None:
+    first = better.confidence_interval("map_at_r", seed=3)
+    assert first == better.confidence_interval("map_at_r", seed=3)
+    assert first != better.confidence_interval("map_at_r", seed=4)
+    assert first.low < better.map_at_r < first.high
+    wider = better.confidence_interval("map_at_r", level=0.99, seed=3)
+    assert wider.low < first.low < first.high < wider.high
+
+
+def test_an_interval_has_the_width_of_the_normal_one(better: Evaluation) -> None:
+    interval = better.confidence_interval("reciprocal_rank")
+    values = better.per_query["reciprocal_rank"]
+    normal = 2 * 1.96 * values.std() / np.sqrt(len(values))
+    # 200 values and 2,000 resamples: the bootstrap's own error is some 5 %.
+    assert interval.high - interval.low == pytest.approx(normal, rel=0.2)
+
+
+def test_a_difference_is_significant_and_none_is_not(better: Evaluation, worse: Evaluation) -> None:
+    comparison = better.compare(worse, "map_at_r")
+    assert comparison.difference == pytest.approx(better.map_at_r - worse.map_at_r, abs=1e-12)
+    assert comparison.p_value < 0.001
+    assert comparison.interval.low > 0
+    same = better.compare(better, "map_at_r")
+    assert (same.difference, same.p_value) == (0.0, 1.0)
+
+
+def test_the_permutation_test_agrees_with_all_sign_flips() -> None:
+    labels = [0, 0, 0, 1, 1, 1]
+    first = evaluate(np.random.default_rng(1).normal(size=(6, 3)), labels)
+    second = evaluate(np.random.default_rng(5).normal(size=(6, 3)), labels)
+    difference = first.per_query["reciprocal_rank"] - second.per_query["reciprocal_rank"]
+    signs = np.array(np.meshgrid(*[[-1, 1]] * 6)).reshape(6, -1).T
+    exact = np.mean(np.abs(signs @ difference) >= abs(difference.sum()) * (1 - 1e-12))
+    # 10,000 random sign flips: three standard errors are at most 0.015.
+    assert first.compare(second, "reciprocal_rank").p_value == pytest.approx(exact, abs=0.015)
+
+
+def test_comparisons_need_the_same_queries(better: Evaluation) -> None:
+    other = evaluate(noisy(1.0)[:100], LABELS[:100])
+    with pytest.raises(ValueError, match="200 and 100 queries"):
+        better.compare(other, "map_at_r")
+    with pytest.raises(KeyError, match="no metric 'map'"):
+        better.confidence_interval("map")
+    with pytest.raises(ValueError, match="level is 95"):
+        better.confidence_interval("map_at_r", level=95)
+
+
+def test_per_class_means_average_to_the_mean(better: Evaluation) -> None:
+    by_class = better.per_class("map_at_r", LABELS)
+    assert list(by_class) == list(range(40))
+    assert np.mean(list(by_class.values())) == pytest.approx(better.map_at_r, abs=1e-12)
+    with pytest.raises(ValueError, match=r"labels has shape \(3,\); expected \(200,\)"):
+        better.per_class("map_at_r", [1, 2, 3])
+
+
+def test_to_dict_is_ready_for_json(better: Evaluation) -> None:
+    loaded = json.loads(json.dumps(better.to_dict()))
+    assert loaded["recall"]["10"] == better.recall[10]
+    assert loaded["nmi"] is None
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([2**53, 2**53 + 1, 2**53, 2**53 + 1]),
+        np.array([2**64 - 1, 2**64 - 2, 2**64 - 1, 2**64 - 2], np.uint64),
+        np.array([True, False, True, False]),
+        np.array(["a", "b", "a", "b"]),
+        ["x", "y", "x", "y"],
+        [-1, 0, -1, 0],
+    ],
+)
+def test_labels_of_every_kind_and_size_stay_apart(labels: object) -> None:
+    x = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert evaluate(x, labels, recall_at=1).recall == {1: 0.0}
+    assert evaluate(x[[0, 2, 1, 3]], labels, recall_at=1).recall == {1: 1.0}
+
+
+def test_signed_and_unsigned_labels_meet_without_loss() -> None:
+    x = np.eye(3)
+    queries = np.array([-1, 2**53 + 1, 5])
+    gallery = np.array([2**64 - 1, 2**53, 5], np.uint64)
+    result = evaluate(x, queries, x, gallery, recall_at=1)
+    assert result.n_unmatched == 2
+    assert result.recall == {1: 1.0}
+
+
+def test_a_k_beyond_the_gallery_means_all_of_it_and_repeats_count_once() -> None:
+    result = evaluate(noisy(3.0), LABELS, recall_at=[1, 10**12, 1])
+    assert list(result.recall) == [1, 10**12]
+    assert result.recall[10**12] == 1.0

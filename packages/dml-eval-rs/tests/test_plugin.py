@@ -1,0 +1,50 @@
+"""The evaluators that dml-core finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not bring")
+
+from dml_core import Evaluator
+from dml_eval_rs import binarize, evaluate, evaluate_codes, knn, knn_codes, plugin
+
+RNG = np.random.default_rng(0)
+LABELS = np.repeat(np.arange(10), 6)
+X = (RNG.normal(size=(10, 20))[LABELS] + RNG.normal(size=(60, 20))).astype(np.float32)
+FACTORIES = {component.name: component.factory for component in plugin.dml_evaluators()}
+
+
+def test_both_fit_the_protocol() -> None:
+    assert sorted(FACTORIES) == ["exact", "hamming"]
+    for factory in FACTORIES.values():
+        evaluator: Evaluator = factory()
+        for name in ("evaluate", "nearest", "bytes_per_item"):
+            assert callable(getattr(evaluator, name))
+
+
+def test_exact_passes_its_options_on() -> None:
+    evaluator = FACTORIES["exact"](
+        similarity="dot", recall_at=[1, 3], ties="pessimistic", nmi=True, n_clusters=7, seed=2
+    )
+    expected = evaluate(
+        X, LABELS, similarity="dot", recall_at=[1, 3], ties="pessimistic", nmi=True, n_clusters=7, seed=2
+    )
+    assert evaluator.evaluate(X, LABELS).to_dict() == expected.to_dict()
+    np.testing.assert_array_equal(
+        evaluator.nearest(X, X, 3, exclude_self=True)[1], knn(X, X, 3, similarity="dot", exclude_self=True)[1]
+    )
+    assert evaluator.bytes_per_item(20) == 80
+
+
+def test_hamming_binarizes_at_its_threshold() -> None:
+    evaluator = FACTORIES["hamming"](threshold=0.1, ties="expected", nmi=True)
+    codes = binarize(X, 0.1)
+    result = evaluator.evaluate(X[:30], LABELS[:30], X, LABELS)
+    assert result.recall == evaluate_codes(codes[:30], LABELS[:30], codes, LABELS, ties="expected").recall
+    assert result.nmi is not None
+    assert 0 < result.nmi <= 1
+    assert evaluator.evaluate(X, LABELS).nmi is not None
+    np.testing.assert_array_equal(evaluator.nearest(X[:5], X, 4)[0], knn_codes(codes[:5], codes, 4)[0])
+    assert evaluator.bytes_per_item(20) == 3

@@ -1,0 +1,176 @@
+"""Interrupts, progress, panics, forks, mapped files: how the evaluator behaves in a process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml_eval_rs import evaluate, evaluate_codes, kmeans, knn
+
+X = np.random.default_rng(0).normal(size=(500, 16)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(0, 50, 500)
+
+INTERRUPTED = """
+import sys, threading, time, os, signal
+import numpy as np
+from dml_eval_rs import {function}
+rng = np.random.default_rng(0)
+x = rng.standard_normal((60_000, 512), dtype=np.float32)
+sent = []
+def interrupt():
+    time.sleep(1)
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    {call}
+except KeyboardInterrupt:
+    print("interrupted after", time.monotonic() - sent[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        (
+            "evaluate",
+            "evaluate(x, rng.integers(0, 10_000, 60_000), x.copy(), rng.integers(0, 10_000, 60_000))",
+        ),
+        ("knn", "knn(x, x, 500)"),
+        ("kmeans", "kmeans(x, 9_000)"),
+    ],
+)
+def test_ctrl_c_ends_a_long_computation_soon(function: str, call: str) -> None:
+    program = INTERRUPTED.format(function=function, call=call)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.startswith("interrupted after"), done.stderr
+    # A second is promised; a busy machine may add to it.
+    assert float(done.stdout.split()[-1]) < 3
+
+
+def test_progress_ends_at_the_total_and_never_falls() -> None:
+    seen: list[tuple[int, int]] = []
+    evaluate(X, LABELS, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (500 * 499 // 2, 500 * 499 // 2)
+    assert seen == sorted(seen)
+    seen.clear()
+    evaluate(X, LABELS, X, LABELS, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (500 * 500, 500 * 500)
+
+
+def test_an_error_in_the_progress_callback_reaches_the_caller() -> None:
+    def fail(done: int, total: int) -> None:
+        raise RuntimeError("stop here")
+
+    with pytest.raises(RuntimeError, match="stop here"):
+        evaluate(X, LABELS, progress=fail)
+
+
+def test_the_interpreter_runs_on_meanwhile() -> None:
+    ticks = 0
+    stop = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stop.is_set():
+            ticks += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before = ticks
+    big = np.random.default_rng(0).standard_normal((6000, 256), dtype=np.float32)
+    evaluate(big, np.arange(6000) // 3, threads=1)
+    during = ticks - before
+    stop.set()
+    thread.join()
+    assert during > 5
+
+
+def _child(connection: object) -> None:
+    connection.send(evaluate(X, LABELS, threads=2).map_at_r)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_after_use_does_not_hang() -> None:
+    expected = evaluate(X, LABELS, threads=2).map_at_r
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(send,))
+    child.start()
+    try:
+        assert receive.poll(60), "the child hangs"
+        assert receive.recv() == expected
+    finally:
+        if child.is_alive():
+            child.join(5)
+        if child.is_alive() and child.pid is not None:
+            os.kill(child.pid, signal.SIGKILL)
+        child.join()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_mapped_files_give_what_arrays_give(tmp_path: Path, dtype: type) -> None:
+    np.save(tmp_path / "x.npy", X.astype(dtype))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert evaluate(mapped, LABELS).to_dict() == evaluate(X.astype(dtype), LABELS).to_dict()
+    assert (
+        evaluate(X.astype(dtype), LABELS, mapped, LABELS).to_dict()
+        == evaluate(X.astype(dtype), LABELS, X.astype(dtype), LABELS).to_dict()
+    )
+    np.testing.assert_array_equal(knn(mapped, mapped, 5)[1], knn(X.astype(dtype), X.astype(dtype), 5)[1])
+    assert kmeans(mapped, 4).inertia == kmeans(X.astype(dtype), 4).inertia
+
+
+MAPPED = """
+import resource, sys
+import numpy as np
+from dml_eval_rs import evaluate
+# 200,000 × 256 float32 are 205 MB: more than the address space that is left.
+gallery = np.load(sys.argv[1], mmap_mode="r")
+rng = np.random.default_rng(0)
+queries = rng.standard_normal((64, 256), dtype=np.float32)
+with open("/proc/self/status") as f:
+    anonymous = [int(line.split()[1]) for line in f if line.startswith("RssAnon")][0]
+resource.setrlimit(resource.RLIMIT_DATA, ((anonymous + 150_000) * 1024,) * 2)
+result = evaluate(queries, rng.integers(0, 100, 64), gallery, rng.integers(0, 100, 200_000), threads=1)
+print(result.n_queries)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_mapped_gallery_is_never_read_whole_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "gallery.npy"
+    gallery = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(200_000, 256))
+    rng = np.random.default_rng(1)
+    for start in range(0, 200_000, 20_000):
+        gallery[start : start + 20_000] = rng.standard_normal((20_000, 256), dtype=np.float32)
+    gallery.flush()
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", MAPPED, str(path)],
+        capture_output=True, text=True, timeout=300, check=False, env=environment,
+    )  # fmt: skip
+    assert done.stdout.strip() == "64", done.stderr
+
+
+def test_inputs_are_left_as_they_were_and_may_be_read_only() -> None:
+    x, labels = X.copy(), LABELS.copy()
+    x.setflags(write=False)
+    labels.setflags(write=False)
+    evaluate(x, labels, nmi=True)
+    evaluate_codes(np.packbits(x > 0, axis=1), labels)
+    assert (x == X).all()
+    assert (labels == LABELS).all()

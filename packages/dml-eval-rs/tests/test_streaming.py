@@ -1,0 +1,133 @@
+"""A gallery in blocks gives the bits of one call, whatever the blocks, their order and their machines."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml_eval_rs import Counter, evaluate, evaluate_codes
+
+RNG = np.random.default_rng(0)
+GALLERY = RNG.integers(-2, 3, (90, 5)).astype(np.float32) + np.float32(0.5)
+LABELS = RNG.integers(0, 12, 90)
+QUERIES, QUERY_LABELS = GALLERY[:30], LABELS[:30]
+TIES = ("index", "optimistic", "pessimistic", "expected")
+
+
+def assert_same_bits(a: Any, b: Any) -> None:
+    assert a.to_dict() == b.to_dict()
+    for name, values in a.per_query.items():
+        assert values.tobytes() == b.per_query[name].tobytes(), name
+
+
+def blocks(cuts: list[int]) -> list[slice]:
+    edges = [0, *sorted(set(cuts)), 90]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+@given(
+    cuts=st.lists(st.integers(1, 89), max_size=5),
+    ties=st.sampled_from(TIES),
+    similarity=st.sampled_from(["cosine", "dot", "euclidean"]),
+    data=st.data(),
+)
+def test_blocks_in_any_order_give_the_bits_of_one_call(
+    cuts: list[int], ties: Any, similarity: Any, data: Any
+) -> None:
+    parts = data.draw(st.permutations(blocks(cuts)))
+    counter = Counter(QUERIES, QUERY_LABELS, similarity=similarity, ties=ties, recall_at=(1, 5))
+    for part in parts:
+        counter.find_positives(GALLERY[part], LABELS[part], part.start)
+    for part in data.draw(st.permutations(parts)):
+        counter.count(GALLERY[part], LABELS[part], part.start)
+    whole = evaluate(
+        QUERIES, QUERY_LABELS, GALLERY, LABELS, similarity=similarity, ties=ties, recall_at=(1, 5)
+    )
+    assert_same_bits(counter.result(), whole)
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_queries_from_the_gallery_leave_themselves_out_by_index(ties: Any) -> None:
+    counter = Counter(GALLERY, LABELS, ties=ties, indices=np.arange(90))
+    for step in (counter.find_positives, counter.count):
+        for part in blocks([40, 70]):
+            step(GALLERY[part], LABELS[part])
+    assert_same_bits(counter.result(), evaluate(GALLERY, LABELS, ties=ties))
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_machines_merge_what_they_found_and_what_they_counted(ties: Any) -> None:
+    codes = np.packbits(GALLERY > 0, axis=1)
+    parts = blocks([25, 60])
+    shards = [Counter(codes[:30], QUERY_LABELS, similarity="hamming", ties=ties) for _ in parts]
+    for shard, part in zip(shards, parts):
+        shard.find_positives(codes[part], LABELS[part], part.start)
+    sent = [pickle.loads(pickle.dumps(shard.books())) for shard in shards]
+    for i, shard in enumerate(shards):
+        for j, books in enumerate(sent):
+            if i != j:
+                shard.merge(books)
+    for shard, part in zip(shards, parts):
+        shard.count(codes[part], LABELS[part], part.start)
+    for shard in shards[1:]:
+        shards[0].merge(shard)
+    assert_same_bits(shards[0].result(), evaluate_codes(codes[:30], QUERY_LABELS, codes, LABELS, ties=ties))
+
+
+def test_a_refused_block_leaves_the_counter_as_it_was() -> None:
+    counter = Counter(QUERIES, QUERY_LABELS)
+    counter.find_positives(GALLERY, LABELS)
+    counter.count(GALLERY[:50], LABELS[:50])
+    before = pickle.dumps(counter.books())
+    rest, labels = GALLERY[50:], LABELS[50:]
+    broken = rest.copy()
+    broken[3, 1] = np.nan
+    for error, message, call in [
+        (
+            ValueError,
+            r"block has shape \(40, 4\); expected \(40, 5\)",
+            lambda: counter.count(rest[:, :4], labels),
+        ),
+        (
+            TypeError,
+            "block has dtype float64; expected float32",
+            lambda: counter.count(rest.astype(float), labels),
+        ),
+        (ValueError, r"labels has shape \(39,\)", lambda: counter.count(rest, labels[:-1])),
+        (ValueError, "row 3 holds NaN", lambda: counter.count(broken, labels)),
+        (ValueError, "items 20 to 49 were fed before", lambda: counter.count(rest, labels, 20)),
+        (
+            ValueError,
+            "positives of items 60 to 99 were not taken in",
+            lambda: counter.count(rest, labels, 60),
+        ),
+        (ValueError, "first_index is -1", lambda: counter.count(rest, labels, -1)),
+        (ValueError, "50 items are counted already", lambda: counter.find_positives(rest, labels)),
+        (ValueError, "50 of 90 items are counted", counter.result),
+        (ValueError, "items 0 to 49 were fed before", lambda: counter.merge(counter)),
+        (ValueError, "differ in queries", lambda: counter.merge(Counter(QUERIES[:9], QUERY_LABELS[:9]))),
+        (
+            ValueError,
+            "positives of 90 items and the other of 0",
+            lambda: counter.merge(Counter(QUERIES, QUERY_LABELS)),
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+        assert pickle.dumps(counter.books()) == before
+    counter.count(rest, labels)
+    assert_same_bits(counter.result(), evaluate(QUERIES, QUERY_LABELS, GALLERY, LABELS))
+
+
+def test_a_gallery_without_matches_has_no_result() -> None:
+    counter = Counter(QUERIES, QUERY_LABELS)
+    for step in (counter.find_positives, counter.count):
+        step(GALLERY, LABELS + 100)
+    with pytest.raises(ValueError, match="none of the 30 queries has a match"):
+        counter.result()
