@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
 
 from dml_core import Component, hookimpl
@@ -120,3 +121,7 @@ def dml_losses() -> Iterable[Component]:
         GlobalBatch,
         "any loss over all ranks' rows, for a training loop that doesn't gather them itself",
     )
+    if importlib.util.find_spec("pytorch_metric_learning") is not None:  # the extra dml-losses[pml]
+        from dml_losses import pml
+
+        yield from pml.components()

@@ -1,0 +1,127 @@
+"""Every loss and miner of pytorch-metric-learning, through one adapter: baselines by name, not written anew.
+
+Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metric-learning.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from pytorch_metric_learning import distances, losses, miners, reducers
+
+from dml_core import Component, nearest
+from dml_losses.arguments import check_batch, check_gallery
+from dml_losses.functional.sphere import full_precision
+
+_CONTEXT = {"embedding_size": "embedding_dim", "descriptors_dim": "embedding_dim", "l": "embedding_dim"}
+_BY_NAME = {"distance": distances, "reducer": reducers, "miner": miners}
+_ABSTRACT = ("BaseMetricLossFunction", "GenericPairLoss")
+
+
+class PytorchMetricLearning(torch.nn.Module):
+    """A loss of pytorch-metric-learning, called as this project's losses are.
+
+    L = loss(embeddings, labels, miner(embeddings, labels), gallery, gallery_labels)
+
+    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; see there for each
+    loss's definition. Half precision is widened to float32 on the way in.
+
+    Args:
+        loss: a loss of that library.
+        miner: a miner of that library, which picks the pairs or triplets that the loss sees.
+    """
+
+    def __init__(self, loss: torch.nn.Module, miner: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.loss = loss
+        self.miner = miner
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None = None,
+        gallery_labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        check_batch(embeddings, labels)
+        check_gallery(embeddings, gallery, gallery_labels)
+        embeddings, labels = full_precision(embeddings), labels.long()
+        if gallery is not None and gallery_labels is not None:
+            gallery, gallery_labels = full_precision(gallery), gallery_labels.long()
+        with torch.autocast(embeddings.device.type, enabled=False):
+            picked = None
+            if self.miner is not None:
+                picked = self.miner(embeddings, labels, gallery, gallery_labels)
+            value: torch.Tensor = self.loss(embeddings, labels, picked, gallery, gallery_labels)
+        return value
+
+
+def components() -> Iterator[Component]:
+    """A component ``pml/<ClassName>`` for every loss of the installed pytorch-metric-learning.
+
+    Its options are those of the class and of what it inherits, with ``embedding_size`` given by the run; further
+    ``miner`` (a class name, with a table ``miner_options``), ``distance`` and ``reducer`` (class names).
+    """
+    for name, cls in sorted(vars(losses).items()):
+        if inspect.isclass(cls) and issubclass(cls, losses.BaseMetricLossFunction) and name not in _ABSTRACT:
+            summary = f"{name} of pytorch-metric-learning"
+            yield Component(f"pml/{name}", _factory(cls), summary, source="pytorch-metric-learning")
+
+
+def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
+    own = _parameters(cls)
+
+    def make(miner: str | None = None, miner_options: dict[str, Any] | None = None, **options: Any) -> Any:
+        renamed = {
+            parameter: options.pop(_CONTEXT.get(parameter, parameter))
+            for parameter in own
+            if _CONTEXT.get(parameter, parameter) in options
+        }
+        for key in ("distance", "reducer"):
+            if isinstance(renamed.get(key), str):
+                renamed[key] = _named(key, renamed[key])()
+        picker = None if miner is None else _named("miner", miner)(**(miner_options or {}))
+        return PytorchMetricLearning(cls(**renamed), picker)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter(name, keyword, default=None) for name in ("miner", "miner_options")]
+    given = [
+        parameter.replace(name=_CONTEXT.get(name, name), kind=keyword, annotation=inspect.Parameter.empty)
+        for name, parameter in own.items()
+    ]
+    make.__signature__ = inspect.Signature([*given, *extra])  # type: ignore[attr-defined]  # read by the registry
+    make.__qualname__ = cls.__qualname__
+    return make
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """The constructor's parameters and those that it hands on to the classes it inherits from."""
+    found: dict[str, inspect.Parameter] = {}
+    for ancestor in cls.__mro__:
+        if "__init__" not in vars(ancestor) or not ancestor.__module__.startswith("pytorch_metric_learning"):
+            continue
+        constructor: Any = vars(ancestor)["__init__"]
+        for name, parameter in inspect.signature(constructor).parameters.items():
+            plain = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            if plain and name not in ("self", "mat_based_loss"):  # the latter a class decides for itself
+                found.setdefault(name, parameter)
+    return found
+
+
+def _named(kind: str, name: str) -> Any:
+    """The class of this name among the library's miners, distances or reducers.
+
+    Raises:
+        ValueError: if there is none, with the nearest name.
+    """
+    known = {key: value for key, value in vars(_BY_NAME[kind]).items() if inspect.isclass(value)}
+    if name not in known:
+        raise ValueError(
+            f"{kind} is {name!r}; expected a class of pytorch_metric_learning.{_BY_NAME[kind].__name__.split('.')[-1]}"
+            f"{nearest(name, known)} known: {', '.join(sorted(known))}"
+        )
+    return known[name]

@@ -1,0 +1,113 @@
+"""The adapter to pytorch-metric-learning gives what that library gives."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+import torch
+
+pml = pytest.importorskip("pytorch_metric_learning", reason="the extra dml-losses[pml] is not installed")
+
+from pytorch_metric_learning import losses, miners  # noqa: E402
+
+from dml_core import InvalidOption, Plugins, Registry  # noqa: E402
+from dml_losses import CrossBatchMemory, plugin  # noqa: E402
+
+CONTEXT = {"num_classes": 4, "embedding_dim": 6}
+NEEDED = {"RankedListLoss": {"margin": 0.4, "Tn": 10}}
+NEEDS_MORE = {
+    "VICRegLoss": "compares two views of the same items, not labels",
+    "ManifoldLoss": "draws random proxies at each call",
+    "InstanceLoss": "makes its classifier of the first batch",
+}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    plugins = Plugins()
+    plugins.register(plugin, distribution="dml-losses", version="0.1.0")
+    return Registry(plugins)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(12, 6, generator=generator), torch.arange(12) % 4
+
+
+NAMES = sorted(component.name for component in plugin.dml_losses() if component.name.startswith("pml/"))
+
+
+def test_every_loss_of_the_library_is_there() -> None:
+    assert len(NAMES) >= 30
+    for name in ("TripletMargin", "Contrastive", "LiftedStructure", "NPairs", "Angular", "Margin", "MultiSimilarity",
+                 "Circle", "FastAP", "Histogram"):  # fmt: skip
+        assert f"pml/{name}Loss" in NAMES
+
+
+# The library's own: written for earlier versions of torch and numpy, and its warning of its own default.
+@pytest.mark.filterwarnings(
+    "ignore:Using a non-tuple sequence", "ignore:__array_wrap__", "ignore:Values of Tp"
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_can_be_made_by_name_and_backpropagates(registry: Registry, name: str) -> None:
+    short = name.removeprefix("pml/")
+    if short in NEEDS_MORE:
+        pytest.skip(NEEDS_MORE[short])
+    torch.manual_seed(0)
+    loss = registry.build("losses", {"name": name, **NEEDED.get(short, {})}, CONTEXT)
+    x, y = batch()
+    x.requires_grad_()
+    value = loss(x, y)
+    assert value.shape == ()
+    value.backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_the_value_is_the_librarys() -> None:
+    x, y = batch()
+    adapted = _factory("TripletMarginLoss")(margin=0.2, distance="CosineSimilarity", reducer="MeanReducer")
+    direct = losses.TripletMarginLoss(
+        margin=0.2, distance=pml.distances.CosineSimilarity(), reducer=pml.reducers.MeanReducer()
+    )
+    assert torch.equal(adapted(x, y), direct(x, y))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in vars(miners) if name.endswith("Miner") and name not in ("BaseMiner", "HDCMiner")],
+)
+def test_every_miner_picks_for_a_loss(name: str) -> None:
+    x, y = batch()
+    options = {"UniformHistogramMiner": {"num_bins": 4}}.get(name, {})
+    torch.manual_seed(0)
+    adapted = _factory("ContrastiveLoss")(miner=name, miner_options=options)(x, y)
+    torch.manual_seed(0)
+    picked = getattr(miners, name)(**options)(x, y)
+    assert torch.equal(adapted, losses.ContrastiveLoss()(x, y, picked))
+
+
+def test_it_is_a_pair_loss_for_a_memory() -> None:
+    memory = CrossBatchMemory(_factory("ContrastiveLoss")(), capacity=24)
+    x, y = batch()
+    direct = losses.ContrastiveLoss()
+    assert torch.equal(memory(x, y), direct(x, y))
+    torch.testing.assert_close(memory(x, y), direct(x, y) + direct(x, y, ref_emb=x, ref_labels=y))
+
+
+def test_an_unknown_option_or_miner_names_the_nearest(registry: Registry) -> None:
+    with pytest.raises(InvalidOption, match="no option 'margn'; did you mean 'margin'"):
+        registry.build("losses", {"name": "pml/TripletMarginLoss", "margn": 0.1}, CONTEXT)
+    with pytest.raises(
+        InvalidOption, match=r"miner is 'MultiSimilarity'; expected a class of .*MultiSimilarityMiner"
+    ):
+        registry.build("losses", {"name": "pml/ContrastiveLoss", "miner": "MultiSimilarity"}, CONTEXT)
+
+
+def test_the_installed_library_is_of_the_range_that_the_extra_allows() -> None:
+    major, minor = map(int, importlib.metadata.version("pytorch-metric-learning").split(".")[:2])
+    assert (2, 9) <= (major, minor) < (3, 0)
+
+
+def _factory(name: str):
+    return next(c.factory for c in plugin.dml_losses() if c.name == f"pml/{name}")
