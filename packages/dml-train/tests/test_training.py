@@ -99,17 +99,29 @@ class StopAt:
             raise Stop
 
 
-@pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd"}])
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp_path, optimizer):
+@pytest.mark.parametrize(
+    ("optimizer", "more"),
+    [
+        ({"name": "adamw"}, {"training": {"average": 0.9}}),
+        (
+            {"name": "sgd"},
+            {
+                "evaluation": {"every": 1, "unit": "step"},
+                "validation": {"classes": 0.3, "metric": "recall/1", "patience": 11},
+            },
+        ),
+    ],
+)
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
     schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
         "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
-    whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule)
+    whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule, **more)
     stopper = StopAt(7)
     tiny_registry.plugins.register(stopper, distribution="stopper")
     with pytest.raises(Stop):
-        run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule)
+        run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule, **more)
     tiny_registry.plugins.manager.unregister(stopper)
-    cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule)
+    cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule, **more)
 
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))

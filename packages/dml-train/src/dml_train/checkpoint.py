@@ -111,6 +111,18 @@ def newest(folder: Path) -> Checkpoint | None:
     return next(whole(folder), None)
 
 
+def of_step(folder: Path, step: int) -> Checkpoint:
+    """The checkpoint of a step.
+
+    Raises:
+        DmlError: if it is damaged or gone.
+    """
+    path = folder / _name(step)
+    if (wrong := fault(path)) is not None:
+        raise DmlError(f"the checkpoint {path}, whose weights are wanted, can't be used: {wrong}")
+    return Checkpoint(step, path)
+
+
 def whole(folder: Path) -> Iterator[Checkpoint]:
     """The checkpoints that are whole, from the newest to the oldest."""
     for step, path in _by_step(folder):

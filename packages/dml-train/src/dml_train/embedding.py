@@ -120,14 +120,14 @@ def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
         raise DmlError(f"can't evaluate: {error}") from error
 
 
-def figures(result: Mapping[str, Any], prefix: str = "evaluation") -> dict[str, float]:
-    """An evaluation's finite numbers under one name each: ``evaluation/recall/1``, ``evaluation/map_at_r``."""
+def figures(result: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """An evaluation's finite numbers under one name each: ``recall/1``, ``map_at_r``."""
     found: dict[str, float] = {}
     for name, value in result.items():
         if isinstance(value, Mapping):
-            found |= figures(value, f"{prefix}/{name}")
+            found |= figures(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found[f"{prefix}/{name}"] = value
+            found[f"{prefix}{name}"] = value
     return found
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from rich.console import Console
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from dml_core import (
     BatchSampler,
@@ -31,6 +32,7 @@ from dml_train.optimizers import PartedOptimizer
 from dml_train.progress import stage
 from dml_train.recipe import Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
+from dml_train.validation import hold_out
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -42,8 +44,11 @@ class Experiment:
     recipe: Recipe
     device: torch.device
     dataset: Dataset
+    train: Split  # the training split without what is held out
+    validation: Split | None
     sampler: BatchSampler
-    model: EmbeddingModel
+    model: EmbeddingModel  # what trains
+    average: AveragedModel | None  # the moving average of its weights
     loss: nn.Module
     optimizer: PartedOptimizer
     schedules: Schedules
@@ -59,6 +64,11 @@ class Experiment:
         """What the network computes in."""
         return PRECISIONS[self.recipe.training.precision]
 
+    @property
+    def measured(self) -> EmbeddingModel:
+        """The model that is measured and saved for use: the average, if there is one."""
+        return self.model if self.average is None else cast("EmbeddingModel", self.average.module)
+
     def embed_test(self, console: Console, ranks: Ranks = ALONE) -> Embedded:
         """The test split, and its gallery if it has one, as the weights are now; whole on the first rank only."""
         test, gallery = self.dataset.test, self.dataset.gallery
@@ -69,12 +79,18 @@ class Experiment:
             queries, test.labels, self.embed(gallery, console, ranks), shared_labels(gallery, test)
         )
 
+    def embed_watched(self, console: Console, ranks: Ranks = ALONE) -> Embedded:
+        """What is measured during training: the classes held out, or else the test split."""
+        if self.validation is None:
+            return self.embed_test(console, ranks)
+        return Embedded(self.embed(self.validation, console, ranks), self.validation.labels)
+
     def embed(self, split: Split, console: Console, ranks: Ranks = ALONE) -> npt.NDArray[np.float32]:
         """The embeddings of a split as the weights are now, (N, D) float32; on all ranks but the first, (0, D)."""
         share = np.array_split(np.arange(len(split)), ranks.world_size)[ranks.rank]
         with stage(console, "embed", len(share)) as show:
             part = embed(
-                self.model,
+                self.measured,
                 split,
                 device=self.device,
                 precision=self.precision,
@@ -94,13 +110,12 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experimen
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
     dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
+    train, validation = hold_out(dataset.train, recipe.validation.classes, training.seed)
     sampler: BatchSampler = registry.build(
-        "samplers", recipe.sampler, {"labels": dataset.train.labels, "seed": training.seed}
+        "samplers", recipe.sampler, {"labels": train.labels, "seed": training.seed}
     )
     if len(sampler) < 1:
-        raise DmlError(
-            f"the sampler {recipe.sampler['name']!r} gives no batch of these {len(dataset.train)} images"
-        )
+        raise DmlError(f"the sampler {recipe.sampler['name']!r} gives no batch of these {len(train)} images")
     if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
             f"a batch has {size} images, which {ranks.world_size} ranks can't share equally; "
@@ -122,7 +137,7 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experimen
         "losses",
         recipe.loss,
         {
-            "num_classes": len(dataset.train.class_names),
+            "num_classes": len(train.class_names),
             "embedding_dim": recipe.embedding.dim,
             "seed": derive(training.seed, INITIALISATION, 2) >> 2,
         },
@@ -139,8 +154,24 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experimen
     evaluator: Evaluator = registry.build(
         "evaluators", recipe.evaluation.component(), {"seed": training.seed}
     )
+    average = None
+    if training.average is not None:
+        decay = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]
+        average = AveragedModel(model, multi_avg_fn=decay, use_buffers=True)
     return Experiment(
-        recipe, device, dataset, sampler, model, loss, optimizer, schedules, evaluator, num_steps
+        recipe=recipe,
+        device=device,
+        dataset=dataset,
+        train=train,
+        validation=validation,
+        sampler=sampler,
+        model=model,
+        average=average,
+        loss=loss,
+        optimizer=optimizer,
+        schedules=schedules,
+        evaluator=evaluator,
+        num_steps=num_steps,
     )
 
 

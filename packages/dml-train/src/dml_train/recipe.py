@@ -54,6 +54,7 @@ class Training(Table):
     sync_batch_norm: bool = False
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     compile: bool = False
+    average: Annotated[float, Field(gt=0, lt=1)] | None = None  # decay of a moving average of the weights
     timeout: Positive = 600.0  # seconds for which one rank waits for another
 
     @model_validator(mode="after")
@@ -114,6 +115,18 @@ class Evaluation(Table):
         return {"name": self.name, **(self.model_extra or {})}
 
 
+class Validation(Table):
+    """``[validation]``: the fraction of the training classes that is held out, and what is done with it.
+
+    With classes held out, each evaluation during training measures them and not the test split; the run ends
+    with the weights that were best by `metric`, early after `patience` evaluations without a better one (0: never).
+    """
+
+    classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    metric: str = "map_at_r"
+    patience: Annotated[int, Field(ge=0)] = 0
+
+
 class Logging(Table):
     """``[logging]``: the loggers' tables, and how many steps lie between two readings of the device."""
 
@@ -134,7 +147,16 @@ class Recipe(Table):
     schedule: dict[str, dict[str, Any]] = {}
     checkpoints: Checkpoints = Checkpoints()
     evaluation: Evaluation = Evaluation()
+    validation: Validation = Validation()
     logging: Logging = Logging()
+
+    @model_validator(mode="after")
+    def _validated_sometime(self) -> Recipe:
+        if self.validation.classes and not self.evaluation.every:
+            raise ValueError("validation.classes is given; expected evaluation.every above 0, too")
+        if self.validation.patience and not self.validation.classes:
+            raise ValueError("validation.patience is given; expected validation.classes above 0, too")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe in TOML's types; what is None is left out."""
@@ -312,8 +334,6 @@ def _explain(details: ErrorDetails) -> str:
         return f"the table [{path}] is missing" if len(location) == 1 else f"{path} is missing"
     message = details["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    return (
-        f"{path} is {details['input']!r}: {message}"
-        if details["type"] != "value_error"
-        else f"[{path}]: {message}"
-    )
+    if details["type"] != "value_error":
+        return f"{path} is {details['input']!r}: {message}"
+    return f"[{path}]: {message}" if path else message

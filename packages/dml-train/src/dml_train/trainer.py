@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -31,6 +32,7 @@ from dml_train.network import Network
 from dml_train.progress import Show, stage
 from dml_train.run_folder import RunFolder, write_json
 from dml_train.seeds import LOSS, seed_torch
+from dml_train.validation import Best
 
 
 class Trainer:
@@ -59,11 +61,12 @@ class Trainer:
         self.evaluate_every = experiment.steps(recipe.evaluation.every, recipe.evaluation.unit)
         self.save_every = experiment.steps(recipe.checkpoints.every, recipe.checkpoints.unit)
         self.batches = StepBatches(
-            experiment.dataset.train, experiment.sampler, self.training.seed, ranks.rank, ranks.world_size
+            experiment.train, experiment.sampler, self.training.seed, ranks.rank, ranks.world_size
         )
         self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
         self.network = Network(experiment, ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.training.precision == "float16")
+        self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.done = self.restore()  # optimizer steps
         self.unread: list[tuple[int, dict[str, Tensor], dict[str, float]]] = []  # values still on the device
         self.clock, self.images_seen = time.perf_counter(), 0
@@ -91,7 +94,7 @@ class Trainer:
 
     def take_steps(self, show: Show) -> None:
         """The loop: load, step, log, evaluate, save."""
-        places = range(self.done, self.experiment.num_steps)
+        places = range(self.done, 0 if self.best.exhausted else self.experiment.num_steps)
         pin = self.experiment.device.type == "cuda"
         self.experiment.model.train()
         agree = Agreement(self.ranks)
@@ -100,14 +103,18 @@ class Trainer:
                 self.step(batch)
                 stop_signal = agree(interruption.asked)
                 ends = self.done == self.experiment.num_steps
-                evaluates = due(self.done, self.evaluate_every) and not ends  # the end has its own
+                evaluates = due(self.done, self.evaluate_every) and not (
+                    ends and self.experiment.validation is None
+                )
                 saves = ends or due(self.done, self.save_every) or stop_signal > 0
                 if saves or evaluates or due(self.done, self.log_every):
                     self.log(show)
-                if evaluates:
-                    self.evaluate(self.experiment.embed_test(self.console, self.ranks))
-                if saves:
+                if evaluates and self.watch():
+                    saves = True
+                if saves or self.best.exhausted:
                     self.save()
+                if self.best.exhausted:
+                    break
                 if stop_signal and not ends:
                     raise Interrupted(stop_signal, self.done, self.folder.path)
 
@@ -135,6 +142,8 @@ class Trainer:
         self.scaler.step(optimizer.torch)
         self.scaler.update()
         optimizer.torch.zero_grad(set_to_none=True)
+        if experiment.average is not None:
+            experiment.average.update_parameters(experiment.model)
 
         self.done = batch.step + 1
         self.images_seen += len(labels_B)
@@ -163,29 +172,41 @@ class Trainer:
         self.unread.clear()
         self.clock, self.images_seen = now, 0
 
-    def evaluate(self, embedded: Embedded) -> dict[str, object]:
-        """Measure the embedding, which only the first rank has, and pass on the figures."""
+    def watch(self) -> bool:
+        """Measure what is watched during training; whether, of held-out classes, it was the best so far."""
+        embedded = self.experiment.embed_watched(self.console, self.ranks)
+        if self.experiment.validation is None:
+            self.evaluate(embedded, "evaluation")
+            return False
+        result = self.evaluate(embedded, "validation")
+        return self.best.see(self.done, figures(result))
+
+    def evaluate(self, embedded: Embedded, name: str) -> dict[str, Any]:
+        """Measure an embedding, which only the first rank has, and pass on the figures."""
         measured = self.ranks.alone(lambda: evaluate(self.experiment.evaluator, embedded).to_dict())
-        result = {**measured, "step": self.done, "evaluator": self.experiment.recipe.evaluation.name}
-        self.record(self.done, figures(measured))
-        self.hook.dml_evaluation_end(run=self.run, step=self.done, result=result)
+        self.record(self.done, {f"{name}/{key}": value for key, value in figures(measured).items()})
+        split = "test" if name == "evaluation" else name
+        self.hook.dml_evaluation_end(run=self.run, step=self.done, result={**measured, "split": split})
         self.clock, self.images_seen = time.perf_counter(), 0
-        return result
+        return measured
 
     def save(self) -> None:
         """Write a checkpoint, and drop those that needn't be kept."""
         experiment = self.experiment
 
         def write() -> None:
-            state = {
+            state: dict[str, Any] = {
                 "loss": experiment.loss.state_dict(),
                 "optimizer": experiment.optimizer.torch.state_dict(),
                 "scaler": self.scaler.state_dict(),
+                "best": self.best.state_dict(),
             }
+            if experiment.average is not None:
+                state |= {"model": experiment.model.state_dict(), "averaged": experiment.average.n_averaged}
             written = checkpoint.write(
-                self.folder.checkpoints, self.done, experiment.model.state_dict(), state
+                self.folder.checkpoints, self.done, experiment.measured.state_dict(), state
             )
-            checkpoint.prune(self.folder.checkpoints, experiment.recipe.checkpoints.keep)
+            checkpoint.prune(self.folder.checkpoints, experiment.recipe.checkpoints.keep, {self.best.step})
             self.hook.dml_checkpoint_saved(run=self.run, step=self.done, path=written.path)
 
         self.ranks.alone(write)
@@ -202,18 +223,31 @@ class Trainer:
         newest = self.ranks.alone(find)
         if newest is None:
             return 0
-        state = newest.state()
-        self.experiment.model.load_state_dict(newest.weights())
-        self.experiment.loss.load_state_dict(state["loss"])
-        self.experiment.optimizer.torch.load_state_dict(state["optimizer"])
+        experiment, state = self.experiment, newest.state()
+        experiment.measured.load_state_dict(newest.weights())
+        if experiment.average is not None:
+            experiment.model.load_state_dict(state["model"])
+            experiment.average.n_averaged.copy_(state["averaged"])
+        experiment.loss.load_state_dict(state["loss"])
+        experiment.optimizer.torch.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
+        self.best.load_state_dict(state["best"])
         return newest.step
 
     def finish(self) -> None:
-        """Embed the test split, measure it, and leave both in the folder; `evaluation.json` comes last."""
+        """Embed the test split, measure it, and leave both in the folder; `evaluation.json` comes last.
+
+        With classes held out, by the weights that were best for them.
+        """
+        if self.best.step not in (0, self.done):
+            best = self.ranks.alone(lambda: checkpoint.of_step(self.folder.checkpoints, self.best.step))
+            self.experiment.measured.load_state_dict(best.weights())
         embedded = self.experiment.embed_test(self.console, self.ranks)
         self.ranks.alone(lambda: embedded.write(self.folder))
-        result = self.evaluate(embedded)
+        measured = self.evaluate(embedded, "evaluation")
+        step = self.best.step or self.done
+        evaluator = self.experiment.recipe.evaluation.name
+        result = {**measured, "step": step, "split": "test", "evaluator": evaluator}
         self.ranks.alone(lambda: write_json(self.folder.evaluation, result))
 
     def record(self, step: int, values: Mapping[str, float]) -> None:

@@ -76,7 +76,9 @@ def reopen(path: Path, registry: Registry | None = None) -> tuple[RunFolder, Exp
     if newest is None:
         raise DmlError(f"{folder.checkpoints} holds no whole checkpoint yet; train on with --resume first")
     experiment = build(recipe, registry)
-    experiment.model.load_state_dict(newest.weights())
+    best = int(newest.state()["best"]["step"])
+    used = checkpoint.of_step(folder.checkpoints, best) if best else newest
+    experiment.measured.load_state_dict(used.weights())
     return folder, experiment
 
 

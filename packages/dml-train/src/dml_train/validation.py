@@ -1,0 +1,110 @@
+"""Validation on classes that aren't trained on: held out of the training split, watched, and the best kept.
+
+The test classes stay unseen until the end; a number of epochs, or a weight, that they chose would flatter them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from dml_core import DmlError, Split, nearest
+from dml_train.seeds import VALIDATION, derive
+
+
+class ClassSubset:
+    """Some classes of a split, as a split of its own.
+
+    Args:
+        split: all of them.
+        classes: (C,) which, in the order of their new labels.
+    """
+
+    def __init__(self, split: Split, classes: npt.NDArray[np.int64]) -> None:
+        new_labels = np.full(len(split.class_names), -1, dtype=np.int64)
+        new_labels[classes] = np.arange(len(classes))
+        self._split = split
+        self._items = np.flatnonzero(new_labels[split.labels] >= 0)
+        self.labels: npt.NDArray[np.int64] = new_labels[split.labels[self._items]]
+        self.class_names: Sequence[str] = [split.class_names[c] for c in classes]
+
+    def __len__(self) -> int:
+        """How many items these classes have."""
+        return len(self._items)
+
+    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+        """The network's input for these items, as the whole split gives it."""
+        return self._split.load(self._items[indices], seeds)
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """Item `index` as a person sees it."""
+        return self._split.picture(int(self._items[index]))
+
+
+def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | None]:
+    """What is left to train on, and the classes held out for validation; None if the fraction is 0.
+
+    Args:
+        split: the training split.
+        fraction: of its classes, in [0, 1); rounded to at least one class on either side.
+        seed: with it the choice repeats itself.
+
+    Raises:
+        DmlError: if there are fewer than two classes.
+    """
+    if fraction == 0:
+        return split, None
+    count = len(split.class_names)
+    if count < 2:
+        raise DmlError(
+            f"validation.classes is {fraction}, and there is {count} class to train on; expected 2 or more"
+        )
+    held = min(count - 1, max(1, round(fraction * count)))
+    order = np.random.default_rng(derive(seed, VALIDATION)).permutation(count)
+    return ClassSubset(split, np.sort(order[held:])), ClassSubset(split, np.sort(order[:held]))
+
+
+class Best:
+    """The best validation so far, and for how many since then there was none better.
+
+    Args:
+        metric: a name among the evaluation's figures, ``"map_at_r"`` or ``"recall/1"``; more is better.
+        patience: after so many validations without a better one it is enough; 0: never.
+    """
+
+    def __init__(self, metric: str, patience: int) -> None:
+        self.metric, self.patience = metric, patience
+        self.step, self.value, self.since = 0, -np.inf, 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether training on is given up."""
+        return 0 < self.patience <= self.since
+
+    def see(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Note a validation; whether it is the best so far.
+
+        Raises:
+            DmlError: if the metric isn't among the figures.
+        """
+        if self.metric not in figures:
+            raise DmlError(
+                f"validation.metric is {self.metric!r}{nearest(self.metric, figures)} "
+                f"the evaluator measured: {', '.join(figures)}"
+            )
+        if figures[self.metric] <= self.value:
+            self.since += 1
+            return False
+        self.step, self.value, self.since = step, figures[self.metric], 0
+        return True
+
+    def state_dict(self) -> dict[str, float]:
+        """What a resumed run needs."""
+        return {"step": self.step, "value": float(self.value), "since": self.since}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from there."""
+        self.step, self.value, self.since = int(state["step"]), state["value"], int(state["since"])

@@ -1,0 +1,138 @@
+"""Held-out classes: disjoint, watched, and deciding with which weights a run ends."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_world import TinyEvaluator, TinySplit
+
+from dml_core import DmlError
+from dml_train import checkpoint
+from dml_train.recipe import parse
+from dml_train.training import reopen, train
+from dml_train.validation import Best, hold_out
+
+
+@given(st.integers(2, 9), st.floats(0.01, 0.99), st.integers(0, 2**63 - 1))
+def test_classes_are_either_trained_on_or_held_out_and_items_go_with_them(count, fraction, seed):
+    split = TinySplit(count, 3, 0)
+    kept, held = hold_out(split, fraction, seed)
+    assert {*kept.class_names} | {*held.class_names} == {*split.class_names}
+    assert len(kept.class_names) + len(held.class_names) == count
+    assert len(held.class_names) == min(count - 1, max(1, round(fraction * count)))
+    for part in (kept, held):
+        assert np.array_equal(part.labels, np.repeat(np.arange(len(part.class_names)), 3))
+        for item in (0, len(part) - 1):
+            original = split.class_names.index(part.class_names[part.labels[item]]) * 3 + item % 3
+            assert torch.equal(part.load(np.array([item])), split.load(np.array([original])))
+
+
+def test_nothing_is_held_out_unless_asked_for():
+    split = TinySplit(3, 2, 0)
+    assert hold_out(split, 0.0, 0) == (split, None)
+    with pytest.raises(DmlError, match="there is 1 class to train on"):
+        hold_out(TinySplit(1, 2, 0), 0.5, 0)
+
+
+def test_the_best_is_the_first_of_equals_and_patience_counts_since_it():
+    best = Best("map_at_r", patience=2)
+    seen = [best.see(step, {"map_at_r": value}) for step, value in enumerate([0.1, 0.3, 0.3, 0.2], start=1)]
+    assert seen == [True, True, False, False]
+    assert (best.step, best.value, best.exhausted) == (2, 0.3, True)
+    again = Best("map_at_r", patience=3)
+    again.load_state_dict(best.state_dict())
+    assert (again.step, again.since, again.exhausted) == (2, 2, False)
+
+
+def test_an_unknown_metric_is_named():
+    with pytest.raises(
+        DmlError, match=r"'map_at_R'; did you mean 'map_at_r'\? the evaluator measured: map_at_r"
+    ):
+        Best("map_at_R", 0).see(1, {"map_at_r": 0.5})
+
+
+@pytest.fixture
+def run(tiny_registry, tiny_document, quiet, tmp_path, monkeypatch):
+    """A run whose validations give these values, one after another."""
+
+    def run(values, name="run", **tables):
+        measured = iter(values)
+        evaluate = TinyEvaluator.evaluate
+
+        def scripted(self, embeddings, labels, gallery=None, gallery_labels=None):
+            result = evaluate(self, embeddings, labels, gallery, gallery_labels)
+            if len(labels) == 16:  # two held-out classes; the test split has six
+                value = next(measured)
+                result.to_dict = lambda: {"recall": {"1": value}}
+            return result
+
+        monkeypatch.setattr(TinyEvaluator, "evaluate", scripted)
+        document = tiny_document(
+            evaluation={"every": 2, "unit": "step"},
+            validation={"classes": 0.34, "metric": "recall/1", "patience": 2},
+            **tables,
+        )
+        recipe = parse(document, tiny_registry)
+        return train(recipe, tmp_path / name, registry=tiny_registry, console=quiet)
+
+    return run
+
+
+def test_a_run_stops_when_held_out_classes_get_no_better_and_ends_with_the_best_weights(
+    run, tiny_registry, quiet
+):
+    folder = run([0.1, 0.5, 0.4, 0.5])
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [line["validation/recall/1"] for line in lines if "validation/recall/1" in line] == [
+        0.1,
+        0.5,
+        0.4,
+        0.5,
+    ]
+    assert lines[-1]["step"] == 8
+    assert json.loads(folder.evaluation.read_text())["step"] == 4
+    assert 4 in [c.step for c in checkpoint.whole(folder.checkpoints)]
+    _, experiment = reopen(folder.path, tiny_registry)
+    assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
+
+
+def test_held_out_classes_are_not_trained_on(run, tiny_registry):
+    folder = run([0.1] * 9)
+    _, experiment = reopen(folder.path, tiny_registry)
+    assert experiment.loss.class_weights.shape[0] == 4
+    assert not {*experiment.train.class_names} & {*experiment.validation.class_names}
+
+
+def test_the_average_of_the_weights_is_what_is_measured_and_saved(
+    tiny_registry, tiny_document, quiet, tmp_path
+):
+    document = tiny_document(training={"steps": 3, "average": 0.5}, checkpoints={"every": 1, "keep": 3})
+    folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
+    three, two, one = checkpoint.whole(folder.checkpoints)
+    expected = one.state()["model"]["head.linear.weight"]
+    for step in (two, three):
+        expected = 0.5 * expected + 0.5 * step.state()["model"]["head.linear.weight"]
+    # Two roundings in another order.
+    torch.testing.assert_close(three.weights()["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
+    _, experiment = reopen(folder.path, tiny_registry)
+    assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"validation": {"classes": 0.5}}, r"validation.classes is given; expected evaluation.every above 0"),
+        (
+            {"validation": {"patience": 3}},
+            r"validation.patience is given; expected validation.classes above 0",
+        ),
+    ],
+)
+def test_half_a_validation_is_refused(tiny_document, tiny_registry, tables, message):
+    with pytest.raises(DmlError, match=message):
+        parse(tiny_document(**tables), tiny_registry)
