@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from dml_core import Dataset, Evaluator, Registry
+from dml_core import Dataset, DmlError, Evaluator, Registry, UnknownName
 from dml_core import registry as installed
 from dml_train.embedding import Embedded, embed, evaluate
 from dml_train.experiment import build_model, find_device
@@ -50,12 +50,17 @@ def run_demo(
     """
     registry, console = registry or installed(), console or Console()
     progress = Console(stderr=True)
-    recipe = load("demo", assignments, registry)
     RunFolder.refuse(out)
     # All that is needed is made before the training, so that nothing is found missing behind it.
-    context = {"seed": recipe.training.seed}
-    exact: Evaluator = registry.build("evaluators", recipe.evaluation.component(), context)
-    hamming: Evaluator = registry.build("evaluators", {"name": "hamming", "nmi": True}, context)
+    try:
+        recipe = load("demo", assignments, registry)
+        context = {"seed": recipe.training.seed}
+        exact: Evaluator = registry.build("evaluators", recipe.evaluation.component(), context)
+        hamming: Evaluator = registry.build("evaluators", {"name": "hamming", "nmi": True}, context)
+    except UnknownName as error:
+        raise DmlError(
+            f"{error}\nThe demo needs dml-losses and dml-eval-rs: pip install 'dml-train[all]'"
+        ) from error
 
     begun = time.perf_counter()
     folder = train(recipe, out, registry=registry, console=progress)
@@ -87,13 +92,16 @@ def run_demo(
 
     test = dataset.test
     console.print(
-        _table(
+        comparison_table(
             comparison,
             f"{len(test):,} images of {len(test.class_names):,} characters that training never saw",
         )
     )
     console.print(
-        f"trained, embedded and measured in {seconds:.0f} s; report: {report}", markup=False, highlight=False
+        f"trained, embedded and measured in {seconds:.0f} s; report: {report}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -116,12 +124,19 @@ def _figures(
     return evaluate(evaluator, Embedded(embeddings, labels)).to_dict()
 
 
-def _table(comparison: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    # Narrow enough for 80 columns.
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+    """The figures side by side, in at most 80 columns.
+
+    Args:
+        comparison: by name, ``to_dict()`` of an evaluation with NMI, and ``bytes_per_item``.
+        title: above the table.
+    """
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     table.add_column("", no_wrap=True)
-    for name in (*(f"Recall\n@{k}" for k in RECALL_AT), "MAP@R", "R-prec-\nision", "NMI", "bytes an\nitem"):
-        table.add_column(name, justify="right", vertical="bottom")
+    for name in (*(f"Recall\n@{k}" for k in RECALL_AT), "MAP@R", "R-\nprecision", "NMI", "bytes\nan item"):
+        table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
     for name, figures in comparison.items():
         shares = [
             *(figures["recall"][str(k)] for k in RECALL_AT),

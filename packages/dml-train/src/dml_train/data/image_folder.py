@@ -75,6 +75,11 @@ class ImageFolder:
         children = {child.name for child in _folders(folder)}
         if children == {"train", "test"}:
             train, test = _classes(folder / "train"), _classes(folder / "test")
+            for name, part in (("train", train), ("test", test)):
+                if not part:
+                    raise DmlError(
+                        f"{folder / name} holds no folder with images; expected {name}/CLASS/IMAGE"
+                    )
             if both := sorted(train.keys() & test.keys()):
                 raise DmlError(
                     f"class {both[0]!r} is in {folder / 'train'} and in {folder / 'test'} ({len(both)} such); "

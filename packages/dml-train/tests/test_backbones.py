@@ -1,0 +1,214 @@
+"""The networks from images to features."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import urllib.error
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from torchvision import models
+
+from dml_core import DmlError, InvalidOption
+from dml_train.backbones import SmallConv, TorchvisionModel
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+# --- the small network ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({}, (256, 4, 4)),
+        ({"widths": (8,)}, (8, 32, 32)),
+        ({"widths": (8, 16), "stride": 2}, (16, 8, 8)),
+        ({"widths": [8, 16, 24], "depth": 2, "norm": "group"}, (24, 8, 8)),
+    ],
+    ids=str,
+)
+def test_each_block_halves_the_picture(options, shape):
+    network = SmallConv(1, **options)
+    features = network(torch.rand(3, 1, 32, 32))
+    assert features.shape == (3, *shape)
+    assert network.num_features == shape[0]
+    features.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"widths": ()}, r"widths \[\]"),
+        ({"widths": (8, 0)}, r"widths \[8, 0\]"),
+        ({"depth": 0}, "depth 0"),
+        ({"stride": 0}, "stride 0"),
+        ({"widths": (8, 12), "norm": "group"}, "multiples of 8"),
+    ],
+    ids=str,
+)
+def test_sizes_that_are_none_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SmallConv(1, **options)
+
+
+# --- torchvision ----------------------------------------------------------------------------------------------
+
+
+# What each family does with its feature maps, so that the whole model can be put together again.
+CLASSIFY = {
+    "resnet18": lambda net, maps: net.fc(net.avgpool(maps).flatten(1)),
+    "squeezenet1_1": lambda net, maps: net.classifier(maps).flatten(1),
+    "densenet121": lambda net, maps: net.classifier(maps.mean((2, 3))),
+    "mobilenet_v3_small": lambda net, maps: net.classifier(net.avgpool(maps).flatten(1)),
+    "regnet_x_400mf": lambda net, maps: net.fc(net.avgpool(maps).flatten(1)),
+    "shufflenet_v2_x0_5": lambda net, maps: net.fc(maps.mean((2, 3))),
+    "googlenet": lambda net, maps: net.fc(net.dropout(net.avgpool(maps).flatten(1))),
+    "swin_t": lambda net, maps: net.head(net.flatten(net.avgpool(maps))),
+    "vit_b_32": lambda net, vectors: net.heads(vectors),
+}
+
+
+@pytest.mark.parametrize("model", CLASSIFY)
+def test_the_features_are_all_that_the_classifier_needs(model, tmp_path):
+    options = {"aux_logits": False, "init_weights": True} if model == "googlenet" else {}
+    whole = models.get_model(model, weights=None, **options).eval()
+    torch.save(whole.state_dict(), tmp_path / "weights.pt")
+    backbone = TorchvisionModel(3, model, str(tmp_path / "weights.pt"))
+    assert backbone.training
+    images = torch.rand(2, 3, 224, 224)
+    with torch.no_grad():
+        features = backbone.eval()(images)
+        assert features.shape[:2] == (2, backbone.num_features)
+        assert features.ndim == (2 if model.startswith("vit") else 4)
+        # The same operations in the same order.
+        torch.testing.assert_close(CLASSIFY[model](whole, features), whole(images))
+
+
+@pytest.mark.parametrize("model", ["resnet18", "shufflenet_v2_x0_5"])
+def test_every_parameter_trains_and_other_sizes_go_through(model):
+    backbone = TorchvisionModel(1, model)
+    features = backbone(torch.rand(2, 1, 96, 64))
+    assert features.shape == (2, backbone.num_features, 3, 2)
+    features.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+@pytest.mark.parametrize("model", ["resnet18", "googlenet"])
+def test_a_grey_picture_gives_what_it_gives_as_colour(model, tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    options = {"aux_logits": False, "init_weights": True} if model == "googlenet" else {}
+    state = models.get_model(model, weights=None, **options).state_dict()
+    safetensors.torch.save_file(state, weights)
+    colour, grey = (TorchvisionModel(c, model, str(weights)).eval() for c in (3, 1))
+    image = torch.rand(1, 1, 64, 64)
+    with torch.no_grad():
+        # Three products are summed by one network and in advance by the other.
+        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
+
+
+def test_weights_without_the_classifier_or_of_other_classes_do(tmp_path):
+    state = models.resnet18(num_classes=7).state_dict()
+    torch.save(state, tmp_path / "seven.pt")
+    torch.save({k: v for k, v in state.items() if not k.startswith("fc.")}, tmp_path / "none.pt")
+    first, second = (TorchvisionModel(3, "resnet18", str(tmp_path / f"{n}.pt")) for n in ("seven", "none"))
+    for name, parameter in first.named_parameters():
+        torch.testing.assert_close(parameter, second.get_parameter(name), rtol=0, atol=0)
+    torch.testing.assert_close(first.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
+
+
+def test_torchvisions_own_weights_are_downloaded_by_name(tmp_path, monkeypatch):
+    state = models.resnet18().state_dict()
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda url, to, *_, **__: torch.save(state, to))
+    backbone = TorchvisionModel(3, "resnet18", "DEFAULT")
+    torch.testing.assert_close(backbone.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
+
+
+def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
+    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give their file"):
+        TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
+
+
+# --- what can be wrong ----------------------------------------------------------------------------------------
+
+
+def test_an_unknown_model_is_named_with_the_nearest():
+    with pytest.raises(InvalidOption, match="no classification model 'resnet5O'; did you mean 'resnet50'"):
+        TorchvisionModel(3, "resnet5O")
+
+
+def test_unknown_weights_are_named_with_the_nearest():
+    with pytest.raises(InvalidOption, match=r"'IMAGENET1K_V3'.*did you mean 'IMAGENET1K_V"):
+        TorchvisionModel(3, "resnet50", "IMAGENET1K_V3")
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    torch.save(models.shufflenet_v2_x0_5().state_dict(), tmp_path / "w.pt")
+    with pytest.raises(DmlError, match=r"don't fit ResNet: the file lacks '[\w.]+'.* same model"):
+        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
+
+
+def test_weights_with_more_than_the_model_has_are_refused(tmp_path):
+    torch.save(models.resnet34().state_dict(), tmp_path / "w.pt")
+    with pytest.raises(DmlError, match=r"the file has the unknown 'layer1\.2"):
+        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
+
+
+def test_weights_of_other_shapes_are_refused(tmp_path):
+    torch.save(models.shufflenet_v2_x1_0().state_dict(), tmp_path / "w.pt")
+    with pytest.raises(DmlError, match=r"has shape \(\d+, .*; expected \(\d+, "):
+        TorchvisionModel(3, "shufflenet_v2_x0_5", str(tmp_path / "w.pt"))
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+def test_a_damaged_file_is_named(tmp_path, name):
+    (tmp_path / name).write_bytes(b"not weights at all")
+    with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
+        TorchvisionModel(3, "resnet18", str(tmp_path / name))
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    torch.save([1, 2], tmp_path / "w.pt")
+    with pytest.raises(DmlError, match="holds a list; expected a state dict"):
+        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
+
+
+class Evil:
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return os.mkdir, (self.file,)
+
+
+def test_code_in_a_file_is_not_run(tmp_path):
+    done = tmp_path / "done"
+    torch.save({"conv1.weight": Evil(str(done))}, tmp_path / "w.pt")
+    (tmp_path / "v.pt").write_bytes(pickle.dumps(Evil(str(done)), protocol=2))
+    for name in ("w.pt", "v.pt"):
+        with pytest.raises(DmlError, match="can't read the weights"):
+            TorchvisionModel(3, "resnet18", str(tmp_path / name))
+    assert not done.exists()
+
+
+def test_no_channels_are_refused():
+    with pytest.raises(ValueError, match="in_channels is 0"):
+        TorchvisionModel(0)
+
+
+def test_a_first_convolution_keeps_its_stride():
+    first = next(m for m in TorchvisionModel(2, "resnet18").modules() if isinstance(m, nn.Conv2d))
+    assert (first.in_channels, first.stride, first.padding) == (2, (2, 2), (3, 3))

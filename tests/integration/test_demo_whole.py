@@ -1,0 +1,82 @@
+"""The demo from its command to its folder, on a few classes for a few steps."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from dml_core import registry
+from dml_train.demo import run_demo
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder and what was printed."""
+    out = tmp_path_factory.mktemp("demo") / "run"
+    console = Console(file=StringIO(), width=80)
+    run_demo(out, assignments=("training.steps=40", "dataset.max_classes=160"), console=console)
+    return out, console.file.getvalue()
+
+
+def test_it_leaves_a_whole_runs_folder(demo):
+    out, _ = demo
+    names = {file.name for file in out.iterdir()}
+    assert names >= {
+        "recipe.toml", "metrics.jsonl", "tensorboard", "checkpoints", "embeddings.npy", "labels.npy",
+        "evaluation.json", "comparison.json", "report.html",
+    }  # fmt: skip
+    evaluation = json.loads((out / "evaluation.json").read_text())
+    assert set(evaluation["recall"]) >= {"1", "10", "100"}
+    assert 0 < evaluation["map_at_r"] < evaluation["r_precision"] < evaluation["recall"]["1"] < 1
+
+
+def test_it_compares_four_embeddings_by_the_same_evaluators(demo):
+    out, _ = demo
+    comparison = json.loads((out / "comparison.json").read_text())
+    assert {name: row["bytes_per_item"] for name, row in comparison.items()} == {
+        "raw pixels": 1024, "untrained network": 1024, "trained network": 1024, "its 256-bit codes": 32,
+    }  # fmt: skip
+    embeddings, labels = np.load(out / "embeddings.npy"), np.load(out / "labels.npy")
+    context = {"seed": 0}
+    for name, evaluator in (("trained network", "exact"), ("its 256-bit codes", "hamming")):
+        again = (
+            registry()
+            .build("evaluators", {"name": evaluator, "nmi": True}, context)
+            .evaluate(embeddings, labels)
+        )
+        assert comparison[name].items() >= again.to_dict().items()
+
+
+def test_training_helps(demo):
+    # On so few classes raw pixels are all but perfect; the untrained network has room.
+    comparison = json.loads((demo[0] / "comparison.json").read_text())
+    untrained, trained = comparison["untrained network"], comparison["trained network"]
+    assert trained["recall"]["1"] > untrained["recall"]["1"]
+    assert trained["map_at_r"] > untrained["map_at_r"]
+
+
+def test_it_prints_one_table_with_every_figure(demo):
+    out, printed = demo
+    comparison = json.loads((out / "comparison.json").read_text())
+    for name, row in comparison.items():
+        (line,) = [line for line in printed.splitlines() if line.strip().startswith(name)]
+        expected = [
+            *(row["recall"][k] for k in ("1", "10", "100")),
+            row["map_at_r"],
+            row["r_precision"],
+            row["nmi"],
+        ]
+        cells = line.strip().removeprefix(name).split()
+        assert cells == [*(f"{value:.3f}" for value in expected), f"{row['bytes_per_item']:,}"]
+    for heading in ("Recall", "MAP@R", "precision", "NMI", "an item"):
+        assert heading in printed
+
+
+def test_the_report_shows_the_comparison(demo):
+    page = (demo[0] / "report.html").read_text(encoding="utf-8")
+    assert "its 256-bit codes" in page
+    assert "Worst classes" in page
