@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 import dml_core.plugin
@@ -58,3 +59,12 @@ def quiet() -> Console:
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "run"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tensors this small are slower, and on a busy machine much slower, with more threads than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
