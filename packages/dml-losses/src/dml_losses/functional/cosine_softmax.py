@@ -24,7 +24,7 @@ from torch.nn.functional import logsigmoid
 from dml_losses.functional.sphere import full_precision, inverse_norms, through_norm_, unit_rows
 
 # Logits at a time: on a CPU, what stays in cache between the passes, but rows enough for a product.
-_BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
+_BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
 _FEWEST_ROWS = 64
 
 

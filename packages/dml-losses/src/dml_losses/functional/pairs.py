@@ -91,6 +91,7 @@ def value_and_gradients(
     query_gradient: bool,
     gallery_gradient: bool,
     queries_ordered: bool = False,
+    cpu_block_rows: int = _CPU_BLOCK_ROWS,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A loss of cosines, and its gradients with respect to queries and gallery.
 
@@ -102,6 +103,7 @@ def value_and_gradients(
             the gallery that is given isn't looked at, and both gradients are one, returned as the queries'.
         query_gradient, gallery_gradient: whether that side's gradient is wanted.
         queries_ordered: whether the query labels come in ascending order, which saves a copy of the rows.
+        cpu_block_rows: the most queries at a time on a CPU: as many as leave the columns with positives few.
 
     Returns:
         The loss, a scalar, and the two gradients; an unwanted one is empty.
@@ -120,12 +122,14 @@ def value_and_gradients(
     # Within a batch the two sides' gradients add up in one buffer.
     gradient_GD = torch.zeros_like(gallery_GD) if gallery_gradient or within else gallery_GD[:0]
     gradient_QD = (
-        gradient_GD if within else torch.zeros_like(query.rows if query_gradient else query.rows[:0])
+        gradient_GD if within else torch.empty_like(query.rows if query_gradient else query.rows[:0])
     )
+    if num_gallery == 0:
+        gradient_QD.zero_()
     # Reading the range of columns costs nothing on a CPU and would stall an accelerator, where the masks over
     # all columns are cheap.
     narrow = queries.device.type == "cpu"
-    elements, most = (_CPU_BLOCK_ELEMENTS, _CPU_BLOCK_ROWS) if narrow else (_BLOCK_ELEMENTS, num_queries)
+    elements, most = (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
     step = min(most, max(16, elements // max(num_gallery, 1)))
     for start in range(0, num_queries if num_gallery else 0, step):
         rows = slice(start, min(start + step, num_queries))
@@ -154,8 +158,10 @@ def value_and_gradients(
         if gallery_gradient:
             gradient_GD.addmm_(similarity_RG.T, query_RD)
         if query_gradient:
-            gradient_QD[rows].addmm_(similarity_RG, gallery_GD)
-            if not within:
+            if within:
+                gradient_QD[rows].addmm_(similarity_RG, gallery_GD)
+            else:
+                torch.mm(similarity_RG, gallery_GD, out=gradient_QD[rows])
                 through_norm_(gradient_QD[rows], query_RD, query.inverse_norm[rows], unit=True)
     if gallery_gradient or (within and query_gradient):
         through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
@@ -169,7 +175,12 @@ def value_and_gradients(
 
 
 def similarity_operator(
-    name: str, parameters: str, terms: Callable[..., torch.Tensor], *, queries_ordered: bool = False
+    name: str,
+    parameters: str,
+    terms: Callable[..., torch.Tensor],
+    *,
+    queries_ordered: bool = False,
+    cpu_block_rows: int = _CPU_BLOCK_ROWS,
 ) -> Callable[..., torch.Tensor]:
     """Make an operator of a loss's terms, which `torch.compile` takes as it is, without a graph break.
 
@@ -177,7 +188,7 @@ def similarity_operator(
         name: of the operator, within ``torch.ops.dml_losses``.
         parameters: the loss's own parameters as a PyTorch schema, ``"float scale, bool reweight"``.
         terms: called as ``terms(block, *parameters)``; see `Block`.
-        queries_ordered: whether the query labels always come in ascending order.
+        queries_ordered, cpu_block_rows: as `value_and_gradients`.
 
     Returns:
         ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient, gallery_gradient,
@@ -205,6 +216,7 @@ def similarity_operator(
                 query_gradient=query_gradient,
                 gallery_gradient=gallery_gradient,
                 queries_ordered=queries_ordered,
+                cpu_block_rows=cpu_block_rows,
             )
 
     def fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

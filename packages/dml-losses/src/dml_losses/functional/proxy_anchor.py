@@ -84,4 +84,7 @@ def _softplus_of_logsumexp(logits: torch.Tensor) -> torch.Tensor:
     return (highest + total.log_()).sum()
 
 
-_loss = similarity_operator("proxy_anchor", "float scale, float margin", _terms, queries_ordered=True)
+# A proxy has few positives in a batch, so many proxies at a time still have few columns with any.
+_loss = similarity_operator(
+    "proxy_anchor", "float scale, float margin", _terms, queries_ordered=True, cpu_block_rows=512
+)

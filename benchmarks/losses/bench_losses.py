@@ -1,0 +1,206 @@
+"""What a step of each loss costs, forward and backward, beside its bound or its peer: medians in one process.
+
+    python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9]
+
+Every pair is timed alternately, so that a machine that is busy is busy for both. The peak memory of the
+million-class step is measured in a process of its own. Rows that need pytorch-metric-learning are left out where
+it isn't installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import dml_losses as dml
+
+Step = Callable[[], None]
+SEED = 0
+
+
+def rows(count: int, dim: int = 512) -> torch.Tensor:
+    return torch.randn(count, dim, requires_grad=True)
+
+
+def step_of(loss: torch.nn.Module, batch: int, labels: torch.Tensor, dim: int = 512) -> Step:
+    x = rows(batch, dim)
+
+    def step() -> None:
+        x.grad = None
+        for parameter in loss.parameters():
+            parameter.grad = None
+        loss(x, labels).backward()
+
+    return step
+
+
+def bare_product(batch: int) -> Step:
+    x, upstream = rows(batch), torch.randn(batch, batch)
+
+    def step() -> None:
+        x.grad = None
+        (x @ x.T).backward(upstream)
+
+    return step
+
+
+def in_turns(repeats: int, *steps: Step) -> list[float]:
+    """The median milliseconds of each."""
+    times: list[list[float]] = [[] for _ in steps]
+    for turn in range(repeats + 1):
+        for step, taken in zip(steps, times):
+            started = time.perf_counter()
+            step()
+            if turn:  # the first warms up
+                taken.append(1e3 * (time.perf_counter() - started))
+    return [statistics.median(taken) for taken in times]
+
+
+def show(work: str, beside: str, ours: float, theirs: float, wanted: str) -> None:
+    print(
+        f"| {work} | {ours:,.1f} | {beside} | {theirs:,.1f} | {ours / theirs:.2f} | {theirs / ours:.1f} | {wanted} |",
+        flush=True,
+    )
+
+
+def pair_losses(repeats: int) -> None:
+    for batch in (512, 2048):
+        labels = torch.arange(batch) // 4
+        losses = {"InstanceCrossEntropy": dml.InstanceCrossEntropy(), "RankedListLoss": dml.RankedListLoss()}
+        steps = [step_of(loss, batch, labels) for loss in losses.values()]
+        bare, *taken = in_turns(repeats, bare_product(batch), *steps)
+        for name, ours in zip(losses, taken):
+            show(f"{name}, batch {batch:,}", "bare product", ours, bare, "ratio ≤ 2, aim 1.3")
+
+
+def against_peer(repeats: int) -> None:
+    from pytorch_metric_learning import losses as pml
+
+    labels = torch.arange(512) // 4
+    (slow,) = in_turns(1, step_of(pml.NTXentLoss(), 512, labels))
+    for loss in (dml.InstanceCrossEntropy(), dml.RankedListLoss()):
+        (ours,) = in_turns(repeats, step_of(loss, 512, labels))
+        show(f"{type(loss).__name__}, batch 512", "PML NTXentLoss", ours, slow, "≥ 200 × faster")
+    labels = torch.randint(0, 11318, (512,))
+    for mine, peer, wanted in (
+        (dml.NormSoftmax(11318, 512), pml.NormalizedSoftmaxLoss(11318, 512), "ratio ≤ 0.7"),
+        (dml.ProxyAnchor(11318, 512), pml.ProxyAnchorLoss(11318, 512), "ratio ≤ 0.5"),
+    ):
+        ours, theirs = in_turns(repeats, step_of(mine, 512, labels), step_of(peer, 512, labels))
+        show(
+            f"{type(mine).__name__}, 11,318 classes, batch 512",
+            f"PML {type(peer).__name__}",
+            ours,
+            theirs,
+            wanted,
+        )
+
+
+def memvir(repeats: int) -> None:
+    for classes in (100, 11318):
+        batch = 128
+        labels = torch.randint(0, classes, (batch,))
+        wrapped = dml.MemVir(dml.NormSoftmax(classes, 512), num_steps=5, margin=0)
+        for _ in range(6):  # until all five are in use
+            wrapped(torch.randn(batch, 512), labels)
+        base, ours = in_turns(
+            repeats, step_of(dml.NormSoftmax(classes, 512), batch, labels), step_of(wrapped, batch, labels)
+        )
+        show(
+            f"MemVir (N = 5), {classes:,} classes, batch 128",
+            "its base loss",
+            ours,
+            base,
+            "ratio ≤ 36, aim 22",
+        )
+
+
+def million_step(fraction: float) -> Step:
+    torch.manual_seed(SEED)
+    loss = dml.NormSoftmax(1_000_000, 128, class_fraction=fraction)
+    make = torch.optim.Adam if fraction == 1 else torch.optim.SparseAdam
+    optimizer = make(list(loss.parameters()), lr=1e-3)
+    step, labels = rows(512, 128), torch.randint(0, 1_000_000, (512,))
+
+    def whole() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss(step, labels).backward()
+        optimizer.step()
+
+    return whole
+
+
+def million_classes(threads: int) -> None:
+    def alone(fraction: float) -> tuple[float, float]:
+        command = [sys.executable, __file__, "--threads", str(threads), "--million", str(fraction)]
+        milliseconds, mebibytes = subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.split()
+        return float(milliseconds), float(mebibytes)
+
+    part, peak = alone(0.01)
+    whole, _ = alone(1.0)
+    show(
+        "NormSoftmax, 1,000,000 × 128, fraction 0.01, with optimizer",
+        "all classes",
+        part,
+        whole,
+        "≥ 30 × faster",
+    )
+    state = 3 * 1_000_000 * 128 * 4 / 2**20  # weights and Adam's two moments
+    show(
+        "its peak memory above the interpreter's, MiB",
+        "weights + optimizer state",
+        peak,
+        state,
+        "ratio ≤ 1.3",
+    )
+
+
+def measure_million(fraction: float) -> None:
+    before = peak_mebibytes()
+    (milliseconds,) = in_turns(3, million_step(fraction))
+    print(milliseconds, peak_mebibytes() - before)
+
+
+def peak_mebibytes() -> float:
+    """The most memory this process has had; `getrusage` would begin with that of the process that started it."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--million", type=float, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(SEED)
+    if arguments.million is not None:
+        measure_million(arguments.million)
+        return
+    print(
+        f"{platform.processor() or platform.machine()}, {arguments.threads} threads, torch {torch.__version__}, "
+        f"dml-losses {dml.__version__}, float32, seed {SEED}; milliseconds, medians of {arguments.repeats}\n"
+    )
+    print("| work | ours | beside | theirs | ours / theirs | theirs / ours | wanted |")
+    print("|---|---|---|---|---|---|---|")
+    pair_losses(arguments.repeats)
+    if importlib.util.find_spec("pytorch_metric_learning") is not None:
+        against_peer(arguments.repeats)
+    memvir(arguments.repeats)
+    million_classes(arguments.threads)
+
+
+if __name__ == "__main__":
+    main()
