@@ -89,6 +89,37 @@ def test_a_part_without_images_is_refused(tmp_path, part):
         small(tmp_path)
 
 
+@pytest.fixture
+def parts(tmp_path):
+    """Make folders of classes with one image each: ``parts(train="ab", query="c")``."""
+
+    def make(**classes: str) -> Path:
+        for part, names in classes.items():
+            for name in names:
+                (tmp_path / part / name).mkdir(parents=True)
+                noise(24, 24).save(tmp_path / part / name / "1.png")
+        return tmp_path
+
+    return make
+
+
+def test_queries_have_a_gallery_of_their_own(parts):
+    dataset = small(parts(train="ab", query="cd", gallery="dce"))
+    assert dataset.test.class_names == ("c", "d")
+    assert dataset.gallery.class_names == ("c", "d", "e")
+    assert dataset.gallery.load(np.array([2])).shape == (1, 3, 16, 16)
+
+
+def test_queries_without_any_match_are_refused(parts):
+    with pytest.raises(DmlError, match=r"no class of .*query is in .*gallery \(e\.g\. 'c' and 'e'\)"):
+        small(parts(train="ab", query="cd", gallery="ef"))
+
+
+def test_training_classes_in_the_gallery_are_refused(parts):
+    with pytest.raises(DmlError, match=r"class 'a' is in .*train and in .*gallery"):
+        small(parts(train="ab", query="c", gallery="ac"))
+
+
 def test_a_folder_that_is_none_is_refused(tmp_path):
     with pytest.raises(DmlError, match="nowhere is not a folder; expected ROOT/CLASS/IMAGE"):
         small(tmp_path / "nowhere")

@@ -27,8 +27,9 @@ _GROUND = (255, 255, 255)  # behind what is transparent
 class ImageFolder:
     """A `Dataset` of the images in ``root/CLASS/**``, split by class.
 
-    If `root` holds the folders ``train`` and ``test`` and nothing else, they are the splits, each with its folders
-    of classes. Otherwise the classes are shuffled by `split_seed` and the first `train_fraction` of them train.
+    If `root` holds the folders ``train`` and ``test`` and no other, they are the splits, each with its folders of
+    classes; likewise ``train``, ``query`` and ``gallery``, where queries are searched in a gallery of the same
+    classes. Otherwise the classes are shuffled by `split_seed` and the first `train_fraction` of them train.
 
     Args:
         root: the folder.
@@ -41,7 +42,7 @@ class ImageFolder:
 
     Attributes:
         train, test: the splits, classes and files in the order of their names.
-        gallery: None; the test split is its own.
+        gallery: the folder ``gallery``; None without one, where the test split is its own.
         in_channels: 3.
 
     Raises:
@@ -50,7 +51,6 @@ class ImageFolder:
         ValueError: a number out of its range.
     """
 
-    gallery = None
     in_channels = 3
 
     def __init__(
@@ -73,33 +73,24 @@ class ImageFolder:
         if not folder.is_dir():
             raise DmlError(f"image folder {folder} is not a folder; expected ROOT/CLASS/IMAGE")
         children = {child.name for child in _folders(folder)}
+        gallery: dict[str, list[Path]] | None = None
         if children == {"train", "test"}:
-            train, test = _classes(folder / "train"), _classes(folder / "test")
-            for name, part in (("train", train), ("test", test)):
-                if not part:
-                    raise DmlError(
-                        f"{folder / name} holds no folder with images; expected {name}/CLASS/IMAGE"
-                    )
-            if both := sorted(train.keys() & test.keys()):
+            train, test = _part(folder / "train"), _part(folder / "test")
+            _refuse_common(folder, train, test, "test")
+        elif children == {"train", "query", "gallery"}:
+            train, test, gallery = (_part(folder / name) for name in ("train", "query", "gallery"))
+            _refuse_common(folder, train, test, "query")
+            _refuse_common(folder, train, gallery, "gallery")
+            if not test.keys() & gallery.keys():
                 raise DmlError(
-                    f"class {both[0]!r} is in {folder / 'train'} and in {folder / 'test'} ({len(both)} such); "
-                    "embeddings are measured on classes that training hasn't seen: rename or move one of them"
+                    f"no class of {folder / 'query'} is in {folder / 'gallery'} "
+                    f"(e.g. {min(test)!r} and {min(gallery)!r}); a query finds images in the gallery's folder of the same name"
                 )
         else:
-            classes = _classes(folder)
-            if len(classes) < 2:
-                raise DmlError(
-                    f"{folder} holds {len(classes)} folders with images ({', '.join(sorted(SUFFIXES))}); "
-                    "expected ROOT/CLASS/IMAGE with at least two classes"
-                )
-            names = sorted(classes)
-            order = np.random.default_rng(split_seed).permutation(len(names))
-            count = min(max(round(train_fraction * len(names)), 1), len(names) - 1)
-            train, test = (
-                {names[c]: classes[names[c]] for c in sorted(part)} for part in np.split(order, [count])
-            )
+            train, test = _split_classes(folder, train_fraction, split_seed)
         self.train = FileSplit(train, size, resize, crop, flip)
         self.test = FileSplit(test, size, resize, crop, flip)
+        self.gallery = None if gallery is None else FileSplit(gallery, size, resize, crop, flip)
 
 
 class FileSplit:
@@ -224,6 +215,36 @@ def _unreadable(file: Path, error: Exception) -> DmlError:
 
 def _folders(folder: Path) -> list[Path]:
     return [child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")]
+
+
+def _part(folder: Path) -> dict[str, list[Path]]:
+    """The classes of one part of a data set that comes in parts."""
+    if not (classes := _classes(folder)):
+        raise DmlError(f"{folder} holds no folder with images; expected {folder.name}/CLASS/IMAGE")
+    return classes
+
+
+def _refuse_common(folder: Path, train: Mapping[str, object], other: Mapping[str, object], name: str) -> None:
+    """Training must not see the classes that embeddings are measured on."""
+    if both := sorted(train.keys() & other.keys()):
+        raise DmlError(
+            f"class {both[0]!r} is in {folder / 'train'} and in {folder / name} ({len(both)} such); "
+            "embeddings are measured on classes that training hasn't seen: rename or move one of them"
+        )
+
+
+def _split_classes(folder: Path, train_fraction: float, seed: int) -> list[dict[str, list[Path]]]:
+    """Shuffled classes in two parts, each with at least one class, which are sorted again."""
+    classes = _classes(folder)
+    if len(classes) < 2:
+        raise DmlError(
+            f"{folder} holds {len(classes)} folders with images ({', '.join(sorted(SUFFIXES))}); "
+            "expected ROOT/CLASS/IMAGE with at least two classes"
+        )
+    names = sorted(classes)
+    order = np.random.default_rng(seed).permutation(len(names))
+    count = min(max(round(train_fraction * len(names)), 1), len(names) - 1)
+    return [{names[c]: classes[names[c]] for c in sorted(part)} for part in np.split(order, [count])]
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
