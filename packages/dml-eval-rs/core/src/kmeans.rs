@@ -12,8 +12,8 @@ use crate::matrix::Matrix;
 use crate::random::Random;
 use crate::search::nearest;
 
-/// k-means++ is used where it takes no more multiplications than this; above, centres start as random distinct rows.
-const PLUS_PLUS_WORK: f64 = 2e10;
+/// k-means++ proper is used where it takes no more multiplications than this; above, rows are drawn in batches.
+const PLUS_PLUS_WORK: f64 = 1e9;
 /// Rows that a thread takes at a time.
 const CHUNK: usize = 256;
 
@@ -75,35 +75,70 @@ fn lloyd(
     kernel: &'static Kernel,
     control: &Control,
 ) -> Result<KMeans> {
-    let mut centroids = start(x, options.clusters, random, control)?;
-    let mut labels: Vec<u32> = Vec::new();
+    let mut centroids = start(x, options.clusters, random, kernel, control)?;
+    let mut homes = assign(&x, &centroids, kernel, control)?;
     let mut iterations = 0;
-    loop {
-        let (next, distances) = assign(&x, &centroids, kernel, control)?;
-        let settled = next == labels;
-        labels = next;
-        if settled || iterations == options.max_iterations {
-            let inertia = distances.iter().sum();
-            return Ok(KMeans { labels, centroids, inertia, iterations });
-        }
+    while iterations < options.max_iterations {
         iterations += 1;
-        centroids = means(x, &labels, &distances, options.clusters);
+        let next = means(x, &homes.labels, &homes.distances, options.clusters);
+        let moved: Vec<bool> = centroids.rows().into_iter().zip(next.rows()).map(|(a, b)| a != b).collect();
+        centroids = next;
+        if !moved.contains(&true) {
+            break;
+        }
+        homes = reassign(&x, &centroids, &moved, homes, kernel, control)?;
     }
+    let inertia = homes.distances.iter().sum();
+    Ok(KMeans { labels: homes.labels, centroids, inertia, iterations })
 }
 
 /// The nearest centre of every row, and its squared distance.
-fn assign(
-    x: &Matrix<'_>,
-    centroids: &Array2<f64>,
-    kernel: &'static Kernel,
-    control: &Control,
-) -> Result<(Vec<u32>, Vec<f64>)> {
+#[derive(Clone, Debug, PartialEq)]
+struct Homes {
+    labels: Vec<u32>,
+    distances: Vec<f64>,
+}
+
+fn assign(x: &Matrix<'_>, centroids: &Array2<f64>, kernel: &'static Kernel, control: &Control) -> Result<Homes> {
     let centres = Matrix::F64(centroids.view());
     let space = Dense::new(x.view(), Some(centres), Similarity::Euclidean, Precision::BFloat16, kernel)?;
     let mut labels = vec![0i64; x.rows()];
     let mut distances = vec![0.0; x.rows()];
     nearest(&space, 1, false, control, |_, key| -key, &mut distances, &mut labels)?;
-    Ok((labels.into_iter().map(|l| l as u32).collect(), distances))
+    Ok(Homes { labels: labels.into_iter().map(|l| l as u32).collect(), distances })
+}
+
+/// What `assign` would give, with less work once few centres move.
+///
+/// Of the centres that stayed, a row's own is still the nearest if it is one of them: such a row is compared only with those
+/// that moved. Rows whose own centre moved are compared with all.
+fn reassign(
+    x: &Matrix<'_>,
+    centroids: &Array2<f64>,
+    moved: &[bool],
+    mut homes: Homes,
+    kernel: &'static Kernel,
+    control: &Control,
+) -> Result<Homes> {
+    let centres: Vec<usize> = (0..moved.len()).filter(|c| moved[*c]).collect();
+    let homeless: Vec<usize> = (0..x.rows()).filter(|row| moved[homes.labels[*row] as usize]).collect();
+    if 4 * homeless.len() > 3 * x.rows() || 4 * centres.len() > 3 * moved.len() {
+        return assign(x, centroids, kernel, control);
+    }
+    let nearest_moved = assign(x, &centroids.select(ndarray::Axis(0), &centres), kernel, control)?;
+    for row in 0..x.rows() {
+        let challenger = (nearest_moved.distances[row], centres[nearest_moved.labels[row] as usize] as u32);
+        if challenger < (homes.distances[row], homes.labels[row]) {
+            (homes.distances[row], homes.labels[row]) = challenger;
+        }
+    }
+    if !homeless.is_empty() {
+        let again = x.select(&homeless, |rows| assign(rows, centroids, kernel, control))?;
+        for (i, &row) in homeless.iter().enumerate() {
+            (homes.distances[row], homes.labels[row]) = (again.distances[i], again.labels[i]);
+        }
+    }
+    Ok(homes)
 }
 
 /// The means of the clusters, each summed in the order of its rows. An empty cluster gets a row far from its centre.
@@ -151,25 +186,85 @@ fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize) -> A
     centroids
 }
 
-/// The first centres: k-means++ (Arthur and Vassilvitskii 2007) where that is quick, random distinct rows where it is not.
-fn start(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Array2<f64>> {
-    let n = x.rows();
-    let chosen = if n as f64 * clusters as f64 * x.dim() as f64 <= PLUS_PLUS_WORK {
+/// The first centres: k-means++ (Arthur and Vassilvitskii 2007) where that is quick, the same in batches where it is not.
+fn start(
+    x: Matrix<'_>,
+    clusters: usize,
+    random: &mut Random,
+    kernel: &'static Kernel,
+    control: &Control,
+) -> Result<Array2<f64>> {
+    let chosen = if x.rows() as f64 * clusters as f64 * x.dim() as f64 <= PLUS_PLUS_WORK {
         plus_plus(x, clusters, random, control)?
     } else {
-        // The first places of a random order.
-        let mut order: Vec<usize> = (0..n).collect();
-        for i in 0..clusters {
-            order.swap(i, i + random.below(n - i));
-        }
-        order.truncate(clusters);
-        order
+        batches(&x, clusters, random, kernel, control)?
     };
-    let mut centroids = Array2::zeros((clusters, x.dim()));
-    for (mut centroid, row) in centroids.rows_mut().into_iter().zip(chosen) {
-        x.widen(row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
+    Ok(gather(&x, &chosen))
+}
+
+/// Copies of some rows, as centres.
+fn gather(x: &Matrix<'_>, rows: &[usize]) -> Array2<f64> {
+    let mut centroids = Array2::zeros((rows.len(), x.dim()));
+    for (mut centroid, row) in centroids.rows_mut().into_iter().zip(rows) {
+        x.widen(*row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
     }
-    Ok(centroids)
+    centroids
+}
+
+/// Rows drawn in a few batches, the first evenly and each later one with chances in proportion to the squared distance from
+/// all batches before: the rounds of k-means|| (Bahmani et al. 2012) with as many draws in all as there are clusters.
+///
+/// All rounds together cost one assignment of all rows to all centres.
+fn batches(
+    x: &Matrix<'_>,
+    clusters: usize,
+    random: &mut Random,
+    kernel: &'static Kernel,
+    control: &Control,
+) -> Result<Vec<usize>> {
+    const ROUNDS: usize = 8;
+    let mut distances = vec![1.0; x.rows()];
+    let mut chosen: Vec<usize> = Vec::new();
+    for round in 0.. {
+        let wanted = (clusters - chosen.len()).div_ceil(ROUNDS.saturating_sub(round).max(1));
+        let mut batch = draw(&distances, wanted, random);
+        if batch.is_empty() {
+            // Every row coincides with a centre: any that are none yet.
+            let mut unused = vec![true; x.rows()];
+            chosen.iter().for_each(|row| unused[*row] = false);
+            batch.extend((0..x.rows()).filter(|row| unused[*row]).take(clusters - chosen.len()));
+        }
+        chosen.extend(&batch);
+        if chosen.len() == clusters {
+            break;
+        }
+        let homes = assign(x, &gather(x, &batch), kernel, control)?;
+        for (distance, new) in distances.iter_mut().zip(homes.distances) {
+            *distance = if round == 0 { new } else { distance.min(new) };
+        }
+        // A centre is never drawn again, not even for a rounding error.
+        chosen.iter().for_each(|row| distances[*row] = 0.0);
+    }
+    Ok(chosen)
+}
+
+/// About `wanted` distinct indices, each with a chance in proportion to its weight: systematic sampling, a point in every
+/// `wanted`-th part of the total. One whose weight spans several points is drawn once, so that fewer may be drawn.
+fn draw(weights: &[f64], wanted: usize, random: &mut Random) -> Vec<usize> {
+    let step = weights.iter().sum::<f64>() / wanted as f64;
+    let mut next = random.uniform() * step;
+    let mut sum = 0.0;
+    let mut drawn = Vec::with_capacity(wanted);
+    for (i, &weight) in weights.iter().enumerate() {
+        sum += weight;
+        if weight > 0.0 && sum > next && drawn.len() < wanted {
+            drawn.push(i);
+            while next < sum {
+                next += step;
+            }
+        }
+    }
+    drawn
 }
 
 /// Rows drawn one by one with a chance in proportion to the squared distance from those drawn before.
@@ -208,4 +303,55 @@ fn plus_plus(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Cont
         chosen.push(row);
     }
     Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_draw_distinct_rows_even_where_rows_coincide() {
+        let x = Array2::from_shape_fn((200, 2), |(i, _)| (i % 7) as f32);
+        let (kernel, control) = (crate::kernel::select(None).unwrap(), Control::default());
+        for clusters in [1, 5, 20, 199, 200] {
+            let rows = batches(&Matrix::F32(x.view()), clusters, &mut Random::new(1), kernel, &control).unwrap();
+            let distinct: std::collections::BTreeSet<_> = rows.iter().collect();
+            assert_eq!((rows.len(), distinct.len()), (clusters, clusters));
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_weights() {
+        let weights: Vec<f64> = (0..100).map(|i| f64::from(i % 10)).collect();
+        let mut times = [0u32; 100];
+        let mut random = Random::new(5);
+        for _ in 0..4000 {
+            draw(&weights, 5, &mut random).into_iter().for_each(|i| times[i] += 1);
+        }
+        for (i, &count) in times.iter().enumerate() {
+            let expected = 4000.0 * 5.0 * weights[i] / 450.0;
+            // Five standard deviations.
+            assert!((f64::from(count) - expected).abs() <= 5.0 * expected.sqrt() + 1e-9, "{i}: {count}, {expected}");
+        }
+    }
+
+    #[test]
+    fn centres_that_stayed_are_skipped_without_changing_anything() {
+        let mut random = Random::new(3);
+        // Small integers, so that distances tie.
+        let x = Array2::from_shape_fn((300, 3), |_| (random.below(5) as f32) - 2.0);
+        let before = Array2::from_shape_fn((12, 3), |_| (random.below(5) as f64) - 2.0);
+        let (kernel, control) = (crate::kernel::select(None).unwrap(), Control::default());
+        let rows = Matrix::F32(x.view());
+        let homes = assign(&rows, &before, kernel, &control).unwrap();
+        for count in [1, 3, 6, 12] {
+            let mut after = before.clone();
+            let moved: Vec<bool> = (0..12).map(|c| c % (12 / count) == 0).collect();
+            for c in (0..12).filter(|c| moved[*c]) {
+                after.row_mut(c).mapv_inplace(|v| v + random.below(3) as f64 - 1.0);
+            }
+            let expected = assign(&rows, &after, kernel, &control).unwrap();
+            assert_eq!(reassign(&rows, &after, &moved, homes.clone(), kernel, &control).unwrap(), expected);
+        }
+    }
 }

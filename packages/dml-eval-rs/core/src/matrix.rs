@@ -24,6 +24,15 @@ impl Matrix<'_> {
         }
     }
 
+    /// Does something with a copy of some rows.
+    pub(crate) fn select<T>(&self, rows: &[usize], work: impl FnOnce(&Matrix<'_>) -> T) -> T {
+        match self {
+            Matrix::F16(x) => work(&Matrix::F16(x.select(ndarray::Axis(0), rows).view())),
+            Matrix::F32(x) => work(&Matrix::F32(x.select(ndarray::Axis(0), rows).view())),
+            Matrix::F64(x) => work(&Matrix::F64(x.select(ndarray::Axis(0), rows).view())),
+        }
+    }
+
     /// The number of rows.
     pub fn rows(&self) -> usize {
         match self {

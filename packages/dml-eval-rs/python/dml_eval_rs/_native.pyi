@@ -9,6 +9,22 @@ import numpy.typing as npt
 _Rows = npt.NDArray[np.float16] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
 _Progress = Callable[[int, int], object]
 
+__all__ = [
+    "OPTIMIZED",
+    "ami",
+    "binarize",
+    "close",
+    "count",
+    "evaluate",
+    "evaluate_codes",
+    "find_positives",
+    "kernels",
+    "kmeans",
+    "knn",
+    "knn_codes",
+    "nmi",
+]
+
 OPTIMIZED: Final[bool]
 
 def evaluate(

@@ -44,17 +44,17 @@ def kmeans(
 ) -> KMeans:
     """Clusters rows by Lloyd's algorithm: the same result for a seed, whatever the machine and number of threads.
 
-    Minimises Σ |x − c(x)|². Lloyd (1982); centres start by k-means++ (Arthur and Vassilvitskii 2007) where that
-    takes at most 2·10¹⁰ multiplications, else as random distinct rows. Each row goes to its nearest centroid,
-    decided in float64, the lowest of equally near ones; an empty cluster takes the row that is farthest from
-    its own centroid.
+    Minimises Σ |x − c(x)|². Lloyd (1982). Centres start by k-means++ (Arthur and Vassilvitskii 2007) where that takes
+    at most 10⁹ multiplications; above, by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012,
+    with as many draws in all as clusters). Each row goes to its nearest centroid, decided in float64, the lowest of
+    equally near ones; an empty cluster takes the row that is farthest from its own centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
         n_clusters: 1 to N.
         seed: of the start, 0 to 2**64 - 1.
         n_init: runs from different starts, of which the one with the least inertia is returned; at least 1.
-        max_iter: the most rounds of a run, at least 1; it ends before when no row changes its cluster.
+        max_iter: the most rounds of a run, at least 1; it ends before when no centroid moves.
         threads: number of threads; None for all cores that the process may use.
         progress: called as ``progress(done, total)``, in pairs compared; the total grows from round to round.
 

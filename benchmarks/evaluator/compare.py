@@ -1,0 +1,180 @@
+"""dml-eval-rs beside faiss and pytorch-metric-learning: one table, both sides alternating, medians of the pair ratios.
+
+    python benchmarks/evaluator/compare.py [--work NAME ...] [--pairs 3] [--items 60502]
+
+Needs faiss-cpu and, for the row that has it, pytorch-metric-learning with torch. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+import faiss
+import numpy as np
+from data import SEED, birds_like, codes_of, stanford_like
+
+import dml_eval_rs
+
+THREADS = len(os.sched_getaffinity(0))
+RECALL_AT = (1, 10, 100, 1000)
+Job = Callable[[], object]
+Pair = tuple[str, Job, str, Job]
+
+
+def self_retrieval(kind: str, n: int) -> Pair:
+    x, labels = stanford_like(kind, n)
+    index = faiss.IndexFlatIP(x.shape[1])
+    index.add(x)
+    return (
+        f"self-retrieval, float32 x 512, {kind}",
+        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        "faiss search k=1001",
+        lambda: index.search(x, min(1001, n)),
+    )
+
+
+def self_retrieval_pml(n: int) -> Pair:
+    import torch
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    x, labels = stanford_like("hard", n)
+    calculator = AccuracyCalculator(
+        include=("precision_at_1", "r_precision", "mean_average_precision_at_r", "mean_reciprocal_rank"),
+        k="max_bin_count",
+        device=torch.device("cpu"),
+    )
+    return (
+        "self-retrieval, float32 x 512, hard",
+        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        "PML k=max_bin_count",
+        lambda: calculator.get_accuracy(torch.from_numpy(x), torch.from_numpy(labels)),
+    )
+
+
+def separate_gallery(n: int) -> Pair:
+    x, labels = stanford_like("hard", n)
+    queries = x[: n // 4].copy()
+    index = faiss.IndexFlatIP(x.shape[1])
+    index.add(x)
+    return (
+        "separate gallery, a quarter as queries",
+        lambda: dml_eval_rs.evaluate(queries, labels[: n // 4], x, labels, recall_at=RECALL_AT),
+        "faiss search k=1001",
+        lambda: index.search(queries, min(1001, n)),
+    )
+
+
+def codes(n: int, k: int) -> Pair:
+    x, labels = stanford_like("easy", n)
+    packed = codes_of(x, 2048)
+    index = faiss.IndexBinaryFlat(2048)
+    index.add(packed)
+    return (
+        "self-retrieval, 2,048-bit codes",
+        lambda: dml_eval_rs.evaluate_codes(packed, labels, recall_at=RECALL_AT),
+        f"faiss search k={k}",
+        lambda: index.search(packed, min(k, n)),
+    )
+
+
+def kmeans_round(n: int) -> Pair:
+    x, _ = stanford_like("hard", n)
+    clusters = max(1, round(n * 11_316 / 60_502))
+    centres = x[np.random.default_rng(SEED).choice(n, clusters, replace=False)].copy()
+
+    def by_faiss() -> object:
+        index = faiss.IndexFlatL2(x.shape[1])
+        index.add(centres)
+        return index.search(x, 1)
+
+    return (
+        f"k-means, one assignment to {clusters:,} centres",
+        lambda: dml_eval_rs.knn(x, centres, 1, similarity="euclidean"),
+        "faiss IndexFlatL2 k=1",
+        by_faiss,
+    )
+
+
+def many_positives(n: int) -> Pair:
+    x, labels = birds_like(min(n, 5_924))
+    index = faiss.IndexFlatIP(x.shape[1])
+    index.add(x)
+    return (
+        f"{len(x):,} x 512, 100 classes",
+        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        "faiss search k=1001",
+        lambda: index.search(x, min(1001, len(x))),
+    )
+
+
+def nearest(n: int) -> Pair:
+    x, _ = stanford_like("easy", n)
+    queries = x[: n // 8].copy()
+    index = faiss.IndexFlatIP(x.shape[1])
+    index.add(x)
+    return (
+        "knn k=100, an eighth as queries",
+        lambda: dml_eval_rs.knn(queries, x, 100),
+        "faiss search k=100",
+        lambda: index.search(queries, 100),
+    )
+
+
+WORKS: dict[str, Callable[[int], Pair]] = {
+    "hard": lambda n: self_retrieval("hard", n),
+    "easy": lambda n: self_retrieval("easy", n),
+    "pml": self_retrieval_pml,
+    "separate": separate_gallery,
+    "codes-1001": lambda n: codes(n, 1001),
+    "codes-12": lambda n: codes(n, 12),
+    "kmeans": kmeans_round,
+    "birds": many_positives,
+    "knn": nearest,
+}
+
+
+def seconds(job: Job) -> float:
+    start = time.perf_counter()
+    job()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", nargs="+", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--items", type=int, default=60_502)
+    options = parser.parse_args()
+    faiss.omp_set_num_threads(THREADS)
+    with open("/proc/cpuinfo") as f:
+        model = next(
+            (line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine()
+        )
+    print(
+        f"{THREADS} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, Python {platform.python_version()}, "
+        f"numpy {np.__version__}, dml-eval-rs {dml_eval_rs.__version__}, faiss-cpu {version('faiss-cpu')}; "
+        f"{options.items:,} items, seed {SEED}, {options.pairs} pairs"
+    )
+    print(
+        f"{'work':46} {'beside':22} {'ours, s':>9} {'theirs, s':>9} {'times as fast':>14} {'(least, most)':>16}"
+    )
+    for work in options.work:
+        name, ours, beside, theirs = WORKS[work](options.items)
+        pairs = [(seconds(ours), seconds(theirs)) for _ in range(options.pairs)]
+        ratios = sorted(b / a for a, b in pairs)
+        print(
+            f"{name:46} {beside:22} {statistics.median(a for a, _ in pairs):9.3f} "
+            f"{statistics.median(b for _, b in pairs):9.3f} {statistics.median(ratios):14.2f} "
+            f"{f'({ratios[0]:.2f}, {ratios[-1]:.2f})':>16}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""An evaluation whose gallery is spread over ranks: each counts its own part, and the counts are summed.
+
+    torchrun --nproc-per-node 2 evaluate_sharded.py gallery.npy labels.npy --queries 1000
+
+Every rank maps the files and reads only its own rows (and the queries, here the first ones). What is sent between ranks are a
+few numbers for each query's positives, never an embedding. The result has the same bits as one call on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import numpy as np
+import torch.distributed as dist
+
+from dml_eval_rs import Books, Counter
+
+
+def gathered(books: Books) -> list[Books]:
+    """The other ranks' books."""
+    every: list[Books | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, books)
+    return [other for rank, other in enumerate(every) if other is not None and rank != dist.get_rank()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("gallery")
+    parser.add_argument("labels")
+    parser.add_argument(
+        "--queries", type=int, default=1000, help="the first so many items ask for the others"
+    )
+    parser.add_argument("--block", type=int, default=100_000, help="items read at a time")
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+
+    gallery, labels = np.load(options.gallery, mmap_mode="r"), np.load(options.labels)
+    asking = min(options.queries, len(gallery))
+    counter = Counter(gallery[:asking], labels[:asking], indices=np.arange(asking), threads=1)
+    mine = range(rank * len(gallery) // world, (rank + 1) * len(gallery) // world)
+    blocks = [
+        range(start, min(start + options.block, mine.stop))
+        for start in range(mine.start, mine.stop, options.block)
+    ]
+
+    for block in blocks:
+        counter.find_positives(
+            gallery[block.start : block.stop], labels[block.start : block.stop], block.start
+        )
+    for books in gathered(counter.books()):
+        counter.merge(books)
+    for block in blocks:
+        counter.count(gallery[block.start : block.stop], labels[block.start : block.stop], block.start)
+    for books in gathered(counter.books()):
+        counter.merge(books)
+
+    if rank == 0:
+        print(json.dumps(counter.result().to_dict()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Near ties that float32 gets wrong, and bits that don't depend on how the work is cut."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dml_eval_rs import Counter, Evaluation, binarize, evaluate, evaluate_codes, kmeans, knn
+
+DTYPES = (np.float16, np.float32, np.float64)
+
+
+def near_ties(dim: int, items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """One query, and float32 items that differ from each other in the last bits of a few numbers."""
+    rng = np.random.default_rng(seed)
+    base = rng.standard_normal(dim, dtype=np.float32)
+    gallery = np.repeat(base[None], items, axis=0)
+    for row in gallery:
+        at = rng.integers(0, dim, 3)
+        row[at] = np.nextafter(row[at], row[at] + rng.choice(np.array([-1, 1], np.float32), 3))
+    return rng.standard_normal((1, dim), dtype=np.float32), gallery
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_near_ties_that_float32_gets_wrong_are_ranked_right(
+    similarity: Literal["cosine", "dot", "euclidean"],
+) -> None:
+    wrong = 0
+    for seed in range(5):
+        query, gallery = near_ties(300, 40, seed)
+        # Exact rational arithmetic decides: float32 numbers are fractions with small denominators.
+        q, g = (x.astype(object) for x in (query[0].astype(np.float64), gallery.astype(np.float64)))
+        scale = 2**60
+        q, g = (np.array([int(v * scale) for v in x.ravel()], object).reshape(x.shape) for x in (q, g))
+        assert all(int(float(v) * scale) == w for v, w in zip(gallery.ravel()[:50], g.ravel()[:50]))
+        if similarity == "dot":
+            keys = [sum(q * row) for row in g]
+        elif similarity == "euclidean":
+            keys = [-sum((q - row) ** 2) for row in g]
+        else:
+            from fractions import Fraction
+
+            dots = [sum(q * row) for row in g]
+            keys = [Fraction(d * abs(d), sum(row * row)) for d, row in zip(dots, g)]
+        order = sorted(range(40), key=lambda i: (-keys[i], i))
+        gaps = [abs(float(keys[a] - keys[b])) for a, b in itertools.pairwise(order)]
+        size = max(abs(float(k)) for k in keys)
+        found = knn(query, gallery, 40, similarity=similarity)[1][0].tolist()
+        for place, (a, b) in enumerate(itertools.pairwise(order)):
+            # Float64 itself has a rounding error; beyond it the order must be the true one.
+            if gaps[place] > 1e-12 * size:
+                assert found.index(a) < found.index(b)
+        fast = {
+            "dot": gallery @ query[0],
+            "euclidean": -((gallery - query[0]) ** 2).sum(axis=1),
+            "cosine": (gallery @ query[0]) / np.linalg.norm(gallery, axis=1),
+        }[similarity]
+        wrong += sorted(range(40), key=lambda i: (-fast[i], i)) != found
+    assert wrong == 5, "these galleries are too easy to show anything"
+
+
+def same_bits(a: Evaluation, b: Evaluation) -> bool:
+    return a.to_dict() == b.to_dict() and all(
+        values.tobytes() == b.per_query[name].tobytes() for name, values in a.per_query.items()
+    )
+
+
+@st.composite
+def tied_rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of small integers with many ties, and labels of which at least two agree."""
+    n, dim = draw(st.integers(2, 120)), draw(st.integers(1, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    x = rng.integers(-2, 3, (n, dim))
+    x[:, 0] += 5  # no row of zeros
+    labels = rng.integers(0, draw(st.integers(1, n)), n)
+    labels[:2] = 0
+    return x.astype(draw(st.sampled_from(DTYPES))), labels
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=tied_rows(),
+    similarity=st.sampled_from(["cosine", "dot", "euclidean", "hamming"]),
+    ties=st.sampled_from(["index", "optimistic", "pessimistic", "expected"]),
+    data=st.data(),
+)
+def test_threads_layouts_and_blocks_change_no_bit(rows: Any, similarity: Any, ties: Any, data: Any) -> None:
+    x, labels = rows
+    options: Any = {"ties": ties, "recall_at": (1, 3)}
+    if similarity == "hamming":
+        x = binarize(x)
+
+        def measure(items: np.ndarray, threads: int) -> Evaluation:
+            return evaluate_codes(items, labels, threads=threads, **options)
+    else:
+
+        def measure(items: np.ndarray, threads: int) -> Evaluation:
+            return evaluate(items, labels, similarity=similarity, threads=threads, **options)
+
+    first = measure(x, 1)
+    assert same_bits(first, measure(x, 2))
+    assert same_bits(first, measure(np.asfortranarray(x), 2))
+    assert same_bits(first, measure(np.repeat(x, 2, axis=0)[::2], 1))
+    counter = Counter(x, labels, similarity=similarity, indices=np.arange(len(x)), **options)
+    cut = data.draw(st.integers(0, len(x)))
+    for step in (counter.find_positives, counter.count):
+        for block in (slice(0, cut), slice(cut, len(x))):
+            if block.start < block.stop:
+                step(x[block], labels[block])
+    assert same_bits(first, counter.result())
+
+
+@settings(deadline=None, max_examples=25)
+@given(rows=tied_rows(), similarity=st.sampled_from(["cosine", "dot", "euclidean"]))
+def test_the_tie_rules_bound_each_other(rows: Any, similarity: Any) -> None:
+    x, labels = rows
+    low, expected, high, index = (
+        evaluate(x, labels, similarity=similarity, recall_at=(1, 5), ties=ties).per_query
+        for ties in ("pessimistic", "expected", "optimistic", "index")
+    )
+    for name in low:
+        for between in (expected[name], index[name]):
+            # The expectation is a sum of a few rounded products.
+            assert not (between < low[name] - 1e-12).any()
+            assert not (between > high[name] + 1e-12).any()
+
+
+@settings(deadline=None, max_examples=25)
+@given(rows=tied_rows(), factor=st.sampled_from([2.0**-10, 2.0**10]))
+def test_a_power_of_two_changes_nothing(rows: Any, factor: float) -> None:
+    x, labels = rows
+    x = x.astype(np.float32)
+    for similarity in ("cosine", "dot", "euclidean"):
+        a = evaluate(x, labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
+        b = evaluate(x * np.float32(factor), labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
+        assert same_bits(a, b)
+
+
+def test_clusters_are_the_same_for_a_seed_whatever_the_threads() -> None:
+    x = np.random.default_rng(0).normal(size=(500, 20))
+    first, second = (kmeans(x, 17, seed=3, threads=threads) for threads in (1, 2))
+    assert first.labels.tobytes() == second.labels.tobytes()
+    assert first.centroids.tobytes() == second.centroids.tobytes()

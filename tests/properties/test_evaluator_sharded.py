@@ -1,0 +1,40 @@
+"""The example that spreads a gallery over torchrun ranks gives the bits of one call."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dml_eval_rs import evaluate
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sharded-evaluation" / "evaluate_sharded.py"
+
+pytest.importorskip("torch", reason="torchrun comes with torch")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_sum_their_counts_to_one_evaluation(tmp_path: Path, ranks: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 60, 400)
+    x = rng.normal(size=(60, 8))[labels] + rng.normal(size=(400, 8))
+    np.save(tmp_path / "x.npy", x.astype(np.float32))
+    np.save(tmp_path / "l.npy", labels)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    done = subprocess.run(
+        [*command, str(EXAMPLE), "x.npy", "l.npy", "--queries", "400", "--block", "90"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
+    assert json.loads(line) == evaluate(x.astype(np.float32), labels).to_dict()
