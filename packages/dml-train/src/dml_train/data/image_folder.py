@@ -84,7 +84,8 @@ class ImageFolder:
             if not test.keys() & gallery.keys():
                 raise DmlError(
                     f"no class of {folder / 'query'} is in {folder / 'gallery'} "
-                    f"(e.g. {min(test)!r} and {min(gallery)!r}); a query's matches are in the gallery's folder of its name"
+                    f"(e.g. {min(test)!r} and {min(gallery)!r}); "
+                    "a query's matches are in the gallery's folder of its name"
                 )
         else:
             train, test = _split_classes(folder, train_fraction, split_seed)
