@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import faiss
 import numpy as np
@@ -145,6 +146,20 @@ def seconds(job: Job) -> float:
     return time.perf_counter() - start
 
 
+def machine() -> str:
+    """Where this runs, and with what."""
+    cpu_info = Path("/proc/cpuinfo")
+    lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
+    model = next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+    return (
+        f"{THREADS} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, "
+        f"Python {platform.python_version()}, numpy {np.__version__}, dml-eval-rs {dml_eval_rs.__version__}, "
+        f"faiss-cpu {version('faiss-cpu')}; seed {SEED}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", nargs="+", choices=WORKS, default=list(WORKS))
@@ -152,15 +167,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=60_502)
     options = parser.parse_args()
     faiss.omp_set_num_threads(THREADS)
-    with open("/proc/cpuinfo") as f:
-        model = next(
-            (line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine()
-        )
-    print(
-        f"{THREADS} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, Python {platform.python_version()}, "
-        f"numpy {np.__version__}, dml-eval-rs {dml_eval_rs.__version__}, faiss-cpu {version('faiss-cpu')}; "
-        f"{options.items:,} items, seed {SEED}, {options.pairs} pairs"
-    )
+    print(f"{machine()}; {options.items:,} items, {options.pairs} pairs")
     print(
         f"{'work':46} {'beside':22} {'ours, s':>9} {'theirs, s':>9} {'times as fast':>14} {'(least, most)':>16}"
     )

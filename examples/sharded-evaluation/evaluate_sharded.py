@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 evaluate_sharded.py gallery.npy labels.npy --queries 1000
 
-Every rank maps the files and reads only its own rows (and the queries, here the first ones). What is sent between ranks are a
-few numbers for each query's positives, never an embedding. The result has the same bits as one call on one machine.
+Every rank maps the files and reads only its own rows (and the queries, here the first ones). What is sent
+between ranks are a few numbers for each query's positives, never an embedding. The result has the same bits as
+one call on one machine.
 """
 
 from __future__ import annotations

@@ -18,14 +18,13 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "sharded-evaluation" / "evalu
 pytest.importorskip("torch", reason="torchrun comes with torch")
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_ranks_sum_their_counts_to_one_evaluation(tmp_path: Path, ranks: int) -> None:
+def test_ranks_sum_their_counts_to_one_evaluation(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 60, 400)
     x = rng.normal(size=(60, 8))[labels] + rng.normal(size=(400, 8))
     np.save(tmp_path / "x.npy", x.astype(np.float32))
     np.save(tmp_path / "l.npy", labels)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, str(EXAMPLE), "x.npy", "l.npy", "--queries", "400", "--block", "90"],
         cwd=tmp_path,
