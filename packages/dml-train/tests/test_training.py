@@ -149,6 +149,13 @@ def test_resuming_where_nothing_is_begins(run):
     assert run(resume=True).evaluation.exists()
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_a_run_killed_at_its_very_beginning_left_is_no_hindrance(run, out, resume):
+    out.mkdir()
+    (out / ".recipe.toml.partial").write_text("[trai")
+    assert run(resume=resume, training={"steps": 1}).evaluation.exists()
+
+
 def test_a_complete_run_is_left_as_it_is(run, out):
     run()
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}

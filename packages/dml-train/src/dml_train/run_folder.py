@@ -56,7 +56,8 @@ class RunFolder:
         Raises:
             DmlError: if there is anything at that path but an empty folder.
         """
-        if path.is_dir() and not any(path.iterdir()):
+        # A run killed before its recipe was whole has nothing to go on with, and nothing to lose.
+        if path.is_dir() and all(entry == _aside(RunFolder(path).recipe) for entry in path.iterdir()):
             return
         if path.exists() or path.is_symlink():
             raise DmlError(
@@ -122,7 +123,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         DmlError: if the disk is full or refuses; what was under that name is unchanged.
     """
-    aside = path.with_name(f".{path.name}.partial")
+    aside = _aside(path)
     try:
         with aside.open("wb") as file:
             write(file)
@@ -132,3 +133,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise DmlError(f"can't write {path}: {error.strerror}") from error
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
