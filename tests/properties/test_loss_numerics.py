@@ -1,0 +1,123 @@
+"""What holds of every registered loss for any batch: shapes, dtypes, label patterns and magnitudes from hypothesis."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dml_losses.plugin
+from dml_core import is_class_loss
+
+settings.register_profile("loss-numerics", deadline=None, derandomize=True, max_examples=15)
+settings.load_profile("loss-numerics")
+
+CLASSES, DIM = 5, 6
+WRAPPERS = ("memvir", "cross-batch-memory", "global-batch")
+FACTORIES = {
+    component.name: component.factory
+    for component in dml_losses.plugin.dml_losses()
+    if component.name not in WRAPPERS and not component.name.startswith("pml/")
+}
+SCALED = {  # every loss that has a scale, at one far beyond its paper's
+    "instance-cross-entropy": {"scale": 1e4},
+    "norm-softmax": {"temperature": 1e-4},
+    "heated-up-softmax": {"alpha": 1e4},
+    "cos-face": {"scale": 1e4},
+    "arc-face": {"scale": 1e4},
+    "curricular-face": {"scale": 1e4},
+    "proxy-nca": {"scale": 1e4},
+    "proxy-anchor": {"scale": 1e4},
+    "soft-triple": {"scale": 1e4},
+    "ranked-list": {"negative_temperature": 1e4, "positive_temperature": 1e4},
+}
+
+
+def make(name: str, **options: float) -> torch.nn.Module:
+    torch.manual_seed(0)
+    factory = FACTORIES[name]
+    loss = factory(**options) if name.startswith(("instance", "ranked")) else factory(CLASSES, DIM, **options)
+    assert isinstance(loss, torch.nn.Module)
+    return loss
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of any of the norms in question, some zero, some repeated; labels of any pattern, all alike included."""
+    size = draw(st.integers(1, 12))
+    seed = draw(st.integers(0, 2**31))
+    x = torch.randn(size, DIM, generator=torch.Generator().manual_seed(seed))
+    norms = st.sampled_from([1e-6, 1.0, 1e3, 1e6])
+    x = x * torch.tensor(draw(st.lists(norms, min_size=size, max_size=size)))[:, None]
+    for row in draw(st.lists(st.integers(0, size - 1), max_size=3)):
+        x[row] = 0
+    for row in draw(st.lists(st.integers(0, size - 1), max_size=3)):
+        x[row] = x[0]
+    labels = draw(st.lists(st.integers(0, draw(st.integers(0, CLASSES - 1))), min_size=size, max_size=size))
+    return x, torch.tensor(labels)
+
+
+def value_and_gradient(
+    loss: torch.nn.Module, x: torch.Tensor, y: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    leaf = x.clone().requires_grad_()
+    value = loss(leaf, y)
+    return value, torch.autograd.grad(value, leaf)[0]
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@given(batch=batches(), dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+def test_value_and_gradient_are_finite(
+    name: str, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
+) -> None:
+    x, y = batch
+    value, gradient = value_and_gradient(make(name), x.to(dtype), y)
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", SCALED)
+@given(batch=batches(), dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+def test_any_scale_is_finite(name: str, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype) -> None:
+    x, y = batch
+    value, gradient = value_and_gradient(make(name, **SCALED[name]), x.to(dtype), y)
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@given(batch=batches())
+def test_autocast_changes_nothing(name: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Losses compute in float32 whatever the precision around them."""
+    x, y = batch
+    plain_x, cast_x = x.clone().requires_grad_(), x.clone().requires_grad_()
+    plain = make(name)(plain_x, y)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = make(name)(cast_x, y)
+    assert torch.equal(cast, plain)
+    assert torch.equal(torch.autograd.grad(cast, cast_x)[0], torch.autograd.grad(plain, plain_x)[0])
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@given(seed=st.integers(0, 2**31), size=st.integers(2, 40))
+def test_float32_is_near_float64(name: str, seed: int, size: int) -> None:
+    """Within 1e-5 of the value: rounding of cosines, 1e-7, times the scales in use, against losses near one."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (
+        torch.randn(size, DIM, generator=generator),
+        torch.randint(0, CLASSES, (size,), generator=generator),
+    )
+    loss = make(name).eval()  # in training CurricularFace's t would move between the two calls
+    torch.testing.assert_close(loss(x, y).double(), loss.double()(x.double(), y), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in FACTORIES if not is_class_loss(make(name))])
+@given(batch=batches())
+def test_a_pair_loss_knows_labels_only_as_equal_or_not(
+    name: str, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    """Labels beyond 2⁵³, negative, in another order: the same loss, though not in the same order of summation."""
+    x, y = batch
+    renamed = torch.tensor([2**60 + 1, -7, 2**60, 0, 3])[y]
+    torch.testing.assert_close(make(name)(x, renamed), make(name)(x, y), rtol=1e-5, atol=1e-6)
