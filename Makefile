@@ -1,5 +1,6 @@
 # The project's verbs. They need Python >= 3.11, a Rust toolchain and make; everything else is brought into .venv.
 PYTHON ?= python3
+OUT ?= runs/demo
 BIN := .venv/bin
 UV := $(BIN)/uv
 PACKAGES := dml-core dml-losses dml-eval-rs dml-train
@@ -14,8 +15,8 @@ help: ## list the verbs
 
 setup: .venv/.installed ## install everything into .venv, and build the evaluator
 
-demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/demo
-	$(BIN)/dml demo --out runs/demo
+demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/demo (another folder: OUT=runs/demo-2)
+	$(BIN)/dml demo --out $(OUT)
 
 test: setup ## every test
 	cargo test --workspace --exclude dml-eval-rs --release --quiet

@@ -49,6 +49,16 @@ class Environment:
         """Run an installed command, and return what it printed."""
         return run(self.folder / "bin" / name, *arguments, cwd=self.folder)
 
+    def refused(self, name: str, *arguments: str | Path) -> str:
+        """Run an installed command that must exit with 2, and return its message."""
+        done = subprocess.run(
+            [str(self.folder / "bin" / name), *map(str, arguments)],
+            cwd=self.folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
     def packages(self) -> set[str]:
         """The names of all that is installed."""
         listing = run(UV, "pip", "freeze", "--python", self.python, cwd=self.folder)

@@ -60,7 +60,8 @@ def draw_images(folder: Path) -> Path:
 
 def test_a_strangers_loss_trains_by_name(wheels, environment, tmp_path):
     subprocess.run(
-        [UV, "build", "--quiet", "--wheel", "--out-dir", wheels, ROOT / "examples/third-party-loss"], check=True
+        [UV, "build", "--quiet", "--wheel", "--out-dir", wheels, ROOT / "examples/third-party-loss"],
+        check=True,
     )
     world = environment()
     world.install("dml-train[all]", "dml-example-loss", find_links=wheels)

@@ -39,15 +39,17 @@ def test_the_trainer_alone_says_what_it_misses(wheels, environment):
     alone.install("dml-train", find_links=wheels)
     assert {name for name in alone.packages() if name.startswith("dml-")} == {"dml-core", "dml-train"}
     assert "glyphs" in alone.command("dml", "plugins")
-    assert alone.python_script(readme_example("dml-train")).strip()
+    refused = alone.refused("dml", "train", "glyphs-tiny", "--out", "run")
+    assert "unknown loss 'norm-softmax'" in refused
 
 
-def test_the_trainer_with_all_brings_everything(wheels, environment):
+def test_the_trainer_with_all_brings_everything_and_trains(wheels, environment):
     whole = environment()
     whole.install("dml-train[all]", find_links=wheels)
     listing = whole.command("dml", "plugins")
     for name in ("norm-softmax", "instance-cross-entropy", "exact", "hamming", "glyphs", "class-balanced"):
         assert name in listing
+    whole.python_script(readme_example("dml-train"))
 
 
 def test_the_evaluators_wheel_runs_on_any_python_from_3_11_and_any_x86_64(wheels):
