@@ -26,11 +26,12 @@ SCRIPT = Path(__file__).with_name("tiny_run.py")
 def start(tmp_path, tiny_document):
     """Start the tiny run in a process, or several, of its own; without batch statistics or anything drawn."""
 
-    def start(name, *flags, ranks=1, **tables):
+    def start(name, *flags, ranks=1, restarts=0, **tables):
         tables.setdefault("backbone", {"dropout": 0.0, "norm": False})
         document = tmp_path / "document.json"
         document.write_text(json.dumps(tiny_document(**tables)))
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
+                    f"--max-restarts={restarts}"]  # fmt: skip
         return subprocess.Popen(
             [sys.executable, *(torchrun if ranks > 1 else []), SCRIPT, document, tmp_path / name, *flags],
             stderr=subprocess.PIPE,
@@ -109,17 +110,18 @@ TABLES = {
 }
 
 
-def test_two_ranks_follow_one_with_a_frozen_start_and_in_parts_even_if_one_dies(start, tmp_path):
+def test_two_ranks_follow_one_with_a_frozen_start_though_one_dies_and_one_goes_on_from_two(start, tmp_path):
     one = start("one", **TABLES)
-    errors = finish(start("two", "--die-at", "22", ranks=2, **TABLES), 1)
-    assert "Signal 9 (SIGKILL)" in errors
-    assert checkpoint.newest(tmp_path / "two" / "checkpoints").step in (20, 24)
-    # The checkpoint of two ranks goes on as two, now with parts of 3 images, and so of 1.
-    shutil.copytree(tmp_path / "two", tmp_path / "alone")
-    parts = {**TABLES, "training": {**TABLES["training"], "micro_batch": 3}}
-    finish(start("two", "--resume", "--force", ranks=2, **parts))
-    finish(start("alone", "--resume", **TABLES))  # and as one
+    finish(start("two", "--die-at", "22", ranks=2, restarts=1, **TABLES))
     finish(one)
+    # From the checkpoint that two ranks left at step 36 to the end as one, three images at a time.
+    alone = RunFolder(tmp_path / "alone")
+    shutil.copytree(tmp_path / "two", alone.path)
+    alone.evaluation.unlink()
+    shutil.rmtree(alone.checkpoints / "step-00000040")
+    parts = {**TABLES, "training": {**TABLES["training"], "micro_batch": 3}}
+    finish(start("alone", "--resume", "--force", **parts))
+
     expected = losses(tmp_path / "one")
     assert len(expected) == 40
     assert all(map(math.isfinite, expected))
@@ -129,3 +131,9 @@ def test_two_ranks_follow_one_with_a_frozen_start_and_in_parts_even_if_one_dies(
         )  # sums in another order, 40 steps long
         embeddings = (np.load(RunFolder(tmp_path / folder).embeddings()) for folder in ("one", name))
         np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # as above, through the whole network
+
+
+def test_a_rank_that_dies_ends_the_run_of_all(start, tmp_path):
+    errors = finish(start("run", "--die-at", "10", ranks=2), 1)
+    assert "Signal 9 (SIGKILL)" in errors
+    assert checkpoint.newest(tmp_path / "run" / "checkpoints").step in (8, 12)
