@@ -14,7 +14,7 @@ settings.register_profile("loss-numerics", deadline=None, derandomize=True, max_
 settings.load_profile("loss-numerics")
 
 CLASSES, DIM = 5, 6
-WRAPPERS = ("memvir", "cross-batch-memory", "global-batch")
+WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "global-batch")
 FACTORIES = {
     component.name: component.factory
     for component in dml_losses.plugin.dml_losses()

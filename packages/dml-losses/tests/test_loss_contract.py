@@ -105,6 +105,11 @@ class TestGlobalBatch(LossContract):
         return dml.GlobalBatch(dml.NormSoftmax(num_classes, embedding_dim))
 
 
+class TestBroadFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.BroadFace(dml.ArcFace(num_classes, embedding_dim), capacity=12)
+
+
 class TestCrossBatchMemory(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12)

@@ -1,6 +1,7 @@
 """Deep metric learning losses. A loss is one function of tensors (`dml_losses.functional`) and one thin module."""
 
 from dml_losses.arc_face import ArcFace
+from dml_losses.broad_face import BroadFace
 from dml_losses.cos_face import CosFace
 from dml_losses.cross_batch_memory import CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArcFace",
+    "BroadFace",
     "CosFace",
     "CrossBatchMemory",
     "CurricularFace",

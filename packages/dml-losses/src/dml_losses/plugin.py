@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from dml_core import Component, hookimpl
 from dml_losses.arc_face import ArcFace
+from dml_losses.broad_face import BroadFace
 from dml_losses.cos_face import CosFace
 from dml_losses.cross_batch_memory import CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace
@@ -115,6 +116,12 @@ def dml_losses() -> Iterable[Component]:
         CrossBatchMemory,
         "a pair loss against the embeddings of earlier batches as well",
         source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Algorithm 1",
+    )
+    yield Component(
+        "broad-face",
+        BroadFace,
+        "a class loss whose class weights see a queue of past embeddings as well",
+        source="Kim et al. 2020, BroadFace, section 3.3",
     )
     yield Component(
         "global-batch",

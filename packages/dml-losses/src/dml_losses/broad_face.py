@@ -1,0 +1,95 @@
+"""BroadFace: class weights that learn from past embeddings too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dml_core import MemoryQueue, is_class_loss
+from dml_losses.arguments import whole
+
+
+class BroadFace(torch.nn.Module):
+    """A class loss whose class weights see a queue of past embeddings, and whose embeddings don't.
+
+    L = l(X; W̄) + l(X̃* ∪ X̄; W),  x̃* = x̃ + ‖x̃‖/‖w̃_y‖·(w_y − w̃_y)
+
+    where a bar holds constant, X̃ are the queued embeddings and w̃ their class's weight when they were queued: an old
+    embedding is moved as its class has moved since.
+
+    Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition,
+    section 3.3, and the authors' code for the sum of the two. Departure: the queue has buffers of fixed shape, so
+    that a checkpoint loads into a fresh module.
+
+    Args:
+        loss: a class loss with one row of weights a class; ArcFace in the paper.
+        capacity: how many embeddings are queued, at least 1; 32,000 in the paper.
+        warmup_steps: training steps before the first batch is queued.
+        compensate: move queued embeddings as above; without, they are used as they were.
+
+    Raises:
+        TypeError: for a loss without class weights, or counts that aren't whole numbers.
+        ValueError: for a capacity below 1 or warm-up below 0, or a loss with several weights a class.
+    """
+
+    steps: torch.Tensor  # () int64: training steps seen
+
+    def __init__(
+        self, loss: torch.nn.Module, capacity: int, warmup_steps: int = 0, compensate: bool = True
+    ) -> None:
+        super().__init__()
+        if not is_class_loss(loss):
+            raise TypeError(
+                f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as ArcFace "
+                "(a pair loss gets a memory from CrossBatchMemory)"
+            )
+        if getattr(loss, "centers_per_class", 1) != 1:
+            raise ValueError(
+                f"loss has {loss.centers_per_class} weights a class; expected 1, by which a past embedding can be moved"
+            )
+        self.loss = loss
+        self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
+        self.compensate = compensate
+        dim = self.class_weights.shape[1]
+        self.queue = MemoryQueue(whole("capacity", capacity, 1), dim, {"class_weight": torch.zeros(dim)})
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self._steps = 0  # the same on the host
+
+    @property
+    def class_weights(self) -> torch.Tensor:
+        """The wrapped loss's own class weights, (C, D)."""
+        weights = self.loss.class_weights
+        assert isinstance(weights, torch.Tensor)
+        return weights
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode the batch is queued."""
+        weights = self.class_weights if class_weights is None else class_weights
+        batch_loss: torch.Tensor = self.loss(embeddings, labels, weights.detach())
+        past, past_labels, extras = self.queue.contents()
+        if self.compensate and len(past):
+            then, now = extras["class_weight"], weights.detach()[past_labels]
+            then_norm = torch.linalg.vector_norm(then, dim=1, keepdim=True)
+            ratio = torch.linalg.vector_norm(past, dim=1, keepdim=True) / then_norm.where(
+                then_norm > 0, torch.inf
+            )
+            past = past + ratio * (now - then)
+        rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
+        value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)
+        if self.training:
+            if self._steps >= self.warmup_steps:
+                self.queue.enqueue(embeddings.detach(), labels, class_weight=weights.detach()[labels.long()])
+            self._steps += 1
+            self.steps.fill_(self._steps)
+        return value
+
+    def extra_repr(self) -> str:
+        """The parameters, for `repr`."""
+        return f"warmup_steps={self.warmup_steps}, compensate={self.compensate}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self._steps = int(self.steps)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import grad
+
+from dml_losses import ArcFace, BroadFace, InstanceCrossEntropy, SoftTriple
+
+C, D = 4, 5
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(6, D, generator=generator), torch.randint(0, C, (6,), generator=generator)
+
+
+@pytest.mark.parametrize("compensate", [True, False])
+def test_every_step_is_the_batch_alone_and_the_weights_with_the_past(compensate: bool) -> None:
+    torch.manual_seed(0)
+    plain = ArcFace(C, D, scale=8.0)
+    broad = BroadFace(plain, capacity=10, warmup_steps=1, compensate=compensate)
+    past: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+    for step in range(7):
+        x, y = batch(step)
+        x.requires_grad_()
+        value, weights = broad(x, y), plain.class_weights
+        moved = [e + e.norm() / w.norm() * (weights.detach()[c] - w) if compensate else e for e, c, w in past]
+        rows = torch.stack([*moved, *x.detach()])
+        labels = torch.tensor([*(c for _, c, _ in past), *y.tolist()])
+        batch_loss, weights_loss = plain(x, y, weights.detach()), plain(rows, labels)
+        torch.testing.assert_close(value, batch_loss + weights_loss, rtol=1e-5, atol=0)
+        gradients = grad(value, (x, weights))
+        torch.testing.assert_close(gradients[0], grad(batch_loss, x)[0])
+        torch.testing.assert_close(gradients[1], grad(weights_loss, weights)[0], rtol=1e-4, atol=1e-6)
+        if step >= 1:
+            past += [(e, c, weights.detach()[c].clone()) for e, c in zip(x.detach(), y.tolist())]
+            past = past[-10:]
+        with torch.no_grad():
+            weights.sub_(0.1 * gradients[1])
+
+
+def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
+    torch.manual_seed(0)
+    straight = BroadFace(ArcFace(C, D), 10)
+    for step in range(3):
+        straight(*batch(step))
+    resumed = BroadFace(ArcFace(C, D), 10)
+    resumed.load_state_dict(straight.state_dict())
+    for step in range(3, 6):
+        assert torch.equal(resumed(*batch(step)), straight(*batch(step)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((InstanceCrossEntropy(), 10), TypeError, "InstanceCrossEntropy, which has no class_weights"),
+        ((SoftTriple(C, D), 10), ValueError, "loss has 10 weights a class; expected 1"),
+        ((ArcFace(C, D), 0), ValueError, "capacity is 0; expected at least 1"),
+        ((ArcFace(C, D), 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments, error, message) -> None:
+    with pytest.raises(error, match=message):
+        BroadFace(*arguments)
