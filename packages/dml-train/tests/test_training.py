@@ -11,6 +11,7 @@ import torch
 from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
 from dml_train.recipe import parse
+from dml_train.run_folder import RunFolder
 from dml_train.training import reopen, train
 
 
@@ -154,6 +155,14 @@ def test_what_a_run_killed_at_its_very_beginning_left_is_no_hindrance(run, out, 
     out.mkdir()
     (out / ".recipe.toml.partial").write_text("[trai")
     assert run(resume=resume, training={"steps": 1}).evaluation.exists()
+
+
+def test_two_processes_do_not_train_in_one_folder(run, out):
+    run()
+    (out / "evaluation.json").unlink()
+    with RunFolder(out).held(), pytest.raises(DmlError, match="another process is training in"):
+        run(resume=True)
+    assert run(resume=True).evaluation.exists()
 
 
 def test_a_complete_run_is_left_as_it_is(run, out):

@@ -67,7 +67,7 @@ def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Loggers of scalars: `RunLogger`. Context: directory (the run's folder)."""
+    """Loggers of scalars: `RunLogger`. Context: directory (the run's folder), start_step (done before a resume)."""
 
 
 # --- What a plugin sees. The trainer calls these on every rank; what they return is ignored. ------------------

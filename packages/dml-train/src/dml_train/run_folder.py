@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,6 +42,25 @@ class RunFolder:
     def evaluation(self) -> Path:
         """The figures of the trained embedding."""
         return self.path / "evaluation.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training in this folder, until it ends or this process does, however it ends.
+
+        Raises:
+            DmlError: if one is.
+        """
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DmlError(
+                    f"another process is training in {self.path}; wait for it, or stop it first"
+                ) from error
+            yield
+        finally:
+            os.close(descriptor)
 
     def embeddings(self, part: str = "") -> Path:
         """Embeddings of the test split, (N, D) float32; of another part (``"gallery"``), if named."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -58,8 +58,9 @@ def train(
             console.print(f"the run in {out} is complete", markup=False, highlight=False)
             return RunFolder(out)
         experiment = build(recipe, registry, ranks)
-        folder = ranks.alone(lambda: _begin(out, recipe))
-        Trainer(experiment, folder, registry, console, ranks).train()
+        with ExitStack() as until_the_end:
+            folder = ranks.alone(lambda: _begin(out, recipe, until_the_end))
+            Trainer(experiment, folder, registry, console, ranks).train()
     return folder
 
 
@@ -104,8 +105,9 @@ def _is_complete(out: Path, recipe: Recipe, resume: bool, force: bool) -> bool:
     return folder.evaluation.is_file()
 
 
-def _begin(out: Path, recipe: Recipe) -> RunFolder:
+def _begin(out: Path, recipe: Recipe, until_the_end: ExitStack) -> RunFolder:
     folder = RunFolder(out) if RunFolder(out).recipe.is_file() else RunFolder.create(out)
+    until_the_end.enter_context(folder.held())
     write_whole(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
     return folder
 
