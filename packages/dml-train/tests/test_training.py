@@ -10,6 +10,9 @@ import torch
 
 from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
+from dml_train.distributed import ALONE
+from dml_train.experiment import build
+from dml_train.network import Network
 from dml_train.recipe import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import reopen, train
@@ -257,6 +260,53 @@ def test_a_run_is_opened_again_with_its_trained_weights(run, tiny_registry, quie
     assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
 
 
-def test_bfloat16_and_channels_last_train(run):
-    folder = run(training={"precision": "bfloat16", "channels_last": True})
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(
+                not torch.cuda.is_available(), reason="needs a CUDA device; the CPU does the same"
+            ),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_trains_to_float32_embeddings(run, device, precision):
+    folder = run(training={"device": device, "precision": precision, "channels_last": True, "gradient_clip": 1.0,
+                           "steps": 60})  # fmt: skip
     assert np.load(folder.embeddings()).dtype == np.float32
+    losses = [line["loss"] for line in lines(folder) if "loss" in line]
+    assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(run, tmp_path, device):
+    plain = {"backbone": {"norm": False, "dropout": 0.0}}
+    whole = run(where=tmp_path / "whole", **plain, training={"device": device})
+    parts = run(where=tmp_path / "parts", **plain, training={"device": device, "micro_batch": 3})
+    # Sums in another order, twelve steps long.
+    assert [line["loss"] for line in lines(parts)[:-1]] == pytest.approx(
+        [line["loss"] for line in lines(whole)[:-1]], rel=1e-5
+    )
+
+
+def test_parts_of_a_batch_update_batch_norms_once_each_and_draw_one_dropout(tiny_registry, tiny_document):
+    document = tiny_document(training={"micro_batch": 4}, backbone={"dropout": 0.5})
+    experiment = build(parse(document, tiny_registry), tiny_registry)
+    network = Network(experiment, ALONE)
+    experiment.model.train()
+    images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    norm = experiment.model.backbone.layers[1]
+    embeddings = network.embed(images, step=0)
+    assert norm.num_batches_tracked == 0
+    again = []
+    experiment.model.register_forward_hook(lambda module, inputs, output: again.append(output.detach()))
+    embeddings.square().sum().backward()
+    network.finish_backward()
+    assert norm.num_batches_tracked == 2
+    assert torch.equal(torch.cat(again), embeddings.detach())

@@ -55,7 +55,8 @@ class Dml(click.Group):
         except DmlError as error:
             raise Refusal(str(error)) from error
         except Interrupted as error:
-            click.echo(str(error), err=True)
+            if first_process():
+                click.echo(str(error), err=True)
             ctx.exit(128 + error.number)
 
     def _of_plugins(self, ctx: click.Context) -> dict[str, click.Command]:

@@ -145,6 +145,9 @@ def join(timeout: float) -> Iterator[Ranks]:
 
     Args:
         timeout: seconds after which a rank that waits for another one gives up.
+
+    Raises:
+        DmlError: where another rank died, or kept this one waiting for too long.
     """
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield Ranks()
@@ -156,8 +159,16 @@ def join(timeout: float) -> Iterator[Ranks]:
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank)
+        yield Ranks(rank, world_size, local_rank)
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo has no class of its own
+            raise
+        raise DmlError(
+            f"rank {rank} of {world_size} lost another rank, which died or was silent for {timeout:g} s "
+            "(training.timeout); see what that one says, then go on with --resume"
+        ) from error
     finally:
         dist.destroy_process_group()
 

@@ -53,7 +53,12 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path) -> None:
     try:
         elastic_launch(config, sys.executable)("-m", "dml_train", *arguments)
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+        # A rank that died by a signal is the cause of what the others have to say.
+        # SIGTERM is how the agent stops those that are left.
+        killed = {
+            rank: f for rank, f in error.failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM
+        }
+        rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()
         if failure.exitcode in (128 + signal.SIGTERM, 128 + signal.SIGINT):
             sys.exit(failure.exitcode)
         if failure.exitcode == 2 and failure.error_file_data.get("message"):
