@@ -1,0 +1,132 @@
+//! Whatever the shapes and bytes: an answer or an error, never a panic, and the same bits from every kernel.
+
+use dml_eval::{
+    Books, Codes, Control, Dense, Error, KMeansOptions, Matrix, PerQuery, Positive, Precision, Similarity, Ties,
+    evaluate, kernel_names, kmeans, nearest, select_kernel,
+};
+use ndarray::{Array2, ShapeBuilder};
+use proptest::prelude::*;
+
+const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
+const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
+
+/// Ordinary numbers mostly, and any bit pattern at times.
+fn number() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        20 => (-3i8..=3).prop_map(f32::from),
+        20 => -1.0f32..1.0,
+        1 => any::<u32>().prop_map(f32::from_bits),
+        1 => prop_oneof![Just(f32::MIN_POSITIVE / 4.0), Just(f32::MAX), Just(-0.0), Just(1e-30), Just(1e30)],
+    ]
+}
+
+fn rows(dim: usize) -> impl Strategy<Value = Array2<f32>> {
+    (1usize..70, any::<bool>()).prop_flat_map(move |(n, by_column)| {
+        proptest::collection::vec(number(), n * dim).prop_map(move |values| {
+            let shape = (n, dim).set_f(by_column);
+            Array2::from_shape_vec(shape, values).expect("as many values as the shape has")
+        })
+    })
+}
+
+fn bits(results: &PerQuery) -> Vec<u64> {
+    let columns = results.recall.iter().chain([
+        &results.precision_at_1,
+        &results.r_precision,
+        &results.map_at_r,
+        &results.reciprocal_rank,
+    ]);
+    columns.flatten().map(|v| v.to_bits()).collect()
+}
+
+/// Every kernel's outcome must be the first one's.
+fn agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
+    let first = outcome("portable", Precision::Float32);
+    for name in kernel_names() {
+        for precision in [Precision::Float32, Precision::BFloat16] {
+            assert_eq!(outcome(name, precision), first, "{name} {precision:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn evaluations_answer_or_refuse_and_kernels_agree(
+        (x, g) in (1usize..40).prop_flat_map(|dim| (rows(dim), proptest::option::of(rows(dim)))),
+        similarity in proptest::sample::select(&SIMILARITIES[..]),
+        ties in proptest::sample::select(&TIES[..]),
+        classes in 1u32..9,
+        wide in any::<bool>(),
+    ) {
+        let label = |n: usize| (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>();
+        let (labels, gallery_labels) = (label(x.nrows()), g.as_ref().map(|g| label(g.nrows())));
+        let doubled = x.mapv(f64::from);
+        agree(|name, precision| {
+            let queries = if wide { Matrix::F64(doubled.view()) } else { Matrix::F32(x.view()) };
+            let gallery = g.as_ref().map(|g| Matrix::F32(g.view()));
+            let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?)?;
+            let control = Control::default();
+            evaluate(&space, &labels, gallery_labels.as_deref(), &[1, 3, u64::MAX], ties, &control).map(|r| bits(&r))
+        });
+    }
+
+    #[test]
+    fn searches_answer_or_refuse_and_kernels_agree(
+        (x, g) in (1usize..40).prop_flat_map(|dim| (rows(dim), rows(dim))),
+        similarity in proptest::sample::select(&SIMILARITIES[..]),
+        k in 0usize..9,
+    ) {
+        agree(|name, precision| {
+            let (queries, gallery) = (Matrix::F32(x.view()), Matrix::F32(g.view()));
+            let space = Dense::new(queries, Some(gallery), similarity, precision, select_kernel(Some(name))?)?;
+            let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
+            nearest(&space, k, false, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
+            Ok((keys, indices))
+        });
+    }
+
+    #[test]
+    fn codes_of_any_bytes_are_ranked_alike(
+        width in 1usize..70,
+        values in proptest::collection::vec(any::<u8>(), 70 * 60),
+        n in 2usize..60,
+        ties in proptest::sample::select(&TIES[..]),
+    ) {
+        let codes = Array2::from_shape_vec((n, width), values[..n * width].to_vec()).expect("enough bytes");
+        let labels: Vec<u32> = (0..n as u32).map(|i| i % 3).collect();
+        agree(|name, _| {
+            let space = Codes::new(codes.view(), None, select_kernel(Some(name))?)?;
+            evaluate(&space, &labels, None, &[1, 5], ties, &Control::default()).map(|r| bits(&r))
+        });
+    }
+
+    #[test]
+    fn clusterings_answer_or_refuse_and_kernels_agree(
+        x in (1usize..20).prop_flat_map(rows),
+        clusters in 0usize..20,
+        seed in any::<u64>(),
+    ) {
+        agree(|name, _| {
+            let options = KMeansOptions { clusters, seed, runs: 1, max_iterations: 5 };
+            kmeans(Matrix::F32(x.view()), options, select_kernel(Some(name))?, &Control::default())
+                .map(|found| (found.labels, found.inertia.to_bits()))
+        });
+    }
+
+    #[test]
+    fn books_of_any_numbers_open_or_refuse(
+        offsets in proptest::collection::vec(0usize..6, 0..6),
+        keys in proptest::collection::vec(number(), 0..6),
+        counts in proptest::collection::vec(0u64..9, 0..12),
+        ties in proptest::sample::select(&TIES[..]),
+    ) {
+        let positives = keys.iter().map(|k| Positive { key: f64::from(*k), index: 0 }).collect();
+        if let Ok(books) = Books::open(ties, offsets, positives, &counts) {
+            let mut results = PerQuery::with_capacity(books.queries(), 1);
+            results.close(&books, &[3]);
+            prop_assert_eq!(results.map_at_r.len(), books.queries());
+        }
+    }
+}
