@@ -57,7 +57,7 @@ fn evaluate<'py>(
     let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
     let results = run(py, threads, progress, |control| {
         let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
-        let space = Dense::new(queries, gallery, similarity, screen, kernel)?;
+        let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
         dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, control)
     })?;
     Ok(columns(py, &recall_at, results))
@@ -100,7 +100,7 @@ fn binarize<'py>(
     let codes = PyArray2::zeros(py, [matrix.rows(), matrix.dim().div_ceil(8)], false);
     let mut guard = codes.readwrite();
     let out = guard.as_array_mut();
-    run(py, threads, None, |_| dml_eval::binarize(matrix, threshold, out))?;
+    run(py, threads, None, |control| dml_eval::binarize(matrix, threshold, out, control))?;
     Ok(codes)
 }
 
@@ -129,7 +129,7 @@ fn knn<'py>(
     let (mut similarities_guard, mut indices_guard) = (similarities.readwrite(), indices.readwrite());
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
     run(py, threads, progress, |control| {
-        let space = Dense::new(rows, gallery, similarity, screen, kernel)?;
+        let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?;
         let report = |query, key| space.reported(query, key);
         dml_eval::nearest(&space, k, exclude_self, control, report, out, out_indices)
     })?;

@@ -10,13 +10,13 @@ use crate::{Column, columns};
 
 /// Does the same with either kind of space.
 macro_rules! with_space {
-    ($queries:expr, $gallery:expr, $similarity:expr, $labels:expr, |$space:ident| $work:expr) => {{
+    ($queries:expr, $gallery:expr, $similarity:expr, $labels:expr, $control:expr, |$space:ident| $work:expr) => {{
         let kernel = dml_eval::select_kernel(None)?;
         match ($queries, $gallery) {
             (Sides::Rows(queries), Sides::Rows(gallery)) => {
                 let similarity: Similarity = $similarity.parse()?;
                 let screen = Precision::for_labels($labels);
-                let $space = Dense::new(queries, Some(gallery), similarity, screen, kernel)?;
+                let $space = Dense::new(queries, Some(gallery), similarity, screen, kernel, $control)?;
                 $work
             }
             (Sides::Codes(queries), Sides::Codes(gallery)) => {
@@ -65,7 +65,7 @@ pub fn find_positives<'py>(
     let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
     let itself = itself.as_ref().map(|i| i.as_slice()).transpose()?;
     let (offsets, positives) = run(py, threads, progress, |control: &Control| {
-        with_space!(queries, gallery, similarity, labels, |space| {
+        with_space!(queries, gallery, similarity, labels, control, |space| {
             dml_eval::find_positives(&space, labels, gallery_labels, first_item, itself, control)
         })
     })?;
@@ -105,7 +105,7 @@ pub fn count<'py>(
     let books = books(ties, offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
     let books = books.map_err(failed)?;
     run(py, threads, progress, |control: &Control| {
-        with_space!(queries, gallery, similarity, labels, |space| {
+        with_space!(queries, gallery, similarity, labels, control, |space| {
             dml_eval::count(&space, &books, labels, gallery_labels, first_item, control)
         })
     })?;

@@ -190,6 +190,8 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     x, codes, labels = (str(tmp_path / f"{name}.npy") for name in "xcl")
     assert main([x, labels, "--json", "--recall-at", "1", "2"]) == 0
     assert json.loads(capsys.readouterr().out) == evaluate(X, LABELS, recall_at=(1, 2)).to_dict()
+    assert main([codes, labels, "--nmi"]) == 2
+    assert "expected neither --nmi nor --similarity" in capsys.readouterr().err
     assert main([codes, labels, "--gallery", codes, labels, "--ties", "expected"]) == 0
     assert capsys.readouterr().out.strip() == str(
         evaluate_codes(CODES, LABELS, CODES, LABELS, ties="expected")

@@ -3,7 +3,8 @@
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
 
-use crate::error::{Result, argument};
+use crate::control::Control;
+use crate::error::{Error, Result, argument};
 use crate::kernel::{Kernel, Word};
 use crate::matrix::Matrix;
 use crate::space::{Extent, Scratch, Side, Space};
@@ -123,7 +124,12 @@ impl Space for Codes<'_> {
 }
 
 /// One bit an element, set where it is above `threshold`, most significant bit first; `out` is (rows, ceil(dim / 8)).
-pub fn binarize(embeddings: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'_, u8>) -> Result<()> {
+pub fn binarize(
+    embeddings: Matrix<'_>,
+    threshold: f64,
+    mut out: ArrayViewMut2<'_, u8>,
+    control: &Control,
+) -> Result<()> {
     let (rows, dim) = (embeddings.rows(), embeddings.dim());
     if out.dim() != (rows, dim.div_ceil(8)) {
         return argument(format!("out has shape {:?}; expected ({rows}, {})", out.dim(), dim.div_ceil(8)));
@@ -138,6 +144,9 @@ pub fn binarize(embeddings: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'
         .map_init(
             || vec![0.0; dim],
             |row, (i, mut code)| {
+                if control.is_cancelled() {
+                    return None;
+                }
                 embeddings.widen(i, row);
                 for (byte, values) in code.iter_mut().zip(row.chunks(8)) {
                     *byte = values.iter().enumerate().fold(0, |b, (k, &v)| b | (u8::from(v > threshold) << (7 - k)));
@@ -147,8 +156,9 @@ pub fn binarize(embeddings: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'
         )
         .flatten()
         .collect::<Vec<usize>>();
+    control.check()?;
     match first_bad.first() {
         None => Ok(()),
-        Some(&row) => Err(crate::error::Error::NonFinite { what: "embeddings", row, count: first_bad.len() }),
+        Some(&row) => Err(Error::NonFinite { what: "embeddings", row, count: first_bad.len() }),
     }
 }

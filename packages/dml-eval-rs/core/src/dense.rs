@@ -10,6 +10,7 @@
 
 use rayon::prelude::*;
 
+use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::exact::{TOGETHER, cosine_key};
 use crate::kernel::{Kernel, Word, square};
@@ -88,13 +89,14 @@ pub struct Dense<'a> {
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
 impl<'a> Dense<'a> {
-    /// Validates the data. Without a gallery the queries are their own.
+    /// Reads through the data once and validates them. Without a gallery the queries are their own.
     pub fn new(
         queries: Matrix<'a>,
         gallery: Option<Matrix<'a>>,
         similarity: Similarity,
         precision: Precision,
         kernel: &'static Kernel,
+        control: &Control,
     ) -> Result<Self> {
         if queries.dim() == 0 || queries.rows() == 0 {
             return argument(format!(
@@ -121,8 +123,8 @@ impl<'a> Dense<'a> {
                 "the gallery has {largest_index} rows; expected fewer than 2**32: evaluate it in shards"
             ));
         }
-        let query_squares = validate(&queries, "embeddings", similarity)?;
-        let gallery_squares = gallery.as_ref().map(|g| validate(g, "gallery", similarity)).transpose()?;
+        let query_squares = validate(&queries, "embeddings", similarity, control)?;
+        let gallery_squares = gallery.as_ref().map(|g| validate(g, "gallery", similarity, control)).transpose()?;
         let longest =
             query_squares.iter().chain(gallery_squares.iter().flatten()).fold(0.0f64, |m, s| m.max(*s)).sqrt();
         let scale = match similarity {
@@ -220,10 +222,13 @@ fn rescale(x: &mut [f64]) {
 }
 
 /// One pass over the data: the first bad row, or every row's sum of squares in the stated order.
-fn validate(matrix: &Matrix<'_>, what: &'static str, similarity: Similarity) -> Result<Vec<f64>> {
+fn validate(matrix: &Matrix<'_>, what: &'static str, similarity: Similarity, control: &Control) -> Result<Vec<f64>> {
     const ROWS: usize = 256;
     let mut squares = vec![0.0; matrix.rows()];
     squares.par_chunks_mut(ROWS).enumerate().for_each_init(Vec::new, |buffer, (chunk, squares)| {
+        if control.is_cancelled() {
+            return;
+        }
         buffer.resize(matrix.dim(), 0.0);
         for (i, out) in squares.iter_mut().enumerate() {
             matrix.widen(chunk * ROWS + i, buffer);
@@ -233,6 +238,7 @@ fn validate(matrix: &Matrix<'_>, what: &'static str, similarity: Similarity) -> 
             *out = square(buffer);
         }
     });
+    control.check()?;
     // Only float64 data can be finite and overflow here, so a second look decides what is wrong.
     let magnitude = |row: usize| {
         let mut buffer = vec![0.0; matrix.dim()];

@@ -56,7 +56,7 @@ pub fn kmeans(x: Matrix<'_>, options: Options, kernel: &'static Kernel, control:
         ));
     }
     // Validates the rows, whatever the centres.
-    Dense::new(x, None, Similarity::Euclidean, Precision::Float32, kernel)?;
+    Dense::new(x, None, Similarity::Euclidean, Precision::Float32, kernel, control)?;
     let mut best: Option<KMeans> = None;
     for run in 0..options.runs {
         let mut random = Random::new(options.seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
@@ -101,7 +101,7 @@ struct Homes {
 
 fn assign(x: &Matrix<'_>, centroids: &Array2<f64>, kernel: &'static Kernel, control: &Control) -> Result<Homes> {
     let centres = Matrix::F64(centroids.view());
-    let space = Dense::new(x.view(), Some(centres), Similarity::Euclidean, Precision::BFloat16, kernel)?;
+    let space = Dense::new(x.view(), Some(centres), Similarity::Euclidean, Precision::BFloat16, kernel, control)?;
     let mut labels = vec![0i64; x.rows()];
     let mut distances = vec![0.0; x.rows()];
     nearest(&space, 1, false, control, |_, key| -key, &mut distances, &mut labels)?;

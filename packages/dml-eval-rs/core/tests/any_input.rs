@@ -50,7 +50,7 @@ fn agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Re
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn evaluations_answer_or_refuse_and_kernels_agree(
@@ -66,7 +66,7 @@ proptest! {
         agree(|name, precision| {
             let queries = if wide { Matrix::F64(doubled.view()) } else { Matrix::F32(x.view()) };
             let gallery = g.as_ref().map(|g| Matrix::F32(g.view()));
-            let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?)?;
+            let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
             let control = Control::default();
             evaluate(&space, &labels, gallery_labels.as_deref(), &[1, 3, u64::MAX], ties, &control).map(|r| bits(&r))
         });
@@ -80,7 +80,7 @@ proptest! {
     ) {
         agree(|name, precision| {
             let (queries, gallery) = (Matrix::F32(x.view()), Matrix::F32(g.view()));
-            let space = Dense::new(queries, Some(gallery), similarity, precision, select_kernel(Some(name))?)?;
+            let space = Dense::new(queries, Some(gallery), similarity, precision, select_kernel(Some(name))?, &Control::default())?;
             let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
             nearest(&space, k, false, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
             Ok((keys, indices))

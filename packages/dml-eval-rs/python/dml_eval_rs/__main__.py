@@ -28,6 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             "threads": options.threads,
         }
         if arrays[0].dtype == np.uint8:
+            if options.nmi or options.similarity:
+                raise ValueError(
+                    f"{options.embeddings} holds binary codes, which are compared by their Hamming distance; "
+                    "expected neither --nmi nor --similarity"
+                )
             result = evaluate_codes(*arrays, **extra)
         else:
             result = evaluate(
@@ -58,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar=("EMBEDDINGS", "LABELS"),
         help="default: the queries, each without itself",
     )
-    parser.add_argument("--similarity", choices=SIMILARITIES, default="cosine")
+    parser.add_argument("--similarity", choices=SIMILARITIES, help="default: cosine")
     parser.add_argument("--recall-at", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K")
     parser.add_argument("--ties", choices=TIES, default="index")
     parser.add_argument("--nmi", action="store_true", help="cluster as well, and compare with the labels")
