@@ -1,12 +1,13 @@
 """One rank of a gloo world that trains with every kind of loss: ``python distributed_world.py RANK WORLD STORE OUT``.
 
-With a world of one it is the single process that the others must agree with.
+In a world of one, `train` is the single process that the others must agree with.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -41,7 +42,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def train(name: str, rank: int, world_size: int) -> dict[str, object]:
+def train(name: str, rank: int, world_size: int) -> dict[str, Any]:
     torch.manual_seed(0)
     loss = dml.GlobalBatch(make_losses()[name].double())
     network: nn.Module = nn.Linear(DIM, DIM).double()
@@ -63,10 +64,8 @@ def train(name: str, rank: int, world_size: int) -> dict[str, object]:
 if __name__ == "__main__":
     rank, world_size, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     torch.set_num_threads(1)
-    if world_size > 1:
-        distributed.init_process_group(
-            "gloo", store=distributed.FileStore(store, world_size), rank=rank, world_size=world_size
-        )
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(store, world_size), rank=rank, world_size=world_size
+    )
     torch.save({name: train(name, rank, world_size) for name in make_losses()}, out)
-    if world_size > 1:
-        distributed.destroy_process_group()
+    distributed.destroy_process_group()

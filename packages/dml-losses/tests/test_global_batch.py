@@ -16,57 +16,40 @@ from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax
 Results = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Results]]:
-    """What every rank of a world of one, two and four ended with."""
-    folder, program = tmp_path_factory.mktemp("worlds"), Path(distributed_world.__file__)
-    results = {}
-    for size in (1, 2, 4):
-        processes = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    program,
-                    str(rank),
-                    str(size),
-                    folder / f"store-{size}",
-                    folder / f"{size}-{rank}",
-                ],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(size)
-        ]
-        for process in processes:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors
-        results[size] = [torch.load(folder / f"{size}-{rank}") for rank in range(size)]
-    return results
+def start_world(size: int, folder: Path) -> list[Results]:
+    """What every rank of a world of this size ended with."""
+    program = Path(distributed_world.__file__)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, program, str(rank), str(size), folder / "store", folder / str(rank)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    return [torch.load(folder / str(rank)) for rank in range(size)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", distributed_world.make_losses())
-def test_ranks_train_as_one_process_does(worlds: dict[int, list[Results]], size: int, name: str) -> None:
+def test_ranks_train_as_one_process_does(size: int, tmp_path: Path) -> None:
     """This pins what the value means under DDP's averaging: that of the global batch, its gradient whole."""
-    alone = worlds[1][0][name]
-    for rank in worlds[size]:
-        # float64; sums over ranks are taken in another order, fifty steps long
-        torch.testing.assert_close(rank[name]["values"], alone["values"], rtol=1e-10, atol=1e-10)
-        for key, tensor in alone["state"].items():
-            torch.testing.assert_close(rank[name]["state"][key], tensor, rtol=1e-10, atol=1e-10, msg=key)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", ["memvir", "memvir-proxy-anchor", "cross-batch-memory"])
-def test_queues_are_identical_on_every_rank(worlds: dict[int, list[Results]], size: int, name: str) -> None:
-    first, *others = (rank[name]["state"] for rank in worlds[size])
-    queues = [key for key in first if "queue" in key]
-    assert queues
-    for other in others:
-        for key in queues:
-            assert torch.equal(other[key], first[key]), key
+    world = start_world(size, tmp_path)
+    for name in distributed_world.make_losses():
+        alone = distributed_world.train(name, rank=0, world_size=1)
+        for rank, result in enumerate(ended[name] for ended in world):
+            # float64; sums over ranks are taken in another order, fifty steps long
+            assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
+            for key, tensor in alone["state"].items():
+                got = result["state"][key]
+                torch.testing.assert_close(
+                    got, tensor, rtol=1e-10, atol=1e-10, msg=f"{name}, rank {rank}: {key}"
+                )
+                if "queue" in key:
+                    assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
 
 
 def test_without_a_process_group_it_is_the_loss_itself() -> None:
