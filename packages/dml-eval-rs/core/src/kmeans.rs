@@ -100,7 +100,9 @@ struct Homes {
 }
 
 fn assign(x: &Matrix<'_>, centroids: &Array2<f64>, kernel: &'static Kernel, control: &Control) -> Result<Homes> {
-    let centres = Matrix::F64(centroids.view());
+    // Centres of single-precision rows are single-precision numbers, and such rows are compared in place.
+    let narrow = centroids.mapv(|v| v as f32);
+    let centres = if wide(x) { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow.view()) };
     let space = Dense::new(x.view(), Some(centres), Similarity::Euclidean, Precision::BFloat16, kernel, control)?;
     let mut labels = vec![0i64; x.rows()];
     let mut distances = vec![0.0; x.rows()];
@@ -141,6 +143,11 @@ fn reassign(
     Ok(homes)
 }
 
+/// Whether centres are kept in double precision.
+fn wide(x: &Matrix<'_>) -> bool {
+    matches!(x, Matrix::F64(_))
+}
+
 /// The means of the clusters, each summed in the order of its rows. An empty cluster gets a row far from its centre.
 fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize) -> Array2<f64> {
     let mut members: Vec<Vec<u32>> = vec![Vec::new(); clusters];
@@ -165,7 +172,7 @@ fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize) -> A
         }
     }
     let mut centroids = Array2::zeros((clusters, x.dim()));
-    let single = !matches!(x, Matrix::F64(_));
+    let single = !wide(&x);
     centroids.axis_iter_mut(ndarray::Axis(0)).into_par_iter().zip(&members).for_each_init(
         || vec![0.0; x.dim()],
         |row, (mut centroid, members)| {

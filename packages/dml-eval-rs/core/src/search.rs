@@ -97,7 +97,7 @@ fn decide<S: Space>(
 }
 
 impl Observer for Search {
-    type Notes = Vec<u32>;
+    type Notes = ByRow;
 
     fn group(&self, side: Side, item: usize) -> u32 {
         match side {
@@ -111,29 +111,56 @@ impl Observer for Search {
         (round_down(f64::from(self.threshold(query - self.first_query)) - margin), f32::INFINITY)
     }
 
-    fn absorb<S: Space>(&self, space: &S, task: &Task<'_>, found: &Found, scratch: &mut Scratch, order: &mut Vec<u32>) {
-        order.clear();
-        order.extend(0..found.row_hits.len() as u32);
-        order.sort_unstable_by_key(|&h| found.row_hits[h as usize].row);
-        for hits in order.chunk_by(|&a, &b| found.row_hits[a as usize].row == found.row_hits[b as usize].row) {
-            let row = found.row_hits[hits[0] as usize].row as usize;
+    fn absorb<S: Space>(&self, space: &S, task: &Task<'_>, found: &Found, scratch: &mut Scratch, notes: &mut ByRow) {
+        // By row, the order within a row kept: a counting sort.
+        notes.ends.clear();
+        notes.ends.resize(task.rows + 1, 0);
+        for hit in &found.row_hits {
+            notes.ends[hit.row as usize + 1] += 1;
+        }
+        for row in 0..task.rows {
+            notes.ends[row + 1] += notes.ends[row];
+        }
+        notes.order.resize(found.row_hits.len(), 0);
+        for (h, hit) in found.row_hits.iter().enumerate() {
+            notes.order[notes.ends[hit.row as usize]] = h as u32;
+            notes.ends[hit.row as usize] += 1;
+        }
+        let mut start = 0;
+        for row in 0..task.rows {
+            let hits = &notes.order[start..notes.ends[row]];
+            start = notes.ends[row];
+            if hits.is_empty() {
+                continue;
+            }
             let q = task.first_row + row - self.first_query;
             let margin = task.row_margins[row];
             let mut list = self.shortlists[q].lock().expect("no thread panics while it holds a list");
+            let mut threshold = self.threshold(q);
             for &h in hits {
                 let hit = found.row_hits[h as usize];
                 let value = f64::from(hit.value);
-                list.candidates.push(Candidate {
-                    index: (task.first_column + hit.column as usize) as u32,
-                    lower: round_down(value - margin),
-                    upper: round_up(value + margin),
-                });
+                let upper = round_up(value + margin);
+                // The threshold may have risen since the task began.
+                if upper < threshold {
+                    continue;
+                }
+                let index = (task.first_column + hit.column as usize) as u32;
+                list.candidates.push(Candidate { index, lower: round_down(value - margin), upper });
                 if list.candidates.len() >= list.limit {
                     self.cut(space, q, &mut list, scratch);
+                    threshold = self.threshold(q);
                 }
             }
         }
     }
+}
+
+/// The hits of a task by row: `order` holds their positions, and `ends` where each row's end.
+#[derive(Default)]
+struct ByRow {
+    ends: Vec<usize>,
+    order: Vec<u32>,
 }
 
 /// The `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.

@@ -36,7 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = evaluate_codes(*arrays, **extra)
         else:
             result = evaluate(
-                *arrays, similarity=options.similarity, nmi=options.nmi, seed=options.seed, **extra
+                *arrays,
+                similarity=options.similarity or "cosine",
+                nmi=options.nmi,
+                seed=options.seed,
+                **extra,
             )
     except (ValueError, TypeError, OSError) as error:
         print(f"dml-eval: {error}", file=sys.stderr)
