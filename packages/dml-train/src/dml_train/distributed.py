@@ -158,8 +158,17 @@ def join(timeout: float) -> Iterator[Ranks]:
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    patience = timedelta(seconds=timeout)
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=patience))  # type: ignore[attr-defined]
+    # torchrun's store outlives a restart. Under a name of its own, no attempt reads where a dead rank had listened.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(f"attempt_{attempt}", store),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=world_size,
+        timeout=patience,
+    )
     try:
         yield Ranks(rank, world_size, local_rank)
     except RuntimeError as error:
