@@ -80,7 +80,11 @@ def dml_run_start(run: Run) -> None:
 
 @hookspec
 def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
-    """Called after each optimizer step (`step` counts from 1) with what was logged: loss, learning rates, …"""
+    """Called once for each optimizer step, in order, with its values: loss, learning rates, …
+
+    `step` counts from 1. Values are read off the device together, so that a GPU isn't waited for at every step: a
+    call comes up to ``[logging] every`` steps after the step that it tells of.
+    """
 
 
 @hookspec

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dml_core import DmlError
 from dml_train.recipe import Optimizer
 
 PARTS = ("backbone", "head", "loss")
@@ -48,6 +49,20 @@ class PartedOptimizer:
         for group in self.torch.param_groups:
             group["lr"] = self.lr * getattr(self, group["part"])
             group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
+
+    def check_gradients(self) -> None:
+        """Refuse gradients that these optimizers can't apply, before anything is moved.
+
+        Raises:
+            DmlError: if a gradient is sparse, as that of class weights of which a step takes a fraction.
+        """
+        for group in self.torch.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    raise DmlError(
+                        f"the gradient of a parameter {tuple(parameter.shape)} of the {group['part']} is sparse, which "
+                        f"{type(self.torch).__name__} here can't apply; with norm-softmax, set class_fraction = 1.0"
+                    )
 
     def parameters(self) -> list[nn.Parameter]:
         """All that it moves."""

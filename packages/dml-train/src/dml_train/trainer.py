@@ -67,7 +67,7 @@ class Trainer:
         self.network = Network(experiment, ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.training.precision == "float16")
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
-        self.done = self.restore()  # optimizer steps
+        self.begun = self.done = self.restore()  # optimizer steps, at this start and now
         self.unread: list[tuple[int, dict[str, Tensor], dict[str, float]]] = []  # values still on the device
         self.clock, self.images_seen = time.perf_counter(), 0
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
@@ -131,6 +131,8 @@ class Trainer:
         loss = experiment.loss(self.ranks.gather(embeddings_RD), labels_B)
         self.scaler.scale(loss).backward()
         self.network.finish_backward()
+        if batch.step == self.begun:
+            optimizer.check_gradients()
         self.ranks.average_gradients(experiment.loss.parameters())
 
         values = {"loss": loss.detach()}
