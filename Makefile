@@ -31,8 +31,10 @@ check: setup ## formats, lints, types, stubs and import rules
 	cargo fmt --all --check
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --workspace --all-targets --release -- -D warnings
 
-bench: setup ## the benchmarks, side by side with the peers that are installed
-	@for program in benchmarks/*/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+bench: setup ## the benchmarks beside the peers: evaluator, losses, trainer (about half an hour; needs a quiet machine)
+	$(BIN)/python benchmarks/evaluator/compare.py
+	$(BIN)/python benchmarks/losses/bench_losses.py
+	$(BIN)/python benchmarks/training/bench_overhead.py
 
 docs: setup ## check that every link between the pages leads somewhere
 	$(BIN)/python -m pytest -q tests/policy/test_docs.py
