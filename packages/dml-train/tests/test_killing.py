@@ -112,7 +112,8 @@ TABLES = {
 
 def test_two_ranks_follow_one_with_a_frozen_start_though_one_dies_and_one_goes_on_from_two(start, tmp_path):
     one = start("one", **TABLES)
-    finish(start("two", "--die-at", "22", ranks=2, restarts=1, **TABLES))
+    # On a busy machine gloo sometimes can't connect after a restart, which torchrun answers with another.
+    finish(start("two", "--die-at", "22", ranks=2, restarts=3, **TABLES))
     finish(one)
     # From the checkpoint that two ranks left at step 36 to the end as one, three images at a time.
     alone = RunFolder(tmp_path / "alone")
