@@ -1,0 +1,21 @@
+"""The commands of `dml`, a file each. A new one is a file here and a line in `COMMANDS`."""
+
+from __future__ import annotations
+
+import click
+
+from dml_train.commands.demo import demo
+from dml_train.commands.embed import embed
+from dml_train.commands.evaluate import evaluate_command
+from dml_train.commands.list_plugins import list_plugins
+from dml_train.commands.report import report
+from dml_train.commands.train import train
+
+COMMANDS: tuple[click.Command, ...] = (
+    demo,
+    embed,
+    evaluate_command,
+    list_plugins,
+    report,
+    train,
+)

@@ -1,0 +1,82 @@
+"""`dml eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dml_core import DmlError, registry
+from dml_train import recipe
+from dml_train.commands.options import CONSOLE, FILE, refuse_existing
+from dml_train.embedding import Embedded, evaluate
+from dml_train.run_folder import RunFolder, read_array, write_json
+from dml_train.training import read_recipe, reopen
+
+
+@click.command("eval")
+@click.argument("source", metavar="RUN|EMBEDDINGS.npy", type=click.Path(path_type=Path))
+@click.argument("labels", metavar="[LABELS.npy]", type=FILE, required=False)
+@click.option("--gallery", type=FILE, help="Embeddings to search in; default: the queries themselves.")
+@click.option("--gallery-labels", type=FILE, help="Their labels.")
+@click.option("--evaluator", metavar="NAME", help="Default: the run's, or exact.")
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="The evaluator's options.")
+@click.option("--out", type=FILE, help="Also write the figures to a new JSON file.")
+def evaluate_command(
+    source: Path,
+    labels: Path | None,
+    gallery: Path | None,
+    gallery_labels: Path | None,
+    evaluator: str | None,
+    assignments: tuple[str, ...],
+    out: Path | None,
+) -> None:
+    """Measure a run's test split, or any embeddings with their labels."""
+    table: dict[str, Any] = {"name": evaluator or "exact"}
+    seed = 0
+    if source.is_dir():
+        if labels or gallery or gallery_labels:
+            raise DmlError(
+                f"{source} is a run's folder, which has labels and gallery of its own; give nothing else"
+            )
+        folder = RunFolder.open(source)
+        of_run = read_recipe(folder, registry())
+        seed = of_run.training.seed
+        if evaluator in (None, of_run.evaluation.name):
+            table = of_run.evaluation.component()
+        embedded = (
+            _stored(folder)
+            if folder.evaluation.is_file()
+            else reopen(source, registry())[1].embed_test(CONSOLE)
+        )
+    else:
+        if labels is None:
+            raise DmlError(f"{source} is not a run's folder; to measure embeddings, give their labels, too")
+        if (gallery is None) != (gallery_labels is None):
+            raise DmlError("--gallery and --gallery-labels belong together; only one of them was given")
+        embedded = _read(source, labels, gallery, gallery_labels)
+    for assignment in assignments:
+        recipe.assign(table, assignment)
+    refuse_existing(out)
+    result = evaluate(registry().build("evaluators", table, {"seed": seed}), embedded)
+    click.echo(str(result))
+    if out:
+        write_json(out, result.to_dict())
+
+
+def _stored(folder: RunFolder) -> Embedded:
+    gallery, gallery_labels = folder.embeddings("gallery"), folder.labels("gallery")
+    apart = gallery.exists()
+    return _read(
+        folder.embeddings(), folder.labels(), gallery if apart else None, gallery_labels if apart else None
+    )
+
+
+def _read(queries: Path, labels: Path, gallery: Path | None, gallery_labels: Path | None) -> Embedded:
+    return Embedded(
+        read_array(queries),
+        read_array(labels),
+        read_array(gallery) if gallery else None,
+        read_array(gallery_labels) if gallery_labels else None,
+    )

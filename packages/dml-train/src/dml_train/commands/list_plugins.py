@@ -1,0 +1,23 @@
+"""`dml plugins`."""
+
+from __future__ import annotations
+
+import click
+
+from dml_core import KINDS, plugins, registry
+
+
+@click.command("plugins")
+def list_plugins() -> None:
+    """List what every plugin provides, and why any failed to load."""
+    source = plugins()
+    brought: dict[str, list[str]] = {}
+    for kind in KINDS:
+        for name, entry in registry().entries(kind).items():
+            line = f"  {kind:<10}  {name}  {entry.component.summary}"
+            brought.setdefault(entry.provider.entry_point, []).append(line)
+    for provider in source.providers:
+        click.echo(f"{provider}  ({provider.entry_point})")
+        click.echo("\n".join(brought.get(provider.entry_point, ["  no components"])))
+    for failure in source.failures:
+        click.echo(f"FAILED  {failure}")

@@ -1,0 +1,44 @@
+"""`dml train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dml_core import registry
+from dml_train import launch, recipe
+from dml_train.commands.options import FOLDER
+from dml_train.distributed import first_process
+from dml_train.training import train as run_training
+
+
+@click.command()
+@click.argument("source", metavar="RECIPE")
+@click.option(
+    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key: --set loss.scale=32."
+)
+@click.option("--out", type=FOLDER, required=True, help="The run's folder; must not exist yet.")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, if there is one.")
+@click.option("--force", is_flag=True, help="Resume although the recipe differs from the run's.")
+@click.option(
+    "--nproc", type=click.IntRange(min=1), default=1, help="Ranks on this machine that train together."
+)
+def train(
+    source: str, assignments: tuple[str, ...], out: Path, resume: bool, force: bool, nproc: int
+) -> None:
+    """Train by RECIPE: a TOML file, or the name of a recipe that comes with dml.
+
+    Started by torchrun (torchrun ... -m dml_train train RECIPE --out DIR), the ranks train together, too.
+    """
+    from dml_train.report import write_report
+
+    checked = recipe.load(source, assignments, registry())
+    if nproc > 1:
+        flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
+        settings = [part for assignment in assignments for part in ("--set", assignment)]
+        launch.launch(nproc, ["train", source, *settings, "--out", str(out), *flags], out)
+        return
+    folder = run_training(checked, out, resume=resume, force=force, registry=registry())
+    if first_process():
+        click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")
