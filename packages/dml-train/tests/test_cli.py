@@ -17,13 +17,13 @@ from dml_train.training import train
 
 
 @pytest.fixture
-def dml(tiny_registry, monkeypatch):
+def dml(tiny_registry):
     """Call the command in this process, in the tiny world."""
-    monkeypatch.setattr(cli, "registry", lambda: tiny_registry)
-    monkeypatch.setattr(cli, "plugins", lambda: tiny_registry.plugins)
 
     def dml(*arguments, code=0):
-        result = CliRunner().invoke(cli.main, [str(a) for a in arguments], catch_exceptions=False)
+        result = CliRunner().invoke(
+            cli.main, [str(a) for a in arguments], obj=tiny_registry, catch_exceptions=False
+        )
         assert result.exit_code == code, result.output
         return result
 

@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 
 import click
 
-from dml_core import DmlError, plugins
+from dml_core import DmlError, plugins, registry
 from dml_train import __version__, launch
 from dml_train.commands import COMMANDS
 from dml_train.distributed import first_process
@@ -54,7 +54,7 @@ class Dml(click.Group):
         if (collected := ctx.meta.get(__name__)) is not None:
             return cast("dict[str, click.Command]", collected)
         found: dict[str, click.Command] = {}
-        source = plugins()
+        source = ctx.obj.plugins if ctx.obj else plugins()
         for implementation in source.manager.hook.dml_commands.get_hookimpls():
             provider = source.provider_of(implementation.plugin)
             brought = cast("Iterable[click.Command]", implementation.function())
@@ -72,8 +72,10 @@ class Dml(click.Group):
 
 @click.group(cls=Dml, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dml")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Deep metric learning: train an embedding, search with it, and measure it exactly."""
+    context.obj = context.obj or registry()  # what the commands find components in
 
 
 for command in COMMANDS:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dml_core import DmlError, registry
+from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
 from dml_train.embedding import pack_codes
 from dml_train.run_folder import write_array
@@ -21,10 +21,11 @@ from dml_train.training import reopen
 @click.option(
     "--codes", is_flag=True, help="Write binary codes, a bit a dimension: (N, ceil(dim / 8)) uint8."
 )
-def embed(run: Path, split: str, out: Path, labels: Path | None, codes: bool) -> None:
+@click.pass_obj
+def embed(registry: Registry, run: Path, split: str, out: Path, labels: Path | None, codes: bool) -> None:
     """Embed a split of a run's data set with the run's newest weights."""
     refuse_existing(out, labels)
-    _, experiment = reopen(run, registry())
+    _, experiment = reopen(run, registry)
     part = getattr(experiment.dataset, split)
     if part is None:
         name = experiment.recipe.dataset["name"]

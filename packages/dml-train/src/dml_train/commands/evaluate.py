@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dml_core import DmlError, registry
+from dml_core import DmlError, Registry
 from dml_train import recipe
 from dml_train.commands.options import CONSOLE, FILE, refuse_existing
 from dml_train.embedding import Embedded, evaluate
@@ -23,7 +23,9 @@ from dml_train.training import read_recipe, reopen
 @click.option("--evaluator", metavar="NAME", help="Default: the run's, or exact.")
 @click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="The evaluator's options.")
 @click.option("--out", type=FILE, help="Also write the figures to a new JSON file.")
+@click.pass_obj
 def evaluate_command(
+    registry: Registry,
     source: Path,
     labels: Path | None,
     gallery: Path | None,
@@ -41,14 +43,14 @@ def evaluate_command(
                 f"{source} is a run's folder, which has labels and gallery of its own; give nothing else"
             )
         folder = RunFolder.open(source)
-        of_run = read_recipe(folder, registry())
+        of_run = read_recipe(folder, registry)
         seed = of_run.training.seed
         if evaluator in (None, of_run.evaluation.name):
             table = of_run.evaluation.component()
         embedded = (
             _stored(folder)
             if folder.evaluation.is_file()
-            else reopen(source, registry())[1].embed_test(CONSOLE)
+            else reopen(source, registry)[1].embed_test(CONSOLE)
         )
     else:
         if labels is None:
@@ -59,7 +61,7 @@ def evaluate_command(
     for assignment in assignments:
         recipe.assign(table, assignment)
     refuse_existing(out)
-    result = evaluate(registry().build("evaluators", table, {"seed": seed}), embedded)
+    result = evaluate(registry.build("evaluators", table, {"seed": seed}), embedded)
     click.echo(str(result))
     if out:
         write_json(out, result.to_dict())

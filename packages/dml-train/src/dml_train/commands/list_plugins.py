@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import click
 
-from dml_core import KINDS, plugins, registry
+from dml_core import KINDS, Registry
 
 
 @click.command("plugins")
-def list_plugins() -> None:
+@click.pass_obj
+def list_plugins(registry: Registry) -> None:
     """List what every plugin provides, and why any failed to load."""
-    source = plugins()
+    source = registry.plugins
     brought: dict[str, list[str]] = {}
     for kind in KINDS:
-        for name, entry in registry().entries(kind).items():
+        for name, entry in registry.entries(kind).items():
             line = f"  {kind:<10}  {name}  {entry.component.summary}"
             brought.setdefault(entry.provider.entry_point, []).append(line)
     for provider in source.providers:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dml_core import registry
+from dml_core import Registry
 from dml_train import launch, recipe
 from dml_train.commands.options import FOLDER
 from dml_train.distributed import first_process
@@ -24,8 +24,15 @@ from dml_train.training import train as run_training
 @click.option(
     "--nproc", type=click.IntRange(min=1), default=1, help="Ranks on this machine that train together."
 )
+@click.pass_obj
 def train(
-    source: str, assignments: tuple[str, ...], out: Path, resume: bool, force: bool, nproc: int
+    registry: Registry,
+    source: str,
+    assignments: tuple[str, ...],
+    out: Path,
+    resume: bool,
+    force: bool,
+    nproc: int,
 ) -> None:
     """Train by RECIPE: a TOML file, or the name of a recipe that comes with dml.
 
@@ -33,12 +40,12 @@ def train(
     """
     from dml_train.report import write_report
 
-    checked = recipe.load(source, assignments, registry())
+    checked = recipe.load(source, assignments, registry)
     if nproc > 1:
         flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
         settings = [part for assignment in assignments for part in ("--set", assignment)]
         launch.launch(nproc, ["train", source, *settings, "--out", str(out), *flags], out)
         return
-    folder = run_training(checked, out, resume=resume, force=force, registry=registry())
+    folder = run_training(checked, out, resume=resume, force=force, registry=registry)
     if first_process():
         click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")
