@@ -15,7 +15,7 @@ from dml_core import DmlError
 from dml_train import checkpoint
 from dml_train.recipe import parse
 from dml_train.training import reopen, train
-from dml_train.validation import Best, hold_out
+from dml_train.validation import Best, hold_out, hold_out_fold
 
 
 @given(st.integers(2, 9), st.floats(0.01, 0.99), st.integers(0, 2**63 - 1))
@@ -37,6 +37,23 @@ def test_nothing_is_held_out_unless_asked_for():
     assert hold_out(split, 0.0, 0) == (split, None)
     with pytest.raises(DmlError, match="there is 1 class to train on"):
         hold_out(TinySplit(1, 2, 0), 0.5, 0)
+
+
+@given(st.integers(2, 6), st.integers(2, 9))
+def test_the_folds_are_disjoint_consecutive_nearly_equal_and_together_everything(folds, count):
+    split = TinySplit(max(folds, count), 2, 0)
+    parts = [hold_out_fold(split, fold, folds) for fold in range(folds)]
+    assert [name for _, held in parts for name in held.class_names] == split.class_names
+    sizes = [len(held.class_names) for _, held in parts]
+    assert max(sizes) - min(sizes) <= 1
+    for kept, held in parts:
+        assert sorted([*kept.class_names, *held.class_names]) == sorted(split.class_names)
+        assert len(kept) + len(held) == len(split)
+
+
+def test_more_folds_than_classes_are_refused():
+    with pytest.raises(DmlError, match="folds is 4, and there are 3 classes to train on"):
+        hold_out_fold(TinySplit(3, 2, 0), 0, 4)
 
 
 def test_the_best_is_the_first_of_equals_and_patience_counts_since_it():
@@ -131,8 +148,65 @@ def test_the_average_of_the_weights_is_what_is_measured_and_saved(
             {"validation": {"patience": 3}},
             r"validation.patience is given; expected validation.classes above 0",
         ),
+        (
+            {"validation": {"on_test": True}},
+            r"validation.on_test is given; expected evaluation.every above 0",
+        ),
+        ({"validation": {"folds": 4}}, r"only folds = 4 is given; expected both fold and folds"),
+        ({"validation": {"fold": 4, "folds": 4}}, r"fold = 4 of folds = 4; expected 0 to 3"),
+        (
+            {"validation": {"classes": 0.5, "on_test": True}, "evaluation": {"every": 1}},
+            r"classes = 0.5 and on_test = true are given; expected at most one of them",
+        ),
+        ({"evaluation": {"test": False}}, r"nothing would be measured; expected validation.classes above 0"),
     ],
 )
 def test_half_a_validation_is_refused(tiny_document, tiny_registry, tables, message):
     with pytest.raises(DmlError, match=message):
         parse(tiny_document(**tables), tiny_registry)
+
+
+@pytest.mark.parametrize(
+    ("validation", "selected_on"),
+    [({"on_test": True}, "test"), ({"fold": 1, "folds": 3}, "validation"), ({}, None)],
+)
+def test_a_run_says_which_classes_chose_its_weights(
+    tiny_document, tiny_registry, quiet, tmp_path, monkeypatch, validation, selected_on
+):
+    falling = iter([0.9, 0.5, 0.4, 0.3])
+    evaluate = TinyEvaluator.evaluate
+
+    def scripted(self, embeddings, labels, gallery=None, gallery_labels=None):
+        result = evaluate(self, embeddings, labels, gallery, gallery_labels)
+        value = next(falling)
+        result.to_dict = lambda: {"recall": {"1": value}}
+        return result
+
+    monkeypatch.setattr(TinyEvaluator, "evaluate", scripted)
+    document = tiny_document(
+        training={"steps": 6},
+        evaluation={"every": 2, "unit": "step"},
+        validation={**validation, "metric": "recall/1"},
+    )
+    folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
+    result = json.loads(folder.evaluation.read_text())
+    assert (result["selected_on"], result["step"]) == (selected_on, 2 if selected_on else 6)
+
+
+def test_a_run_without_the_test_split_measures_the_held_out_classes_and_leaves_no_embedding_of_it(
+    tiny_document, tiny_registry, quiet, tmp_path
+):
+    document = tiny_document(
+        training={"steps": 4},
+        dataset={"name": "tiny", "broken": -1},
+        evaluation={"every": 2, "unit": "step", "test": False},
+        validation={"fold": 0, "folds": 3, "metric": "recall/1"},
+    )
+    recipe = parse(document, tiny_registry)
+    folder = train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
+    result = json.loads(folder.evaluation.read_text())
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    watched = {line["step"]: line["validation/recall/1"] for line in lines if "validation/recall/1" in line}
+    assert result["split"] == "validation"
+    assert result["recall"]["1"] == max(watched.values()) == watched[result["step"]]
+    assert not folder.embeddings().exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from dml_core import (
     DmlError,
     Evaluator,
     Registry,
+    Schedule,
     Schedules,
     Split,
     nearest,
@@ -27,12 +29,13 @@ from dml_core import (
 )
 from dml_train.distributed import ALONE, Ranks
 from dml_train.embedding import Embedded, embed, shared_labels
-from dml_train.model import EmbeddingHead, EmbeddingModel
+from dml_train.levelled_loss import LevelledLoss
+from dml_train.model import EmbeddingHead, EmbeddingModel, LevelledHead
 from dml_train.optimizers import PartedOptimizer
 from dml_train.progress import stage
 from dml_train.recipe import Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
-from dml_train.validation import hold_out
+from dml_train.validation import hold_out, hold_out_fold
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -110,7 +113,12 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experimen
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
     dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
-    train, validation = hold_out(dataset.train, recipe.validation.classes, training.seed)
+    held = recipe.validation
+    train, validation = (
+        hold_out(dataset.train, held.classes, training.seed)
+        if held.fold is None or held.folds is None
+        else hold_out_fold(dataset.train, held.fold, held.folds)
+    )
     sampler: BatchSampler = registry.build(
         "samplers", recipe.sampler, {"labels": train.labels, "seed": training.seed}
     )
@@ -132,19 +140,7 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experimen
                 "Use training.freeze_batch_norm, or a backbone without batch norm"
             )
         model.backbone = nn.SyncBatchNorm.convert_sync_batchnorm(model.backbone)  # type: ignore[no-untyped-call]
-    seed_torch(device, training.seed, INITIALISATION, 1)
-    loss = registry.build(
-        "losses",
-        recipe.loss,
-        {
-            "num_classes": len(train.class_names),
-            "embedding_dim": recipe.embedding.dim,
-            "seed": derive(training.seed, INITIALISATION, 2) >> 2,
-        },
-    )
-    if not isinstance(loss, nn.Module):
-        raise DmlError(f"the loss {recipe.loss['name']!r} is a {type(loss).__name__}; expected an nn.Module")
-    loss.to(device).train()
+    loss = build_loss(recipe, len(train.class_names), model.head, registry, device)
     optimizer = PartedOptimizer(
         recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}
     )
@@ -180,7 +176,13 @@ def build_model(recipe: Recipe, dataset: Dataset, registry: Registry, device: to
     seed_torch(device, recipe.training.seed, INITIALISATION, 0)
     backbone = registry.build("backbones", recipe.backbone, {"in_channels": dataset.in_channels})
     embedding = recipe.embedding
-    head = EmbeddingHead(backbone.num_features, embedding.dim, embedding.pooling, embedding.layer_norm)
+    several = not isinstance(backbone.num_features, int)
+    widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
+    heads = [
+        EmbeddingHead(width, level.dim, level.pooling, embedding.layer_norm)
+        for width, level in zip(widths, embedding.of_levels(len(widths)), strict=True)
+    ]
+    head = LevelledHead(heads) if several else heads[0]
     model = EmbeddingModel(backbone, head).to(device)
     if recipe.training.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -188,14 +190,38 @@ def build_model(recipe: Recipe, dataset: Dataset, registry: Registry, device: to
     return model
 
 
+def build_loss(
+    recipe: Recipe,
+    num_classes: int,
+    head: EmbeddingHead | LevelledHead,
+    registry: Registry,
+    device: torch.device,
+) -> nn.Module:
+    """The loss, its weights a function of the recipe's seed; for several levels, one for each of them."""
+    seed_torch(device, recipe.training.seed, INITIALISATION, 1)
+    context = {"num_classes": num_classes, "seed": derive(recipe.training.seed, INITIALISATION, 2) >> 2}
+    dims = head.dims if isinstance(head, LevelledHead) else [head.embedding_dim]
+    losses = [registry.build("losses", recipe.loss, {**context, "embedding_dim": dim}) for dim in dims]
+    if not isinstance(losses[0], nn.Module):
+        raise DmlError(
+            f"the loss {recipe.loss['name']!r} is a {type(losses[0]).__name__}; expected an nn.Module"
+        )
+    loss: nn.Module = losses[0]
+    if isinstance(head, LevelledHead):
+        weights = [level.weight for level in recipe.embedding.of_levels(len(dims))]
+        loss = LevelledLoss(losses, dims, weights)
+    return loss.to(device).train()
+
+
 def build_schedules(
     recipe: Recipe, num_steps: int, steps_per_epoch: int, roots: dict[str, object]
 ) -> Schedules:
     """The recipe's schedules, bound to what they move.
 
-    A line or cosine over one of the optimizer's numbers starts, unless it says otherwise, at that number.
+    A line or cosine over one of the optimizer's numbers starts, unless it says otherwise, at that number. A path
+    into the loss leads, with several levels, into the loss of each.
     """
-    bound = {}
+    bound: dict[str, Schedule] = {}
     for path, table in recipe.schedule.items():
         options: dict[str, Any] = dict(table)
         root, _, name = path.partition(".")
@@ -206,9 +232,14 @@ def build_schedules(
         ):
             options.setdefault("start", getattr(recipe.optimizer, name))
         try:
-            bound[path] = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
+            schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
         except DmlError as error:
             raise type(error)(f"[schedule.{path!r}]: {error}") from error
+        loss = roots["loss"]
+        if root == "loss" and isinstance(loss, LevelledLoss) and not name.startswith("levels."):
+            bound |= {f"loss.levels.{level}.{name}": schedule for level in range(len(loss.levels))}
+        else:
+            bound[path] = schedule
     return Schedules(bound, roots)
 
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -29,6 +29,7 @@ CONTEXT: dict[Kind, tuple[str, ...]] = {
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
 
 
@@ -65,12 +66,46 @@ class Training(Table):
         return self
 
 
-class Embedding(Table):
-    """``[embedding]``: the head."""
+class Level(NamedTuple):
+    """What is made of one level of the backbone."""
 
-    dim: Annotated[int, Field(ge=1)] = 512
-    pooling: Pooling = "average"
+    dim: int
+    pooling: Pooling
+    weight: float
+
+
+class Embedding(Table):
+    """``[embedding]``: the head; where the backbone gives several levels, a value for all or a list, one for each.
+
+    The embedding is that of all levels joined. `level_weight` multiplies each level's loss.
+    """
+
+    dim: Size | list[Size] = 512
+    pooling: Pooling | list[Pooling] = "average"
     layer_norm: bool = True
+    level_weight: NotNegative | list[NotNegative] = 1.0
+
+    def of_levels(self, count: int) -> list[Level]:
+        """The table spread out over so many levels.
+
+        Raises:
+            InvalidOption: a list of another length, or a weight where there is one level.
+        """
+        given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
+        spread: dict[str, list[Any]] = {}
+        for name, value in given.items():
+            spread[name] = value if isinstance(value, list) else [value] * count
+            if len(spread[name]) != count:
+                raise InvalidOption(
+                    f"embedding.{name} is {value!r}; expected one value for all, or a list of {count}: the backbone "
+                    f"gives {count} {'level' if count == 1 else 'levels'} (see backbone.levels)"
+                )
+        if count == 1 and spread["level_weight"] != [1.0]:
+            raise InvalidOption(
+                f"embedding.level_weight is {self.level_weight!r}, and the backbone gives one level only; "
+                "leave it out, or name several levels in backbone.levels"
+            )
+        return [Level(*values) for values in zip(*spread.values(), strict=True)]
 
 
 class Optimizer(Table):
@@ -102,13 +137,18 @@ class Checkpoints(Table):
 
 
 class Evaluation(Table):
-    """``[evaluation]``: the evaluator and its options, and how often it is asked during training (0: at the end)."""
+    """``[evaluation]``: the evaluator and its options, and how often it is asked during training (0: at the end).
+
+    Without `test` the test split stays unseen: a finished run is measured on the classes held out. That is for
+    searches of settings, whose runs are many and must not see it.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     name: str = "exact"
     every: NotNegative = 0.0
     unit: Unit = "epoch"
+    test: bool = True
 
     def component(self) -> dict[str, Any]:
         """The evaluator's table in the registry's form."""
@@ -116,15 +156,51 @@ class Evaluation(Table):
 
 
 class Validation(Table):
-    """``[validation]``: the fraction of the training classes that is held out, and what is done with it.
+    """``[validation]``: which of the training classes are held out, and what is done with them.
 
-    With classes held out, each evaluation during training measures them and not the test split; the run ends
-    with the weights that were best by `metric`, early after `patience` evaluations without a better one (0: never).
+    Held out is a random fraction `classes`, or part number `fold` (from 0) of `folds` equal parts in the order of
+    the split's classes. Each evaluation during training then measures these classes and not the test split; the run
+    ends with the weights that were best by `metric`, early after `patience` evaluations without a better one
+    (0: never). With `on_test` the test split itself chooses the weights, as in many published tables: its figures
+    are then no measure of what new classes would give.
     """
 
     classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    fold: Annotated[int, Field(ge=0)] | None = None
+    folds: Annotated[int, Field(ge=2)] | None = None
+    on_test: bool = False
     metric: str = "map_at_r"
     patience: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether classes are held out."""
+        return self.classes > 0 or self.folds is not None
+
+    @property
+    def selects(self) -> bool:
+        """Whether evaluations during training choose the weights."""
+        return self.holds_out or self.on_test
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Validation:
+        if (self.fold is None) != (self.folds is None):
+            given = "fold" if self.folds is None else "folds"
+            raise ValueError(f"only {given} = {getattr(self, given)} is given; expected both fold and folds")
+        if self.fold is not None and self.folds is not None and self.fold >= self.folds:
+            raise ValueError(f"fold = {self.fold} of folds = {self.folds}; expected 0 to {self.folds - 1}")
+        ways = [
+            f"{name} = {value}"
+            for name, value in (
+                ("classes", self.classes),
+                ("folds", self.folds),
+                ("on_test", self.on_test and "true"),
+            )
+            if value
+        ]
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)} are given; expected at most one of them")
+        return self
 
 
 class Logging(Table):
@@ -152,10 +228,17 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _validated_sometime(self) -> Recipe:
-        if self.validation.classes and not self.evaluation.every:
-            raise ValueError("validation.classes is given; expected evaluation.every above 0, too")
-        if self.validation.patience and not self.validation.classes:
+        table = self.validation
+        if table.selects and not self.evaluation.every:
+            way = "classes" if table.classes else "folds" if table.folds else "on_test"
+            raise ValueError(f"validation.{way} is given; expected evaluation.every above 0, too")
+        if table.patience and not table.selects:
             raise ValueError("validation.patience is given; expected validation.classes above 0, too")
+        if not self.evaluation.test and not table.holds_out:
+            raise ValueError(
+                "evaluation.test is false and no classes are held out, so nothing would be measured; "
+                "expected validation.classes above 0, or validation.fold and validation.folds"
+            )
         return self
 
     def to_dict(self) -> dict[str, Any]:

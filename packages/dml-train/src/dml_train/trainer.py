@@ -66,6 +66,10 @@ class Trainer:
         self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
         self.network = Network(experiment, ranks)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.training.precision == "float16")
+        self.watched = (
+            "evaluation" if experiment.validation is None else "validation"
+        )  # what is measured meanwhile
+        self.selects = recipe.validation.selects
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.begun = self.done = self.restore()  # optimizer steps, at this start and now
         self.unread: list[tuple[int, dict[str, Tensor], dict[str, float]]] = []  # values still on the device
@@ -103,9 +107,8 @@ class Trainer:
                 self.step(batch)
                 stop_signal = agree(interruption.asked)
                 ends = self.done == self.experiment.num_steps
-                evaluates = due(self.done, self.evaluate_every) and not (
-                    ends and self.experiment.validation is None
-                )
+                # What the end measures anyway needn't be measured now, unless the measuring chooses the weights.
+                evaluates = due(self.done, self.evaluate_every) and (self.selects or not ends)
                 saves = ends or due(self.done, self.save_every) or stop_signal > 0
                 if saves or evaluates or due(self.done, self.log_every):
                     self.log(show)
@@ -175,20 +178,16 @@ class Trainer:
         self.clock, self.images_seen = now, 0
 
     def watch(self) -> bool:
-        """Measure what is watched during training; whether, of held-out classes, it was the best so far."""
-        embedded = self.experiment.embed_watched(self.console, self.ranks)
-        if self.experiment.validation is None:
-            self.evaluate(embedded, "evaluation")
-            return False
-        result = self.evaluate(embedded, "validation")
-        return self.best.see(self.done, figures(result))
+        """Measure what is watched during training; whether it chooses the weights and was the best so far."""
+        result = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.watched)
+        return self.selects and self.best.see(self.done, figures(result))
 
     def evaluate(self, embedded: Embedded, name: str) -> dict[str, Any]:
         """Measure an embedding, which only the first rank has, and pass on the figures."""
         measured = self.ranks.alone(lambda: evaluate(self.experiment.evaluator, embedded).to_dict())
         self.record(self.done, {f"{name}/{key}": value for key, value in figures(measured).items()})
-        split = "test" if name == "evaluation" else name
-        self.hook.dml_evaluation_end(run=self.run, step=self.done, result={**measured, "split": split})
+        result = {**measured, "split": split_of(name)}
+        self.hook.dml_evaluation_end(run=self.run, step=self.done, result=result)
         self.clock, self.images_seen = time.perf_counter(), 0
         return measured
 
@@ -239,17 +238,26 @@ class Trainer:
     def finish(self) -> None:
         """Embed the test split, measure it, and leave both in the folder; `evaluation.json` comes last.
 
-        With classes held out, by the weights that were best for them.
+        With classes held out, by the weights that were best for them; without `evaluation.test`, they themselves
+        are measured, and no embedding is left.
         """
         if self.best.step not in (0, self.done):
             best = self.ranks.alone(lambda: checkpoint.of_step(self.folder.checkpoints, self.best.step))
             self.experiment.measured.load_state_dict(best.weights())
-        embedded = self.experiment.embed_test(self.console, self.ranks)
-        self.ranks.alone(lambda: embedded.write(self.folder))
-        measured = self.evaluate(embedded, "evaluation")
-        step = self.best.step or self.done
-        evaluator = self.experiment.recipe.evaluation.name
-        result = {**measured, "step": step, "split": "test", "evaluator": evaluator}
+        recipe = self.experiment.recipe
+        if recipe.evaluation.test:
+            embedded = self.experiment.embed_test(self.console, self.ranks)
+            self.ranks.alone(lambda: embedded.write(self.folder))
+            measured = self.evaluate(embedded, "evaluation")
+        else:
+            measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.watched)
+        result = {
+            **measured,
+            "step": self.best.step or self.done,
+            "split": "test" if recipe.evaluation.test else "validation",
+            "selected_on": split_of(self.watched) if self.best.step else None,
+            "evaluator": recipe.evaluation.name,
+        }
         self.ranks.alone(lambda: write_json(self.folder.evaluation, result))
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
@@ -266,6 +274,11 @@ class Trainer:
             f"{kept}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
             f"or training.precision = 'float32'. The batch was items {self.batches.indices(step - 1).tolist()}"
         )
+
+
+def split_of(name: str) -> str:
+    """The split whose figures are logged under this name."""
+    return "test" if name == "evaluation" else name
 
 
 def due(done: int, every: int) -> bool:

@@ -67,6 +67,32 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
     return ClassSubset(split, np.sort(order[held:])), ClassSubset(split, np.sort(order[:held]))
 
 
+def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
+    """What is left to train on, and the classes of one of several equal parts, in the order of the split's classes.
+
+    The parts are disjoint and consecutive, and all of them together are the split; the first ones are larger by one
+    class where C isn't a multiple of their number.
+
+    Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four parts).
+
+    Args:
+        split: the training split, C classes.
+        fold: which part, from 0.
+        folds: how many parts.
+
+    Raises:
+        DmlError: if there are fewer classes than parts.
+    """
+    count = len(split.class_names)
+    if count < folds:
+        raise DmlError(
+            f"validation.folds is {folds}, and there are {count} classes to train on; expected at most as many folds"
+        )
+    parts = np.array_split(np.arange(count), folds)
+    held = parts.pop(fold)
+    return ClassSubset(split, np.concatenate(parts)), ClassSubset(split, held)
+
+
 class Best:
     """The best validation so far, and for how many since then there was none better.
 

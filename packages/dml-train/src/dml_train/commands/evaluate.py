@@ -49,7 +49,7 @@ def evaluate_command(
             table = of_run.evaluation.component()
         embedded = (
             _stored(folder)
-            if folder.evaluation.is_file()
+            if folder.evaluation.is_file() and folder.embeddings().is_file()
             else reopen(source, registry)[1].embed_test(CONSOLE)
         )
     else:
