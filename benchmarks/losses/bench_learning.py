@@ -1,123 +1,162 @@
-"""Which losses learn what: glyphs, one backbone, one budget, hyper-parameters chosen on classes held out of training.
+"""Which losses learn what: glyphs, one network, one budget, hyper-parameters chosen on classes held out of training.
 
-    python benchmarks/losses/bench_learning.py [--threads 2] [--seeds 3] [--steps 300]
+    python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3] [--steps 1000]
 
-Each loss has a few candidate settings and two learning rates. Each is trained on two thirds of the training half's
-classes with a seed of its own and measured on the other third; the best by MAP@R is then trained on the whole
-training half with each seed and measured on the test half, which no choice has seen. Needs dml-train and
-dml-eval-rs; rows named ``pml/…`` need pytorch-metric-learning.
+For each loss a local search chooses its setting, its learning rate (a grid of √10) and, for class losses, how much
+faster the class weights learn (a grid of 10): trained for half the steps on two thirds of the training half's classes
+with a seed of its own, measured by MAP@R on the other third, until no neighbour on the grid is better. The grids have
+no ends, so no choice lies at one. It is then trained on the whole training half with each seed and measured on the
+test half, which nothing was chosen on. An ablation changes one thing of a choice and keeps the rest.
+
+Every run goes into RECORD at once: start again after a cut, or with ``--minutes 0`` for the tables of what is there.
+Needs dml-train, dml-eval-rs and pytorch-metric-learning. Uses one thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import dataclasses
 import math
 import statistics
 import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from learning_run import CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES, STRIDE, WIDTHS, Glyphs, Record, Setting
 
-import dml_eval_rs
-from dml_core import ClassBalancedSampler, registry
-
-LOSS_RATE = 10.0  # class weights learn that much faster than the network, whichever the loss
-DIM, CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES = 64, 24, 4, 700
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles for n − 1 degrees of freedom
+SEARCH_SEED = 1000
 
-Table = dict[str, Any]
-# The first setting of each is its paper's; the others are the ablations that the papers make.
-CANDIDATES: dict[str, list[Table]] = {
-    "instance-cross-entropy": [{"scale": 64.0}, {"scale": 16.0}],
-    "instance-cross-entropy, s = 1": [{"name": "instance-cross-entropy", "scale": 1.0}],
-    "ranked-list": [{}, {"margin": 0.2}],
-    "norm-softmax": [{"temperature": 0.05}, {"temperature": 0.1}],
-    "norm-softmax, temperature 1": [{"name": "norm-softmax", "temperature": 1.0}],
-    "heated-up-softmax, 16 then 4": [{"name": "heated-up-softmax", "heat": True}],
-    "heated-up-softmax, 16 fixed": [{"name": "heated-up-softmax"}],
-    "proxy-anchor": [{}],
-    "memvir + norm-softmax": [
+
+def memvir(num_steps: int, margin: int, loss: dict[str, Any]) -> dict[str, Any]:
+    """A table of MemVir around a class loss."""
+    return {"name": "memvir", "num_steps": num_steps, "margin": margin, "loss": loss}
+
+
+NORM_SOFTMAX, PROXY_ANCHOR = {"name": "norm-softmax", "temperature": 0.05}, {"name": "proxy-anchor"}
+MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M: MemVir's Table 1, and within this budget
+
+# What the search chooses among. The first of each is its paper's, as far as this budget allows.
+CANDIDATES: dict[str, list[Setting]] = {
+    "instance-cross-entropy": [Setting({"name": "instance-cross-entropy", "scale": s}) for s in (64.0, 16.0)],
+    "ranked-list": [Setting({"name": "ranked-list", "margin": m}) for m in (0.4, 0.2)],
+    "norm-softmax": [Setting({"name": "norm-softmax", "temperature": t}) for t in (0.05, 0.1)],
+    "heated-up-softmax, l2": [
+        Setting({"name": "heated-up-softmax", "alpha": 16.0}, schedule="step", heated_alpha=4.0)
+    ],
+    "heated-up-softmax, batch": [
+        Setting(
+            {"name": "heated-up-softmax", "alpha": 16.0, "feature_norm": "batch"},
+            schedule="step",
+            heated_alpha=4.0,
+        )
+    ],
+    "proxy-anchor": [Setting({"name": "proxy-anchor"})],
+    "memvir + norm-softmax": [Setting(memvir(*nm, NORM_SOFTMAX), schedule="constant") for nm in MEMORIES],
+    "memvir + proxy-anchor": [Setting(memvir(*nm, PROXY_ANCHOR), schedule="constant") for nm in MEMORIES],
+    "pml/TripletMarginLoss": [Setting({"name": "pml/TripletMarginLoss", "margin": m}) for m in (0.05, 0.2)],
+    "pml/ContrastiveLoss": [
+        Setting({"name": "pml/ContrastiveLoss", "pos_margin": 0.0, "neg_margin": m}) for m in (1.0, 0.5)
+    ],
+    "pml/MultiSimilarityLoss": [
+        Setting({"name": "pml/MultiSimilarityLoss", "miner": "MultiSimilarityMiner"}),
+        Setting({"name": "pml/MultiSimilarityLoss"}),
+    ],
+    "pml/CircleLoss": [
+        Setting({"name": "pml/CircleLoss", "gamma": g, "m": m}) for g, m in ((80, 0.4), (256, 0.25))
+    ],
+}
+CLASS_LOSSES = [label for label in CANDIDATES if "softmax" in label or "proxy" in label]
+
+
+def table(**changes: Any) -> Callable[[Setting], Setting]:
+    """A change of the loss's table."""
+    return lambda chosen: dataclasses.replace(chosen, loss=chosen.loss | changes)
+
+
+def changed(**changes: Any) -> Callable[[Setting], Setting]:
+    """A change of anything else."""
+    return lambda chosen: dataclasses.replace(chosen, **changes)
+
+
+def unwrapped(chosen: Setting) -> Setting:
+    """MemVir's base, everything else as with it."""
+    return dataclasses.replace(chosen, loss=chosen.loss["loss"])
+
+
+# By what is varied: the row whose choice is varied, and its variants. What equals the choice is not run twice.
+ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
+    "Instance Cross Entropy, Table 2: the scale": (
+        "instance-cross-entropy",
+        {f"s = {s:g}": table(scale=s) for s in (1.0, 16.0, 64.0)},
+    ),
+    "Ranked List Loss, Table 11: the margin, at alpha = 1.2": (
+        "ranked-list",
+        {f"m = {m:g}": table(margin=m) for m in (0.0, 0.2, 0.4, 0.8)},
+    ),
+    "Ranked List Loss, Table 9: the temperature of negatives": (
+        "ranked-list",
+        {f"T_n = {t:g}": table(negative_temperature=t) for t in (0.0, 10.0, 20.0)},
+    ),
+    "Making Classification Competitive, Table 5: the temperature": (
+        "norm-softmax",
+        {f"temperature {t:g}": table(temperature=t) for t in (0.005, 0.05, 0.1, 1.0)},
+    ),
+    "Making Classification Competitive, section 6.3: the dimension, float and bits": (
+        "norm-softmax",
+        {f"{dim} dimensions": changed(dim=dim) for dim in (64, 128, 256, 512)},
+    ),
+    "Heated-Up Softmax, Tables 1-5: heating up, l2": (
+        "heated-up-softmax, l2",
         {
-            "name": "memvir",
-            "num_steps": 2,
-            "margin": margin,
-            "loss": {"name": "norm-softmax", "temperature": 0.05},
-        }
-        for margin in (10, 20)
-    ],
-    "memvir + proxy-anchor": [
-        {"name": "memvir", "num_steps": 2, "margin": margin, "loss": {"name": "proxy-anchor"}}
-        for margin in (10, 20)
-    ],
-    "pml/TripletMarginLoss": [{"margin": 0.05}, {"margin": 0.2}],
-    "pml/ContrastiveLoss": [{"pos_margin": 0.0, "neg_margin": 1.0}, {"pos_margin": 0.0, "neg_margin": 0.5}],
-    "pml/MultiSimilarityLoss": [{"miner": "MultiSimilarityMiner"}, {}],
-    "pml/CircleLoss": [{"gamma": 80}, {"gamma": 256, "m": 0.25}],
+            "16, then 4": changed(),
+            "16 throughout": changed(heated_alpha=None),
+            "4 throughout": lambda chosen: table(alpha=4.0)(changed(heated_alpha=None)(chosen)),
+        },
+    ),
+    "Heated-Up Softmax, Tables 1-5: heating up, batch norm": (
+        "heated-up-softmax, batch",
+        {"16, then 4": changed(), "16 throughout": changed(heated_alpha=None)},
+    ),
+    "MemVir, Table 4 and Figure 3: norm-softmax": (
+        "memvir + norm-softmax",
+        {"memvir": changed(), "without warm-up": changed(warmup=0.0), "norm-softmax alone": unwrapped},
+    ),
+    "MemVir, Table 4: proxy-anchor": (
+        "memvir + proxy-anchor",
+        {"memvir": changed(), "proxy-anchor alone": unwrapped},
+    ),
 }
 
 
-class Network(nn.Module):
-    def __init__(self, in_channels: int) -> None:
-        super().__init__()
-        table = {"name": "small-conv", "widths": [16, 32, 64]}
-        self.backbone = registry().build("backbones", table, {"in_channels": in_channels})
-        self.head = nn.Linear(self.backbone.num_features, DIM)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = self.backbone(images)
-        pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
-        embeddings: torch.Tensor = self.head(nn.functional.layer_norm(pooled, pooled.shape[1:]))
-        return embeddings
+def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
+    """What is one step away on the grids."""
+    for candidate in CANDIDATES[label]:
+        yield dataclasses.replace(setting, loss=candidate.loss)
+    for ratio in (math.sqrt(0.1), math.sqrt(10)):
+        yield dataclasses.replace(setting, lr=float(f"{setting.lr * ratio:.2g}"))
+    if label in CLASS_LOSSES:
+        for ratio in (0.1, 10.0):
+            yield dataclasses.replace(setting, factor=float(f"{setting.factor * ratio:.2g}"))
 
 
-def train_and_measure(
-    split: Any,
-    train_on: np.ndarray,
-    measured: Any,
-    measure_on: np.ndarray,
-    table: Table,
-    lr: float,
-    seed: int,
-    steps: int,
-) -> tuple[float, float, float, float]:
-    """Recall@1 and MAP@R of the embeddings, and both again of their signs."""
-    torch.manual_seed(seed)
-    classes, labels = np.unique(split.labels[train_on], return_inverse=True)
-    options = {key: value for key, value in table.items() if key != "heat"}
-    context = {"num_classes": len(classes), "embedding_dim": DIM, "seed": seed}
-    loss = registry().build("losses", options, context)
-    in_channels = split.load(train_on[:1]).shape[1]
-    network = Network(in_channels)
-    groups = [
-        {"params": network.parameters(), "factor": 1.0},
-        {"params": loss.parameters(), "factor": LOSS_RATE, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=lr, weight_decay=1e-3)
-    sampler = ClassBalancedSampler(labels, CLASSES_A_BATCH, IMAGES_A_CLASS, seed=seed)
-    random = np.random.default_rng(seed)
-    for step in range(steps):
-        heated = table.get("heat") and step >= 0.7 * steps
-        if heated:
-            loss.alpha = 4.0
-        rate = lr * (0.1 if heated else 1.0) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        for group in optimizer.param_groups:
-            group["lr"] = rate * group["factor"]
-        batch = sampler.batch_at(*divmod(step, len(sampler)))
-        images = split.load(train_on[batch], random.integers(0, 2**63, len(batch), dtype=np.uint64))
-        value = loss(network(images), torch.from_numpy(labels[batch]))
-        optimizer.zero_grad(set_to_none=True)
-        value.backward()
-        optimizer.step()
-    network.eval()
-    with torch.no_grad():
-        parts = [network(measured.load(measure_on[i : i + 512])) for i in range(0, len(measure_on), 512)]
-    embeddings, truth = torch.cat(parts).numpy(), measured.labels[measure_on]
-    result = dml_eval_rs.evaluate(embeddings, truth, recall_at=(1,))
-    codes = dml_eval_rs.evaluate_codes(dml_eval_rs.binarize(embeddings), truth, recall_at=(1,))
-    return result.recall[1], result.map_at_r, codes.recall[1], codes.map_at_r
+def choose(record: Record, label: str) -> Setting | None:
+    """The setting that no neighbour beats on the validation classes; None if the time ran out."""
+    best = None
+    pending: Iterable[Setting] = [CANDIDATES[label][0]]
+    while True:
+        scored = []
+        for setting in pending:
+            result = record.result("validation", setting, SEARCH_SEED)
+            if result is None:
+                return None
+            scored.append((result["map"], setting))
+        top = max(scored, key=lambda pair: pair[0])
+        if best is not None and top[0] <= best[0]:
+            return best[1]
+        best, pending = top, list(neighbours(top[1], label))
 
 
 def interval(values: list[float]) -> str:
@@ -128,48 +167,92 @@ def interval(values: list[float]) -> str:
     return f"{statistics.mean(values):.4f} ± {half:.4f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=3, choices=sorted(STUDENT))
-    parser.add_argument("--steps", type=int, default=300)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    data = registry().build("datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0})
-    whole, test = np.arange(len(data.train.labels)), np.arange(len(data.test.labels))
-    held_out = data.train.labels % 3 == 2
-    fit, validate = whole[~held_out], whole[held_out]
-    known = set(registry().entries("losses"))
+def named(setting: Setting, label: str) -> str:
+    """What was chosen, in words."""
+    inner = setting.loss.get("loss", {})
+    words = [f"{key} {value}" for key, value in setting.loss.items() if key not in ("name", "loss")]
+    words += [f"{key} {value}" for key, value in inner.items() if key != "name"]
+    words += [f"lr {setting.lr:g}"]
+    if label in CLASS_LOSSES:
+        words += [f"class weights × {setting.factor:g}"]
+    return ", ".join([*words, setting.schedule])
+
+
+def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> None:
+    """The tables of all runs that are there."""
+
+    def runs(setting: Setting) -> list[dict[str, float]]:
+        results = (record.result("test", setting, seed) for seed in range(seeds))
+        return [result for result in results if result is not None]
+
     print(
-        f"glyphs, at most {MAX_CLASSES} classes a half, small-conv 16-32-64, {DIM} dimensions, "
-        f"{arguments.steps} steps of {CLASSES_A_BATCH} × {IMAGES_A_CLASS}, AdamW, cosine, class weights at "
-        f"{LOSS_RATE:g} × the rate; torch {torch.__version__}; mean and 95 % interval over "
-        f"{arguments.seeds} seeds\n"
+        f"glyphs, at most {MAX_CLASSES} classes in both halves, small-conv {WIDTHS} of stride {STRIDE}, 64 dimensions "
+        f"but where said; {record.steps['test']} steps of {CLASSES_A_BATCH} × {IMAGES_A_CLASS} "
+        f"({record.steps['validation']} for choosing), AdamW; torch {torch.__version__}; mean and 95 % Student "
+        "interval over seeds; bits are the signs\n"
     )
-    print(
-        "| loss | chosen on validation classes | Recall@1 | MAP@R | Recall@1, 64 bits | MAP@R, 64 bits | s a run |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    for label, candidates in CANDIDATES.items():
-        tables = [{"name": label, **candidate} for candidate in candidates]
-        if label.startswith("pml/") and label not in known:
+    columns = {
+        "recall": "Recall@1",
+        "map": "MAP@R",
+        "code_recall": "Recall@1, bits",
+        "code_map": "MAP@R, bits",
+    }
+    heading = " | ".join(columns.values())
+    print(f"| loss | chosen on validation classes | {heading} | seeds | CPU s a run |")
+    print("|" + "---|" * (len(columns) + 4))
+    for label, setting in chosen.items():
+        if results := runs(setting):
+            cells = " | ".join(interval([result[key] for result in results]) for key in columns)
+            seconds = statistics.median(result["seconds"] for result in results)
+            print(f"| {label} | {named(setting, label)} | {cells} | {len(results)} | {seconds:.0f} |")
+    for title, (label, variants) in ABLATIONS.items():
+        if label not in chosen or not (reference := runs(chosen[label])):
             continue
-        scored = []
-        for table, lr in itertools.product(tables, (1e-3, 4e-3)):
-            score = train_and_measure(data.train, fit, data.train, validate, table, lr, 1000, arguments.steps)
-            scored.append((score[1], table, lr))
-        _, table, lr = max(scored, key=lambda item: item[0])
-        started = time.perf_counter()
-        runs = [
-            train_and_measure(data.train, whole, data.test, test, table, lr, seed, arguments.steps)
-            for seed in range(arguments.seeds)
-        ]
-        seconds = (time.perf_counter() - started) / arguments.seeds
-        chosen = (
-            ", ".join(f"{k} {v}" for k, v in table.items() if k not in ("name", "loss", "heat")) or "defaults"
-        )
-        columns = " | ".join(interval([run[i] for run in runs]) for i in range(4))
-        print(f"| {label} | {chosen}, lr {lr:g} | {columns} | {seconds:.0f} |", flush=True)
+        print(f"\n**{title}** ({label})\n")
+        print(f"| variant | {heading} | MAP@R less the choice's, same seeds | seeds |")
+        print("|" + "---|" * (len(columns) + 3))
+        for words, change in variants.items():
+            variant = change(chosen[label])
+            if not (results := runs(variant)):
+                continue
+            cells = " | ".join(interval([result[key] for result in results]) for key in columns)
+            pairs = zip(results, reference, strict=False)  # the same seeds, of which one may have more
+            difference = (
+                "the choice"
+                if variant == chosen[label]
+                else interval([a["map"] - b["map"] for a, b in pairs])
+            )
+            print(f"| {words} | {cells} | {difference} | {len(results)} |")
+
+
+def main() -> None:
+    """Run what the record lacks, then print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--seeds", type=int, default=3, choices=sorted(STUDENT))
+    parser.add_argument("--steps", type=int, default=1000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    steps = {"validation": arguments.steps // 2, "test": arguments.steps}
+    deadline = time.time() + 60 * arguments.minutes
+    record = Record(arguments.record, Glyphs(), steps, deadline)
+    chosen = {}
+    for label in CANDIDATES:
+        if (setting := choose(record, label)) is not None:
+            chosen[label] = setting
+    varied = [
+        change(chosen[label])
+        for label, variants in ABLATIONS.values()
+        if label in chosen
+        for change in variants.values()
+    ]
+    for seed in range(arguments.seeds):  # a table with few seeds is there early, and then gets better
+        for setting in [*chosen.values(), *varied]:
+            record.result("test", setting, seed)
+    print_results(record, chosen, arguments.seeds)
 
 
 if __name__ == "__main__":

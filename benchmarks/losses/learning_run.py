@@ -1,0 +1,157 @@
+"""One training run of the learning benchmark: a small network and a loss on glyphs, and how well it retrieves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import dml_eval_rs
+from dml_core import ClassBalancedSampler, registry
+
+CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES = 24, 4, 700
+WIDTHS, STRIDE = [32, 64, 128], 2
+PHASE = 0.7  # of the run: where the learning rate of schedule "step" falls to a tenth, and alpha to `heated_alpha`
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """All that decides a run, but for its seed, its steps and its data.
+
+    Attributes:
+        loss: the recipe's table of the loss.
+        lr: the network's learning rate.
+        factor: the loss's own parameters learn that much faster.
+        schedule: of the learning rate: "cosine" to 0, "constant", or "step" (a tenth from `PHASE` on).
+        heated_alpha: heated-up softmax's alpha from `PHASE` on; None for one alpha throughout.
+        warmup: MemVir's, as a fraction of the run.
+        dim: of the embedding.
+    """
+
+    loss: dict[str, Any]
+    lr: float = 3.2e-3
+    factor: float = 10.0
+    schedule: str = "cosine"
+    heated_alpha: float | None = None
+    warmup: float = 0.5
+    dim: int = 64
+
+    def rate(self, progress: float) -> float:
+        """The learning rate after a fraction `progress` of the run."""
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        return self.lr * (0.1 if self.schedule == "step" and progress >= PHASE else 1.0)
+
+
+class Glyphs:
+    """The glyphs, and the two ways to train and measure: for choosing, and for the result."""
+
+    def __init__(self) -> None:
+        self.data = registry().build("datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0})
+        held_out = self.data.train.labels % 3 == 2
+        whole = np.arange(len(held_out))
+        everything = np.arange(len(self.data.test.labels))
+        self.parts = {  # trained on, measured on
+            "validation": (whole[~held_out], self.data.train, whole[held_out]),
+            "test": (whole, self.data.test, everything),
+        }
+
+
+class Network(nn.Module):
+    """Small convolutions, pooled, normed without parameters, and a linear embedding."""
+
+    def __init__(self, in_channels: int, dim: int) -> None:
+        super().__init__()
+        table = {"name": "small-conv", "widths": WIDTHS, "stride": STRIDE}
+        self.backbone = registry().build("backbones", table, {"in_channels": in_channels})
+        self.head = nn.Linear(self.backbone.num_features, dim)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, channels, 32, 32) to (B, dim)."""
+        features = self.backbone(images.contiguous(memory_format=torch.channels_last)).mean(dim=(2, 3))
+        embeddings: torch.Tensor = self.head(nn.functional.layer_norm(features, features.shape[1:]))
+        return embeddings
+
+
+def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int) -> dict[str, float]:
+    """Recall@1 and MAP@R of the embeddings and of their signs, and the CPU seconds of the run."""
+    started = time.process_time()
+    train_on, measured, measure_on = glyphs.parts[part]
+    split = glyphs.data.train
+    torch.manual_seed(seed)
+    classes, labels = np.unique(split.labels[train_on], return_inverse=True)
+    table = dict(setting.loss)
+    if table["name"] == "memvir":
+        table["warmup_steps"] = round(setting.warmup * steps)
+    context = {"num_classes": len(classes), "embedding_dim": setting.dim, "seed": seed}
+    network = Network(split.load(train_on[:1]).shape[1], setting.dim)
+    loss = registry().build("losses", table, context)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": network.parameters(), "factor": 1.0},
+            {"params": loss.parameters(), "factor": setting.factor, "weight_decay": 0.0},
+        ],
+        lr=setting.lr,
+        weight_decay=1e-3,
+        fused=True,
+    )
+    sampler = ClassBalancedSampler(labels, CLASSES_A_BATCH, IMAGES_A_CLASS, seed=seed)
+    random = np.random.default_rng(seed)
+    for step in range(steps):
+        if setting.heated_alpha is not None and step >= PHASE * steps:
+            loss.alpha = setting.heated_alpha
+        for group in optimizer.param_groups:
+            group["lr"] = setting.rate(step / steps) * group["factor"]
+        batch = sampler.batch_at(*divmod(step, len(sampler)))
+        images = split.load(train_on[batch], random.integers(0, 2**63, len(batch), dtype=np.uint64))
+        value = loss(network(images), torch.from_numpy(labels[batch]))
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        optimizer.step()
+    network.eval()
+    with torch.no_grad():
+        parts = [network(measured.load(measure_on[i : i + 512])) for i in range(0, len(measure_on), 512)]
+        embeddings = torch.cat(parts)
+        if hasattr(loss, "evaluation_embeddings"):
+            embeddings = loss.evaluation_embeddings(embeddings)
+    rows, truth = embeddings.numpy(), measured.labels[measure_on]
+    result = dml_eval_rs.evaluate(rows, truth, recall_at=(1,), threads=1)
+    codes = dml_eval_rs.evaluate_codes(dml_eval_rs.binarize(rows), truth, recall_at=(1,), threads=1)
+    return {
+        "recall": result.recall[1],
+        "map": result.map_at_r,
+        "code_recall": codes.recall[1],
+        "code_map": codes.map_at_r,
+        "seconds": time.process_time() - started,
+    }
+
+
+class Record:
+    """The runs made so far, a line of JSON each, so that a benchmark that was cut short goes on where it was."""
+
+    def __init__(self, path: Path, glyphs: Glyphs, steps: dict[str, int], deadline: float) -> None:
+        self.path, self.glyphs, self.steps, self.deadline = path, glyphs, steps, deadline
+        self.runs: dict[str, dict[str, float]] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                entry = json.loads(line)
+                self.runs[entry["run"]] = entry["result"]
+
+    def result(self, part: str, setting: Setting, seed: int) -> dict[str, float] | None:
+        """Of this run: from the record, or trained now; None if it isn't there and the time is up."""
+        run = json.dumps([part, self.steps[part], seed, dataclasses.asdict(setting)], sort_keys=True)
+        if run not in self.runs:
+            if time.time() >= self.deadline:
+                return None
+            self.runs[run] = train_and_measure(self.glyphs, part, setting, seed, self.steps[part])
+            with self.path.open("a") as file:
+                file.write(json.dumps({"run": run, "result": self.runs[run]}) + "\n")
+        return self.runs[run]
