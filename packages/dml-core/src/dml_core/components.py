@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,26 @@ def is_class_loss(loss: object) -> bool:
     return hasattr(loss, "class_weights")
 
 
+class Rows(NamedTuple):
+    """Which rows of a parameter a rank has: as many as its tensor, from `first` on, out of `total`."""
+
+    first: int
+    total: int
+
+
+@runtime_checkable
+class ShardedLoss(Protocol):
+    """A loss, or a module in one, that keeps on each rank only some rows of a parameter.
+
+    The ranks' rows follow one another in the order of the ranks, without gap. The trainer leaves such a parameter's
+    gradient to its rank, and makes parameter and optimizer state whole where it saves them.
+    """
+
+    def sharded_parameters(self) -> Mapping[str, Rows]:
+        """By the parameter's name in the module, which of its rows are here."""
+        ...
+
+
 # ------------------------------------------------------------------------------------- data and batches
 
 
@@ -164,12 +184,15 @@ class BatchSampler(Protocol):
 
 
 class Backbone(Protocol):
-    """What a `dml_backbones` factory returns: an `nn.Module` from images to feature maps or vectors."""
+    """What a `dml_backbones` factory returns: an `nn.Module` from images to feature maps or vectors.
 
-    num_features: int
+    One that gives features of several depths has a tuple `num_features`, and returns a tuple of tensors.
+    """
 
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, channels, height, width) to (B, num_features, h, w) or (B, num_features)."""
+    num_features: int | tuple[int, ...]
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """(B, channels, height, width) to (B, num_features, h, w) or (B, num_features); of several levels, to each."""
         ...
 
 

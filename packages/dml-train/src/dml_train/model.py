@@ -1,11 +1,11 @@
 """The network: a backbone, and the head that turns its features into an embedding.
 
-Shapes: `B` batch, `F` features, `D` embedding dimension, `H`, `W` height and width.
+Shapes: `B` batch, `F` features, `D` embedding dimension, `L` levels, `H`, `W` height and width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -83,6 +83,37 @@ class EmbeddingHead(nn.Module):
         return embeddings_BD
 
 
+class LevelledHead(nn.Module):
+    """Features of several depths to one embedding: each level through a head of its own, and then joined.
+
+    In training, ``[x_1, …, x_L]``, so that each level's loss sees its rows as they are (`LevelledLoss`). In
+    evaluation, ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: each level weighs alike in a similarity, which is the mean of theirs.
+
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where each
+    level's linear layer is followed by an L2 norm.
+
+    Args:
+        levels: each level's head, in the order of the backbone's levels.
+
+    Attributes:
+        dims: each level's share of the embedding.
+        embedding_dim: their sum.
+    """
+
+    def __init__(self, levels: Sequence[EmbeddingHead]) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList(levels)
+        self.dims = [level.embedding_dim for level in levels]
+        self.embedding_dim = sum(self.dims)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        """L tensors (B, F_l, H_l, W_l) or (B, F_l) to (B, D)."""
+        parts = [level(each).float() for level, each in zip(self.levels, features, strict=True)]
+        if not self.training:
+            parts = [nn.functional.normalize(part, eps=1e-6) for part in parts]
+        return torch.cat(parts, dim=1)
+
+
 class EmbeddingModel(nn.Module):
     """Backbone and head, images to embeddings.
 
@@ -93,9 +124,9 @@ class EmbeddingModel(nn.Module):
             and learn their scale and shift; 0 is the frozen batch norm of the papers.
     """
 
-    head: EmbeddingHead
+    head: EmbeddingHead | LevelledHead
 
-    def __init__(self, backbone: nn.Module, head: EmbeddingHead) -> None:
+    def __init__(self, backbone: nn.Module, head: EmbeddingHead | LevelledHead) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head

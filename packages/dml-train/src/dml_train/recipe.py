@@ -7,10 +7,19 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from dml_core import DmlError, InvalidOption, Registry, UnknownName, nearest
@@ -66,6 +75,16 @@ class Training(Table):
         return self
 
 
+def _one_or_each(value: object) -> str:
+    return _EACH if isinstance(value, list) else _ONE
+
+
+# Tags by which pydantic finds the branch that was meant, so that only its mistakes are told.
+_ONE, _EACH = "(one)", "(each)"
+T = TypeVar("T")
+OneOrEach = Annotated[Annotated[T, Tag(_ONE)] | Annotated[list[T], Tag(_EACH)], Discriminator(_one_or_each)]
+
+
 class Level(NamedTuple):
     """What is made of one level of the backbone."""
 
@@ -80,10 +99,10 @@ class Embedding(Table):
     The embedding is that of all levels joined. `level_weight` multiplies each level's loss.
     """
 
-    dim: Size | list[Size] = 512
-    pooling: Pooling | list[Pooling] = "average"
+    dim: OneOrEach[Size] = 512
+    pooling: OneOrEach[Pooling] = "average"
     layer_norm: bool = True
-    level_weight: NotNegative | list[NotNegative] = 1.0
+    level_weight: OneOrEach[NotNegative] = 1.0
 
     def of_levels(self, count: int) -> list[Level]:
         """The table spread out over so many levels.
@@ -402,7 +421,7 @@ def _merge(document: dict[str, Any], change: dict[str, Any], assignment: str) ->
 
 def _explain(details: ErrorDetails) -> str:
     """One of pydantic's findings in the words of a recipe."""
-    location = [str(part) for part in details["loc"]]
+    location = [str(part) for part in details["loc"] if part not in (_ONE, _EACH)]
     path, key = ".".join(location), location[-1] if location else ""
     if details["type"] == "extra_forbidden":
         table: type[BaseModel] = Recipe

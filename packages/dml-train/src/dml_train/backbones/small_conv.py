@@ -10,6 +10,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from dml_train.backbones.levels import check_levels
+
 
 class SmallConv(nn.Module):
     """Blocks of convolutions, each of half the height and width of the one before; trained from scratch in minutes.
@@ -24,12 +26,14 @@ class SmallConv(nn.Module):
         stride: of the very first convolution.
         norm: "batch"; or "group", groups of 8 channels of one image, so that an image's features don't depend on
             which others are in its batch, nor on how many ranks share that.
+        levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default the last one.
 
     Attributes:
-        num_features: ``widths[-1]``.
+        num_features: the last block's width; of several levels, a tuple of each one's.
 
     Raises:
         ValueError: an empty or non-positive size.
+        InvalidOption: a level that isn't there, or is given twice.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class SmallConv(nn.Module):
         depth: int = 1,
         stride: int = 1,
         norm: Literal["batch", "group"] = "batch",
+        levels: Sequence[str] = (),
     ) -> None:
         super().__init__()
         if not widths or min(*widths, depth, stride, in_channels) < 1:
@@ -48,9 +53,13 @@ class SmallConv(nn.Module):
             )
         if norm == "group" and any(width % 8 for width in widths):
             raise ValueError(f"widths are {list(widths)}; expected multiples of 8 with norm 'group'")
+        names = [f"block{number}" for number in range(1, len(widths) + 1)]
+        check_levels(levels, names, "small-conv")
+        chosen = [names.index(level) for level in levels] or [len(widths) - 1]
         layers: list[nn.Module] = []
+        ends: list[int] = []  # of each block, how many layers there are up to its end
         channels = in_channels
-        for block, width in enumerate(widths):
+        for block, width in enumerate(widths[: max(chosen) + 1]):
             for place in range(depth):
                 step = stride if block == place == 0 else 1
                 layers.append(nn.Conv2d(channels, width, 3, stride=step, padding=1, bias=False))
@@ -62,10 +71,19 @@ class SmallConv(nn.Module):
                     nn.ReLU(inplace=True),
                 ]
                 channels = width
+            ends.append(len(layers))
         self.layers = nn.Sequential(*layers)
-        self.num_features = channels
+        self._ends = [ends[block] for block in chosen]
+        features = tuple(widths[block] for block in chosen)
+        self.num_features = features if len(features) > 1 else features[0]
 
-    def forward(self, images_BCHW: Tensor) -> Tensor:
-        """(B, in_channels, H, W) to (B, num_features, h, w)."""
-        features_BFHW: Tensor = self.layers(images_BCHW)
-        return features_BFHW
+    def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """(B, in_channels, H, W) to (B, num_features, h, w), or a tuple of each level's."""
+        outputs: dict[int, Tensor] = {}
+        features = images_BCHW
+        for place, layer in enumerate(self.layers, start=1):
+            features = layer(features)
+            if place in self._ends:
+                outputs[place] = features
+        maps = tuple(outputs[end] for end in self._ends)
+        return maps[0] if len(maps) == 1 else maps
