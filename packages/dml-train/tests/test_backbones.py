@@ -59,6 +59,38 @@ def test_sizes_that_are_none_are_refused(options, message):
         SmallConv(1, **options)
 
 
+def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them():
+    whole = SmallConv(1, widths=(8, 16, 24))
+    images = torch.rand(3, 1, 32, 32)
+    several = SmallConv(1, widths=(8, 16, 24), levels=("block2", "block1"))
+    several.load_state_dict(whole.state_dict(), strict=False)
+    assert several.num_features == (16, 8)
+    second, first = several.eval()(images)
+    assert (second.shape, first.shape) == ((3, 16, 8, 8), (3, 8, 16, 16))
+    assert "layers.8.weight" in whole.state_dict()
+    assert "layers.8.weight" not in several.state_dict()
+    one = SmallConv(1, widths=(8, 16, 24), levels=["block2"])
+    one.load_state_dict(several.state_dict())
+    assert one.num_features == 16
+    torch.testing.assert_close(one.eval()(images), second, rtol=0, atol=0)
+    last = SmallConv(1, widths=(8, 16, 24), levels=["block3"])
+    last.load_state_dict(whole.state_dict())
+    torch.testing.assert_close(last.eval()(images), whole.eval()(images), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        (["block5"], "'block5'; small-conv has no such level; did you mean"),
+        (["block1"] * 2, "each level once"),
+    ],
+    ids=str,
+)
+def test_levels_that_are_none_or_double_are_refused(levels, message):
+    with pytest.raises(InvalidOption, match=message):
+        SmallConv(1, levels=levels)
+
+
 # --- torchvision ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,168 @@
+"""Several depths of a backbone in one embedding: each level's head, its loss, and what runs rely on."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dml_core import Component, DmlError, InvalidOption, hookimpl
+from dml_train.backbones import SmallConv
+from dml_train.experiment import build
+from dml_train.levelled_loss import LevelledLoss
+from dml_train.model import EmbeddingHead, LevelledHead
+from dml_train.recipe import Embedding, parse
+from dml_train.training import train
+
+LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
+
+
+class WithLevels:
+    @hookimpl
+    def dml_backbones(self):
+        yield Component("small-conv", SmallConv, "two blocks")
+
+
+@pytest.fixture
+def registry(tiny_registry):
+    tiny_registry.plugins.register(WithLevels(), distribution="levels", version="1.0")
+    return tiny_registry
+
+
+@pytest.fixture
+def levelled(tiny_document, registry):
+    """A recipe of two levels; keyword arguments as of `tiny_document`."""
+
+    def make(**tables):
+        return parse(tiny_document(**{"backbone": LEVELS, "loss": {"noise": 0.0}, **tables}), registry)
+
+    return make
+
+
+def test_a_levels_part_of_the_embedding_is_what_its_own_head_makes():
+    torch.manual_seed(0)
+    heads = [EmbeddingHead(8, 3), EmbeddingHead(16, 2, "max")]
+    head = LevelledHead(heads)
+    features = torch.rand(4, 8, 5, 5), torch.rand(4, 16, 2, 2)
+    parts = [one(each) for one, each in zip(heads, features, strict=True)]
+    torch.testing.assert_close(head.train()(features), torch.cat(parts, dim=1), rtol=0, atol=0)
+    units = torch.split(head.eval()(features), head.dims, dim=1)
+    for unit, part in zip(units, parts, strict=True):
+        torch.testing.assert_close(unit, part / part.norm(dim=1, keepdim=True))
+    assert (head.dims, head.embedding_dim) == ([3, 2], 5)
+
+
+def test_the_loss_is_the_weighted_sum_of_each_levels_loss_of_its_own_part():
+    losses = [nn.MultiMarginLoss(), nn.MultiMarginLoss(p=2)]
+    rows, labels = torch.randn(6, 7, requires_grad=True), torch.arange(6) % 3
+    value = LevelledLoss(losses, [4, 3], [0.5, 2.0])(rows, labels)
+    expected = 0.5 * losses[0](rows[:, :4], labels) + 2.0 * losses[1](rows[:, 4:], labels)
+    torch.testing.assert_close(value, expected)
+    (gradient,) = torch.autograd.grad(value, rows)
+    (expected_gradient,) = torch.autograd.grad(expected, rows)
+    torch.testing.assert_close(gradient, expected_gradient)
+
+
+def test_losses_dims_and_weights_of_different_counts_are_refused():
+    with pytest.raises(ValueError, match="1 losses, 2 dims and 1 weights"):
+        LevelledLoss([nn.Identity()], [1, 2], [1.0])
+
+
+def test_one_value_is_for_all_levels_and_a_list_for_each(levelled, registry):
+    one = build(levelled(embedding={"dim": 6}), registry)
+    assert one.model.head.dims == [6, 6]
+    assert one.loss.weights == [1.0, 1.0]
+    each = build(
+        levelled(embedding={"dim": [6, 4], "pooling": ["max", "gem"], "level_weight": [1.0, 0.5]}), registry
+    )
+    assert each.model.head.dims == [6, 4]
+    assert [tuple(level.class_weights.shape) for level in each.loss.levels] == [(6, 6), (6, 4)]
+    assert each.loss.weights == [1.0, 0.5]
+    assert type(each.model.head.levels[1].pool).__name__ == "GeM"
+
+
+def test_each_levels_class_weights_start_elsewhere(levelled, registry):
+    first, second = build(levelled(), registry).loss.levels
+    assert not torch.equal(first.class_weights, second.class_weights)
+
+
+def test_a_schedule_of_the_loss_moves_every_levels_loss(levelled, registry):
+    line = {"kind": "linear", "start": 4.0, "end": 8.0, "length": 10}
+    experiment = build(levelled(schedule={"loss.scale": line}), registry)
+    assert experiment.schedules.apply(5) == {"loss.levels.0.scale": 6.0, "loss.levels.1.scale": 6.0}
+    assert [level.scale for level in experiment.loss.levels] == [6.0, 6.0]
+
+
+def test_a_schedule_of_one_levels_loss_moves_that_alone(levelled, registry):
+    schedule = {"loss.levels.1.scale": {"kind": "constant", "value": 7.0}}
+    experiment = build(levelled(schedule=schedule), registry)
+    experiment.schedules.apply(0)
+    assert [level.scale for level in experiment.loss.levels] == [4.0, 7.0]
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(levelled, registry, tmp_path, quiet):
+    ends = []
+    for micro_batch in (None, 3):
+        training = {"steps": 3} | ({"micro_batch": micro_batch} if micro_batch else {})
+        out = tmp_path / f"parts-{micro_batch}"
+        train(levelled(training=training), out, registry=registry, console=quiet)
+        ends.append(np.load(out / "embeddings.npy"))
+    # Sums of float32 in another order, over three steps.
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_of_several_levels_goes_on_to_the_same_bits(levelled, registry, tmp_path, quiet):
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    short, full = {"training": {"steps": 4}}, {"training": {"steps": 8}}
+    train(levelled(**full), whole, registry=registry, console=quiet)
+    train(levelled(**short), parted, registry=registry, console=quiet)
+    (parted / "evaluation.json").unlink()
+    train(levelled(**full), parted, resume=True, force=True, registry=registry, console=quiet)
+    assert (whole / "embeddings.npy").read_bytes() == (parted / "embeddings.npy").read_bytes()
+    embeddings = np.load(whole / "embeddings.npy")
+    assert embeddings.shape[1] == 16
+    # Two unit vectors joined.
+    np.testing.assert_allclose(np.square(embeddings).sum(axis=1), 2.0, rtol=1e-5)
+    assert json.loads((whole / "evaluation.json").read_text())["step"] == 8
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ({"dim": [4, 4, 4]}, r"embedding.dim is \[4, 4, 4\]; expected one value for all, or a list of 2"),
+        (
+            {"pooling": ["max"]},
+            r"embedding.pooling is \['max'\]; .* a list of 2: the backbone gives 2 levels",
+        ),
+        ({"level_weight": [1.0, 2.0, 3.0]}, r"embedding.level_weight is \[1.0, 2.0, 3.0\]"),
+    ],
+    ids=str,
+)
+def test_a_list_of_another_length_is_refused(levelled, registry, embedding, message):
+    with pytest.raises(InvalidOption, match=message):
+        build(levelled(embedding=embedding), registry)
+
+
+def test_a_list_for_one_level_and_a_weight_of_nothing_are_refused():
+    with pytest.raises(InvalidOption, match="the backbone gives 1 level "):
+        Embedding(dim=[4, 4]).of_levels(1)
+    with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*one level only"):
+        Embedding(level_weight=0.5).of_levels(1)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ({"dim": [4, 0]}, "embedding.dim.1 is 0: input should be greater than or equal to 1"),
+        ({"pooling": ["max", "mean"]}, "embedding.pooling.1 is 'mean': input should be 'average'"),
+        ({"level_weight": -1.0}, "embedding.level_weight is -1.0"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_told_once_and_by_its_place(levelled, embedding, message):
+    with pytest.raises(DmlError, match=message) as caught:
+        levelled(embedding=embedding)
+    assert len(str(caught.value).splitlines()) == 1
