@@ -4,10 +4,62 @@ from __future__ import annotations
 
 from dml_core import Component
 from dml_train.data.array_split import ArraySplit, Jitter
+from dml_train.data.cars196 import CARS196, read_cars196
+from dml_train.data.csv_table import read_csv_table
+from dml_train.data.cub import CUB, read_cub
+from dml_train.data.file_dataset import FileDataset, with_image_options
+from dml_train.data.file_split import FileSplit
 from dml_train.data.glyphs import Glyphs
-from dml_train.data.image_folder import ImageFolder
+from dml_train.data.image_folder import read_image_folder
+from dml_train.data.in_shop import IN_SHOP, read_in_shop
+from dml_train.data.official import OfficialSet
+from dml_train.data.preparation import Preparation
+from dml_train.data.sop import SOP, read_sop
 
-__all__ = ["ArraySplit", "Glyphs", "ImageFolder", "Jitter", "components"]
+__all__ = [
+    "OFFICIAL",
+    "ArraySplit",
+    "FileDataset",
+    "FileSplit",
+    "Glyphs",
+    "Jitter",
+    "OfficialSet",
+    "Preparation",
+    "components",
+    "read_cars196",
+    "read_csv_table",
+    "read_cub",
+    "read_image_folder",
+    "read_in_shop",
+    "read_sop",
+    "with_image_options",
+]
+
+OFFICIAL: dict[str, OfficialSet] = {official.name: official for official in (CUB, CARS196, SOP, IN_SHOP)}
+
+_FILE_DATASETS = (
+    (
+        "image-folder",
+        read_image_folder,
+        "a folder of images, one folder a class, split into disjoint halves of classes",
+        "",
+    ),
+    (
+        "csv",
+        read_csv_table,
+        "images that a CSV file names, with the columns path, label and perhaps split",
+        "",
+    ),
+    ("cub", read_cub, "CUB-200-2011: 200 species of birds, the first 100 train", "Wah et al. 2011"),
+    ("cars196", read_cars196, "CARS196: 196 models of cars, the first 98 train", "Krause et al. 2013"),
+    ("sop", read_sop, "Stanford Online Products: 22,634 products, about half train", "Song et al. 2016"),
+    (
+        "in-shop",
+        read_in_shop,
+        "In-Shop Clothes Retrieval: 7,982 items of clothing, queries and gallery apart",
+        "Liu et al. 2016",
+    ),
+)
 
 
 def components() -> tuple[Component, ...]:
@@ -18,9 +70,8 @@ def components() -> tuple[Component, ...]:
             Glyphs,
             "the characters that matplotlib's fonts can draw, 32 × 32, half of the classes unseen; no download",
         ),
-        Component(
-            "image-folder",
-            ImageFolder,
-            "a folder of images, one folder a class, split into disjoint halves of classes",
+        *(
+            Component(name, with_image_options(read), summary, source)
+            for name, read, summary, source in _FILE_DATASETS
         ),
     )

@@ -1,0 +1,137 @@
+"""Image files in all the ways in which they are stored: right, or refused with the path."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dml_core import DmlError
+from dml_train.data.decoding import check_header, read_image
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def test_a_photograph_is_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: 90 degrees clockwise to show
+    image = Image.new("RGB", (40, 20), "red")
+    image.paste("blue", (0, 0, 20, 20))
+    image.save(tmp_path / "a.jpg", exif=exif, quality=95)
+    upright = read_image(tmp_path / "a.jpg")
+    assert upright.size == (20, 40)
+    assert upright.getpixel((10, 5))[2] > 200  # blue is on top
+    assert upright.getpixel((10, 35))[0] > 200
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("1", "png"), ("L", "jpg"), ("CMYK", "jpg"), ("P", "gif"), ("RGB", "webp"), ("L", "bmp")],
+)
+@pytest.mark.parametrize("enough", [None, 4])
+def test_every_mode_becomes_rgb(tmp_path, mode, suffix, enough):
+    file = tmp_path / f"a.{suffix}"
+    Image.new("RGB", (12, 9), (255, 255, 255)).convert(mode).save(file)
+    image = read_image(file, enough)
+    assert image.mode == "RGB"
+    assert min(image.size) >= 4
+    assert min(image.getpixel((1, 1))) >= 250
+
+
+def test_cmyk_keeps_its_colours(tmp_path):
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)  # red ink
+    red, green, blue = read_image(tmp_path / "a.jpg").getpixel((8, 8))
+    assert red > 240
+    assert max(green, blue) < 15
+
+
+def test_sixteen_bits_are_scaled_and_not_cut(tmp_path):
+    Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(tmp_path / "a.png")
+    np.testing.assert_array_equal(np.asarray(read_image(tmp_path / "a.png"))[:, :, 0], [[0, 100], [200, 255]])
+
+
+def test_what_is_transparent_is_white(tmp_path):
+    picture = Image.new("LA", (2, 1), (0, 0))
+    picture.putpixel((1, 0), (0, 255))
+    picture.save(tmp_path / "a.png")
+    palette = Image.new("P", (2, 1), 0)
+    palette.putpalette([0, 0, 0, 0, 0, 0])
+    palette.putpixel((1, 0), 1)
+    palette.save(tmp_path / "b.png", transparency=0)
+    for name in ("a.png", "b.png"):
+        np.testing.assert_array_equal(np.asarray(read_image(tmp_path / name))[0], [[255] * 3, [0] * 3])
+
+
+def test_of_several_frames_the_first_is_taken(tmp_path):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert read_image(tmp_path / "a.gif").getpixel((4, 4)) == (255, 0, 0)
+
+
+def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
+    # The fraction is a power of two of which both sides still have as many pixels as are enough.
+    noise(70, 50).resize((1400, 1000)).save(tmp_path / "a.jpg", quality=95)
+    assert read_image(tmp_path / "a.jpg", enough=250).size == (350, 250)
+    assert read_image(tmp_path / "a.jpg", enough=251).size == (700, 500)
+    assert read_image(tmp_path / "a.jpg").size == (1400, 1000)
+    small = read_image(tmp_path / "a.jpg", enough=250)
+    whole = read_image(tmp_path / "a.jpg").resize((350, 250), Image.Resampling.BOX)
+    # The decoder drops the high frequencies of a block where the box averages it: a few levels at edges.
+    assert np.abs(np.asarray(small).astype(int) - np.asarray(whole)).mean() < 2.0
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"hello", "not an image"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove"),
+    ],
+    ids=["empty", "text", "torn"],
+)
+def test_what_is_no_image_is_named(tmp_path, content, reason):
+    (tmp_path / "bad.png").write_bytes(content)
+    for read in (read_image, check_header):
+        with pytest.raises(DmlError, match=rf"can't read the image .*bad\.png: .*{reason}"):
+            read(tmp_path / "bad.png")
+
+
+def test_a_truncated_image_is_named(tmp_path):
+    file = tmp_path / "torn.jpg"
+    noise(60, 60).save(file)
+    file.write_bytes(file.read_bytes()[:-400])
+    check_header(file)  # which is whole
+    with pytest.raises(DmlError, match=r"can't read the image .*torn\.jpg: .*truncated"):
+        read_image(file)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DmlError, match=r"can't read the image .*gone\.png: there is no such file"):
+        read_image(tmp_path / "gone.png")
+
+
+def png_of(width: int, height: int, file: Path) -> None:
+    """The header of a large picture, without its pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    file.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    )
+
+
+def test_an_image_too_huge_to_decode_is_named_and_not_decoded(tmp_path):
+    png_of(50_000, 50_000, tmp_path / "huge.png")
+    for read in (read_image, check_header):
+        with pytest.raises(DmlError, match=r"can't read the image .*huge\.png: more pixels than are decoded"):
+            read(tmp_path / "huge.png")
