@@ -17,7 +17,7 @@ import torch
 from dml_core import DmlError, Evaluation, Evaluator, Split
 from dml_train.loading import Chunks, load_ahead
 from dml_train.model import EmbeddingModel
-from dml_train.run_folder import RunFolder, write_array
+from dml_train.run_folder import RunFolder, read_array, write_array
 
 _CHUNK = 256  # images a forward pass
 
@@ -100,6 +100,18 @@ class Embedded:
     labels: npt.NDArray[Any]
     gallery: npt.NDArray[Any] | None = None
     gallery_labels: npt.NDArray[Any] | None = None
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Embedded:
+        """What a finished run left in its folder, mapped and not read.
+
+        Raises:
+            DmlError: if an array is missing or damaged.
+        """
+        queries = read_array(folder.embeddings()), read_array(folder.labels())
+        if not folder.embeddings("gallery").exists():
+            return cls(*queries)
+        return cls(*queries, read_array(folder.embeddings("gallery")), read_array(folder.labels("gallery")))
 
     def write(self, folder: RunFolder) -> None:
         """Leave the arrays in the run's folder."""

@@ -48,7 +48,7 @@ def evaluate_command(
         if evaluator in (None, of_run.evaluation.name):
             table = of_run.evaluation.component()
         embedded = (
-            _stored(folder)
+            Embedded.read(folder)
             if folder.evaluation.is_file() and folder.embeddings().is_file()
             else reopen(source, registry)[1].embed_test(CONSOLE)
         )
@@ -65,14 +65,6 @@ def evaluate_command(
     click.echo(str(result))
     if out:
         write_json(out, result.to_dict())
-
-
-def _stored(folder: RunFolder) -> Embedded:
-    gallery, gallery_labels = folder.embeddings("gallery"), folder.labels("gallery")
-    apart = gallery.exists()
-    return _read(
-        folder.embeddings(), folder.labels(), gallery if apart else None, gallery_labels if apart else None
-    )
 
 
 def _read(queries: Path, labels: Path, gallery: Path | None, gallery_labels: Path | None) -> Embedded:

@@ -1,7 +1,4 @@
-"""Pictures for the page, as data URIs: curves and maps drawn twice, for light and dark pages; thumbnails.
-
-Shapes: `N` items, `D` embedding dimension.
-"""
+"""Pictures for the page, as data URIs: diagrams drawn twice, for light and dark pages; curves; thumbnails."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from PIL import Image
 
 _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
+Draw = Callable[[Any, str, str], None]  # (axes, the text's colour, a line's)
+Mark = tuple[str, str, str]
 _THUMBNAIL = 96  # pixels of the longer side, at most
 _POINTS_A_CURVE = 400
-_CELLS = (28, 18)  # across and down, of the map of pictures
-_CELL = 36  # pixels
-# How marked classes are told apart: by shape (matplotlib's name, and the character for the key) as well as by colour.
+# How a few things are told apart: by shape (matplotlib's name, and the character for the key) as well as by colour.
 # The colours are Okabe and Ito's, for all kinds of colour vision, the last two replaced by darker ones.
-_MARKS = (
+MARKS: tuple[Mark, ...] = (
     ("o", "●", "#e69f00"),
     ("s", "■", "#56b4e9"),
     ("D", "◆", "#009e73"),
@@ -61,139 +58,85 @@ def thumbnail(picture: npt.NDArray[np.uint8]) -> str:
     large = max(image.size) > _THUMBNAIL
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
     # Photographs shrink to a tenth as JPEG; drawings of a few pixels are best left as they are.
-    return _uri(image, "jpeg", quality=85) if large else _uri(image, "png")
+    return image_uri(image, "jpeg", quality=85) if large else image_uri(image, "png")
 
 
-def curves(lines: Sequence[Mapping[str, float]]) -> list[Figure]:
-    """A curve for each value that was logged at more than one step, in the order of first appearance.
+def curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Figure]:
+    """A diagram for each value that any run logged at more than one step, in the order of first appearance.
 
     Long curves are drawn as means of equal stretches of steps.
 
     Args:
-        lines: one mapping a line of ``metrics.jsonl``, ``"step"`` included.
+        runs: by name, the lines of ``metrics.jsonl``, each a mapping with ``"step"``. At most eight.
     """
-    names = dict.fromkeys(name for line in lines for name in line if name != "step")
-    figures = []
-    for name in names:
-        steps, values = np.array(
-            [(line["step"], line[name]) for line in lines if name in line], dtype=np.float64
-        ).T
-        if len(steps) < 2:
+    names = dict.fromkeys(
+        name for lines in runs.values() for line in lines for name in line if name != "step"
+    )
+    return [figure for name in names if (figure := _curve(name, runs)) is not None]
+
+
+def drawn_twice(draw: Draw, size: tuple[float, float], form: str) -> tuple[str, str]:
+    """A diagram for light pages and for dark ones, without a ground of its own, as data URIs.
+
+    Args:
+        draw: what draws on the axes, with the colours of text and of a line.
+        size: inches.
+        form: ``"svg"`` or ``"png"``.
+    """
+    return _draw(draw, "light", size, form), _draw(draw, "dark", size, form)
+
+
+def image_uri(image: Image.Image, form: str, **options: Any) -> str:
+    """A picture as a data URI, stored as ``"png"`` or ``"jpeg"``."""
+    file = BytesIO()
+    image.save(file, form, optimize=True, **options)
+    return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure | None:
+    """One value of every run that has it at more than one step; None if none has."""
+    title = name.removeprefix("evaluation/").replace("recall/", "Recall@")
+    series: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], Mark]] = []
+    courses, key = [], []
+    longest = 1
+    for mark, (run, lines) in zip(MARKS, runs.items(), strict=False):
+        logged = [(line["step"], line[name]) for line in lines if name in line]
+        if len(logged) < 2:
             continue
-        title = name.removeprefix("evaluation/").replace("recall/", "Recall@")
+        steps, values = np.array(logged, dtype=np.float64).T
         stretch = -(-len(steps) // _POINTS_A_CURVE)
+        longest = max(longest, stretch)
         cuts = np.arange(0, len(steps), stretch)
         x, y = (np.add.reduceat(v, cuts) / np.diff([*cuts, len(v)]) for v in (steps, values))
-        caption = f"{title}, means of {stretch} steps" if stretch > 1 else title
-        figures.append(_curve(x, y, title, caption, f"from {values[0]:.4g} to {values[-1]:.4g}"))
-    return figures
-
-
-def map_of_points(
-    points_N2: npt.NDArray[np.float64],
-    labels_N: npt.NDArray[np.int64],
-    named: Mapping[int, str],
-    share: float,
-) -> Figure:
-    """All items as points, and those of a few classes marked.
-
-    Args:
-        points_N2: where the items are, see `principal_plane`.
-        labels_N: the items' classes.
-        named: the marked classes' names by label; at most eight.
-        share: of the variance, that the plane holds.
-    """
-
-    marks = list(zip(_MARKS, named.items(), strict=False))
+        series.append((x, y, mark))
+        course = f"from {values[0]:.4g} to {values[-1]:.4g}"
+        courses.append(course if len(runs) == 1 else f"{run} {course}")
+        if len(runs) > 1:
+            key.append((*mark[1:], run))
+    if not series:
+        return None
 
     def draw(axes: Any, ink: str, line: str) -> None:
-        axes.set_axis_off()
-        axes.scatter(*points_N2.T, s=2, color=ink, alpha=0.12, linewidths=0)
-        for (marker, _, colour), (label, _) in marks:
-            chosen = points_N2[labels_N == label]
-            axes.scatter(*chosen.T, s=34, marker=marker, color=colour, edgecolors=ink, linewidths=0.5)
-
-    marked = ", ".join(named.values())
-    return Figure(
-        _draw(draw, "light", size=(6.4, 5.2), form="png"),
-        _draw(draw, "dark", size=(6.4, 5.2), form="png"),
-        alt=f"Scatter plot of {len(points_N2)} embeddings in their principal plane; marked: {marked}",
-        caption=f"All {len(points_N2):,} test embeddings, normalised, in the plane of their two largest principal "
-        f"components, which hold {share:.0%} of the variance. Some classes are marked.",
-        key=[(symbol, colour, name) for (_, symbol, colour), (_, name) in marks],
-    )
-
-
-def map_of_pictures(
-    points_N2: npt.NDArray[np.float64], picture: Callable[[int], npt.NDArray[np.uint8]]
-) -> Figure:
-    """The items' pictures where they lie in the plane, one a cell: that nearest to its middle.
-
-    Args:
-        points_N2: where the items are, see `principal_plane`.
-        picture: an item's picture, (height, width, 3).
-    """
-    low, high = np.percentile(points_N2, [0.5, 99.5], axis=0)
-    places_N2 = (points_N2 - low) / np.maximum(high - low, 1e-12) * _CELLS
-    places_N2[:, 1] = _CELLS[1] - places_N2[:, 1]  # pictures count rows from the top
-    cells_N2 = np.floor(places_N2).astype(np.int64)
-    inside = np.flatnonzero(((cells_N2 >= 0) & (cells_N2 < _CELLS)).all(axis=1))
-    off_centre = np.square(places_N2 - cells_N2 - 0.5).sum(axis=1)
-    canvas = Image.new("RGBA", (_CELLS[0] * _CELL, _CELLS[1] * _CELL))
-    filled: set[tuple[int, int]] = set()
-    for item in inside[np.argsort(off_centre[inside], kind="stable")]:
-        column, row = map(int, cells_N2[item])
-        if (column, row) not in filled:
-            filled.add((column, row))
-            image = Image.fromarray(picture(int(item))).resize((_CELL - 2, _CELL - 2))
-            canvas.paste(image, (column * _CELL + 1, row * _CELL + 1))
-    uri = _uri(canvas, "png")
-    return Figure(
-        uri,
-        uri,
-        alt=f"{len(filled)} pictures of test items, each at its place in the principal plane of the embeddings",
-        caption="The same plane with the pictures themselves: in each cell the item nearest to its middle.",
-    )
-
-
-def principal_plane(embeddings_ND: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], float]:
-    """The normalised embeddings in the plane of their two largest principal components.
-
-    The sign of a component is that which makes its largest weight positive. With no variance, all points are at 0.
-
-    Returns:
-        The points, (N, 2), and the share of the variance that the plane holds.
-    """
-    rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
-    rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)
-    rows_ND = rows_ND - rows_ND.mean(axis=0)
-    variances_D, axes_DD = np.linalg.eigh(rows_ND.T @ rows_ND)
-    # Embeddings of one dimension lie on a line of the plane.
-    axes_D2 = np.pad(axes_DD, ((0, 0), (1, 0)))[:, :-3:-1]
-    axes_D2 = axes_D2 * np.sign(axes_D2[np.abs(axes_D2).argmax(axis=0), [0, 1]])
-    total = variances_D.sum()
-    return rows_ND @ axes_D2, float(variances_D[-2:].sum() / total) if total > 0 else 1.0
-
-
-def _curve(
-    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], title: str, caption: str, course: str
-) -> Figure:
-    def draw(axes: Any, ink: str, line: str) -> None:
-        axes.plot(x, y, color=line, linewidth=1.4)
+        for x, y, (marker, _, colour) in series:
+            if len(runs) == 1:
+                axes.plot(x, y, color=line, linewidth=1.4)
+            else:
+                # A few marks a line tell the runs apart where colours don't.
+                axes.plot(x, y, color=colour, linewidth=1.4, marker=marker, markevery=0.15, markersize=5)
         axes.set_xlabel("step")
         axes.set_title(title, fontsize=10, parse_math=False)
         axes.grid(alpha=0.2, color=ink)
 
+    words = "; ".join(courses)
     return Figure(
-        _draw(draw, "light", size=(4.6, 2.8), form="svg"),
-        _draw(draw, "dark", size=(4.6, 2.8), form="svg"),
-        alt=f"{title} over the steps, {course}",
-        caption=f"{caption}: {course}.",
+        *drawn_twice(draw, size=(4.6, 2.8), form="svg"),
+        alt=f"{title} over the steps, {words}",
+        caption=f"{title}, means of {longest} steps: {words}." if longest > 1 else f"{title}: {words}.",
+        key=key,
     )
 
 
-def _draw(draw: Callable[[Any, str, str], None], theme: str, size: tuple[float, float], form: str) -> str:
-    """A figure without a ground of its own, as a data URI."""
+def _draw(draw: Draw, theme: str, size: tuple[float, float], form: str) -> str:
     ink = _INK[theme]
     # No pyplot: it would keep figures, and pick a window system.
     with matplotlib.rc_context({"svg.hashsalt": "dml", "svg.fonttype": "path"}):
@@ -212,9 +155,3 @@ def _draw(draw: Callable[[Any, str, str], None], theme: str, size: tuple[float, 
         figure.savefig(file, format=form, transparent=True, dpi=140, metadata=metadata)
     kind = "svg+xml" if form == "svg" else form
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _uri(image: Image.Image, form: str, **options: Any) -> str:
-    file = BytesIO()
-    image.save(file, form, optimize=True, **options)
-    return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dml_core import Evaluator
 from dml_train.embedding import Embedded
+from dml_train.report.spread import evenly
 
 _NEAREST = 8
 _EACH = 8  # queries of either kind: nearest item right, nearest item wrong
@@ -84,12 +85,18 @@ class Search:
     def examples(self, right: bool) -> list[Retrieval]:
         """Up to eight queries whose nearest item is right, or wrong, spread evenly over all such."""
         queries = np.flatnonzero(self.matched_Q & (self.right_QK[:, 0] == right))
-        chosen = queries[
-            np.unique(np.linspace(0, len(queries) - 1, min(_EACH, len(queries))).astype(np.int64))
-        ]
         return [
-            Retrieval(int(q), self.nearest_QK[q].tolist(), self.right_QK[q].tolist()) for q in chosen.tolist()
+            Retrieval(q, self.nearest_QK[q].tolist(), self.right_QK[q].tolist())
+            for q in queries[evenly(len(queries), _EACH)].tolist()
         ]
+
+    def class_recalls(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Of every class of which a query has a match: its items in the gallery, (C,), and its Recall@1, (C,)."""
+        classes, ids_Q = np.unique(self.labels_Q[self.matched_Q], return_inverse=True)
+        queries_C = np.bincount(ids_Q, minlength=len(classes))
+        right_C = np.bincount(ids_Q, weights=self.right_QK[self.matched_Q, 0], minlength=len(classes))
+        counts = Counter(self.gallery_labels_G.tolist())
+        return np.array([counts[c] for c in classes.tolist()], dtype=np.int64), right_C / queries_C
 
     def worst_classes(self) -> list[WorstClass]:
         """Up to fifteen classes with wrong items, the lowest Recall@1 first; of equals, the one with more items."""

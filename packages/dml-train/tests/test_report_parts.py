@@ -1,0 +1,194 @@
+"""What the reports are made of: the map, curves, classes, thumbnails."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+from report_world import NearestBySorting
+
+from dml_train.embedding import Embedded
+from dml_train.report.classes import by_size, size_against_recall
+from dml_train.report.figures import curves, thumbnail
+from dml_train.report.layout import chosen_items, principal_plane, tsne
+from dml_train.report.maps import map_of_pictures, map_of_points
+from dml_train.report.retrieval import Search
+from dml_train.report.spread import evenly
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), alone=st.booleans())
+def test_classes_are_judged_as_by_a_plain_count(data, alone):
+    number = data.draw(st.integers(2, 14))
+    labels = data.draw(arrays(np.int64, number, elements=st.integers(0, 4)))
+    gallery_labels = labels if alone else data.draw(arrays(np.int64, 6, elements=st.integers(0, 4)))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    queries, gallery = random.normal(size=(number, 3)), random.normal(size=(len(gallery_labels), 3))
+    embedded = Embedded(queries, labels) if alone else Embedded(queries, labels, gallery, gallery_labels)
+    search = Search.of(NearestBySorting(), embedded)
+
+    expected = {}
+    for q in range(number):
+        others = [g for g in range(len(gallery_labels)) if not (alone and g == q)]
+        if not any(gallery_labels[g] == labels[q] for g in others):
+            continue
+        space = queries if alone else gallery
+        nearest = max(others, key=lambda g: space[g] @ queries[q] / np.linalg.norm(space[g]))
+        expected.setdefault(int(labels[q]), []).append(bool(gallery_labels[nearest] == labels[q]))
+    wrong = {label: sum(right) / len(right) for label, right in expected.items() if not all(right)}
+    worst = search.worst_classes()
+    assert {w.label: w.recall for w in worst} == wrong
+    assert [w.recall for w in worst] == sorted(w.recall for w in worst)
+    for w in worst:
+        assert w.items == len(expected[w.label])
+        assert labels[w.query] == w.label
+        assert 1 <= w.times <= w.items - sum(expected[w.label])
+        assert gallery_labels[w.taken_for] != w.label
+    for kind in (True, False):
+        for example in search.examples(kind):
+            assert example.right[0] is kind
+    sizes, recalls = search.class_recalls()
+    assert sizes.tolist() == [int((gallery_labels == label).sum()) for label in sorted(expected)]
+    assert recalls.tolist() == [sum(expected[label]) / len(expected[label]) for label in sorted(expected)]
+
+
+@settings(deadline=None)
+@given(
+    classes=st.lists(st.tuples(st.integers(1, 30), st.floats(0, 1)), min_size=1, max_size=40),
+)
+def test_every_class_is_in_one_group_of_its_size(classes):
+    sizes, recalls = (np.array(column) for column in zip(*classes))
+    bins = by_size(sizes, recalls)
+    assert 1 <= len(bins) <= 6
+    assert sum(b.classes for b in bins) == len(classes)
+    assert all(before.high < after.low for before, after in itertools.pairwise(bins))
+    for b in bins:
+        mine = recalls[(sizes >= b.low) & (sizes <= b.high)]
+        assert b.classes == len(mine)
+        assert b.recall == pytest.approx(mine.mean())  # a mean of the same numbers in another order
+        assert b.worst == mine.min()
+
+
+def test_sizes_are_told_in_words_and_spread_on_a_logarithmic_axis():
+    sizes, recalls = np.array([1, 2, 2, 900]), np.array([0.0, 0.5, 1.0, 1.0])
+    figure = size_against_recall(sizes, recalls, by_size(sizes, recalls))
+    assert "from 0.000 for the smallest to 1.000 for the largest" in figure.alt
+    assert by_size(sizes[:0], recalls[:0]) == []
+
+
+# --- the map --------------------------------------------------------------------------------------------------
+
+
+def test_classes_that_lie_apart_are_apart_on_the_map():
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(5), 30)
+    points = tsne(10 * np.eye(5)[labels] + random.normal(size=(150, 5)))
+    assert np.abs(points).max() == 1.0
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    assert (labels[distances.argmin(axis=1)] == labels).all()
+
+
+def test_the_map_is_the_same_every_time_and_whatever_the_embeddings_length():
+    embeddings = np.random.default_rng(0).normal(size=(60, 4))
+    points = tsne(embeddings)
+    np.testing.assert_array_equal(tsne(embeddings), points)
+    np.testing.assert_array_equal(tsne(embeddings * 4), points)  # a power of 2 leaves the directions' bits
+
+
+@pytest.mark.parametrize(
+    "embeddings",
+    [
+        np.ones((3, 4)),
+        np.ones((40, 4)),
+        np.array([[1.0], [-1.0]]),
+        np.tile([[1.0], [-1.0]], (10, 1)),
+        np.zeros((2, 2)),
+        np.ones((1, 3)),
+    ],
+    ids=lambda e: f"{e.shape[0]}x{e.shape[1]}",
+)
+def test_embeddings_with_little_to_show_have_a_map(embeddings):
+    points = tsne(embeddings)
+    assert points.shape == (len(embeddings), 2)
+    assert np.isfinite(points).all()
+    assert np.abs(points).max() <= 1.0
+    labels = np.zeros(len(points), dtype=np.int64)
+    assert map_of_points(points, labels, {0: "the only one"}, "all").alt.endswith("marked: the only one")
+    assert map_of_pictures(points, lambda i: np.zeros((4, 4, 3), dtype=np.uint8)).alt
+
+
+def test_the_principal_plane_is_that_of_the_singular_vectors():
+    rows = np.random.default_rng(1).normal(size=(40, 6)) * [5, 3, 1, 1, 1, 1]
+    left, values, _ = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+    # The squares' eigenvectors are those singular vectors to half of the digits or better.
+    np.testing.assert_allclose(np.abs(principal_plane(rows)), np.abs(left[:, :2] * values[:2]), atol=1e-7)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    sizes=st.one_of(
+        st.lists(st.integers(1, 30), min_size=1, max_size=400),
+        st.lists(st.integers(1, 9000), min_size=1, max_size=6),
+    ),
+    seed=st.integers(0, 99),
+)
+def test_on_the_map_are_all_items_or_a_few_thousand_of_whole_classes(sizes, seed):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    chosen = chosen_items(labels)
+    assert (np.diff(chosen) > 0).all()
+    if len(labels) <= 2500:
+        assert len(chosen) == len(labels)
+        return
+    assert 100 <= len(chosen) <= 5000
+    counts = np.bincount(labels[chosen], minlength=len(sizes))
+    for count, size in zip(counts[counts > 0], np.array(sizes)[counts > 0]):
+        assert count == size or count >= 40
+
+
+def test_evenly_spread_places_reach_from_end_to_end():
+    assert evenly(100, 4).tolist() == [0, 33, 66, 99]
+    assert evenly(3, 8).tolist() == [0, 1, 2]
+    assert evenly(5, 1).tolist() == [0]
+    assert evenly(0, 8).tolist() == []
+
+
+# --- curves and thumbnails --------------------------------------------------------------------------------------
+
+
+def test_long_curves_are_means_of_equal_stretches():
+    lines = [{"step": s, "loss": float(s)} for s in range(1, 1001)] + [
+        {"step": 1000, "evaluation/recall/1": 0.5}
+    ]
+    (figure,) = curves({"a": lines})  # one point is no curve
+    assert figure.caption == "loss, means of 3 steps: from 1 to 1000."
+    assert figure.key == []
+    assert curves({"a": []}) == []
+
+
+def test_curves_of_several_runs_share_a_diagram_with_a_key():
+    runs = {
+        "a": [{"step": s, "loss": 4.0 / s} for s in (1, 2)],
+        "b": [{"step": s, "loss": 6.0 / s, "recall/1": 0.1} for s in (1, 2, 3)],
+        "c": [{"step": 1, "loss": 9.0}],
+    }
+    loss, recall = curves(runs)
+    assert loss.caption == "loss: a from 4 to 2; b from 6 to 2."
+    assert [name for _, _, name in loss.key] == ["a", "b"]
+    assert recall.caption == "Recall@1: b from 0.1 to 0.1."
+    assert recall.key[0] == loss.key[1]  # a run looks alike in every diagram
+
+
+def test_thumbnails_are_small_and_drawings_are_left_as_they_are():
+    drawing = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    kept = Image.open(io.BytesIO(base64.b64decode(thumbnail(drawing).partition(",")[2])))
+    np.testing.assert_array_equal(np.asarray(kept), drawing)
+    photograph = np.zeros((600, 300, 3), dtype=np.uint8)
+    assert Image.open(io.BytesIO(base64.b64decode(thumbnail(photograph).partition(",")[2]))).size == (48, 96)

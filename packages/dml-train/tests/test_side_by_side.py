@@ -1,0 +1,145 @@
+"""The page that compares several runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from report_world import NAMES, Page, check_page, finished_run, report_registry
+
+from dml_core import DmlError, Registry
+from dml_train import cli
+from dml_train.report import write_side_by_side
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return report_registry()
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory, registry) -> tuple[list[Path], Page]:
+    """Two runs, and their page."""
+    folder = tmp_path_factory.mktemp("runs")
+    runs = [finished_run(folder / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
+    return runs, Page(write_side_by_side(runs, folder / "page.html", registry))
+
+
+@pytest.fixture
+def runs(tmp_path, registry):
+    return [finished_run(tmp_path / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
+
+
+@pytest.fixture
+def page_of(tmp_path, registry):
+    return lambda *runs: Page(write_side_by_side(runs, tmp_path / "page.html", registry))
+
+
+def nearest(run):
+    embeddings = np.load(run / "embeddings.npy")
+    rows = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    similarity = rows @ rows.T
+    np.fill_diagonal(similarity, -2)
+    return np.argsort(-similarity, axis=1, kind="stable")[:, 0]
+
+
+def test_the_page_is_safe_and_accessible(unchanged):
+    _, page = unchanged
+    check_page(page)
+    assert page.all("i") == []
+    assert sum(name in page.text for name in NAMES) >= 2
+
+
+def test_figures_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
+    runs, page = unchanged
+    labels = np.load(runs[0] / "labels.npy")
+    one, two = (labels[nearest(run)] == labels for run in runs)
+    words = page.words
+    difference = f"{two.mean() - one.mean():+.4f}".replace("-", "−")
+    assert f"Recall@1 0.5000 0.5000 {difference} −0.5000 to +0.5000 0.0312" in words
+    assert (
+        f"right for both in {(one & two).sum()} queries, for neither in {(~one & ~two).sum()}, only for <i>one in "
+        f"{(one & ~two).sum()} and only for two in {(~one & two).sum()}."
+    ) in words
+    shown = min(6, (one & ~two).sum()) + min(6, (~one & two).sum())
+    assert words.count("✓ right") == words.count("✗ wrong") == shown > 0
+
+
+def test_settings_that_differ_are_listed_and_no_others(unchanged):
+    words = unchanged[1].words
+    assert re.search(r"Key <i>one two training\.seed 0 1 Where they disagree", words)
+
+
+def test_curves_are_drawn_together(unchanged):
+    assert "loss: <i>one from 5 to 0.125; two from 5 to 0.125." in unchanged[1].words
+
+
+def test_runs_of_one_name_are_told_apart_by_their_parents(page_of, tmp_path, registry):
+    runs = [finished_run(tmp_path / parent / "run", registry) for parent in ("a", "b")]
+    assert "b/run against a/run" in page_of(*runs).words
+
+
+def test_other_items_are_not_tested_in_pairs(page_of, runs):
+    np.save(runs[1] / "labels.npy", np.load(runs[1] / "labels.npy")[::-1])
+    words = page_of(*runs).words
+    assert "Not tested: the two were measured on different items." in words
+    assert "Can’t be said: the two were measured on different items." in words
+
+
+def test_runs_with_galleries_of_their_own_are_compared(page_of, runs):
+    for run in runs:
+        np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
+        np.save(run / "gallery_labels.npy", np.load(run / "labels.npy")[::2])
+    assert "Not tested" not in page_of(*runs).words
+    (runs[1] / "gallery_embeddings.npy").unlink()
+    assert "Not tested: the two were measured on different items." in page_of(*runs).words
+
+
+def test_runs_that_chose_on_the_test_split_are_named_first(page_of, runs, tmp_path, registry):
+    third = finished_run(tmp_path / "third", registry, seed=2, selected_on="test")
+    words = page_of(*runs, third).words
+    assert words.index("Chosen on the test split: third.") < words.index("Recall@1")
+
+
+def test_a_run_that_left_its_test_split_alone_is_not_tested(page_of, runs):
+    recipe = runs[1] / "recipe.toml"
+    text = recipe.read_text().replace("test = true", "test = false").replace("classes = 0.0", "classes = 0.5")
+    recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
+    assert "Not tested: two left its test split alone" in page_of(*runs).words
+    assert "Not tested: two left its test split alone" in page_of(*reversed(runs)).words
+
+
+@pytest.mark.parametrize(("count", "message"), [(1, "1 runs were given"), (9, "9 runs were given")])
+def test_from_two_to_eight_runs_can_be_compared(tmp_path, registry, count, message):
+    with pytest.raises(DmlError, match=message):
+        write_side_by_side([tmp_path] * count, tmp_path / "page.html", registry)
+
+
+def test_a_run_given_twice_is_refused(runs, tmp_path, registry):
+    with pytest.raises(DmlError, match="a run was given twice"):
+        write_side_by_side([runs[0], runs[0] / ".." / runs[0].name], tmp_path / "page.html", registry)
+
+
+def test_the_command_writes_a_page_of_one_run_or_of_several(runs, tmp_path, registry):
+    def dml(*arguments, code=0):
+        result = CliRunner().invoke(
+            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
+        )
+        assert result.exit_code == code, result.output
+        return result
+
+    out = tmp_path / "page.html"
+    assert dml("report", runs[0]).stdout == f"{runs[0] / 'report.html'}\n"
+    assert "say with --out where the page goes" in dml("report", *runs, code=2).stderr
+    assert "leave --out away" in dml("report", runs[0], "--out", out, code=2).stderr
+    assert dml("report", *runs, "--out", out).stdout == f"{out}\n"
+    assert "exists already; nothing was touched" in dml("report", *runs, "--out", out, code=2).stderr
+    (runs[1] / "evaluation.json").unlink()
+    out.unlink()
+    assert "has no evaluation.json yet" in dml("report", *runs, "--out", out, code=2).stderr
+    assert not out.exists()
+    assert json.loads((runs[0] / "evaluation.json").read_text())
