@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
-from dml_core import DmlError, registry
+from dml_core import registry
+from dml_train import checkpoint
 from dml_train.recipe import bundled, load, parse
 from dml_train.training import train
 
@@ -27,9 +30,22 @@ def test_every_bundled_recipe_is_whole_and_right(name):
     assert load(name, [], registry()).training.seed == 0
 
 
-def test_a_loss_whose_gradient_the_optimizer_cannot_apply_is_refused_before_anything_moves(tmp_path):
-    recipe = load("glyphs-tiny", ["training.steps=2", "loss.class_fraction=0.5"], registry())
-    with pytest.raises(
-        DmlError, match=r"gradient of a parameter \(100, 64\) of the loss is sparse.*class_fraction"
-    ):
-        train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_fraction_of_the_classes_trains_and_a_stopped_run_goes_on_to_the_same_bits(tmp_path, optimizer):
+    """The gradient of the class weights is sparse: it is clipped, scheduled, applied and its state kept."""
+    settings = [
+        "training.steps=6", "training.gradient_clip=1.0", "loss.class_fraction=0.25", "checkpoints.unit='step'",
+        "checkpoints.every=2", "evaluation.test=true", f"optimizer.name={optimizer!r}", "dataset.max_classes=60",
+        "schedule.'optimizer.lr'={kind='cosine', end=0.0}", "sampler.classes_per_batch=5",
+    ]  # fmt: skip
+    recipe = load("glyphs-tiny", settings, registry())
+    whole = train(recipe, tmp_path / "whole", registry=registry(), console=Console(quiet=True))
+    cut = tmp_path / "cut"
+    shutil.copytree(whole.path, cut)
+    shutil.rmtree(cut / "checkpoints" / "step-00000006")
+    (cut / "evaluation.json").unlink()
+    again = train(recipe, cut, resume=True, registry=registry(), console=Console(quiet=True))
+    one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, again))
+    assert one.step == other.step == 6
+    assert torch.equal(one.state()["loss"]["class_weights"], other.state()["loss"]["class_weights"])
+    assert whole.metrics.read_bytes() == again.metrics.read_bytes()

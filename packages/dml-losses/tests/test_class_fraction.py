@@ -104,9 +104,17 @@ def test_a_fraction_outside_its_range_is_refused(fraction: float) -> None:
         NormSoftmax(10, 4, class_fraction=fraction)
 
 
-def test_virtual_classes_with_a_fraction_are_refused() -> None:
-    loss = MemVir(NormSoftmax(10, 4, class_fraction=0.5), 1, 0)
-    x, y = torch.randn(3, 4), torch.arange(3)
-    loss(x, y)
-    with pytest.raises(ValueError, match=r"class_fraction is 0\.5 and virtual classes were given"):
-        loss(x, y)
+def test_memvir_refuses_a_fraction_of_the_classes() -> None:
+    with pytest.raises(
+        ValueError, match=r"NormSoftmax with class_fraction = 0\.5; expected class_fraction = 1"
+    ):
+        MemVir(NormSoftmax(10, 4, class_fraction=0.5), 1, 0)
+
+
+def test_a_schedule_may_move_the_fraction_to_1_and_the_gradient_stays_as_was_said() -> None:
+    for first, then in ((0.5, 1.0), (1.0, 0.5)):
+        loss = NormSoftmax(10, 4, class_fraction=first)
+        loss.class_fraction = then
+        loss(torch.randn(3, 4), torch.arange(3)).backward()
+        assert loss.class_weights.grad.is_sparse == bool(loss.sparse_parameters())
+        assert (loss.class_weights.grad.to_dense() != 0).any(dim=1).sum() == 10 * then

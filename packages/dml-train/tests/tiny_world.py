@@ -91,6 +91,25 @@ class TinyLoss(nn.Module):
         )
 
 
+class TinySparseLoss(nn.Module):
+    """A softmax over the classes of the batch alone, whose weights get a sparse gradient; and it says so, or not."""
+
+    def __init__(self, num_classes: int, embedding_dim: int, scale: float = 4.0, says: bool = True) -> None:
+        super().__init__()
+        self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
+        self.scale, self.says = scale, says
+
+    def sparse_parameters(self) -> tuple[str, ...]:
+        return ("class_weights",) if self.says else ()
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        classes, labels = labels.unique(return_inverse=True)
+        weights = nn.functional.embedding(classes, self.class_weights, sparse=True)
+        return nn.functional.cross_entropy(
+            self.scale * nn.functional.normalize(embeddings) @ nn.functional.normalize(weights).T, labels
+        )
+
+
 class TinyEvaluator:
     """Recall@1 by sorting."""
 
@@ -132,6 +151,7 @@ class TinyPlugin:
     @hookimpl
     def dml_losses(self) -> Iterator[Component]:
         yield Component("tiny", TinyLoss, "a softmax")
+        yield Component("tiny-sparse", TinySparseLoss, "a softmax over the batch's classes")
 
     @hookimpl
     def dml_evaluators(self) -> Iterator[Component]:

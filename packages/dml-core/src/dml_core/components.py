@@ -130,6 +130,18 @@ class ShardedLoss(Protocol):
         ...
 
 
+@runtime_checkable
+class SparseLoss(Protocol):
+    """A loss, or a module in one, of whose parameters some get a sparse gradient, which not every optimizer takes.
+
+    What it says holds from its making on: the trainer chooses the parameters' optimizer by it.
+    """
+
+    def sparse_parameters(self) -> Sequence[str]:
+        """The names of these parameters in the module."""
+        ...
+
+
 # ------------------------------------------------------------------------------------- data and batches
 
 

@@ -43,7 +43,7 @@ class MemVir(torch.nn.Module):
 
     Raises:
         TypeError: for a loss without class weights, or counts that aren't whole numbers.
-        ValueError: for a count below 0, or another `queue_dtype`.
+        ValueError: for a count below 0, another `queue_dtype`, or a loss over a fraction of the classes.
     """
 
     queue_embeddings: torch.Tensor  # (slots, rows, D)
@@ -66,6 +66,11 @@ class MemVir(torch.nn.Module):
             raise TypeError(
                 f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as "
                 "NormSoftmax (a pair loss gets a memory from CrossBatchMemory)"
+            )
+        if (class_fraction := getattr(loss, "class_fraction", 1.0)) < 1:
+            raise ValueError(
+                f"loss is {type(loss).__name__} with class_fraction = {class_fraction}; expected class_fraction = 1, "
+                "since virtual classes are whole past copies of all classes"
             )
         if queue_dtype not in ("float32", "bfloat16"):
             raise ValueError(f"queue_dtype is {queue_dtype!r}; expected 'float32' or 'bfloat16'")

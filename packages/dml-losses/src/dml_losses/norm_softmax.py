@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ class NormSoftmax(torch.nn.Module):
         self.temperature = positive("temperature", temperature)
         self.class_fraction = share("class_fraction", class_fraction)
         self.seed = whole("seed", seed, 0)
+        self._sparse = self.class_fraction < 1
         self._choices = 0  # how many subsets were drawn
 
     def forward(
@@ -65,7 +67,7 @@ class NormSoftmax(torch.nn.Module):
     ) -> torch.Tensor:
         """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
-        if self.class_fraction < 1:
+        if self._sparse or self.class_fraction < 1:
             if virtual is not None:
                 raise ValueError(
                     f"class_fraction is {self.class_fraction} and virtual classes were given; expected class_fraction "
@@ -82,6 +84,16 @@ class NormSoftmax(torch.nn.Module):
             f"class_fraction={self.class_fraction}, seed={self.seed}"
         )
 
+    def sparse_parameters(self) -> Sequence[str]:
+        """The class weights, if it was made with a `class_fraction` below 1; see `dml_core.components.SparseLoss`."""
+        return ("class_weights",) if self._sparse else ()
+
+    def choose(self, labels: torch.Tensor, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next choice of classes, (K,) ascending, and the labels as indices into it, (B,)."""
+        generator = torch.Generator().manual_seed(_mix(self.seed, self._choices))
+        self._choices += 1
+        return class_subset(labels.long(), num_classes, self.class_fraction, generator)
+
     def get_extra_state(self) -> torch.Tensor:
         """How many subsets were drawn, so that a resumed run draws on as one that was never stopped."""
         return torch.tensor(self._choices)
@@ -96,10 +108,8 @@ class NormSoftmax(torch.nn.Module):
         """The weights of this call's classes, and the labels among them."""
         check_batch(embeddings, labels)
         check_class_weights(embeddings, labels, weights)
-        generator = torch.Generator().manual_seed(_mix(self.seed, self._choices))
-        self._choices += 1
-        subset_K, labels = class_subset(labels.long(), len(weights), self.class_fraction, generator)
-        weights_KD: Any = embedding(subset_K, weights, sparse=True)
+        subset_K, labels = self.choose(labels, len(weights))
+        weights_KD: Any = embedding(subset_K, weights, sparse=self._sparse)
         return weights_KD, labels
 
 

@@ -79,9 +79,14 @@ class Ranks:
         if self.world_size == 1:
             return
         for parameter in parameters:
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= self.world_size
+            if parameter.grad is None:
+                continue
+            shared = parameter.grad
+            if shared.is_sparse:  # the same rows everywhere, since what chose them is the same
+                parameter.grad = shared.coalesce()
+                shared = parameter.grad.values()
+            dist.all_reduce(shared)
+            shared /= self.world_size
 
     def alone(self, function: Callable[[], T]) -> T:
         """What the function returns, or raises, on the first rank; the others wait and get the same.

@@ -1,0 +1,193 @@
+"""Parameters of the loss whose gradient is sparse: moved in its rows alone, clipped, kept in checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_world import TinySparseLoss
+from torch import nn
+
+from dml_core import DmlError, hookimpl
+from dml_train import checkpoint
+from dml_train.optimizers import PartedOptimizer
+from dml_train.recipe import Optimizer, parse
+from dml_train.training import train
+
+SPARSE = {"name": "tiny-sparse"}
+
+
+@pytest.fixture
+def run(tiny_registry, tiny_document, quiet, tmp_path):
+    """Train by the tiny recipe with its sparse loss."""
+
+    def run(name="run", resume=False, **tables):
+        tables.setdefault("loss", SPARSE)
+        document = tiny_document(**tables)
+        recipe = parse(document, tiny_registry)
+        return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
+
+    return run
+
+
+def three_steps(table: Optimizer, loss: TinySparseLoss, factor: float = 1.0) -> torch.Tensor:
+    """The class weights after three steps that see classes 0 and 2 of four."""
+    torch.manual_seed(0)
+    backbone, head = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizer = PartedOptimizer(table, {"backbone": backbone, "head": head, "loss": loss})
+    optimizer.loss = factor
+    for _ in range(3):
+        loss(head(backbone(torch.randn(4, 3))), torch.tensor([0, 2, 2, 0])).backward()
+        optimizer.check_gradients()
+        optimizer.write_groups()
+        optimizer.torch.step()
+        optimizer.torch.zero_grad()
+    return loss.class_weights.detach()
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_only_the_gradients_rows_move_and_weight_decay_moves_none(name: str) -> None:
+    loss = TinySparseLoss(4, 3)
+    before = loss.class_weights.detach().clone()
+    moved = (three_steps(Optimizer(name=name, lr=0.1, weight_decay=0.5), loss) != before).any(dim=1)
+    assert moved.tolist() == [True, False, True, False]
+
+
+def test_with_no_decay_rows_that_every_step_sees_move_as_by_adam_itself() -> None:
+    """With all classes in each batch, SparseAdam is Adam: the moments of no row lag behind."""
+
+    class Dense(TinySparseLoss):
+        def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            scores = nn.functional.normalize(embeddings) @ nn.functional.normalize(self.class_weights).T
+            return nn.functional.cross_entropy(self.scale * scores, labels)
+
+    start = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    results = []
+    for kind, says in ((TinySparseLoss, True), (Dense, False)):
+        torch.manual_seed(0)
+        loss = kind(3, 3, says=says)
+        loss.class_weights.data.copy_(start)
+        network = nn.Linear(3, 3)
+        optimizer = PartedOptimizer(
+            Optimizer(lr=0.1, weight_decay=0.0), {"backbone": network, "head": nn.Identity(), "loss": loss}
+        )
+        for _ in range(4):
+            loss(network(torch.randn(6, 3)), torch.tensor([0, 1, 2, 0, 1, 2])).backward()
+            optimizer.write_groups()
+            optimizer.torch.step()
+            optimizer.torch.zero_grad()
+        results.append(loss.class_weights.detach())
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)  # two orders of the same arithmetic in float32
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_the_multiplier_of_the_loss_moves_them_and_zero_holds_them(name: str) -> None:
+    loss = TinySparseLoss(4, 3)
+    before = loss.class_weights.detach().clone()
+    assert torch.equal(three_steps(Optimizer(name=name, lr=0.1, loss=0.0), loss, factor=0.0), before)
+    assert not torch.equal(three_steps(Optimizer(name=name, lr=0.1, loss=0.0), loss, factor=1.0), before)
+
+
+def test_a_sparse_gradient_of_which_the_loss_says_nothing_is_refused_before_anything_moves(run) -> None:
+    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss names it"):
+        run(loss={**SPARSE, "says": False})
+
+
+def test_a_dense_gradient_that_the_loss_calls_sparse_is_refused() -> None:
+    loss = TinySparseLoss(4, 3)
+    optimizer = PartedOptimizer(
+        Optimizer(), {"backbone": nn.Linear(3, 3), "head": nn.Identity(), "loss": loss}
+    )
+    loss.class_weights.sum().backward()
+    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but its loss names it"):
+        optimizer.check_gradients()
+
+
+def test_clipping_counts_sparse_gradients_and_scales_them(run) -> None:
+    """A clip far below the norm, with SGD, whose step is then as long as the clip says, whatever the gradient."""
+    lr, clip = 1.0, 1e-4
+    folder = run(
+        optimizer={"name": "sgd", "lr": lr, "momentum": 0.0, "weight_decay": 0.0},
+        training={"gradient_clip": clip, "steps": 1},
+        checkpoints={"every": 1},
+        logging={"every": 1},
+    )
+    torch.manual_seed(0)
+    line = json.loads(folder.metrics.read_text().splitlines()[0])
+    assert line["gradient_norm"] > 100 * clip
+    twice = run(
+        "free",
+        optimizer={
+            "name": "sgd",
+            "lr": lr * clip / line["gradient_norm"],
+            "momentum": 0.0,
+            "weight_decay": 0.0,
+        },
+        training={"steps": 1},
+        checkpoints={"every": 1},
+    )
+    one, other = (checkpoint.newest(f.checkpoints).state()["loss"]["class_weights"] for f in (folder, twice))
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAtSeven:
+    @hookimpl
+    def dml_step_end(self, step):
+        if step == 7:
+            raise Stop
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd", "momentum": 0.9}])
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, optimizer, precision) -> None:
+    tables = {
+        "optimizer": optimizer,
+        "training": {"gradient_clip": 1.0, "precision": precision},
+        "schedule": {"optimizer.lr": {"kind": "cosine", "end": 0.0}},
+    }
+    whole = run("whole", **tables)
+    stopper = StopAtSeven()
+    tiny_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run("cut", **tables)
+    tiny_registry.plugins.manager.unregister(stopper)
+    cut = run("cut", resume=True, **tables)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, cut))
+    assert one.step == other.step == 12
+    assert torch.equal(one.state()["loss"]["class_weights"], other.state()["loss"]["class_weights"])
+    assert one.state()["optimizer"]["param_groups"] == other.state()["optimizer"]["param_groups"]
+    states = [c.state()["optimizer"]["state"] for c in (one, other)]
+    assert states[0].keys() == states[1].keys()
+    for key, entry in states[0].items():
+        for name, value in entry.items():
+            same = torch.equal if isinstance(value, torch.Tensor) else lambda a, b: a == b
+            assert same(value, states[1][key][name])
+
+
+def test_two_ranks_take_the_steps_of_one_process(run, tmp_path: Path, tiny_document) -> None:
+    tables = {"loss": SPARSE, "backbone": {"dropout": 0.0, "norm": False}}
+    alone = run("one", **tables)
+    document = tmp_path / "document.json"
+    document.write_text(json.dumps(tiny_document(**tables)))
+    script = Path(__file__).with_name("tiny_run.py")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, str(script), str(document), str(tmp_path / "two")],
+        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    weights = [
+        checkpoint.newest(folder).state()["loss"]["class_weights"]
+        for folder in (tmp_path / "two" / "checkpoints", alone.checkpoints)
+    ]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)  # float32, twelve steps of Adam
