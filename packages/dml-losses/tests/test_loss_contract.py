@@ -105,6 +105,18 @@ class TestGlobalBatch(LossContract):
         return dml.GlobalBatch(dml.NormSoftmax(num_classes, embedding_dim))
 
 
+class TestShardedClasses(LossContract):
+    """Without a process group: one rank has all classes."""
+
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.ShardedClasses(dml.NormSoftmax(num_classes, embedding_dim))
+
+
+class TestShardedCurricularFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.ShardedClasses(dml.CurricularFace(num_classes, embedding_dim))
+
+
 class TestBroadFace(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.BroadFace(dml.ArcFace(num_classes, embedding_dim), capacity=12)

@@ -57,11 +57,15 @@ class CurricularFace(torch.nn.Module):
         weights = self.class_weights if class_weights is None else class_weights
         if self.training:
             with torch.no_grad():
-                fit = mean_true_cosine(embeddings, labels, weights)
-                self.progress.lerp_(fit.to(self.progress.dtype), self.momentum)
+                self.track(mean_true_cosine(embeddings, labels, weights))
         return curricular_face(
             embeddings, labels, weights, self.progress, scale=self.scale, margin=self.margin
         )
+
+    @torch.no_grad()
+    def track(self, fit: torch.Tensor) -> None:
+        """Move t towards a batch's mean cosine with its classes, a scalar."""
+        self.progress.lerp_(fit.to(self.progress.dtype), self.momentum)
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""

@@ -73,12 +73,16 @@ class HeatedUpSoftmax(torch.nn.Module):
             embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm, virtual=virtual
         )
         if self.training and self.feature_norm == "batch":
-            with torch.no_grad():
-                _, mean_D, variance_D = batch_normalised(embeddings)
-                self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), _MOMENTUM)
-                unbiased = len(embeddings) / max(len(embeddings) - 1, 1)
-                self.running_var.lerp_(variance_D.to(self.running_var.dtype) * unbiased, _MOMENTUM)
+            self.track(embeddings)
         return value
+
+    @torch.no_grad()
+    def track(self, embeddings: torch.Tensor) -> None:
+        """Move the running mean and variance towards those of a batch (B, D); only with ``"batch"``."""
+        _, mean_D, variance_D = batch_normalised(embeddings)
+        self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), _MOMENTUM)
+        unbiased = len(embeddings) / max(len(embeddings) - 1, 1)
+        self.running_var.lerp_(variance_D.to(self.running_var.dtype) * unbiased, _MOMENTUM)
 
     def evaluation_embeddings(self, embeddings: torch.Tensor) -> torch.Tensor:
         """The embeddings as the paper evaluates them (section 4.2): normalised as in training, then to length 1.

@@ -19,6 +19,7 @@ from dml_losses.norm_softmax import NormSoftmax
 from dml_losses.proxy_anchor import ProxyAnchor
 from dml_losses.proxy_nca import ProxyNCA
 from dml_losses.ranked_list import RankedListLoss
+from dml_losses.sharded_classes import ShardedClasses
 from dml_losses.soft_triple import SoftTriple
 from dml_losses.softmax import Softmax
 from dml_losses.virtual_softmax import VirtualSoftmax
@@ -127,6 +128,12 @@ def dml_losses() -> Iterable[Component]:
         "global-batch",
         GlobalBatch,
         "any loss over all ranks' rows, for a training loop that doesn't gather them itself",
+    )
+    yield Component(
+        "sharded-classes",
+        ShardedClasses,
+        "a class loss of which each rank keeps the class weights of its own classes",
+        source="An et al. 2021, Partial FC, section 3.1",
     )
     if importlib.util.find_spec("pytorch_metric_learning") is not None:  # the extra dml-losses[pml]
         from dml_losses import pml

@@ -154,7 +154,7 @@ def _operator(
             torch.mm(features_RD, some.T, out=block_RT[:, columns])
         block_RT.mul_(inverse_norm_T * scale)
         label_R1 = labels[rows, None]
-        target_R1, slope_R1 = _with_margin(block_RT.gather(1, label_R1), scale, angular_margin, cosine_margin)
+        target_R1, slope_R1 = with_margin(block_RT.gather(1, label_R1), scale, angular_margin, cosine_margin)
         block_RT.scatter_(1, label_R1, -torch.inf)  # from here on the negatives alone
 
         highest_R1 = block_RT.amax(dim=1, keepdim=True)
@@ -186,7 +186,7 @@ def _operator(
     return value, features_gradient_BD, inverse_norm_T[:num_classes].clone(), row_N, columns_NC
 
 
-def _with_margin(
+def with_margin(
     target_R1: torch.Tensor, scale: float, angular_margin: float, cosine_margin: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The true class's logit s·φ(θ), and dφ/d(cos θ)."""

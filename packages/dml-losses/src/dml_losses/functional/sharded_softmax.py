@@ -1,0 +1,206 @@
+"""Softmax cross entropy whose classes are spread over ranks: each has some rows of the class weights.
+
+A rank computes the logits of its own classes alone, and holds one buffer of (B × C/W), which becomes the gradient
+in place. What goes between ranks is four numbers for each row of the batch, and backwards its gradient:
+
+| all-reduced          | size  | when     |
+|----------------------|-------|----------|
+| the true class's cosine, which its owner has | B     | forward  |
+| the highest logit    | B     | forward  |
+| the sum of exponentials | B     | forward  |
+| the features' gradient | B × D | backward |
+
+Every rank must come with the same features and labels; every rank gets the same value and the whole gradient of the
+features, as if it had all classes, and the gradient of its own class weights.
+
+Shapes: `B` batch, `L` classes of this rank, `D` dim, `R` rows of a block, `O` rows whose true class is this rank's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import logsigmoid
+
+from dml_losses.functional.cosine_softmax import with_margin
+from dml_losses.functional.sphere import inverse_norms, through_norm_
+
+_BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}  # as in `cosine_softmax`
+_FEWEST_ROWS = 64
+
+
+def sharded_softmax(
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    class_weights: torch.Tensor,
+    first: int,
+    scale: float,
+    *,
+    angular_margin: float = 0.0,
+    cosine_margin: float = 0.0,
+    positive_in_denominator: bool = True,
+    normalised: bool = True,
+    progress: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Mean cross entropy of a softmax over the classes of all ranks, its true class's logit lowered by a margin.
+
+    L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·ν(cos θ_c)}) ),  φ(θ) = cos(θ + m₁) − m₂
+
+    where ν is the identity, or CurricularFace's modulation: cos θ_c·(t + cos θ_c) where cos θ_c > φ(θ_y).
+
+    Source: as `cosine_softmax`, and Huang et al. 2020, CurricularFace, for ν. Sharding as in An et al. 2021,
+    Partial FC, section 3.1; departure: the same value on any number of ranks.
+
+    Args:
+        features: (B, D) float32 or float64, normalised as the caller's loss does it; the same on every rank.
+        labels: (B,), integer among all ranks' classes; the same on every rank.
+        class_weights: (L, D), of the features' dtype: this rank's rows, of which there may be none.
+        first: the class of the first of them. The ranks' rows follow one another without gap.
+        scale: s > 0.
+        angular_margin, cosine_margin, positive_in_denominator: as in `cosine_softmax`.
+        normalised: compare by cosines; without, by inner products (no margin then).
+        progress: t, a scalar, for CurricularFace's modulation.
+
+    Returns:
+        The loss, a scalar of the features' dtype, the same on every rank; zero if there is one class.
+    """
+    value: torch.Tensor = _ShardedSoftmax.apply(
+        features, class_weights, labels.long(), progress, first, scale, angular_margin, cosine_margin,
+        positive_in_denominator, normalised,
+    )  # fmt: skip
+    return value
+
+
+@torch.no_grad()
+def true_cosines(
+    features: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, first: int
+) -> torch.Tensor:
+    """The cosine of each row with its true class, (B,), on every rank; arguments as above."""
+    own_O, column_O = _owned(labels, first, len(class_weights))
+    return _true_products(features, class_weights, inverse_norms(class_weights), own_O, column_O)
+
+
+class _ShardedSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: torch.Tensor,
+        class_weights: torch.Tensor,
+        labels: torch.Tensor,
+        progress: torch.Tensor | None,
+        first: int,
+        scale: float,
+        angular_margin: float,
+        cosine_margin: float,
+        positive_in_denominator: bool,
+        normalised: bool,
+    ) -> torch.Tensor:
+        batch, own_classes = len(features), len(class_weights)
+        inverse_norm_L = inverse_norms(class_weights) if normalised else class_weights.new_ones(own_classes)
+        own_O, column_O = _owned(labels, first, own_classes)
+        true_B = _true_products(features, class_weights, inverse_norm_L, own_O, column_O)
+        target_B, slope_B = with_margin(true_B * scale, scale, angular_margin, cosine_margin)
+
+        columns_BL = features.new_empty(batch, own_classes)
+        highest_B, total_B = features.new_full((batch,), -torch.inf), features.new_zeros(batch)
+        step = max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(features.device.type, 2**26) // max(own_classes, 1))
+        for start in range(0, batch if own_classes else 0, step):
+            rows = slice(start, start + step)
+            block_RL = columns_BL[rows]
+            with torch.autocast(features.device.type, enabled=False):
+                torch.mm(features[rows], class_weights.T, out=block_RL)
+            block_RL.mul_(inverse_norm_L)
+            slope_RL = None
+            if progress is not None:
+                hard_RL = block_RL > target_B[rows, None] / scale
+                slope_RL = torch.where(hard_RL, progress + 2 * block_RL, 1)
+                block_RL.mul_(torch.where(hard_RL, progress + block_RL, 1))
+            block_RL.mul_(scale)
+            # From here on the negatives alone. Where the true class is another rank's, nothing is changed.
+            column_R1 = labels[rows, None] - first
+            elsewhere_R1 = (column_R1 < 0) | (column_R1 >= own_classes)
+            column_R1 = column_R1.clamp(0, own_classes - 1)
+            block_RL.scatter_(1, column_R1, block_RL.gather(1, column_R1).where(elsewhere_R1, -torch.inf))
+            highest_R1 = block_RL.amax(dim=1, keepdim=True)
+            block_RL.sub_(highest_R1.where(highest_R1 > -torch.inf, 0)).exp_()  # no negatives: all become 0
+            highest_B[rows], total_B[rows] = highest_R1.squeeze(1), block_RL.sum(dim=1)
+            if slope_RL is not None:
+                block_RL.mul_(slope_RL)
+            block_RL.mul_(inverse_norm_L)
+
+        top_B = _reduced(highest_B.clone(), distributed.ReduceOp.MAX)
+        top_B = top_B.where(top_B > -torch.inf, 0)  # one class
+        factor_B = (highest_B - top_B).exp()  # from this rank's highest logit to that of all
+        total_B = _reduced(total_B * factor_B)
+        # 1 − p_y = σ(gap) and −log p_y = −log σ(−gap): no difference of nearly equal numbers.
+        gap_B = top_B + total_B.log() - target_B
+        if positive_in_denominator:
+            value, push_B = -logsigmoid(-gap_B).sum() / batch, gap_B.sigmoid()
+        else:
+            value, push_B = gap_B.where(total_B > 0, 0).sum() / batch, (total_B > 0).to(gap_B.dtype)
+        push_B *= scale / batch
+        negative_B = push_B * factor_B / total_B.where(total_B > 0, 1)
+        ctx.save_for_backward(
+            features,
+            class_weights,
+            inverse_norm_L,
+            columns_BL,
+            negative_B,
+            -push_B * slope_B,
+            own_O,
+            column_O,
+        )
+        ctx.normalised = normalised
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        features_BD, weights_LD, inverse_norm_L, columns_BL, negative_B, positive_B, own_O, column_O = (
+            ctx.saved_tensors
+        )
+        positive_O1 = (positive_B[own_O] * inverse_norm_L[column_O] * upstream)[:, None]
+        negative_B1 = (negative_B * upstream)[:, None]
+        features_gradient_BD = weights_gradient_LD = None
+        with torch.autocast(features_BD.device.type, enabled=False):
+            if ctx.needs_input_grad[0]:
+                features_gradient_BD = (columns_BL @ weights_LD).mul_(negative_B1)
+                features_gradient_BD.index_add_(0, own_O, positive_O1 * weights_LD[column_O])
+                _reduced(features_gradient_BD)
+            if ctx.needs_input_grad[1]:
+                weights_gradient_LD = columns_BL.T @ (features_BD * negative_B1)
+                weights_gradient_LD.index_add_(0, column_O, positive_O1 * features_BD[own_O])
+                if ctx.normalised:
+                    through_norm_(weights_gradient_LD, weights_LD, inverse_norm_L, unit=False)
+        return features_gradient_BD, weights_gradient_LD, *[None] * 8
+
+
+def _owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which rows have their true class on this rank, (O,), and its place there, (O,)."""
+    own_O = ((labels_B >= first) & (labels_B < first + count)).nonzero().squeeze(1)
+    return own_O, labels_B[own_O] - first
+
+
+def _true_products(
+    features: torch.Tensor,
+    class_weights: torch.Tensor,
+    inverse_norm_L: torch.Tensor,
+    own_O: torch.Tensor,
+    column_O: torch.Tensor,
+) -> torch.Tensor:
+    """Each row's product with its true class, (B,), on every rank."""
+    true_B = features.new_zeros(len(features))
+    true_B[own_O] = (features[own_O] * class_weights[column_O]).sum(dim=1) * inverse_norm_L[column_O]
+    return _reduced(true_B)
+
+
+def _reduced(
+    numbers: torch.Tensor, operation: distributed.ReduceOp.RedOpType = distributed.ReduceOp.SUM
+) -> torch.Tensor:
+    """These numbers, combined over all ranks in place; every rank gets the same bits."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.all_reduce(numbers, operation)
+    return numbers

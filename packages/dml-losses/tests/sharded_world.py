@@ -1,0 +1,73 @@
+"""Gloo worlds that train with sharded class weights; `train` without sharding is what they must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+import dml_losses as dml
+
+CLASSES, DIM, STEPS = 7, 5, 8
+
+LOSSES: dict[str, Callable[[], nn.Module]] = {
+    "softmax": lambda: dml.Softmax(CLASSES, DIM),
+    "norm-softmax": lambda: dml.NormSoftmax(CLASSES, DIM),
+    "norm-softmax-fraction": lambda: dml.NormSoftmax(CLASSES, DIM, class_fraction=0.6),
+    "norm-softmax-own-classes": lambda: dml.NormSoftmax(CLASSES, DIM, class_fraction=0.01),
+    "cos-face": lambda: dml.CosFace(CLASSES, DIM, scale=8.0),
+    "arc-face": lambda: dml.ArcFace(CLASSES, DIM, scale=8.0),
+    "curricular-face": lambda: dml.CurricularFace(CLASSES, DIM, scale=8.0, momentum=0.3),
+    "heated-up-softmax": lambda: dml.HeatedUpSoftmax(CLASSES, DIM),
+    "heated-up-batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
+    "proxy-nca": lambda: dml.ProxyNCA(CLASSES, DIM, scale=3.0),
+    "proxy-nca-softmax": lambda: dml.ProxyNCA(CLASSES, DIM, positive_in_denominator=True),
+}
+
+
+def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eleven rows, so that no world of two or four shares them evenly; at times of one class alone."""
+    generator = torch.Generator().manual_seed(step)
+    return (
+        torch.randn(11, DIM, generator=generator, dtype=torch.float64),
+        torch.randint(0, 1 + step % CLASSES, (11,), generator=generator),
+    )
+
+
+def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
+    torch.manual_seed(0)
+    inner = LOSSES[name]().double()
+    loss = dml.GlobalBatch(dml.ShardedClasses(inner) if sharded else inner)
+    network = nn.Linear(DIM, DIM).double()
+    values = []
+    for index in range(STEPS):
+        x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
+        value = loss(network(x), y)
+        value.backward()
+        # What DistributedDataParallel and SGD do, without the seconds that either takes to import.
+        for parameter in network.parameters() if world_size > 1 else []:
+            distributed.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+        for parameter in [*network.parameters(), *loss.parameters()]:
+            parameter.data.add_(parameter.grad, alpha=-0.05)
+            parameter.grad = None
+        values.append(value.item())
+    state = {**network.state_dict(), **inner.state_dict()}
+    state = {key: tensor.clone() for key, tensor in state.items()}
+    rows = loss.loss.sharded_parameters() if sharded else {}
+    return {"values": values, "state": state, "rows": {key: tuple(value) for key, value in rows.items()}}
+
+
+def train_in_worlds(rank: int, folder: Path, sizes: Sequence[int]) -> None:
+    """Be this rank in one world after the other, and leave in the folder what each ended with."""
+    torch.set_num_threads(1)
+    for size in sizes:
+        if rank < size:
+            store = distributed.FileStore(str(folder / f"store of {size}"), size)
+            distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            results = {name: train(name, rank, size, sharded=True) for name in LOSSES}
+            torch.save(results, folder / f"{rank} of {size}")
+            distributed.destroy_process_group()

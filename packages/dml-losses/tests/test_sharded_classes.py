@@ -1,0 +1,145 @@
+"""Class weights spread over ranks: the loss, its gradients and what trains are those of one process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import sharded_world
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dml_losses import GlobalBatch, MemVir, NormSoftmax, ProxyAnchor, ShardedClasses
+from dml_losses.functional.sharded_softmax import sharded_softmax
+
+SIZES = (2, 4)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_the_classes_train_as_one_process_does(tmp_path: Path) -> None:
+    # Forked from a process that has imported torch and done nothing with it: an import for all ranks.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sharded_world"])
+    ranks = [
+        context.Process(target=sharded_world.train_in_worlds, args=(rank, tmp_path, SIZES))
+        for rank in range(max(SIZES))
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout=300)
+        assert process.exitcode == 0
+    worlds = {size: [torch.load(tmp_path / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
+    for name, (size, world) in itertools.product(sharded_world.LOSSES, worlds.items()):
+        alone = sharded_world.train(name, rank=0, world_size=1, sharded=False)
+        ended = [results[name] for results in world]
+        assert all(result["values"] == ended[0]["values"] for result in ended), name
+        # float64; sums over ranks are taken in another order, eight steps long
+        assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
+        bounds = [result["rows"]["loss.class_weights"] for result in ended]
+        assert [first for first, _ in bounds] == [rank * 7 // size for rank in range(size)]
+        for key, expected in alone["state"].items():
+            parts = [result["state"][key] for result in ended]
+            for got in [torch.cat(parts)] if key == "class_weights" else parts:
+                torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=f"{name}: {key}")
+
+
+@pytest.mark.parametrize("name", sharded_world.LOSSES)
+def test_one_rank_has_all_classes_and_trains_as_without(name: str) -> None:
+    alone, sharded = (sharded_world.train(name, 0, 1, sharded=sharded) for sharded in (False, True))
+    assert sharded["values"] == pytest.approx(alone["values"], rel=1e-12, abs=1e-12)
+    for key, expected in alone["state"].items():
+        torch.testing.assert_close(sharded["state"][key], expected, rtol=1e-10, atol=1e-12, msg=key)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    scale=st.sampled_from([0.1, 1.0, 64.0, 1000.0]),
+    classes=st.integers(1, 5),
+    angular=st.sampled_from([0.0, 0.5]),
+    positive=st.booleans(),
+    opposite=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positive, opposite, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    weights = torch.randn(classes, 4, generator=generator, dtype=torch.float64)
+    y = torch.randint(classes, (6,), generator=generator)
+    if opposite:  # every cosine is near 1 or near -1, so that exponentials of differences would overflow
+        x = torch.where(y[:, None] > 0, 1.0, -1.0) * weights[:1] + 1e-3 * x
+
+    def define(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        cosine = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(weights).T
+        true = cosine.gather(1, y[:, None]).clamp(-1, 1)
+        inside = true > -math.cos(angular)
+        turned = torch.where(inside, (true.acos() + angular).cos(), true - angular * math.sin(angular))
+        logits = scale * cosine.scatter(1, y[:, None], turned if angular else true)
+        if positive:
+            return torch.nn.functional.cross_entropy(logits, y)
+        if classes == 1:
+            return 0 * logits.sum()
+        others = logits.scatter(1, y[:, None], -torch.inf)
+        return (others.logsumexp(1) - logits.gather(1, y[:, None]).squeeze(1)).mean()
+
+    sides = [(x.clone().requires_grad_(), weights.clone().requires_grad_()) for _ in range(2)]
+    unit = torch.nn.functional.normalize(sides[0][0])
+    value = sharded_softmax(
+        unit, y, sides[0][1], 0, scale, angular_margin=angular, positive_in_denominator=positive
+    )
+    expected = define(*sides[1])
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+    (3 * value).backward()
+    (3 * expected).backward()
+    for got, wanted in zip(*sides, strict=True):
+        # acos loses half of the digits at cosines of 1, where a scale of 1000 multiplies what is lost
+        torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
+
+
+def test_a_rank_without_any_class_of_the_choice_contributes_nothing() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    none = torch.empty(0, 4, requires_grad=True)
+    value = sharded_softmax(x, torch.zeros(3), none, 5, 16.0)
+    value.backward()
+    assert value == 0
+    assert (x.grad == 0).all()
+    assert none.grad.shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_embeddings_get_their_gradient_in_their_own_dtype(dtype: torch.dtype) -> None:
+    loss = ShardedClasses(NormSoftmax(6, 4))
+    x = torch.randn(5, 4).to(dtype).requires_grad_()
+    value = loss(x, torch.arange(5))
+    value.backward()
+    assert value.dtype == torch.float32
+    assert x.grad.dtype == dtype
+    assert torch.isfinite(x.grad).all()
+
+
+def test_a_loss_that_needs_all_logits_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"loss is ProxyAnchor, .*expected one of: NormSoftmax, Softmax"):
+        ShardedClasses(ProxyAnchor(3, 4))
+
+
+def test_a_memory_of_whole_class_weights_is_refused() -> None:
+    with pytest.raises(TypeError, match="loss is ShardedClasses, which has no class_weights"):
+        MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0)
+    with pytest.raises(TypeError, match="loss is MemVir, whose class weights can't be spread"):
+        ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0))
+
+
+def test_labels_outside_all_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
+        GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(torch.randn(2, 4), torch.tensor([0, 3]))
+
+
+def test_a_world_that_came_later_is_refused(tmp_path: Path) -> None:
+    loss = ShardedClasses(NormSoftmax(3, 4))
+    loss._place = (1, 2)
+    with pytest.raises(RuntimeError, match="this is rank 0 of 1, but was rank 1 of 2 when"):
+        loss(torch.randn(2, 4), torch.tensor([0, 1]))
