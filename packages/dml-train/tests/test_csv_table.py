@@ -1,0 +1,143 @@
+"""Tables of images: columns, splits, and everything that a table made by hand gets wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dml_core import DmlError, registry
+from dml_train.data import read_csv_table
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Pictures 0.png to 9.png."""
+    for i in range(10):
+        Image.new("RGB", (20, 20), (20 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    return tmp_path
+
+
+def table(root: Path, *lines: str, name: str = "images.csv", encoding: str = "utf-8") -> str:
+    (root / name).write_text("\n".join(lines) + "\n", encoding=encoding)
+    return str(root)
+
+
+def names(classes) -> dict[str, list[str]]:
+    return {name: [file.name for file in files] for name, files in classes.items()}
+
+
+def test_the_column_split_says_what_trains(root):
+    parts = read_csv_table(
+        table(root, "path,label,split", "3.png,b,train", "1.png,a,train", "2.png,b,train", "4.png,c,test")
+    )
+    assert names(parts.train) == {"a": ["1.png"], "b": ["3.png", "2.png"]}
+    assert [*parts.train] == ["a", "b"]  # by name, whatever the order of the lines
+    assert names(parts.test) == {"c": ["4.png"]}
+    assert parts.gallery is None
+
+
+def test_queries_have_a_gallery(root):
+    parts = read_csv_table(
+        table(
+            root, "split,path,label", "train,1.png,a", "query,2.png,b", "gallery,3.png,b", "gallery,4.png,c"
+        )
+    )
+    assert names(parts.test) == {"b": ["2.png"]}
+    assert names(parts.gallery) == {"b": ["3.png"], "c": ["4.png"]}
+
+
+def test_without_splits_the_classes_are_parted(root):
+    lines = [f"{i}.png,class {i // 2}" for i in range(10)]
+    where = table(root, "path,label", *lines)
+    parts = read_csv_table(where, train_fraction=0.6, split_seed=1)
+    assert (len(parts.train), len(parts.test)) == (3, 2)
+    assert not parts.train.keys() & parts.test.keys()
+    assert read_csv_table(where, train_fraction=0.6, split_seed=1) == parts
+    assert read_csv_table(where, train_fraction=0.6, split_seed=2) != parts
+
+
+def test_quotes_further_columns_a_byte_order_mark_and_another_name_are_fine(root):
+    where = table(
+        root,
+        "id,path,label",
+        '7,1.png,"red, dark"',
+        '8,2.png,"so called ""blue"""',
+        name="my.csv",
+        encoding="utf-8-sig",
+    )
+    parts = read_csv_table(where, table="my.csv")
+    assert {*parts.train, *parts.test} == {"red, dark", 'so called "blue"'}
+
+
+def test_a_recipe_names_it(root):
+    where = table(root, "path,label,split", "1.png,a,train", "2.png,b,test")
+    dataset = registry().build(
+        "datasets", {"name": "csv", "root": where, "resize": 8, "crop": 8}, {"seed": 0}
+    )
+    assert dataset.test.load(np.array([0])).shape == (1, 3, 8, 8)
+    assert dataset.test.class_names == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("1.png,a | 2.png,", r"images\.csv, line 3: the column 'label' is empty"),
+        ("1.png,a | 2.png", r"images\.csv, line 3: the column 'label' is empty"),
+        (",a", r"line 2: the column 'path' is empty"),
+        ("", "has 0 classes; expected at least two"),
+        ("1.png,a | 2.png,a", "has 1 classes; expected at least two"),
+        ("1.png,a | 20.png,b | 30.png,b", r"2 of the 3 images .* aren't there, e\.g\. .*20\.png \(line 3\)"),
+        ("1.png,a | 2.png,b | 1.png,b", r"lines 2 and 4 both name '1\.png'"),
+        ("1.png,a | 2.png,b | ./1.png,b", r"lines 2 and 4 both name '\./1\.png'"),
+        ("1.png,b | 2.png,b ", "two classes .* have one name: 'b' and 'b '"),
+        ('1.png,"a | 2.png,b', "is not a CSV file in UTF-8"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(root, lines, message):
+    with pytest.raises(DmlError, match=message):
+        read_csv_table(table(root, "path,label", *lines.split(" | ")))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("1.png,a,", r"line 2: the column 'split' is empty"),
+        ("1.png,a,tets", r"split is 'tets'; did you mean 'test'\?"),
+        ("1.png,a,train | 2.png,a,test", "class 'a' is in the train part .* and in the test"),
+        ("1.png,a,train | 2.png,b,train", "the test part of .* holds no image"),
+        ("1.png,a,test | 2.png,b,test", "the train part of .* holds no image"),
+        ("1.png,a,train | 2.png,b,query", "has the splits train, query; expected train and test"),
+        ("1.png,a,train | 2.png,b,test | 3.png,b,gallery", "has the splits train, test, gallery"),
+        ("1.png,a,train | 2.png,b,query | 3.png,c,gallery", "no class of .*test.* is in .*gallery"),
+    ],
+)
+def test_splits_that_do_not_fit_are_refused(root, lines, message):
+    with pytest.raises(DmlError, match=message):
+        read_csv_table(table(root, "path,label,split", *lines.split(" | ")))
+
+
+@pytest.mark.parametrize(
+    ("heading", "message"),
+    [
+        ("path,lable", r"has no column 'label'; did you mean 'lable'\?"),
+        ("1.png,a", r"no column 'path'; its first line must name path and label.*names: 1\.png, a"),
+        ("", r"no column 'path'.*names: nothing"),
+    ],
+)
+def test_a_first_line_that_does_not_name_the_columns_is_refused(root, heading, message):
+    with pytest.raises(DmlError, match=message):
+        read_csv_table(table(root, heading, "1.png,a", "2.png,b"))
+
+
+def test_a_table_that_is_not_there_is_named(root):
+    with pytest.raises(DmlError, match=r"can't read the table .*images\.csv: No such file"):
+        read_csv_table(str(root))
+
+
+def test_a_table_that_is_no_text_is_refused(root):
+    (root / "images.csv").write_bytes(b"path,label\n\xff\xfe\n")
+    with pytest.raises(DmlError, match="is not a CSV file in UTF-8"):
+        read_csv_table(str(root))

@@ -1,0 +1,232 @@
+"""The published data sets: found in their official layouts with the published counts, or refused with what is wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from official_trees import (
+    MAKERS,
+    Pictures,
+    make_cub,
+    quick_folder,
+    write,
+    write_cars_annotations,
+)
+
+from dml_core import DmlError, registry
+from dml_train.data import OFFICIAL
+from dml_train.data.official import missing_files
+from dml_train.data.parts import count
+
+COUNTS = {
+    "cub": {"train": (5_864, 100), "test": (5_924, 100)},
+    "cars196": {"train": (8_054, 98), "test": (8_131, 98)},
+    "sop": {"train": (59_551, 11_318), "test": (60_502, 11_316)},
+    "in-shop": {"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
+}
+
+
+@pytest.fixture
+def quick() -> Iterator[Path]:
+    with quick_folder("dml-official-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def cub(quick: Path) -> Path:
+    """A folder that holds the whole of CUB."""
+    make_cub(quick / "data" / "CUB_200_2011", Pictures(quick / "sources"))
+    return quick / "data"
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_whole_tree_has_the_published_counts(quick, name):
+    MAKERS[name](quick / "data" / "as unpacked", Pictures(quick / "sources"))
+    parts = OFFICIAL[name].read(str(quick / "data"))
+    assert {part: (count(c), len(c)) for part, c in parts.named().items()} == COUNTS[name]
+    assert not missing_files(parts)
+    assert not parts.train.keys() & parts.test.keys()
+    # The folder itself does as well as the one that holds it.
+    assert OFFICIAL[name].find(quick / "data" / "as unpacked") == OFFICIAL[name].find(quick / "data")
+
+
+@pytest.mark.parametrize("images", ["Img/img", "img"])
+@pytest.mark.parametrize("lists", ["Eval", "."])
+def test_in_shop_is_found_as_the_shared_folder_lays_it_out(tmp_path, images, lists):
+    rows = ["img/a.jpg  id_1  train", "img/b.jpg  id_2  query", "img/c.jpg  id_2  gallery"]
+    write(tmp_path / "In-shop" / lists / "list_eval_partition.txt", ["3", "heading", *rows])
+    for name in "abc":
+        write(tmp_path / "In-shop" / images / f"{name}.jpg", ["a picture"])
+    in_shop = OFFICIAL["in-shop"]
+    parts = in_shop.list_parts(in_shop.find(tmp_path))
+    assert not missing_files(parts)
+    assert [file.name for file in parts.test["id_2"]] == ["b.jpg"]
+    assert [file.name for file in parts.gallery["id_2"]] == ["c.jpg"]
+
+
+def test_a_recipe_names_it_and_gets_images(cub):
+    table = {"name": "cub", "root": str(cub), "resize": 8, "crop": 7, "square": True, "train_crop": "random"}
+    dataset = registry().build("datasets", table, {"seed": 0})
+    assert (len(dataset.train), len(dataset.test), dataset.gallery) == (5_864, 5_924, None)
+    assert dataset.train.class_names[0] == "001.Bird_1"
+    assert dataset.test.class_names[0] == "101.Bird_101"
+    batch = dataset.train.load(np.array([0, 5_863]), np.array([1, 2], dtype=np.uint64))
+    assert batch.shape == (2, 3, 7, 7)
+
+
+# --- what isn't there -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("cub", r"CUB_200_2011\.tgz \(1\.1 GB\) from https://data\.caltech\.edu/.*dml data fetch cub --root"),
+        ("cars196", r"CARS196\.zip \(1\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch cars196"),
+        ("sop", r"Products\.zip \(2\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch sop --root"),
+        ("in-shop", r"img\.zip \(about 0\.5 GB\).*needs a person.*InShopRetrieval\.html"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_missing_root_says_what_to_download_from_where_and_how_big_it_is(tmp_path, name, says, there):
+    root = tmp_path if there else tmp_path / "nowhere"
+    begins = r"is not in|holds" if there else "is not a folder"
+    with pytest.raises(DmlError, match=rf"(?s){begins}.*{says}"):
+        OFFICIAL[name].read(str(root))
+
+
+def test_an_archive_that_is_not_unpacked_is_named(tmp_path):
+    (tmp_path / "car_ims.tgz").touch()
+    with pytest.raises(
+        DmlError, match=r"holds car_ims\.tgz, but CARS196 isn't unpacked.*dml data fetch cars196"
+    ):
+        OFFICIAL["cars196"].read(str(tmp_path))
+
+
+def test_images_that_are_not_there_are_counted_and_named(cub):
+    gone = sorted((cub / "CUB_200_2011" / "images" / "150.Bird_150").iterdir())[:7]
+    for file in gone:
+        file.unlink()
+    with pytest.raises(
+        DmlError, match=rf"(?s)7 of the 11,788 .*{re.escape(str(gone[0]))}.*unpacked by halves"
+    ):
+        OFFICIAL["cub"].read(str(cub))
+
+
+def test_other_counts_than_the_published_ones_are_refused(cub):
+    for name in ("images.txt", "image_class_labels.txt"):
+        file = cub / "CUB_200_2011" / name
+        file.write_text("\n".join(file.read_text().splitlines()[:-3]))
+    with pytest.raises(
+        DmlError, match=r"not the whole.*test has 5,921 images of 100 classes, published are 5,924 of 100"
+    ):
+        OFFICIAL["cub"].read(str(cub))
+
+
+def test_a_list_that_is_not_there_is_named(cub):
+    (cub / "CUB_200_2011" / "classes.txt").unlink()
+    with pytest.raises(DmlError, match=r"can't read .*classes\.txt: No such file.*isn't wholly unpacked"):
+        OFFICIAL["cub"].read(str(cub))
+
+
+# --- what is wrong --------------------------------------------------------------------------------------------
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("classes.txt", "007.Bird_7\n", "006.Bird_6\n", r"two classes with one name, '006\.Bird_6'"),
+        ("classes.txt", "7 007.Bird_7\n", "x 007.Bird_7\n", "'x' where a number was expected"),
+        (
+            "classes.txt",
+            "7 007.Bird_7\n",
+            "",
+            r"names image 355 and class 7, which images\.txt or classes\.txt",
+        ),
+        ("images.txt", "\n12 ", "\n99999 ", r"names image 12 and class 1"),
+        ("images.txt", "\n12 ", "\n11 ", r"names image 12 and class 1"),
+        ("images.txt", "\n12 ", "\n", r"line 12: .* has 1 columns; expected 2"),
+        ("image_class_labels.txt", "\n12 1\n", "\n", r"gives no class to 1 images of images\.txt.*0011\.jpg"),
+        ("image_class_labels.txt", "\n12 1\n", "\n12 1\n12 1\n", r"names image 12 and class 1"),
+    ],
+)
+def test_lists_that_contradict_one_another_are_refused(cub, name, old, new, message):
+    replace(cub / "CUB_200_2011" / name, old, new)
+    with pytest.raises(DmlError, match=message):
+        OFFICIAL["cub"].read(str(cub))
+
+
+def test_an_empty_list_is_refused(cub):
+    (cub / "CUB_200_2011" / "images.txt").write_text("")
+    with pytest.raises(DmlError, match=r"images\.txt lists nothing"):
+        OFFICIAL["cub"].read(str(cub))
+
+
+def test_a_list_that_is_no_text_is_refused(cub):
+    (cub / "CUB_200_2011" / "images.txt").write_bytes(b"1 \xff\xfe\n")
+    with pytest.raises(DmlError, match=r"images\.txt is not a list in UTF-8"):
+        OFFICIAL["cub"].read(str(cub))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["3", "heading", "img/a.jpg id_1 train"], "says that it has 3 lines and has 1"),
+        (
+            ["1", "heading", "img/a.jpg id_1 val"],
+            r"img/a\.jpg is in 'val'; expected one of: train, query, gallery",
+        ),
+        (["1", "heading", "img/a.jpg id_1 train"], "the test part of .* holds no image of any class"),
+    ],
+)
+def test_a_partition_that_contradicts_itself_is_refused(tmp_path, lines, message):
+    write(tmp_path / "list_eval_partition.txt", lines)
+    with pytest.raises(DmlError, match=message):
+        OFFICIAL["in-shop"].read(str(tmp_path))
+
+
+def test_queries_without_a_match_in_the_gallery_are_refused(tmp_path):
+    rows = ["img/a.jpg id_1 train", "img/b.jpg id_2 query", "img/c.jpg id_3 gallery"]
+    write(tmp_path / "list_eval_partition.txt", ["3", "heading", *rows])
+    with pytest.raises(DmlError, match=r"no class of .*test.* is in .*gallery.*'id_2' and 'id_3'"):
+        OFFICIAL["in-shop"].read(str(tmp_path))
+
+
+def test_two_cars_of_one_name_are_refused(tmp_path):
+    write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], np.array([1, 2]), ["Golf", "Golf"])
+    with pytest.raises(DmlError, match="two classes with one name, 'Golf'"):
+        OFFICIAL["cars196"].read(str(tmp_path))
+
+
+def test_a_car_of_no_class_is_refused(tmp_path):
+    write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], np.array([1, 3]), ["Golf", "Polo"])
+    with pytest.raises(DmlError, match="puts b into class 3 of 2"):
+        OFFICIAL["cars196"].read(str(tmp_path))
+
+
+def test_annotations_of_another_kind_are_refused(tmp_path):
+    (tmp_path / "cars_annos.mat").write_bytes(b"not MATLAB's")
+    with pytest.raises(DmlError, match=r"can't read .*cars_annos\.mat as MATLAB's"):
+        OFFICIAL["cars196"].read(str(tmp_path))
+    from scipy.io import savemat
+
+    savemat(tmp_path / "cars_annos.mat", {"other": np.zeros(3)})
+    with pytest.raises(DmlError, match=r"doesn't hold class_names, and annotations"):
+        OFFICIAL["cars196"].read(str(tmp_path))
+
+
+def test_without_scipy_the_extra_is_named(tmp_path, monkeypatch):
+    (tmp_path / "cars_annos.mat").touch()
+    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    with pytest.raises(DmlError, match=r"pip install 'dml-train\[cars196\]'"):
+        OFFICIAL["cars196"].read(str(tmp_path))
