@@ -115,7 +115,7 @@ def _pixels(dataset: Dataset) -> npt.NDArray[np.float32]:
 def _untrained(recipe: Recipe, dataset: Dataset, registry: Registry) -> npt.NDArray[np.float32]:
     """The test images' embeddings by the weights that training began with, (N, D)."""
     device = find_device(recipe.training.device)
-    return embed(build_model(recipe, dataset, registry, device), dataset.test, device=device)
+    return embed(build_model(recipe, dataset.in_channels, registry, device), dataset.test, device=device)
 
 
 def _figures(

@@ -13,6 +13,7 @@ from rich.console import Console
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train import checkpoint
+from dml_train.checkpoint import Checkpoint
 from dml_train.distributed import join, launched_again
 from dml_train.experiment import Experiment, build
 from dml_train.recipe import Recipe, differences, parse
@@ -73,14 +74,23 @@ def reopen(path: Path, registry: Registry | None = None) -> tuple[RunFolder, Exp
     registry = registry or installed()
     folder = RunFolder.open(path)
     recipe = read_recipe(folder, registry)
+    used = measured_checkpoint(folder)
+    experiment = build(recipe, registry)
+    experiment.measured.load_state_dict(used.weights())
+    return folder, experiment
+
+
+def measured_checkpoint(folder: RunFolder) -> Checkpoint:
+    """The checkpoint whose weights a run is measured by: the best so far if it selects any, or else the newest.
+
+    Raises:
+        DmlError: if there is no whole one.
+    """
     newest = checkpoint.newest(folder.checkpoints)
     if newest is None:
         raise DmlError(f"{folder.checkpoints} holds no whole checkpoint yet; train on with --resume first")
-    experiment = build(recipe, registry)
     best = int(newest.state()["best"]["step"])
-    used = checkpoint.of_step(folder.checkpoints, best) if best else newest
-    experiment.measured.load_state_dict(used.weights())
-    return folder, experiment
+    return checkpoint.of_step(folder.checkpoints, best) if best else newest
 
 
 def read_recipe(folder: RunFolder, registry: Registry) -> Recipe:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+from dml_train.data.bad_images import find_bad, refuse, without
 from dml_train.data.decoding import check_header
 from dml_train.data.file_split import FileSplit
-from dml_train.data.parts import Classes, Parts
+from dml_train.data.image_reader import PhotographReader
+from dml_train.data.packed import packed
+from dml_train.data.parts import Parts
 from dml_train.data.preparation import Normalize, Preparation, TrainCrop
+
+OnBadImage = Literal["error", "skip"]
 
 
 class FileDataset:
@@ -20,6 +25,10 @@ class FileDataset:
     Args:
         parts: which files are in which part.
         resize, square, crop, train_crop, min_area, flip, normalize: see `Preparation`.
+        on_bad_image: ``"error"``: every file's header is read here, and a file that turns out damaged later ends the
+            run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
+            batches are a function of the files that are good.
+        cache: a folder for decoded and resized images, see `packed`; None for none. It changes no number.
 
     Attributes:
         train, test: the splits.
@@ -27,7 +36,7 @@ class FileDataset:
         in_channels: 3.
 
     Raises:
-        DmlError: a file that isn't a readable image (every file's header is read here; pixels on demand).
+        DmlError: a file that can't be used, unless it is to be skipped; a part without images.
         ValueError: a value out of its range.
     """
 
@@ -44,24 +53,34 @@ class FileDataset:
         min_area: float = 0.16,
         flip: float = 0.5,
         normalize: Normalize = "imagenet",
+        on_bad_image: OnBadImage = "error",
+        cache: str | None = None,
     ) -> None:
-        self.preparation = Preparation(
+        if on_bad_image not in get_args(OnBadImage):
+            raise ValueError(
+                f"on_bad_image is {on_bad_image!r}; expected one of: {', '.join(get_args(OnBadImage))}"
+            )
+        preparation = Preparation(
             resize=resize, square=square, crop=crop, train_crop=train_crop, min_area=min_area, flip=flip,
             normalize=normalize,
         )  # fmt: skip
-        self.train = self._split(parts.train)
-        self.test = self._split(parts.test)
-        self.gallery = None if parts.gallery is None else self._split(parts.gallery)
-
-    def of_files(self, files: Sequence[Path]) -> FileSplit:
-        """Other images, prepared as this data set's; they are of one class, without a name."""
-        return FileSplit({"": files}, self.preparation)
-
-    def _split(self, classes: Classes) -> FileSplit:
-        for files in classes.values():
-            for file in files:
-                check_header(file)
-        return FileSplit(classes, self.preparation)
+        files = sorted(
+            {file for classes in parts.named().values() for of_class in classes.values() for file in of_class}
+        )
+        pack = None if cache is None else packed(files, preparation, Path(cache))
+        if pack is not None:
+            bad = {files[place]: reason for place, reason in pack.bad.items()}
+        elif on_bad_image == "error":
+            bad = find_bad(files, check_header, "check images")
+        else:
+            bad = find_bad(files, preparation.resized, "check images")
+        if on_bad_image == "error":
+            refuse(bad)
+        left = without(parts, bad)
+        images = None if pack is None else PackedFiles(pack, files)
+        self.train = FileSplit(left.train, preparation, images)
+        self.test = FileSplit(left.test, preparation, images)
+        self.gallery = None if left.gallery is None else FileSplit(left.gallery, preparation, images)
 
 
 def with_image_options(read: Callable[..., Parts]) -> Callable[..., FileDataset]:
@@ -83,6 +102,7 @@ def with_image_options(read: Callable[..., Parts]) -> Callable[..., FileDataset]
         return FileDataset(read(**given), **image_options)
 
     make.__signature__ = signature  # type: ignore[attr-defined]
+    make.image_reader = PhotographReader  # type: ignore[attr-defined]
     make.__annotations__ = typing.get_type_hints(FileDataset.__init__) | typing.get_type_hints(read)
     make.__name__, make.__module__, make.__doc__ = read.__name__, read.__module__, read.__doc__
     make.__qualname__ = read.__qualname__

@@ -28,6 +28,7 @@ from PIL import Image, ImageFont
 
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter
+from dml_train.data.image_reader import DrawingReader
 
 SIZE = 32  # pixels a side
 FONT_SIZE = 26  # pixels an em
@@ -76,6 +77,11 @@ class Glyphs:
             chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, max_classes).astype(np.int64))]
         self.train = _split(drawn, chosen[0::2], jitter)
         self.test = _split(drawn, chosen[1::2], None)
+
+    @staticmethod
+    def image_reader(**options: object) -> DrawingReader:
+        """What reads other drawings for a network that was trained on these; no option plays a part."""
+        return DrawingReader(SIZE)
 
 
 class Drawing(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,20 @@ class Preparation:
             raise ValueError(
                 f"normalize is {self.normalize!r}; expected one of: {', '.join(_NORMALISATIONS)}"
             )
+
+    def describe(self) -> dict[str, Any]:
+        """What evaluation does to an image, in JSON's types, for whoever has to do it elsewhere."""
+        normalisation = _NORMALISATIONS[self.normalize]
+        sides = "both sides" if self.square else "the shorter side, in proportion,"
+        return {
+            "decode": "upright by its EXIF data, RGB, 8 bits a channel; transparent parts white",
+            "resize": f"bilinear, antialiased, {sides} to {self.resize} pixels",
+            "crop": f"the middle {self.crop} x {self.crop}",
+            "channels": "3: " + "".join("RGB"[channel] for channel in normalisation.channels),
+            "normalize": "input = scale * pixel + offset for each channel, the pixel in 0 to 255",
+            "scale": list(normalisation.scale),
+            "offset": list(normalisation.offset),
+        }
 
     def resized(self, file: Path) -> Tensor:
         """A file's image, decoded and resized, (3, H, W) uint8, RGB; both sides are at least `crop`.
