@@ -118,7 +118,7 @@ def load_ahead(
         num_workers=workers,
         multiprocessing_context=context,
         collate_fn=_unchanged,
-        worker_init_fn=_end_with_parent if workers else None,
+        worker_init_fn=end_with_parent if workers else None,
         pin_memory=pin,
     )
     try:
@@ -134,8 +134,8 @@ def load_ahead(
         raise
 
 
-def _end_with_parent(worker: int) -> None:
-    """Let this loader process end when the one that it loads for does, even if that was killed.
+def end_with_parent(worker: int = 0) -> None:
+    """Let this process end when the one that it works for does, even if that was killed.
 
     torch's own watch asks whether the process's parent has changed; but that is the fork server, which in turn
     lives as long as its children.

@@ -288,11 +288,7 @@ def load(source: str | Path, assignments: Sequence[str], registry: Registry) -> 
     Raises:
         DmlError: anything that is wrong with it, with the key and what was expected there.
     """
-    text, origin = _read(source)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidOption(f"{origin} is not TOML: {error}") from error
+    document, origin = read(source)
     for assignment in assignments:
         assign(document, assignment)
     return parse(document, registry, origin)
@@ -369,7 +365,20 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") 
     return found
 
 
-def _read(source: str | Path) -> tuple[str, str]:
+def read(source: str | Path) -> tuple[dict[str, Any], str]:
+    """The TOML document of a file or of a bundled name, not yet checked, and what to call it in messages.
+
+    Raises:
+        DmlError: if there is no such file or name, or it isn't TOML.
+    """
+    text, origin = _text(source)
+    try:
+        return tomllib.loads(text), origin
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOption(f"{origin} is not TOML: {error}") from error
+
+
+def _text(source: str | Path) -> tuple[str, str]:
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         try:

@@ -9,6 +9,7 @@ from dml_train.commands.embed import embed
 from dml_train.commands.evaluate import evaluate_command
 from dml_train.commands.list_plugins import list_plugins
 from dml_train.commands.report import report
+from dml_train.commands.reproduce import reproduce
 from dml_train.commands.train import train
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -17,5 +18,6 @@ COMMANDS: tuple[click.Command, ...] = (
     evaluate_command,
     list_plugins,
     report,
+    reproduce,
     train,
 )

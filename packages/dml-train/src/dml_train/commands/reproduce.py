@@ -1,0 +1,74 @@
+"""`dml reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dml_core import Registry
+from dml_train.commands.options import CONSOLE, FOLDER
+
+
+@click.command()
+@click.argument("tables", metavar="[PAPER[/TABLE]]...", nargs=-1)
+@click.option(
+    "--data", type=FOLDER, help="The folder of the papers' data sets; without it, all runs on glyphs."
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs a row.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Change every recipe.")
+@click.option(
+    "--out", type=FOLDER, default=Path("runs/reproduce"), show_default=True, help="Where runs and pages go."
+)
+@click.pass_context
+def reproduce(
+    context: click.Context,
+    tables: tuple[str, ...],
+    data: Path | None,
+    seeds: int,
+    jobs: int,
+    assignments: tuple[str, ...],
+    out: Path,
+) -> None:
+    """Run the papers' tables, and set what is measured beside what was published.
+
+    A table is named as ice/table-2, all tables of a paper as ice; without a name all are listed. Stopped and given
+    again, the command goes on: runs in --out that are done are kept.
+    """
+    from dml_train.reproduce.paper import papers
+    from dml_train.reproduce.run import reproduce as run
+
+    known = papers()
+    if not tables:
+        listing = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in ("table", "rows", "on", "what it varies"):
+            listing.add_column(column, no_wrap=column == "table")
+        for name, paper in known.items():
+            for key, table in paper.tables.items():
+                on = ", ".join(table.datasets())
+                listing.add_row(f"{name}/{key}", str(len(table.rows)), on, escape(table.title))
+        Console().print(listing)
+        return
+    registry: Registry = context.obj
+    found = run(
+        tables,
+        known,
+        out,
+        registry=registry,
+        console=CONSOLE,
+        data=data,
+        seeds=seeds,
+        processes=jobs,
+        assignments=assignments,
+    )
+    for text in found.left_out:
+        click.echo(f"left out: {text}", err=True)
+    for page in found.pages:
+        click.echo(page)
+    if found.faults:
+        click.echo(f"{len(found.faults)} runs failed; the pages name them", err=True)
+        context.exit(1)

@@ -1,0 +1,1 @@
+"""The papers' tables as data: which runs make a row, what was published, and what is measured here."""

@@ -1,0 +1,42 @@
+"""Intervals of repeated runs, against figures that can be looked up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml_train.intervals import of_runs, of_share
+
+
+def test_three_runs_have_student_s_interval_with_two_degrees_of_freedom():
+    mean, half_width = of_runs([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half_width == pytest.approx(4.303 / math.sqrt(3), abs=1e-12)
+
+
+def test_one_run_has_no_interval_and_none_is_refused():
+    assert of_runs([0.5]) == (0.5, None)
+    with pytest.raises(ValueError, match="at least one"):
+        of_runs([])
+
+
+def test_many_runs_come_to_the_normal_interval():
+    mean, half_width = of_runs([0.0, 1.0] * 200)
+    assert mean == 0.5
+    assert half_width == pytest.approx(1.96 * 0.5 / 20, rel=2e-3)  # n - 1 for n, and 1.96 rounded
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=40), st.floats(-5, 5))
+def test_moving_all_runs_moves_the_mean_and_not_the_width(values, by):
+    mean, half_width = of_runs(values)
+    moved, width = of_runs([value + by for value in values])
+    assert moved == pytest.approx(mean + by, abs=1e-9)
+    assert width == pytest.approx(half_width, abs=1e-9)
+
+
+def test_a_share_of_queries_has_the_binomial_interval():
+    assert of_share(0.5, 10_000).half_width == pytest.approx(1.96 * 0.005, rel=1e-4)  # 1.96 is rounded
+    assert of_share(1.0, 10).half_width == 0.0

@@ -1,0 +1,242 @@
+"""The papers' tables: what a row's recipe is, what is run once, what the pages say."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml_core import DmlError, UnknownName
+from dml_train.cli import main
+from dml_train.reproduce.order import Order, Standing, order
+from dml_train.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
+from dml_train.reproduce.run import reproduce
+
+PAPERS = papers()
+
+
+@pytest.fixture
+def recipe_file(tmp_path, tiny_document) -> Path:
+    document = tiny_document(
+        training={"steps": 3},
+        evaluation={"recall_at": [1, 10]},
+        schedule={"loss.scale": {"kind": "linear", "start": 4.0, "end": 2.0}},
+    )
+    path = tmp_path / "base.toml"
+    path.write_text(tomli_w.dumps(document))
+    return path
+
+
+def paper(recipe_file: Path, rows: list[dict[str, Any]], **table: Any) -> Paper:
+    return Paper.model_validate(
+        {
+            "title": "Fake",
+            "backbone": "a big network",
+            "selected_on_test": True,
+            "selection": "best of 7",
+            "tables": {
+                "table-2": {
+                    "title": "scale",
+                    "expected": "more is more",
+                    "recipes": {"glyphs": str(recipe_file), "sop": "no-such-recipe"},
+                    "metrics": {"sop": ["recall/1", "recall/10"]},
+                    "rows": rows,
+                    **table,
+                }
+            },
+        }
+    )
+
+
+ROWS = [
+    {"label": "four", "set": ["loss.scale=4.0"], "published": {"sop": [40.0, 50.0]}},
+    {"label": "eight", "set": ["loss.scale=8.0"], "published": {"sop": [60.0, math.nan]}},
+    {"label": "four again", "published": {"sop": [41.0, 51.0]}},
+]
+
+
+@pytest.fixture
+def run(tiny_registry, quiet, tmp_path, recipe_file):
+    def run(rows=ROWS, names=("fake/2",), table=None, **options):
+        known = {"fake": paper(recipe_file, rows, **(table or {}))}
+        return reproduce(names, known, tmp_path / "out", registry=tiny_registry, console=quiet, **options)
+
+    return run
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_published_recalls_rise_with_the_rank(name):
+    for key, table in PAPERS[name].tables.items():
+        check(table, key)
+        for row in table.rows:
+            for dataset, values in row.published.items():
+                recalls = [
+                    (int(metric.removeprefix("recall/")), value)
+                    for metric, value in zip(table.metrics[dataset], values, strict=True)
+                    if metric.startswith("recall/") and not math.isnan(value)
+                ]
+                assert [v for _, v in sorted(recalls)] == sorted(v for _, v in recalls), (key, row.label)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_rows_of_a_table_have_names_and_groups_of_their_own(name):
+    for key, table in PAPERS[name].tables.items():
+        labels = [row.label for row in table.rows]
+        assert len(set(labels)) == len(labels), key
+        assert all(row.published.keys() <= table.metrics.keys() for row in table.rows), key
+
+
+def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_assignments(
+    recipe_file, tiny_registry
+):
+    row = {
+        "label": "other",
+        "replace": {"loss": {"name": "tiny", "scale": 2.0}, "sampler": {"name": "shuffled", "batch_size": 6}},
+        "drop": ['schedule."loss.scale"'],
+        "set": ["loss.noise=0.2", "training.steps=5"],
+        "on": {"glyphs": ["loss.noise=0.3"]},
+    }
+    table = paper(recipe_file, [row], set=["loss.noise=0.1", "embedding.dim=4"]).tables["table-2"]
+    made = row_recipe(
+        table, table.rows[0], "glyphs", tiny_registry, seed=2, assignments=("training.steps=6",)
+    )
+    assert made is not None
+    assert (made.loss["scale"], made.loss["noise"], made.schedule) == (2.0, 0.3, {})
+    assert (made.sampler["name"], made.embedding.dim) == ("shuffled", 4)
+    assert (made.training.steps, made.training.seed) == (6, 5)
+    assert row_recipe(table, table.rows[0], "cub", tiny_registry) is None
+
+
+def test_a_row_that_changes_what_is_not_there_is_named(recipe_file, tiny_registry):
+    table = paper(recipe_file, [{"label": "odd", "set": ["loss.slope=1"]}]).tables["table-2"]
+    with pytest.raises(DmlError, match=r"row 'odd' on glyphs: .*no option 'slope'"):
+        row_recipe(table, table.rows[0], "glyphs", tiny_registry)
+
+
+def test_runs_that_rows_share_are_done_once_and_rows_that_are_done_are_kept(run, tmp_path):
+    first = run(ROWS, table={"set": ["loss.noise=0.0"]})
+    assert len(list((tmp_path / "out/runs").iterdir())) == 2  # "four again" is "four"
+    written = {p: p.stat().st_mtime_ns for p in (tmp_path / "out/runs").rglob("evaluation.json")}
+    again = run(ROWS, table={"set": ["loss.noise=0.0"]}, seeds=2)
+    assert first.pages == again.pages
+    assert all(path.stat().st_mtime_ns == time for path, time in written.items())
+    assert len(list((tmp_path / "out/runs").iterdir())) == 4
+    figures = json.loads(again.pages[0].with_suffix(".json").read_text())
+    rows = {row["label"]: row for row in figures["tables"][0]["rows"]}
+    assert rows["four"]["measured"] == rows["four again"]["measured"]
+    assert len(rows["eight"]["measured"]["recall/1"]) == 2
+    assert rows["eight"]["published"] == {"sop": {"recall/1": 60.0, "recall/10": None}}
+
+
+def test_the_page_sets_published_beside_measured_and_says_what_cannot_be_compared(run):
+    found = run(seeds=2)
+    text = found.pages[0].read_text()
+    assert found.pages[0].name == "fake.md"  # all tables of the paper: it has one
+    assert "`dml reproduce fake/2 --seeds 2`" in text
+    assert "| published SOP R@1 | published SOP R@10 | measured R@1 | measured R@10 |" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| eight")]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[:3] == ["eight", "(60.0)", "–"]
+    assert "±" in cells[3]
+    assert "Not comparable: measured on glyphs" in text
+    assert "selected on the test split (best of 7)" in text
+    assert "Order by SOP's R@1" in text
+    assert found.left_out == []  # SOP needs --data, and nobody asked for it
+
+
+def test_one_seed_has_the_interval_of_its_queries_and_a_changed_recipe_is_named(run, monkeypatch):
+    text = run(assignments=("training.steps=2",)).pages[0].read_text()
+    assert "every recipe was changed by training.steps=2" in text
+    assert "one seed; the interval of a recall is over its queries" in text
+
+
+def test_a_row_that_fails_is_named_and_the_others_go_on(run, tiny_registry):
+    bad = {"label": "bad", "set": ["sampler.classes_per_batch=100"], "published": {"sop": [1.0, 2.0]}}
+    found = run([bad, *ROWS], seeds=2)
+    assert len(found.faults) == 2
+    text = found.pages[0].read_text()
+    assert text.count("**bad** failed: ") == 1  # though both seeds did
+    (line,) = [line for line in text.splitlines() if line.startswith("| bad")]
+    assert line == "| bad | (1.0) | (2.0) | – | – | – | – | 0 |"
+
+
+def test_data_that_are_not_there_are_named_with_what_they_need(run, tmp_path):
+    with pytest.raises(
+        DmlError, match=r"nothing to run with the data that are there:\n  fake/table-2 on sop: "
+    ):
+        run(data=tmp_path)
+
+
+def test_tables_are_chosen_by_name_and_wrong_ones_named_with_the_nearest():
+    assert choose(("ice/2", "ice/table-6", "memvir", "ice/2"), PAPERS) == {
+        "ice": ["table-2", "table-6"],
+        "memvir": list(PAPERS["memvir"].tables),
+    }
+    with pytest.raises(UnknownName, match="no paper 'icy'; did you mean 'ice'"):
+        choose(("icy",), PAPERS)
+    with pytest.raises(UnknownName, match=r"ice has no table '9'.*it has: table-2"):
+        choose(("ice/9",), PAPERS)
+
+
+def test_without_a_name_the_command_lists_every_table(tiny_registry):
+    result = CliRunner().invoke(main, ["reproduce"], obj=tiny_registry, terminal_width=200)
+    assert result.exit_code == 0
+    for name, of in PAPERS.items():
+        assert all(f"{name}/{key}" in result.output for key in of.tables)
+
+
+def test_an_unknown_table_is_a_message_and_exit_code_2(tiny_registry, tmp_path):
+    out = tmp_path / "out"
+    result = CliRunner().invoke(main, ["reproduce", "ice/99", "--out", str(out)], obj=tiny_registry)
+    assert result.exit_code == 2
+    assert not out.exists()
+
+
+# -------------------------------------------------------------------------------------------------- order
+
+rows_with_seeds = st.lists(st.tuples(st.integers(0, 100), st.integers(-3, 3)), min_size=2, max_size=7)
+
+
+@given(rows_with_seeds)
+def test_rows_measured_as_published_all_stand_so_and_reversed_none_does(rows):
+    standings = [Standing(frozenset(), float(v), [v / 100, v / 100]) for v, _ in rows]
+    found = order(standings)
+    assert found == Order(found.pairs, found.pairs, found.pairs, 0)
+    turned = order([Standing(s.groups, s.published, [-v for v in s.measured]) for s in standings])
+    assert turned == Order(found.pairs, 0, 0, found.pairs)
+
+
+@given(rows_with_seeds)
+def test_noise_between_seeds_makes_an_order_unsure(rows):
+    # The two seeds disagree about every pair, by as much in either direction.
+    standings = [Standing(frozenset(), float(v), [v, -v]) for v, _ in rows]
+    found = order(standings)
+    assert (found.surely_same, found.surely_opposite) == (0, 0)
+
+
+def test_rows_are_compared_within_their_groups_and_equal_figures_not_at_all():
+    standings = [
+        Standing(frozenset({"a", "x"}), 1.0, [0.1]),
+        Standing(frozenset({"a"}), 2.0, [0.2]),
+        Standing(frozenset({"b", "x"}), 3.0, [0.3]),
+        Standing(frozenset({"b"}), 3.0, [0.9]),
+        Standing(frozenset({"b"}), math.nan, [0.9]),
+    ]
+    assert order(standings) == Order(2, 2, None, None)
+
+
+def test_figures_that_do_not_fit_their_metrics_are_refused(recipe_file):
+    table = paper(recipe_file, ROWS).tables["table-2"]
+    short = table.model_copy(update={"rows": [Row(label="short", published={"sop": [1.0]})]})
+    with pytest.raises(ValueError, match="row 'short': 1 figures for sop, where the table has 2 metrics"):
+        check(short, "here")
+    wide = table.model_copy(update={"rows": [Row(label="wide", published={"sop": [1.0, 101.0]})]})
+    with pytest.raises(ValueError, match="aren't percentages"):
+        check(wide, "here")
