@@ -14,7 +14,19 @@ settings.register_profile("loss-numerics", deadline=None, derandomize=True, max_
 settings.load_profile("loss-numerics")
 
 CLASSES, DIM = 5, 6
-WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "global-batch")
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(
+                not torch.cuda.is_available(), reason="needs a CUDA device; the CPU does the same"
+            ),
+        ],
+    ),
+]
+WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "global-batch", "sharded-classes")
 FACTORIES = {
     component.name: component.factory
     for component in dml_losses.plugin.dml_losses()
@@ -34,12 +46,12 @@ SCALED = {  # every loss that has a scale, at one far beyond its paper's
 }
 
 
-def make(name: str, **options: float) -> torch.nn.Module:
+def make(name: str, device: str = "cpu", **options: float) -> torch.nn.Module:
     torch.manual_seed(0)
     factory = FACTORIES[name]
     loss = factory(**options) if name.startswith(("instance", "ranked")) else factory(CLASSES, DIM, **options)
     assert isinstance(loss, torch.nn.Module)
-    return loss
+    return loss.to(device)
 
 
 @st.composite
@@ -66,49 +78,60 @@ def value_and_gradient(
     return value, torch.autograd.grad(value, leaf)[0]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FACTORIES)
 @given(batch=batches(), dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
 def test_value_and_gradient_are_finite(
-    name: str, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
+    name: str, device: str, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
 ) -> None:
     x, y = batch
-    value, gradient = value_and_gradient(make(name), x.to(dtype), y)
+    value, gradient = value_and_gradient(make(name, device), x.to(device, dtype), y.to(device))
     assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SCALED)
 @given(batch=batches(), dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
-def test_any_scale_is_finite(name: str, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype) -> None:
+def test_any_scale_is_finite(
+    name: str, device: str, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
+) -> None:
     x, y = batch
-    value, gradient = value_and_gradient(make(name, **SCALED[name]), x.to(dtype), y)
+    loss = make(name, device, **SCALED[name])
+    value, gradient = value_and_gradient(loss, x.to(device, dtype), y.to(device))
     assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FACTORIES)
 @given(batch=batches())
-def test_autocast_changes_nothing(name: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Losses compute in float32 whatever the precision around them."""
-    x, y = batch
+    x, y = (part.to(device) for part in batch)
     plain_x, cast_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    plain = make(name)(plain_x, y)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = make(name)(cast_x, y)
-    assert torch.equal(cast, plain)
-    assert torch.equal(torch.autograd.grad(cast, cast_x)[0], torch.autograd.grad(plain, plain_x)[0])
+    plain = make(name, device)(plain_x, y)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        cast = make(name, device)(cast_x, y)
+    plain_gradient, cast_gradient = (
+        torch.autograd.grad(plain, plain_x)[0],
+        torch.autograd.grad(cast, cast_x)[0],
+    )
+    # On a GPU sums of gradients may be taken in another order from call to call; bfloat16 would be off by 1e-3.
+    rtol, atol = (0.0, 0.0) if device == "cpu" else (1e-5, 1e-5 * float(plain_gradient.abs().max()))
+    torch.testing.assert_close(cast, plain, rtol=rtol, atol=0)
+    torch.testing.assert_close(cast_gradient, plain_gradient, rtol=rtol, atol=atol)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FACTORIES)
 @given(seed=st.integers(0, 2**31), size=st.integers(2, 40))
-def test_float32_is_near_float64(name: str, seed: int, size: int) -> None:
+def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -> None:
     """Within 1e-5 of the value: rounding of cosines, 1e-7, times the scales in use, against losses near one."""
     generator = torch.Generator().manual_seed(seed)
-    x, y = (
-        torch.randn(size, DIM, generator=generator),
-        torch.randint(0, CLASSES, (size,), generator=generator),
-    )
-    loss = make(name).eval()  # in training CurricularFace's t would move between the two calls
+    x = torch.randn(size, DIM, generator=generator).to(device)
+    y = torch.randint(0, CLASSES, (size,), generator=generator).to(device)
+    loss = make(name, device).eval()  # in training CurricularFace's t would move between the two calls
     torch.testing.assert_close(loss(x, y).double(), loss.double()(x.double(), y), rtol=1e-5, atol=1e-5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 import dml_losses as dml
@@ -127,13 +128,29 @@ class TestCrossBatchMemory(LossContract):
         return dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12)
 
 
+SUITES = [cls for cls in globals().values() if isinstance(cls, type) and issubclass(cls, LossContract)]
+SUITES.remove(LossContract)
+CONTRACT = [name for name in dir(LossContract) if name.startswith("test_")]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device; the suites above are its twins on the CPU"
+)
+@pytest.mark.parametrize("test", CONTRACT)
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.__name__.removeprefix("Test"))
+def test_the_contract_holds_on_a_gpu(suite: type[LossContract], test: str) -> None:
+    held = suite()
+    held.device = "cuda"
+    getattr(held, test)()
+
+
 @pytest.mark.parametrize(
     "component",
     [component for component in dml_losses.plugin.dml_losses() if not component.name.startswith("pml/")],
     ids=lambda component: component.name,
 )
 def test_every_registered_loss_is_held_to_the_contract(component: Component) -> None:
-    suites = [cls for cls in globals().values() if isinstance(cls, type) and issubclass(cls, LossContract)]
-    made = {type(suite().make_loss(6, 8)) for suite in suites if suite is not LossContract}
+    made = {type(suite().make_loss(6, 8)) for suite in SUITES}
     factory = component.factory
     assert (factory if isinstance(factory, type) else factory.__self__) in made

@@ -24,10 +24,12 @@ DIM = 8
 class LossContract(ABC):
     """What the trainer, the wrappers and users rely on, whatever the loss.
 
-    Override `tolerance` if the loss sums in an order that rounding shows in; override nothing else.
+    Override `tolerance` if the loss sums in an order that rounding shows in, and `device` to hold it to the
+    contract on an accelerator as well; override nothing else.
     """
 
     tolerance = 1e-5  # relative, between float32 values that are equal in exact arithmetic
+    device = "cpu"
 
     @abstractmethod
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
@@ -35,7 +37,7 @@ class LossContract(ABC):
 
     def test_is_a_scalar_in_a_floating_dtype(self) -> None:
         """The loss of a batch is a zero-dimensional floating tensor."""
-        value = self._loss()(*_batch())
+        value = self._loss()(*self._batch())
         assert isinstance(value, Tensor), f"the loss is {value!r}; expected a tensor"
         assert value.ndim == 0, f"the loss has shape {tuple(value.shape)}; expected a scalar"
         assert value.is_floating_point(), f"the loss has dtype {value.dtype}; expected a floating one"
@@ -43,17 +45,17 @@ class LossContract(ABC):
     def test_is_finite_in_every_dtype(self) -> None:
         """Value and gradient are finite in float64, float32, bfloat16 and float16."""
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-            embeddings, labels = _batch(dtype)
+            embeddings, labels = self._batch(dtype)
             _assert_backpropagates(self._loss().to(dtype), embeddings, labels, f"in {dtype}")
 
     def test_is_finite_under_autocast(self) -> None:
         """Value and gradient are finite under bfloat16 autocast."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            _assert_backpropagates(self._loss(), *_batch(), "under autocast")
+        with torch.autocast(self.device, dtype=torch.bfloat16):
+            _assert_backpropagates(self._loss(), *self._batch(), "under autocast")
 
     def test_is_finite_for_extreme_norms(self) -> None:
         """Value and gradient are finite for embeddings of norm near 1e-6 and 1e6, zero and duplicated rows."""
-        embeddings, labels = _batch()
+        embeddings, labels = self._batch()
         for scale in (1e-6, 1e6):
             _assert_backpropagates(self._loss(), embeddings * scale, labels, f"with embeddings times {scale}")
         zeroed = embeddings.clone()
@@ -63,24 +65,24 @@ class LossContract(ABC):
 
     def test_survives_a_batch_without_positives(self) -> None:
         """All labels differ: the loss is finite and back-propagates."""
-        embeddings, _ = _batch()
-        labels = torch.arange(NUM_CLASSES)
+        embeddings, _ = self._batch()
+        labels = torch.arange(NUM_CLASSES, device=self.device)
         _assert_backpropagates(self._loss(), embeddings[:NUM_CLASSES], labels, "without positives")
 
     def test_survives_a_batch_without_negatives(self) -> None:
         """All labels are equal: the loss is finite and back-propagates."""
-        embeddings, labels = _batch()
+        embeddings, labels = self._batch()
         _assert_backpropagates(self._loss(), embeddings, torch.zeros_like(labels), "without negatives")
 
     def test_survives_a_batch_of_one(self) -> None:
         """A single item: the loss is finite and back-propagates."""
-        embeddings, labels = _batch()
+        embeddings, labels = self._batch()
         _assert_backpropagates(self._loss(), embeddings[:1], labels[:1], "with a batch of one")
 
     def test_does_not_depend_on_the_order_of_the_batch(self) -> None:
         """Permuting the batch changes neither the value nor any item's gradient."""
-        embeddings, labels = _batch()
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
+        embeddings, labels = self._batch()
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1)).to(self.device)
         value, gradient = _value_and_gradient(self._loss(), embeddings, labels)
         permuted_value, permuted_gradient = _value_and_gradient(
             self._loss(), embeddings[order], labels[order]
@@ -90,7 +92,7 @@ class LossContract(ABC):
 
     def test_takes_every_integer_dtype_of_labels(self) -> None:
         """Labels in int32 or uint8 mean what they mean in int64."""
-        embeddings, labels = _batch()
+        embeddings, labels = self._batch()
         expected, _ = _value_and_gradient(self._loss(), embeddings, labels)
         for dtype in (torch.int32, torch.uint8):
             value, _ = _value_and_gradient(self._loss(), embeddings, labels.to(dtype))
@@ -99,14 +101,14 @@ class LossContract(ABC):
     def test_gradient_reaches_the_embeddings_and_parameters(self) -> None:
         """A batch with positives and negatives moves the embeddings, and every parameter gets a gradient."""
         loss = self._loss()
-        _, gradient = _value_and_gradient(loss, *_batch())
+        _, gradient = _value_and_gradient(loss, *self._batch())
         assert gradient.abs().sum() > 0, "no gradient reaches the embeddings"
         without = [name for name, parameter in loss.named_parameters() if parameter.grad is None]
         assert not without, f"no gradient reaches the parameters {without}"
 
     def test_leaves_its_input_alone(self) -> None:
         """Neither embeddings nor labels are written to."""
-        embeddings, labels = _batch()
+        embeddings, labels = self._batch()
         before = embeddings.clone(), labels.clone()
         self._loss()(embeddings, labels)
         assert torch.equal(embeddings, before[0]), "the loss wrote to the embeddings"
@@ -116,32 +118,40 @@ class LossContract(ABC):
         """A fresh loss that loads the state dict of a used one gives the same value, bit for bit."""
         used = self._loss()
         for seed in range(3):
-            used(*_batch(seed=seed))
+            used(*self._batch(seed=seed))
         torch.manual_seed(7)  # another initialisation than that of `used`
-        fresh = self.make_loss(NUM_CLASSES, DIM)
+        fresh = self.make_loss(NUM_CLASSES, DIM).to(self.device)
         fresh.load_state_dict(copy.deepcopy(used.state_dict()))
         values = []
         for loss in (used, fresh):
             torch.manual_seed(0)
-            values.append(loss(*_batch(seed=3)))
+            values.append(loss(*self._batch(seed=3)))
         assert torch.equal(values[0], values[1]), (
             f"after load_state_dict: {values[1]}; before saving: {values[0]}"
         )
 
     def test_works_under_ddp(self) -> None:
-        """DistributedDataParallel finds a gradient for every parameter at every step (one gloo rank)."""
+        """DistributedDataParallel finds a gradient for every parameter at every step (one rank)."""
         store = distributed.HashStore()  # type: ignore[attr-defined]  # documented, but missing from __all__
-        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        backend = "nccl" if self.device == "cuda" else "gloo"
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1)
         try:
-            model = nn.parallel.DistributedDataParallel(_Step(self._loss()))
+            model = nn.parallel.DistributedDataParallel(_Step(self._loss()).to(self.device))
             for seed in range(3):  # an unused parameter is reported at the step after
-                model(*_batch(seed=seed)).backward()
+                model(*self._batch(seed=seed)).backward()
         finally:
             distributed.destroy_process_group()
 
     def _loss(self) -> nn.Module:
         torch.manual_seed(0)
-        return self.make_loss(NUM_CLASSES, DIM)
+        return self.make_loss(NUM_CLASSES, DIM).to(self.device)
+
+    def _batch(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Embeddings (B, D) and labels (B,): classes of three, two, two and one items; the same on any device."""
+        labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 5])
+        generator = torch.Generator().manual_seed(seed)
+        embeddings = torch.randn(len(labels), DIM, generator=generator).to(dtype)
+        return embeddings.to(self.device), labels.to(self.device)
 
     def _assert_close(self, actual: Tensor, expected: Tensor, what: str) -> None:
         scale = expected.abs().max().clamp_min(1e-12)
@@ -162,13 +172,6 @@ class _Step(nn.Module):
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         value: Tensor = self.loss(self.network(features), labels)
         return value
-
-
-def _batch(dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Embeddings (B, D) and labels (B,): classes of three, two, two and one items."""
-    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 5])
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(len(labels), DIM, generator=generator).to(dtype), labels
 
 
 def _value_and_gradient(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,71 @@
+"""No loss makes a tensor on another device than the embeddings': told without an accelerator, by tensors of no data.
+
+Torch's fake tensors have a shape, a dtype and a device, and an operation that mixes devices fails as it would on the
+real one. What a loss computes on a GPU is for the tests marked so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._library.custom_ops import CustomOpDef
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import dml_losses as dml
+
+CLASSES, DIM = 5, 6
+LOSSES: dict[str, Callable[[], nn.Module]] = {
+    "instance-cross-entropy": dml.InstanceCrossEntropy,
+    "instance-cross-entropy, plain": lambda: dml.InstanceCrossEntropy(reweight=False),
+    "ranked-list": dml.RankedListLoss,
+    "norm-softmax": lambda: dml.NormSoftmax(CLASSES, DIM),
+    "heated-up-softmax": lambda: dml.HeatedUpSoftmax(CLASSES, DIM),
+    "heated-up-softmax, batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
+    "softmax": lambda: dml.Softmax(CLASSES, DIM),
+    "virtual-softmax": lambda: dml.VirtualSoftmax(CLASSES, DIM),
+    "cos-face": lambda: dml.CosFace(CLASSES, DIM),
+    "arc-face": lambda: dml.ArcFace(CLASSES, DIM),
+    "curricular-face": lambda: dml.CurricularFace(CLASSES, DIM),
+    "proxy-nca": lambda: dml.ProxyNCA(CLASSES, DIM),
+    "proxy-anchor": lambda: dml.ProxyAnchor(CLASSES, DIM),
+    "soft-triple": lambda: dml.SoftTriple(CLASSES, DIM),
+    "memvir": lambda: dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 0),
+    "memvir, queue on the CPU": lambda: dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 0, queue_on_cpu=True),
+    "memvir around proxy-anchor": lambda: dml.MemVir(dml.ProxyAnchor(CLASSES, DIM), 2, 0),
+    "cross-batch-memory": lambda: dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12),
+    "broad-face": lambda: dml.BroadFace(dml.ArcFace(CLASSES, DIM), capacity=12),
+    "global-batch": lambda: dml.GlobalBatch(dml.RankedListLoss()),
+}
+
+
+@pytest.fixture(autouse=True)
+def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the bodies of the losses' own operators, which fake tensors would pass over."""
+
+    def body(operator: CustomOpDef, *inputs: Any) -> Any:
+        with torch.no_grad():
+            return operator._init_fn(*inputs)
+
+    monkeypatch.setattr(CustomOpDef, "__call__", body)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_all_that_a_loss_computes_is_where_the_embeddings_are(name: str) -> None:
+    with FakeTensorMode(), torch.device("cuda"):
+        loss = LOSSES[name]()
+        x, y = torch.randn(12, DIM, requires_grad=True), torch.zeros(12, dtype=torch.int64)
+        for _ in range(4):  # the memories come in after the first
+            assert loss(x, y).device == x.device
+
+
+def test_a_tensor_on_another_device_is_found() -> None:
+    class Forgetful(nn.Module):
+        def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return (embeddings * torch.ones(DIM, device="cpu")).sum()
+
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="cpu"):
+        Forgetful()(torch.randn(12, DIM, device="cuda"), torch.zeros(12, dtype=torch.int64, device="cuda"))
