@@ -77,10 +77,10 @@ class FileDataset:
         if on_bad_image == "error":
             refuse(bad)
         left = without(parts, bad)
-        images = None if pack is None else PackedFiles(pack, files)
-        self.train = FileSplit(left.train, preparation, images)
-        self.test = FileSplit(left.test, preparation, images)
-        self.gallery = None if left.gallery is None else FileSplit(left.gallery, preparation, images)
+        places = {file: place for place, file in enumerate(files)}
+        self.train = FileSplit(left.train, preparation, pack, places)
+        self.test = FileSplit(left.test, preparation, pack, places)
+        self.gallery = None if left.gallery is None else FileSplit(left.gallery, preparation, pack, places)
 
 
 def with_image_options(read: Callable[..., Parts]) -> Callable[..., FileDataset]:
