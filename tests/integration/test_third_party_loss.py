@@ -24,7 +24,7 @@ device = "cpu"
 [dataset]
 name = "image-folder"
 root = "{images}"
-size = 32
+crop = 32
 resize = 36
 
 [backbone]
