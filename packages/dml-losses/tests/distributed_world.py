@@ -1,4 +1,4 @@
-"""One rank of a gloo world that trains with every kind of loss: ``python distributed_world.py RANK WORLD STORE OUT``.
+"""One rank that trains with every kind of loss: ``python distributed_world.py RANK WORLD STORE OUT DEVICE``.
 
 In a world of one, `train` is the single process that the others must agree with.
 """
@@ -42,30 +42,37 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def train(name: str, rank: int, world_size: int) -> dict[str, Any]:
+def train(name: str, rank: int, world_size: int, device: str = "cpu") -> dict[str, Any]:
+    """The values of all steps and what they led to, on the CPU."""
     torch.manual_seed(0)
-    loss = dml.GlobalBatch(make_losses()[name].double())
-    network: nn.Module = nn.Linear(DIM, DIM).double()
+    loss = dml.GlobalBatch(make_losses()[name].double()).to(device)
+    network: nn.Module = nn.Linear(DIM, DIM).double().to(device)
     # The loss stays outside: each rank has its parameters' whole gradient without any exchange.
     model = nn.parallel.DistributedDataParallel(network) if world_size > 1 else network
     optimizer = torch.optim.SGD([*network.parameters(), *loss.parameters()], lr=0.05)
     values = []
     for index in range(STEPS):
-        x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
+        x, y = (part.tensor_split(world_size)[rank].to(device) for part in global_batch(index))
         value = loss(model(x), y)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
         values.append(value.item())
     state = {**network.state_dict(), **loss.state_dict()}
-    return {"values": values, "state": {key: tensor.clone() for key, tensor in state.items()}}
+    return {"values": values, "state": {key: tensor.cpu().clone() for key, tensor in state.items()}}
 
 
 if __name__ == "__main__":
     rank, world_size, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+    device = sys.argv[5]
     torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     distributed.init_process_group(
-        "gloo", store=distributed.FileStore(store, world_size), rank=rank, world_size=world_size
+        "nccl" if device == "cuda" else "gloo",
+        store=distributed.FileStore(store, world_size),
+        rank=rank,
+        world_size=world_size,
     )
-    torch.save({name: train(name, rank, world_size) for name in make_losses()}, out)
+    torch.save({name: train(name, rank, world_size, device) for name in make_losses()}, out)
     distributed.destroy_process_group()

@@ -16,12 +16,12 @@ from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax
 Results = dict[str, dict[str, Any]]
 
 
-def start_world(size: int, folder: Path) -> list[Results]:
+def start_world(size: int, folder: Path, device: str) -> list[Results]:
     """What every rank of a world of this size ended with."""
     program = Path(distributed_world.__file__)
     processes = [
         subprocess.Popen(
-            [sys.executable, program, str(rank), str(size), folder / "store", folder / str(rank)],
+            [sys.executable, program, str(rank), str(size), folder / "store", folder / str(rank), device],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -33,13 +33,21 @@ def start_world(size: int, folder: Path) -> list[Results]:
     return [torch.load(folder / str(rank)) for rank in range(size)]
 
 
+def on_gpus(size: int) -> Any:
+    """The case of so many ranks on as many GPUs, by NCCL."""
+    skip = pytest.mark.skipif(
+        torch.cuda.device_count() < size, reason=f"needs {size} CUDA devices; gloo on the CPU does the same"
+    )
+    return pytest.param(size, "cuda", marks=[pytest.mark.gpu, skip])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
-def test_ranks_train_as_one_process_does(size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "device"), [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)])
+def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
     """This pins what the value means under DDP's averaging: that of the global batch, its gradient whole."""
-    world = start_world(size, tmp_path)
+    world = start_world(size, tmp_path, device)
     for name in distributed_world.make_losses():
-        alone = distributed_world.train(name, rank=0, world_size=1)
+        alone = distributed_world.train(name, rank=0, world_size=1, device=device)
         for rank, result in enumerate(ended[name] for ended in world):
             # float64; sums over ranks are taken in another order, fifty steps long
             assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
@@ -48,7 +56,7 @@ def test_ranks_train_as_one_process_does(size: int, tmp_path: Path) -> None:
                 torch.testing.assert_close(
                     got, tensor, rtol=1e-10, atol=1e-10, msg=f"{name}, rank {rank}: {key}"
                 )
-                if "queue" in key:
+                if "queue" in key and device == "cpu":  # a GPU's sums of gradients may differ between ranks
                     assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
 
 
