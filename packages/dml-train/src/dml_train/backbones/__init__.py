@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dml_core import Component
+from dml_train.backbones.bn_inception import BNInception
 from dml_train.backbones.small_conv import SmallConv
+from dml_train.backbones.timm_model import TimmModel
 from dml_train.backbones.torchvision_model import TorchvisionModel
 
-__all__ = ["SmallConv", "TorchvisionModel", "components"]
+__all__ = ["BNInception", "SmallConv", "TimmModel", "TorchvisionModel", "components"]
 
 
 def components() -> tuple[Component, ...]:
@@ -14,6 +16,18 @@ def components() -> tuple[Component, ...]:
     return (
         Component(
             "small-conv", SmallConv, "a few blocks of convolutions for small pictures, trained in minutes"
+        ),
+        Component(
+            "bn-inception",
+            BNInception,
+            "BN-Inception (GoogLeNet V2), the papers' backbone, with the published weights' file",
+            source="Ioffe & Szegedy 2015, Batch Normalization, figure 5",
+        ),
+        Component(
+            "timm",
+            TimmModel,
+            "any model of timm by name, without its classifier; needs the extra dml-train[timm]",
+            source="https://huggingface.co/docs/timm",
         ),
         Component(
             "torchvision",
