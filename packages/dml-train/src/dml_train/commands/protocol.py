@@ -1,0 +1,69 @@
+"""`dml protocol`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dml_core import Registry
+from dml_train import recipe
+from dml_train.commands.options import CONSOLE, FOLDER
+
+
+@click.group()
+def protocol() -> None:
+    """Measure a recipe by a protocol of more than one run."""
+
+
+@protocol.command()
+@click.argument("source", metavar="RECIPE")
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of the recipe.")
+@click.option("--out", type=FOLDER, required=True, help="Where runs and figures go.")
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=1, show_default=True, help="Repetitions; the paper has 10."
+)
+@click.option(
+    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of a model."
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models trained at a time."
+)
+@click.pass_obj
+def mlrc(
+    registry: Registry,
+    source: str,
+    assignments: tuple[str, ...],
+    out: Path,
+    runs: int,
+    dim: int,
+    jobs: int,
+) -> None:
+    """A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
+
+    Stopped and given again, the command goes on: runs in --out that are done are kept.
+    """
+    from dml_train.many_runs import Outcome
+    from dml_train.protocols.mlrc import FOLDS, reality_check, write
+
+    checked = recipe.load(source, assignments, registry)
+    done = 0
+
+    def tell(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        CONSOLE.print(f"[{done}/{runs * FOLDS}] {outcome.job.name}", outcome.fault or "", markup=False)
+
+    found = reality_check(
+        checked,
+        out,
+        registry=registry,
+        console=CONSOLE,
+        runs=runs,
+        dim=dim,
+        processes=jobs,
+        told=tell,
+    )
+    click.echo(found.markdown(Path(source).stem))
+    for path in write(found, out, Path(source).stem):
+        click.echo(path)

@@ -1,0 +1,82 @@
+"""`dml tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dml_core import DmlError, Registry
+from dml_train import recipe
+from dml_train.commands.options import CONSOLE, FILE, FOLDER
+
+
+@click.command()
+@click.argument("source", metavar="RECIPE")
+@click.option(
+    "--range",
+    "ranges",
+    metavar="KEY=LOW:HIGH[:log]",
+    multiple=True,
+    help="Vary a number: optimizer.lr=1e-4:1e-2:log.",
+)
+@click.option(
+    "--choice",
+    "choices",
+    metavar="KEY=[A,B]",
+    multiple=True,
+    help="Vary among values: sampler.images_per_class=[2,4].",
+)
+@click.option("--space", type=FILE, help="A TOML file of ranges and choices.")
+@click.option(
+    "--trials", type=click.IntRange(min=1), required=True, help="How many settings are tried in all."
+)
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    help="Class-disjoint folds of the training classes, each held out in turn; default: what the recipe holds out.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the choices.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Folds trained at a time."
+)
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of the recipe.")
+@click.option("--out", type=FOLDER, required=True, help="Where trials and figures go.")
+@click.pass_obj
+def tune(
+    registry: Registry,
+    source: str,
+    ranges: tuple[str, ...],
+    choices: tuple[str, ...],
+    space: Path | None,
+    trials: int,
+    folds: int | None,
+    seed: int,
+    jobs: int,
+    assignments: tuple[str, ...],
+    out: Path,
+) -> None:
+    """Search settings of RECIPE on classes held out of training; the test classes stay unseen.
+
+    Stopped and given again, the command goes on; with more --trials, a finished search does. Needs optuna:
+    pip install 'dml-train[tune]'.
+    """
+    from dml_train.tuning.page import markdown, write
+    from dml_train.tuning.search import Search, run_search
+    from dml_train.tuning.space import read_choice, read_range, read_space
+
+    document, _ = recipe.read(source)
+    for assignment in assignments:
+        recipe.assign(document, assignment)
+    varied = [
+        *map(read_range, ranges),
+        *map(read_choice, choices),
+        *(read_space(space).items() if space else ()),
+    ]
+    if twice := [key for key, _ in varied if [k for k, _ in varied].count(key) > 1]:
+        raise DmlError(f"{twice[0]!r} is varied twice; give one --range, --choice or table for each key")
+    plan = Search(document, dict(varied), folds, seed, registry)
+    found = run_search(plan, out, trials, console=CONSOLE, processes=jobs)
+    click.echo(markdown(plan, found, Path(source).stem))
+    for path in write(plan, found, out, Path(source).stem):
+        click.echo(path)

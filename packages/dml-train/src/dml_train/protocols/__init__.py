@@ -1,0 +1,1 @@
+"""Protocols of evaluation that need more than one run."""

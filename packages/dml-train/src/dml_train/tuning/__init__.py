@@ -1,0 +1,1 @@
+"""The search for settings, on classes held out of training."""

@@ -1,0 +1,127 @@
+"""The protocol of the Reality Check: disjoint folds, the mean of the models, their embeddings joined."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tomli_w
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from tiny_world import TinyEvaluator
+
+from dml_core import DmlError
+from dml_train.cli import main
+from dml_train.embedding import Embedded
+from dml_train.protocols.mlrc import FOLDS, fold_recipe, join, reality_check
+from dml_train.recipe import parse
+from dml_train.training import reopen
+
+
+@pytest.fixture(autouse=True)
+def _with_map_at_r(monkeypatch):
+    """The tiny evaluator has no MAP@R; the share of right first neighbours stands in."""
+    evaluate = TinyEvaluator.evaluate
+
+    def with_map(self, *arguments):
+        result = evaluate(self, *arguments)
+        measured = result.to_dict()
+        result.to_dict = lambda: {**measured, "map_at_r": measured["recall"]["1"]}
+        return result
+
+    monkeypatch.setattr(TinyEvaluator, "evaluate", with_map)
+
+
+@pytest.fixture
+def recipe(tiny_document, tiny_registry):
+    return parse(
+        tiny_document(
+            training={"steps": 4},
+            dataset={"num_classes": 8},
+            evaluation={"every": 2, "unit": "step"},
+            validation={"classes": 0.5, "patience": 3},
+        ),
+        tiny_registry,
+    )
+
+
+def test_each_model_holds_out_another_fourth_of_the_classes_and_starts_elsewhere(recipe, tiny_registry):
+    made = [fold_recipe(recipe, tiny_registry, run=1, fold=fold, dim=5) for fold in range(FOLDS)]
+    assert [(r.validation.fold, r.validation.folds) for r in made] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert len({r.training.seed for r in made}) == FOLDS
+    assert {(r.embedding.dim, r.validation.metric, r.validation.patience) for r in made} == {
+        (5, "map_at_r", 3)
+    }
+    other = fold_recipe(recipe, tiny_registry, run=0, fold=0, dim=5)
+    assert other.training.seed not in {r.training.seed for r in made}
+
+
+def test_a_recipe_that_never_evaluates_does_so_each_epoch(tiny_document, tiny_registry):
+    recipe = parse(tiny_document(), tiny_registry)
+    made = fold_recipe(recipe, tiny_registry, run=0, fold=0, dim=5)
+    assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")
+
+
+def test_selection_on_the_test_split_is_refused(tiny_document, tiny_registry, quiet, tmp_path):
+    recipe = parse(tiny_document(evaluation={"every": 1}, validation={"on_test": True}), tiny_registry)
+    with pytest.raises(DmlError, match="only held-out training classes choose"):
+        reality_check(recipe, tmp_path / "out", registry=tiny_registry, console=quiet)
+    assert not (tmp_path / "out").exists()
+
+
+def test_separated_is_the_mean_of_the_models_and_concatenated_that_of_their_joined_embeddings(
+    recipe, tiny_registry, quiet, tmp_path
+):
+    found = reality_check(recipe, tmp_path, registry=tiny_registry, console=quiet, runs=2, dim=5)
+    folders = [[tmp_path / f"run-{run}" / f"fold-{fold}" for fold in range(FOLDS)] for run in range(2)]
+    seen = set()
+    for run, models in enumerate(folders):
+        figures = [json.loads((model / "evaluation.json").read_text()) for model in models]
+        assert {f["selected_on"] for f in figures} == {"validation"}
+        assert found.separated["map_at_r"][run] == pytest.approx(np.mean([f["map_at_r"] for f in figures]))
+        rows = [np.load(model / "embeddings.npy").astype(np.float64) for model in models]
+        joined = np.hstack([r / np.linalg.norm(r, axis=1, keepdims=True) for r in rows])
+        assert joined.shape[1] == FOLDS * 5
+        labels = np.load(models[0] / "labels.npy")
+        expected = TinyEvaluator().evaluate(joined, labels).to_dict()
+        assert found.concatenated["map_at_r"][run] == expected["map_at_r"]
+        seen |= {name for m in models for name in reopen(m, tiny_registry)[1].validation.class_names}
+    assert len(seen) == 8  # the folds together are all training classes
+    text = found.markdown("tiny")
+    assert "| metric | separated, 5 dimensions | concatenated, 20 dimensions |" in text
+    assert "±" in text
+    assert "The test classes chose nothing" in text
+
+
+def test_the_command_goes_on_with_what_is_done(recipe, tiny_registry, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(tomli_w.dumps(recipe.to_dict()))
+    arguments = ["protocol", "mlrc", str(path), "--out", str(tmp_path / "out"), "--dim", "4"]
+    result = CliRunner().invoke(main, arguments, obj=tiny_registry)
+    assert result.exit_code == 0, result.output
+    first = (tmp_path / "out/run-0/fold-2/evaluation.json").stat().st_mtime_ns
+    result = CliRunner().invoke(main, [*arguments, "--runs", "2"], obj=tiny_registry)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out/run-0/fold-2/evaluation.json").stat().st_mtime_ns == first
+    saved = json.loads((tmp_path / "out/mlrc.json").read_text())
+    assert (saved["runs"], len(saved["separated"]["map_at_r"])) == (2, 2)
+    result = CliRunner().invoke(main, [*arguments, "--set", "optimizer.lr=0.5"], obj=tiny_registry)
+    assert result.exit_code == 2
+    assert "the recipe differs" in result.stderr
+
+
+@given(st.data(), st.integers(1, 3), st.integers(2, 4))
+def test_the_cosine_of_joined_rows_is_the_mean_of_the_models_cosines(data, models, items):
+    # Norms well inside float32's range: what is asked is the arithmetic, not overflow.
+    numbers = st.floats(-10, 10, width=32).filter(lambda x: abs(x) > 1e-3)
+    parts = [data.draw(arrays.arrays(np.float32, (items, 3), elements=numbers)) for _ in range(models)]
+    labels = np.zeros(items, dtype=np.int64)
+    joined = join([Embedded(part, labels) for part in parts]).embeddings
+    unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    expected = np.mean([u @ u.T for u in unit], axis=0)
+    lengths = np.linalg.norm(joined, axis=1)
+    # A handful of float32 roundings on numbers up to 1.
+    np.testing.assert_allclose(joined @ joined.T / np.outer(lengths, lengths), expected, atol=1e-5)

@@ -1,0 +1,233 @@
+"""The search for settings: what may vary, what is seen, and that stopping it changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+import tomli_w
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_world import TinyDataset
+
+from dml_core import DmlError, InvalidOption
+from dml_train import many_runs
+from dml_train.cli import main
+from dml_train.recipe import load
+from dml_train.tuning.search import Search, best, run_search
+from dml_train.tuning.space import Choice, Range, read_choice, read_range, read_space
+
+optuna = pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")
+
+SPACE = {"optimizer.lr": Range(1e-3, 1e-1, log=True), "loss.scale": Choice((2.0, 4.0, 8.0))}
+
+
+@pytest.fixture
+def plan(tiny_document, tiny_registry):
+    def plan(space=SPACE, folds=None, seed=0, **tables):
+        tables.setdefault("validation", {"classes": 0.34, "metric": "recall/1"})
+        tables.setdefault("evaluation", {"every": 2, "unit": "step"})
+        document = tiny_document(training={"steps": 2, "device": "cpu", "seed": 3}, **tables)
+        return Search(document, space, folds, seed, tiny_registry)
+
+    return plan
+
+
+# ------------------------------------------------------------------------------------------------ the space
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("optimizer.lr=1e-4:1e-2:log", ("optimizer.lr", Range(1e-4, 1e-2, log=True))),
+        ("loss.margin=0:0.5", ("loss.margin", Range(0, 0.5))),
+        ("sampler.images_per_class=2:5", ("sampler.images_per_class", Range(2, 5))),
+    ],
+)
+def test_a_range_is_read(text, expected):
+    assert read_range(text) == expected
+
+
+def test_a_range_is_of_whole_numbers_if_both_ends_are():
+    assert Range(2, 5).whole
+    assert not Range(2, 5.0).whole
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "optimizer.lr",
+        "=1:2",
+        "a=1",
+        "a=1:2:3",
+        "a=1:two",
+        "a=2:1",
+        "a=1:1",
+        "a=0:1:log",
+        "a=nan:1",
+        "a=1:2:log:log",
+    ],
+)
+def test_what_is_no_range_is_refused(text):
+    with pytest.raises(InvalidOption, match=r"--range '"):
+        read_range(text)
+
+
+def test_a_choice_is_a_list_of_toml():
+    assert read_choice('loss.name=["tiny", "other"]') == ("loss.name", Choice(("tiny", "other")))
+    for wrong in ("a=2", "a=[2", "a=[2]", "a=[2, 2]", "a=[[1], [2]]", "=[1, 2]"):
+        with pytest.raises(InvalidOption, match=r"--choice '"):
+            read_choice(wrong)
+
+
+def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
+    path = tmp_path / "space.toml"
+    path.write_text(
+        '["optimizer.lr"]\nlow = 1e-3\nhigh = 0.1\nlog = true\n\n["loss.scale"]\nchoices = [2.0, 4.0, 8.0]\n'
+    )
+    assert read_space(path) == SPACE
+    path.write_text('["optimizer.lr"]\nlow = 1e-3\n')
+    with pytest.raises(
+        InvalidOption, match=r"space.toml: \['optimizer.lr'\] is .* expected numbers low and high"
+    ):
+        read_space(path)
+    with pytest.raises(DmlError, match="can't read the space"):
+        read_space(tmp_path / "none.toml")
+
+
+@given(st.floats(1e-6, 1.0), st.booleans(), st.text(max_size=5), st.integers())
+def test_what_is_tried_reaches_the_recipe_unchanged(number, flag, text, whole):
+    from dml_train.recipe import assign
+    from dml_train.tuning.space import as_assignment
+
+    for value in (number, flag, text, whole):
+        document: dict = {}
+        assign(document, as_assignment("table.key", value))
+        assert document == {"table": {"key": value}}
+
+
+# ---------------------------------------------------------------------------------------- what is refused
+
+
+def test_a_recipe_that_holds_out_nothing_needs_folds(plan):
+    with pytest.raises(DmlError, match=r"holds out no classes.*give --folds 4"):
+        plan(validation={})
+    assert plan(validation={}, folds=3).folds == 3
+
+
+def test_a_recipe_that_selects_on_the_test_split_is_refused(plan):
+    with pytest.raises(DmlError, match=r"validation.on_test = true; a search lets only held-out"):
+        plan(validation={"on_test": True, "metric": "recall/1"})
+
+
+def test_values_that_the_recipe_does_not_take_are_refused_before_anything_runs(plan):
+    with pytest.raises(DmlError, match=r"with optimizer.lr = -1.0: .*greater than or equal to 0"):
+        plan(space={"optimizer.lr": Range(-1.0, 1.0)})
+    with pytest.raises(DmlError, match=r"with loss.slope = 1: .*no option 'slope'"):
+        plan(space={"loss.slope": Range(1, 2)})
+    with pytest.raises(DmlError, match="nothing to search"):
+        plan(space={})
+
+
+# ------------------------------------------------------------------------------------------- the search
+
+
+def test_no_trial_sees_the_test_split(plan, tmp_path, quiet, monkeypatch):
+    make = TinyDataset.__init__
+
+    @functools.wraps(make)
+    def unseen(self, *arguments, **options):
+        make(self, *arguments, **options)
+
+        def refuse(indices, seeds=None):
+            raise AssertionError("the test split was loaded")
+
+        self.test.load = refuse
+
+    monkeypatch.setattr(TinyDataset, "__init__", unseen)
+    trials = run_search(plan(folds=3, validation={"metric": "recall/1"}), tmp_path / "out", 2, console=quiet)
+    assert [trial.value is not None for trial in trials] == [True, True]
+    for path in (tmp_path / "out/trials").rglob("evaluation.json"):
+        assert json.loads(path.read_text())["split"] == "validation"
+    assert len(list((tmp_path / "out/trials").rglob("evaluation.json"))) == 6
+
+
+def test_a_trial_s_value_is_the_mean_over_its_folds(plan, tmp_path, quiet):
+    (trial,) = run_search(
+        plan(folds=3, validation={"metric": "recall/1"}), tmp_path / "out", 1, console=quiet
+    )
+    values = [
+        json.loads((tmp_path / f"out/trials/0000/fold-{fold}/evaluation.json").read_text())["recall"]["1"]
+        for fold in range(3)
+    ]
+    assert trial.value == pytest.approx(sum(values) / 3)
+
+
+def test_a_search_that_was_stopped_ends_as_one_that_was_not(plan, tmp_path, quiet, monkeypatch):
+    whole = run_search(plan(), tmp_path / "whole", 4, console=quiet)
+    stops = iter([False, True])
+    train = many_runs.train
+
+    class Stop(Exception):
+        pass
+
+    def stopping(*arguments, **options):
+        if next(stops, False):
+            raise Stop
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(many_runs, "train", stopping)
+    with pytest.raises(Stop):
+        run_search(plan(), tmp_path / "stopped", 4, console=quiet)
+    resumed = run_search(plan(), tmp_path / "stopped", 4, console=quiet)
+    assert [(t.number, t.settings, t.value) for t in resumed] == [
+        (t.number, t.settings, t.value) for t in whole
+    ]
+    assert run_search(plan(), tmp_path / "stopped", 4, console=quiet) == resumed  # nothing is left to do
+    assert len(run_search(plan(), tmp_path / "stopped", 5, console=quiet)) == 5
+    with pytest.raises(DmlError, match=r"is another one:\n  seed: 0 there, 1 here"):
+        run_search(plan(seed=1), tmp_path / "stopped", 4, console=quiet)
+
+
+def test_a_trial_that_fails_counts_and_is_not_the_best(plan, tmp_path, quiet):
+    batches = Choice((4, 100))  # a hundred classes are more than there are
+    trials = run_search(
+        plan(space={"sampler.classes_per_batch": batches}), tmp_path / "out", 6, console=quiet
+    )
+    failed = [trial for trial in trials if trial.value is None]
+    assert failed
+    assert {trial.settings["sampler.classes_per_batch"] for trial in failed} == {100}
+    assert best(trials).settings == {"sampler.classes_per_batch": 4}
+    with pytest.raises(DmlError, match="all 1 trials failed"):
+        best(failed[:1])
+
+
+def test_the_command_states_its_budget_and_leaves_a_recipe_to_train_by(plan, tiny_registry, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(tomli_w.dumps(plan().document))
+    out = tmp_path / "out"
+    arguments = [
+        "tune",
+        str(path),
+        "--range",
+        "optimizer.lr=1e-3:1e-1:log",
+        "--trials",
+        "3",
+        "--out",
+        str(out),
+    ]
+    result = CliRunner().invoke(main, arguments, obj=tiny_registry)
+    assert result.exit_code == 0, result.output
+    assert "Budget: 3 trials (0 failed), 3 trainings of at most 2 steps" in result.output
+    assert "The test classes were neither embedded nor measured" in result.output
+    found = json.loads((out / "tuning.json").read_text())
+    winner = found["trials"][found["best"]]
+    assert winner["value"] == max(trial["value"] for trial in found["trials"])
+    chosen = load(out / "best.toml", [], tiny_registry)
+    assert chosen.optimizer.lr == winner["settings"]["optimizer.lr"]
+    assert chosen.evaluation.test
+    result = CliRunner().invoke(main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=tiny_registry)
+    assert result.exit_code == 2
+    assert "'optimizer.lr' is varied twice" in result.stderr
