@@ -87,6 +87,8 @@ class HeatedUpSoftmax(torch.nn.Module):
     def evaluation_embeddings(self, embeddings: torch.Tensor) -> torch.Tensor:
         """The embeddings as the paper evaluates them (section 4.2): normalised as in training, then to length 1.
 
+        For a loop of one's own; a network that ends in batch norm, and cosine similarity, have no need of it.
+
         Args:
             embeddings: (N, D), any floating dtype.
 

@@ -179,7 +179,7 @@ def build_model(recipe: Recipe, in_channels: int, registry: Registry, device: to
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
     heads = [
-        EmbeddingHead(width, level.dim, level.pooling, embedding.layer_norm)
+        EmbeddingHead(width, level.dim, level.pooling, embedding.layer_norm, embedding.batch_norm)
         for width, level in zip(widths, embedding.of_levels(len(widths)), strict=True)
     ]
     head = LevelledHead(heads) if several else heads[0]

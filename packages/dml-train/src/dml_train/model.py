@@ -65,21 +65,29 @@ class EmbeddingHead(nn.Module):
         embedding_dim: D.
         pooling: "average", "max", "both" (their sum) or "gem"; features that have no positions are taken as they are.
         layer_norm: whether the pooled features are normalised to mean 0 and variance 1, each image by itself.
+        batch_norm: whether the embedding ends in a batch norm without scale and shift, as Heated-Up Softmax's BN
+            and HBN do (Zhang et al. 2018, Sec. 3.3): by the batch in training, by running statistics in evaluation.
     """
 
     def __init__(
-        self, num_features: int, embedding_dim: int, pooling: Pooling = "average", layer_norm: bool = True
+        self,
+        num_features: int,
+        embedding_dim: int,
+        pooling: Pooling = "average",
+        layer_norm: bool = True,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.embedding_dim = embedding_dim
         self.pool = _POOLINGS[pooling]()
         self.norm = nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
         self.linear = nn.Linear(num_features, embedding_dim)
+        self.output = nn.BatchNorm1d(embedding_dim, affine=False) if batch_norm else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, F, H, W) or (B, F) to (B, D)."""
         pooled_BF = self.pool(features) if features.ndim == 4 else features
-        embeddings_BD: Tensor = self.linear(self.norm(pooled_BF))
+        embeddings_BD: Tensor = self.output(self.linear(self.norm(pooled_BF)).float())
         return embeddings_BD
 
 

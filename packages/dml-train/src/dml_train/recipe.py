@@ -102,6 +102,7 @@ class Embedding(Table):
     dim: OneOrEach[Size] = 512
     pooling: OneOrEach[Pooling] = "average"
     layer_norm: bool = True
+    batch_norm: bool = False
     level_weight: OneOrEach[NotNegative] = 1.0
 
     def of_levels(self, count: int) -> list[Level]:
