@@ -23,7 +23,7 @@ SIZES = (2, 4)
 def test_ranks_that_share_the_classes_train_as_one_process_does(tmp_path: Path) -> None:
     # Forked from a process that has imported torch and done nothing with it: an import for all ranks.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sharded_world"])
+    context.set_forkserver_preload(["dml_losses"])
     ranks = [
         context.Process(target=sharded_world.train_in_worlds, args=(rank, tmp_path, SIZES))
         for rank in range(max(SIZES))

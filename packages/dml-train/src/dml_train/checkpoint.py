@@ -42,10 +42,12 @@ class Checkpoint:
         """Backbone and head, by parameter name, on the CPU."""
         return safetensors.torch.load_file(self.path / WEIGHTS)
 
-    def state(self) -> dict[str, Any]:
-        """All else, on the CPU."""
+    def state(self, *, mapped: bool = False) -> dict[str, Any]:
+        """All else, on the CPU; `mapped`, what isn't read of it takes no memory."""
         try:
-            state: dict[str, Any] = torch.load(self.path / STATE, map_location="cpu", weights_only=True)
+            state: dict[str, Any] = torch.load(
+                self.path / STATE, map_location="cpu", weights_only=True, mmap=mapped
+            )
         except pickle.UnpicklingError as error:
             raise DmlError(
                 f"{self.path / STATE} holds more than tensors and plain values, and was not loaded: {error}"

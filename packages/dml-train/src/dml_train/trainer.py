@@ -32,6 +32,7 @@ from dml_train.network import Network
 from dml_train.progress import Show, stage
 from dml_train.run_folder import RunFolder, write_json
 from dml_train.seeds import LOSS, seed_torch
+from dml_train.sharding import Shards
 from dml_train.validation import Best
 
 
@@ -65,7 +66,8 @@ class Trainer:
         )
         self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
         self.network = Network(experiment, ranks)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=self.training.precision == "float16")
+        self.shards = Shards(experiment.loss, experiment.optimizer.torch, ranks)
+        self.scaler = self.shards.scaler(device, enabled=self.training.precision == "float16")
         self.watched = (
             "evaluation" if experiment.validation is None else "validation"
         )  # what is measured meanwhile
@@ -136,14 +138,12 @@ class Trainer:
         self.network.finish_backward()
         if batch.step == self.begun:
             optimizer.check_gradients()
-        self.ranks.average_gradients(experiment.loss.parameters())
+        self.ranks.average_gradients(self.shards.shared(experiment.loss.parameters()))
 
         values = {"loss": loss.detach()}
+        self.scaler.unscale_(optimizer.torch)
         if self.training.gradient_clip is not None:
-            self.scaler.unscale_(optimizer.torch)
-            values["gradient_norm"] = torch.nn.utils.clip_grad_norm_(
-                optimizer.parameters(), self.training.gradient_clip
-            )
+            values["gradient_norm"] = self.shards.clip(optimizer.parameters(), self.training.gradient_clip)
         self.scaler.step(optimizer.torch)
         self.scaler.update()
         optimizer.torch.zero_grad(set_to_none=True)
@@ -194,11 +194,12 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint, and drop those that needn't be kept."""
         experiment = self.experiment
+        loss, optimizer = self.shards.whole()
 
         def write() -> None:
             state: dict[str, Any] = {
-                "loss": experiment.loss.state_dict(),
-                "optimizer": experiment.optimizer.torch.state_dict(),
+                "loss": loss,
+                "optimizer": optimizer,
                 "scaler": self.scaler.state_dict(),
                 "best": self.best.state_dict(),
             }
@@ -224,13 +225,12 @@ class Trainer:
         newest = self.ranks.alone(find)
         if newest is None:
             return 0
-        experiment, state = self.experiment, newest.state()
+        experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
         experiment.measured.load_state_dict(newest.weights())
         if experiment.average is not None:
             experiment.model.load_state_dict(state["model"])
             experiment.average.n_averaged.copy_(state["averaged"])
-        experiment.loss.load_state_dict(state["loss"])
-        experiment.optimizer.torch.load_state_dict(state["optimizer"])
+        self.shards.take(state["loss"], state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
         return newest.step

@@ -1,0 +1,148 @@
+"""What a rank does in the tests of sharded class weights: in a module of its own, which rank processes can import.
+
+Ranks are forked from a process that has imported what takes long to import (torch._dynamo, too, which optimizers
+import on their first step) and done nothing else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from tiny_world import TinyPlugin
+from torch import nn
+
+import dml_core.plugin
+import dml_losses.plugin
+from dml_core import Plugins, Registry, Rows, hookimpl
+from dml_train import checkpoint
+from dml_train.distributed import Ranks, join
+from dml_train.experiment import build
+from dml_train.recipe import parse
+from dml_train.run_folder import RunFolder
+from dml_train.sharding import Shards
+from dml_train.trainer import Trainer
+
+
+def in_ranks(world_size: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Do this work on so many ranks at once; the first argument is the ranks."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dml_losses.plugin", "dml_train.trainer", "torch._dynamo"])
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    processes = [
+        context.Process(target=_be, args=(rank, world_size, port, work, arguments))
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=240)
+        assert process.exitcode == 0
+
+
+def _be(rank: int, world_size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    with join(120) as ranks:
+        work(ranks, *arguments)
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter:
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    @hookimpl
+    def dml_step_end(self, step: int) -> None:
+        if step == self.step:
+            raise Stop
+
+
+def train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -> None:
+    """Go on with the run until after this step; what is restored first is what is saved, to the bit."""
+    plugins = Plugins()
+    plugins.register(dml_core.plugin, distribution="dml-core")
+    plugins.register(dml_losses.plugin, distribution="dml-losses")
+    plugins.register(TinyPlugin(), distribution="tiny")
+    plugins.register(StopAfter(last), distribution="stop")
+    registry = Registry(plugins)
+    experiment = build(parse(document, registry), registry, ranks)
+    folder = ranks.alone(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
+    saved = ranks.alone(lambda: checkpoint.newest(folder.checkpoints))
+    trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
+    loss, optimizer = trainer.shards.whole()
+    if ranks.first and saved:
+        state = saved.state()
+        assert same(loss, state["loss"])
+        assert same(optimizer, state["optimizer"])
+    try:
+        trainer.train()
+    except Stop:
+        return
+    assert last > experiment.num_steps
+
+
+class Halves(nn.Module):
+    """A loss's module with three rows for each rank."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.ones(3, 2))
+        self.bias = nn.Parameter(torch.zeros(2))
+        self._first, self._total = 3 * ranks.rank, 3 * ranks.world_size
+
+    def sharded_parameters(self) -> dict[str, Rows]:
+        return {"rows": Rows(self._first, self._total)}
+
+
+def step_as_one(ranks: Ranks) -> None:
+    """Gradients are clipped by the norm of all rows, and a step that one rank must skip is skipped by all."""
+    loss = Halves(ranks)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
+    shards = Shards(loss, optimizer, ranks)
+    assert shards.shared(loss.parameters()) == [loss.bias]
+
+    loss.rows.grad = torch.full((3, 2), 1.0 + ranks.rank)
+    loss.bias.grad = torch.full((2,), 3.0)
+    norm = (6 * sum((1.0 + rank) ** 2 for rank in range(ranks.world_size)) + 2 * 9.0) ** 0.5
+    torch.testing.assert_close(shards.clip(list(loss.parameters()), 1.0), torch.tensor(norm))
+    torch.testing.assert_close(loss.bias.grad, torch.full((2,), 3.0 / norm))
+    torch.testing.assert_close(loss.rows.grad, torch.full((3, 2), (1.0 + ranks.rank) / norm))
+
+    scaler = shards.scaler(torch.device("cpu"), enabled=True)
+    for spoilt in (True, False):
+        optimizer.zero_grad()
+        scaler.scale(loss.rows.sum() + loss.bias.sum()).backward()
+        if spoilt and ranks.rank == 1:
+            loss.rows.grad[0, 0] = torch.inf
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert (loss.bias == (0 if spoilt else -1)).all()
+        assert (loss.rows == (1 if spoilt else 0)).all()
+    assert scaler.get_scale() == 2.0**15
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees of tensors and plain values are the same to the bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
