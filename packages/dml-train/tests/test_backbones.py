@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import urllib.error
@@ -109,17 +110,18 @@ CLASSIFY = {
 
 
 @pytest.mark.parametrize("model", CLASSIFY)
-def test_the_features_are_all_that_the_classifier_needs(model, tmp_path):
+def test_the_features_are_all_that_the_classifier_needs(model):
+    backbone = TorchvisionModel(3, model)
+    assert backbone.training
     options = {"aux_logits": False, "init_weights": True} if model == "googlenet" else {}
     whole = models.get_model(model, weights=None, **options).eval()
-    torch.save(whole.state_dict(), tmp_path / "weights.pt")
-    backbone = TorchvisionModel(3, model, str(tmp_path / "weights.pt"))
-    assert backbone.training
-    images = torch.rand(2, 3, 224, 224)
+    _, unknown = whole.load_state_dict(backbone.trunk.state_dict(), strict=False)
+    assert not unknown
+    images = torch.rand(2, 3, *([224, 224] if model.startswith("vit") else [64, 64]))
     with torch.no_grad():
         features = backbone.eval()(images)
         assert features.shape[:2] == (2, backbone.num_features)
-        assert features.ndim == (2 if model.startswith("vit") else 4)
+        assert features.ndim == (2 if model.startswith("vit") else 4)  # a transformer's tokens are no map
         # The same operations in the same order.
         torch.testing.assert_close(CLASSIFY[model](whole, features), whole(images))
 
@@ -144,6 +146,53 @@ def test_a_grey_picture_gives_what_it_gives_as_colour(model, tmp_path):
     with torch.no_grad():
         # Three products are summed by one network and in advance by the other.
         torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
+
+
+def test_levels_are_what_the_modules_of_that_name_give(tmp_path):
+    whole = models.resnet18().eval()
+    torch.save(whole.state_dict(), tmp_path / "weights.pt")
+    levels = ["layer3", "layer1", "layer2.0.add"]
+    backbone = TorchvisionModel(3, "resnet18", str(tmp_path / "weights.pt"), levels).eval()
+    assert backbone.num_features == (256, 64, 128)
+    expected = {}
+    for name in ("layer1", "layer3"):
+        keep = functools.partial(lambda name, *given: expected.update({name: given[-1]}), name)
+        whole.get_submodule(name).register_forward_hook(keep)
+    images = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        third, first, inner = backbone(images)
+        whole(images)
+    torch.testing.assert_close(third, expected["layer3"])
+    torch.testing.assert_close(first, expected["layer1"])
+    assert inner.shape == (2, 128, 8, 8)
+
+
+def test_nothing_is_kept_above_the_highest_level():
+    backbone = TorchvisionModel(1, "resnet18", levels=["layer1", "layer2"])
+    sum(features.square().sum() for features in backbone(torch.rand(2, 1, 64, 64))).backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+    assert not any("layer3" in name for name, _ in backbone.named_parameters())
+
+
+def test_a_level_with_the_channels_last_takes_their_place_as_the_others():
+    swin = TorchvisionModel(3, "swin_t", levels=["features.3"])
+    with torch.no_grad():
+        assert swin(torch.rand(1, 3, 64, 64)).shape == (1, 192, 8, 8)
+    assert swin.num_features == 192
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        (["layer5"], "'layer5'; resnet18 has no such level; did you mean 'layer"),
+        (["layer1", "layer1"], "each level once"),
+        (["fc"], "'fc'; resnet18 has no such level"),
+    ],
+    ids=str,
+)
+def test_levels_that_a_model_lacks_are_refused(levels, message):
+    with pytest.raises(InvalidOption, match=message):
+        TorchvisionModel(3, "resnet18", levels=levels)
 
 
 def test_weights_without_the_classifier_or_of_other_classes_do(tmp_path):

@@ -1,0 +1,172 @@
+"""BN-Inception: the published table, and the published weights, read by a second program that knows only their names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from dml_core import DmlError, InvalidOption
+from dml_train.backbones import BNInception
+
+L_M_H = ["inception_3c", "inception_4e", "inception_5b"]
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return BNInception(3)
+
+
+def published_layout() -> dict[str, torch.Tensor]:
+    """Random weights under the names and in the shapes of bn_inception-52deb4733.pth.
+
+    A convolution has weight and bias; a batch norm's numbers are rows of one, (1, C), and there is no count of
+    batches. The widths are of Ioffe & Szegedy's figure 5, written out: input, 1x1, 3x3 reduce, 3x3, double reduce,
+    double, projection.
+    """
+    table = {
+        "3a": (192, 64, 64, 64, 64, 96, 32),
+        "3b": (256, 64, 64, 96, 64, 96, 64),
+        "3c": (320, 0, 128, 160, 64, 96, 0),
+        "4a": (576, 224, 64, 96, 96, 128, 128),
+        "4b": (576, 192, 96, 128, 96, 128, 128),
+        "4c": (576, 160, 128, 160, 128, 160, 128),
+        "4d": (608, 96, 128, 192, 160, 192, 128),
+        "4e": (608, 0, 128, 192, 192, 256, 0),
+        "5a": (1056, 352, 192, 320, 160, 224, 128),
+        "5b": (1024, 352, 192, 320, 192, 224, 128),
+    }
+    convolutions = {"conv1_7x7_s2": (64, 3, 7), "conv2_3x3_reduce": (64, 64, 1), "conv2_3x3": (192, 64, 3)}
+    for name, (given, one, reduce, three, double_reduce, double, projection) in table.items():
+        block = {
+            "1x1": (one, given, 1),
+            "3x3_reduce": (reduce, given, 1),
+            "3x3": (three, reduce, 3),
+            "double_3x3_reduce": (double_reduce, given, 1),
+            "double_3x3_1": (double, double_reduce, 3),
+            "double_3x3_2": (double, double, 3),
+            "pool_proj": (projection, given, 1),
+        }
+        convolutions |= {f"inception_{name}_{unit}": sizes for unit, sizes in block.items() if sizes[0]}
+    random = torch.Generator().manual_seed(1)
+    state = {}
+    for name, (width, given, size) in convolutions.items():
+        deviation = (2.0 / (given * size * size)) ** 0.5
+        state[f"{name}.weight"] = deviation * torch.randn(width, given, size, size, generator=random)
+        state[f"{name}.bias"] = 0.1 * torch.randn(width, generator=random)
+        for number, middle in {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}.items():
+            state[f"{name}_bn.{number}"] = middle + 0.1 * torch.rand(1, width, generator=random)
+    state["last_linear.weight"] = torch.randn(1000, 1024, generator=random)
+    state["last_linear.bias"] = torch.randn(1000, generator=random)
+    return state
+
+
+def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Every block's output in evaluation, from the published names alone."""
+
+    def unit(x, name, stride=1):
+        weight = state[f"{name}.weight"]
+        x = functional.conv2d(x, weight, state[f"{name}.bias"], stride=stride, padding=weight.shape[-1] // 2)
+        mean, var, scale, shift = (
+            state[f"{name}_bn.{number}"].flatten()[:, None, None]
+            for number in ("running_mean", "running_var", "weight", "bias")
+        )
+        return ((x - mean) / (var + 1e-5).sqrt() * scale + shift).clamp(min=0)
+
+    x = functional.max_pool2d(unit(images, "conv1_7x7_s2", 2), 3, 2, ceil_mode=True)
+    x = unit(unit(x, "conv2_3x3_reduce"), "conv2_3x3")
+    x = functional.max_pool2d(x, 3, 2, ceil_mode=True)
+    outputs = {}
+    for block in ("3a", "3b", "3c", "4a", "4b", "4c", "4d", "4e", "5a", "5b"):
+        name = f"inception_{block}"
+        halves = block in ("3c", "4e")
+        stride = 2 if halves else 1
+        branches = [] if halves else [unit(x, f"{name}_1x1")]
+        branches.append(unit(unit(x, f"{name}_3x3_reduce"), f"{name}_3x3", stride))
+        double = unit(unit(x, f"{name}_double_3x3_reduce"), f"{name}_double_3x3_1")
+        branches.append(unit(double, f"{name}_double_3x3_2", stride))
+        if halves:
+            branches.append(functional.max_pool2d(x, 3, 2, ceil_mode=True))
+        elif block == "5b":
+            branches.append(unit(functional.max_pool2d(x, 3, 1, 1), f"{name}_pool_proj"))
+        else:
+            branches.append(unit(functional.avg_pool2d(x, 3, 1, 1), f"{name}_pool_proj"))
+        x = outputs[name] = torch.cat(branches, dim=1)
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A file in the published layout, and what is in it."""
+    state = published_layout()
+    file = tmp_path_factory.mktemp("weights") / "bn_inception.pth"
+    torch.save(state, file)
+    return file, state
+
+
+def test_it_has_as_many_weights_as_the_published_network(network):
+    # 11,295,240 with the classifier of 1,000 ImageNet classes over 1,024 features.
+    assert sum(p.numel() for p in network.parameters()) == 11_295_240 - 1_000 * 1_025
+    assert network.num_features == 1_024
+
+
+@pytest.mark.parametrize(("size", "expected"), [(64, (2, 2)), (72, (3, 3)), (100, (3, 3))], ids=str)
+def test_pictures_of_any_size_go_through(network, size, expected):
+    with torch.no_grad():
+        assert network.eval()(torch.rand(1, 3, size, size)).shape == (1, 1_024, *expected)
+
+
+def test_published_weights_give_at_every_level_what_their_own_names_say(published):
+    file, state = published
+    images = 100 * torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+    expected = reference(state, images)
+    levels = [*expected]
+    backbone = BNInception(3, str(file), levels).eval()
+    with torch.no_grad():
+        found = backbone(images)
+    assert backbone.num_features == tuple(maps.shape[1] for maps in expected.values())
+    for level, maps in zip(levels, found, strict=True):
+        # The same sums in float32, normalised in another order.
+        torch.testing.assert_close(maps, expected[level], rtol=1e-3, atol=1e-2, msg=level)
+
+
+def test_the_papers_levels_have_their_widths_and_nothing_is_built_above_the_highest(published):
+    backbone = BNInception(3, str(published[0]), L_M_H)
+    assert backbone.num_features == (576, 1_056, 1_024)
+    low = BNInception(3, str(published[0]), ["inception_3c"])
+    assert low.num_features == 576
+    assert [*low.blocks] == ["inception_3a", "inception_3b", "inception_3c"]
+    low(torch.rand(2, 3, 64, 64)).sum().backward()
+    assert all(parameter.grad is not None for parameter in low.parameters())
+
+
+def test_a_grey_picture_gives_what_it_gives_as_colour(published):
+    colour, grey = (BNInception(c, str(published[0]), ["inception_3a"]).eval() for c in (3, 1))
+    image = torch.rand(1, 1, 64, 64)
+    with torch.no_grad():
+        # Three products are summed by one network and in advance by the other.
+        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
+
+
+def test_a_file_with_a_weight_missing_or_of_another_shape_is_refused_whole(published, tmp_path):
+    state = dict(published[1])
+    torch.save({k: v for k, v in state.items() if k != "inception_4a_3x3_bn.weight"}, tmp_path / "lacks.pth")
+    with pytest.raises(DmlError, match=r"the file lacks 'blocks.inception_4a.3x3.norm.weight'.*52deb4733"):
+        BNInception(3, str(tmp_path / "lacks.pth"))
+    state["inception_4a_3x3.weight"] = torch.zeros(3, 3, 3, 3)
+    torch.save(state, tmp_path / "shape.pth")
+    with pytest.raises(DmlError, match=r"'blocks.inception_4a.3x3.conv.weight' has shape \(3, 3, 3, 3\)"):
+        BNInception(3, str(tmp_path / "shape.pth"))
+    torch.save({**published[1], "inception_6a_3x3.weight": torch.zeros(1)}, tmp_path / "more.pth")
+    with pytest.raises(DmlError, match=r"has the unknown 'inception_6a_3x3\.weight'"):
+        BNInception(3, str(tmp_path / "more.pth"))
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(InvalidOption, match="'inception_5c'; bn-inception has no such level; did you mean"):
+        BNInception(3, levels=["inception_5c"])
+    with pytest.raises(InvalidOption, match=r"'bn.pth', and there is no such file.*docs/models.md"):
+        BNInception(3, "bn.pth")
+    with pytest.raises(ValueError, match="in_channels is 0"):
+        BNInception(0)
