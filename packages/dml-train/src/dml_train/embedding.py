@@ -1,6 +1,6 @@
 """From a split to its embeddings, and from those to figures.
 
-Shapes: `N` items, `D` embedding dimension, `C` classes.
+Shapes: `N` items, `B` images of one pass, `D` embedding dimension, `C` classes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dml_core import DmlError, Evaluation, Evaluator, Split
 from dml_train.loading import Chunks, load_ahead
@@ -23,6 +24,16 @@ _CHUNK = 256  # images a forward pass
 
 
 @torch.no_grad()
+def forward(
+    model: EmbeddingModel, images: Tensor, device: torch.device, precision: torch.dtype
+) -> npt.NDArray[np.float32]:
+    """One pass of images through the network, (B, D) float32; the network computes in `precision`, by autocast."""
+    with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+        embeddings = model(images.to(device, non_blocking=device.type == "cuda"))
+    embeddings_BD: npt.NDArray[np.float32] = embeddings.float().cpu().numpy()
+    return embeddings_BD
+
+
 def embed(
     model: EmbeddingModel,
     split: Split,
@@ -58,8 +69,7 @@ def embed(
     cuda = device.type == "cuda"
     try:
         for images in load_ahead(chunks, range(len(chunks)), workers, pin=cuda):
-            with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-                embeddings_nD = model(images.to(device, non_blocking=cuda)).float().cpu().numpy()
+            embeddings_nD = forward(model, images, device, precision)
             if not (finite := np.isfinite(embeddings_nD).all(axis=1)).all():
                 item = items[done + int(finite.argmin())]
                 raise DmlError(

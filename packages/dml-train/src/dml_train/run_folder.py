@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,24 +43,9 @@ class RunFolder:
         """The figures of the trained embedding."""
         return self.path / "evaluation.json"
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes from training in this folder, until it ends or this process does, however it ends.
-
-        Raises:
-            DmlError: if one is.
-        """
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DmlError(
-                    f"another process is training in {self.path}; wait for it, or stop it first"
-                ) from error
-            yield
-        finally:
-            os.close(descriptor)
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other processes from training in this folder, see `held`."""
+        return held(self.path, f"training in {self.path}")
 
     def embeddings(self, part: str = "") -> Path:
         """Embeddings of the test split, (N, D) float32; of another part (``"gallery"``), if named."""
@@ -78,7 +63,7 @@ class RunFolder:
             DmlError: if there is anything at that path but an empty folder.
         """
         # A run killed before its recipe was whole has nothing to go on with, and nothing to lose.
-        if path.is_dir() and all(entry == _aside(RunFolder(path).recipe) for entry in path.iterdir()):
+        if path.is_dir() and all(entry == aside_of(RunFolder(path).recipe) for entry in path.iterdir()):
             return
         if path.exists() or path.is_symlink():
             raise DmlError(
@@ -114,6 +99,28 @@ class RunFolder:
         return folder
 
 
+@contextmanager
+def held(folder: Path, doing: str) -> Iterator[None]:
+    """Keep other processes out of a folder, until this context ends or this process does, however it ends.
+
+    Args:
+        folder: which they hold by this function, too.
+        doing: what they would be told that another process is at.
+
+    Raises:
+        DmlError: if another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DmlError(f"another process is {doing}; wait for it, or stop it first") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def read_array(path: Path) -> npt.NDArray[Any]:
     """A .npy file, mapped and not read.
 
@@ -144,7 +151,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         DmlError: if the disk is full or refuses; what was under that name is unchanged.
     """
-    aside = _aside(path)
+    aside = aside_of(path)
     try:
         with aside.open("wb") as file:
             write(file)
@@ -156,5 +163,6 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise DmlError(f"can't write {path}: {error.strerror}") from error
 
 
-def _aside(path: Path) -> Path:
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it comes under its name."""
     return path.with_name(f".{path.name}.partial")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from dml_core import Dataset, DmlError, Registry, Split
+from dml_train.checkpoint import WEIGHTS
 from dml_train.data.image_reader import ImageReader
 from dml_train.experiment import PRECISIONS, build_model, find_device
 from dml_train.model import EmbeddingModel
@@ -27,6 +29,7 @@ class TrainedModel:
         folder: the run's.
         recipe: as resolved.
         step: optimizer steps that the weights have seen.
+        weights: the SHA-256 of their file.
         model: images to embeddings.
         device: where it is.
         input_shape: channels, height and width of an image.
@@ -36,6 +39,7 @@ class TrainedModel:
     folder: RunFolder
     recipe: Recipe
     step: int
+    weights: str
     model: EmbeddingModel
     device: torch.device
     input_shape: tuple[int, int, int]
@@ -85,4 +89,6 @@ def open_model(path: Path, registry: Registry) -> TrainedModel:
     device = find_device(recipe.training.device)
     model = build_model(recipe, in_channels, registry, device)
     model.load_state_dict(used.weights())
-    return TrainedModel(folder, recipe, used.step, model.eval(), device, input_shape, reader)
+    with (used.path / WEIGHTS).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return TrainedModel(folder, recipe, used.step, digest, model.eval(), device, input_shape, reader)

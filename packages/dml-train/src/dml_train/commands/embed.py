@@ -9,22 +9,80 @@ import click
 from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
 from dml_train.embedding import pack_codes
+from dml_train.folder_embedding import begun, embed_folder, index_of
 from dml_train.run_folder import write_array
+from dml_train.trained import open_model
 from dml_train.training import reopen
 
 
 @click.command()
 @click.argument("run", type=FOLDER)
-@click.option("--split", type=click.Choice(["test", "gallery", "train"]), default="test", show_default=True)
+@click.argument("folder", type=FOLDER, required=False)
+@click.option(
+    "--split", type=click.Choice(["test", "gallery", "train"]), help="Of the run's data set; default: test."
+)
 @click.option("--out", type=FILE, required=True, help="A new .npy file: (N, dim) float32.")
-@click.option("--labels", type=FILE, help="Also write the labels to a new .npy file: (N,) int64.")
+@click.option("--labels", type=FILE, help="Also write labels to a new .npy file: (N,) int64.")
 @click.option(
     "--codes", is_flag=True, help="Write binary codes, a bit a dimension: (N, ceil(dim / 8)) uint8."
 )
+@click.option(
+    "--on-bad-image",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    show_default=True,
+    help="What to do with an image in FOLDER that can't be decoded.",
+)
+@click.option("--workers", type=click.IntRange(min=0), help="Processes that load FOLDER; default: the run's.")
 @click.pass_obj
-def embed(registry: Registry, run: Path, split: str, out: Path, labels: Path | None, codes: bool) -> None:
-    """Embed a split of a run's data set with the run's newest weights."""
-    refuse_existing(out, labels)
+def embed(
+    registry: Registry,
+    run: Path,
+    folder: Path | None,
+    split: str | None,
+    out: Path,
+    labels: Path | None,
+    codes: bool,
+    on_bad_image: str,
+    workers: int | None,
+) -> None:
+    """Embed the images in FOLDER and its folders with a run's weights; without FOLDER, a split of the run's data set.
+
+    With FOLDER, a JSON file beside --out says which image each row is, and a call that was killed goes on where it
+    was when it is made again. Labels are then the folders that the images lie in.
+    """
+    if folder is None:
+        refuse_existing(out, labels)
+        _embed_split(registry, run, split or "test", out, labels, codes)
+        return
+    if split is not None:
+        raise DmlError(f"both a folder, {folder}, and --split {split} were given; expected one of them")
+    if out.suffix != ".npy":
+        raise DmlError(f"--out is {out}; expected a name that ends in .npy: a .json file comes beside it")
+    refuse_existing(out)
+    if not begun(out):
+        refuse_existing(index_of(out), labels)
+    model = open_model(run, registry)
+    done = embed_folder(
+        model,
+        folder,
+        out,
+        codes=codes,
+        skip=on_bad_image == "skip",
+        labels=labels,
+        workers=model.recipe.training.workers if workers is None else workers,
+        console=CONSOLE,
+    )
+    if done.reused:
+        click.echo(f"{done.reused} images had been embedded before", err=True)
+    for path, reason in done.skipped:
+        click.echo(f"skipped {path}: {reason}", err=True)
+    click.echo(f"{out}: {len(done.paths)} images{f', {len(done.skipped)} skipped' if done.skipped else ''}")
+
+
+def _embed_split(
+    registry: Registry, run: Path, split: str, out: Path, labels: Path | None, codes: bool
+) -> None:
     _, experiment = reopen(run, registry)
     part = getattr(experiment.dataset, split)
     if part is None:

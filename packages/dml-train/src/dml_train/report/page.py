@@ -71,7 +71,7 @@ def write_report(run_dir: Path, registry: Registry | None = None) -> Path:
         **_looked_into(run),
     )
     path = run_dir / "report.html"
-    write_whole(path, lambda file: file.write(page.encode()))
+    write_whole(path, lambda file: file.write(page))
     return path
 
 

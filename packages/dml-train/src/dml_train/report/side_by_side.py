@@ -106,7 +106,7 @@ def write_side_by_side(run_dirs: Sequence[Path], out: Path, registry: Registry |
         gallery=first.run.gallery,
         absent=first.run.absent,
     )
-    write_whole(out, lambda file: file.write(page.encode()))
+    write_whole(out, lambda file: file.write(page))
     return out
 
 

@@ -9,9 +9,11 @@ import jinja2
 from dml_train.report.finished import LEVEL
 
 
-def render(template: str, **contents: Any) -> str:
+def render(template: str, **contents: Any) -> bytes:
     """A page, whole, in which all that is filled in stays text."""
-    return _environment().get_template(template).render(level=LEVEL, **contents)
+    page = _environment().get_template(template).render(level=LEVEL, **contents)
+    # Names of files need not be UTF-8; Python has them with surrogates, which can't be encoded.
+    return page.encode("utf-8", "backslashreplace")
 
 
 def _environment() -> jinja2.Environment:

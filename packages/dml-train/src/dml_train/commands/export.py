@@ -1,0 +1,34 @@
+"""`dml export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import click
+
+from dml_core import DmlError, Registry
+from dml_train.commands.options import FILE, FOLDER, refuse_existing
+from dml_train.trained import open_model
+
+
+@click.command()
+@click.argument("run", type=FOLDER)
+@click.option("--to", "form", type=click.Choice(["onnx", "torch-export"]), required=True)
+@click.option("--out", type=FILE, required=True, help="A new file: .onnx, or .pt2 for torch-export.")
+@click.pass_obj
+def export(registry: Registry, run: Path, form: str, out: Path) -> None:
+    """Write a run's network for other programs, checked to give the same embeddings.
+
+    Beside it, a JSON file of its name with .json says how an image becomes the network's input. ONNX needs
+    dml-train[onnx].
+    """
+    from dml_train.export import SUFFIXES, Form
+    from dml_train.export import export as write
+
+    suffix = SUFFIXES[cast("Form", form)]
+    if out.suffix != suffix:
+        raise DmlError(f"--out is {out}; expected a name that ends in {suffix}")
+    refuse_existing(out, out.with_name(f"{out.name}.json"))
+    difference = write(open_model(run, registry), cast("Form", form), out)
+    click.echo(f"{out}: embeddings differ by at most {difference:.1e} of their largest entry")

@@ -1,0 +1,94 @@
+"""`dml search`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from dml_core import DmlError, Evaluator, Registry
+from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
+from dml_train.gallery import Found, Gallery
+from dml_train.gallery import search as nearest
+from dml_train.trained import TrainedModel, open_model
+
+
+@click.command()
+@click.argument("run", type=FOLDER)
+@click.argument("queries", metavar="QUERY...", type=FILE, nargs=-1, required=True)
+@click.option(
+    "--gallery", type=FOLDER, help="Images to search in; default: those that the run was measured on."
+)
+@click.option("--index", type=FILE, help="Instead: embeddings or codes that 'dml embed RUN FOLDER' wrote.")
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="How many to find.")
+@click.option("--codes", is_flag=True, help="Compare binary codes, by the bits that differ, and not floats.")
+@click.option("--html", type=FILE, help="Also write a page with the images: a new HTML file.")
+@click.option(
+    "--on-bad-image", type=click.Choice(["error", "skip"]), default="error", show_default=True,
+    help="What to do with an image in --gallery that can't be decoded.",
+)  # fmt: skip
+@click.pass_obj
+def search(
+    registry: Registry,
+    run: Path,
+    queries: tuple[Path, ...],
+    gallery: Path | None,
+    index: Path | None,
+    k: int,
+    codes: bool,
+    html: Path | None,
+    on_bad_image: str,
+) -> None:
+    """Find the images that are nearest to each QUERY by a run's embedding, exactly, and print them with their scores.
+
+    A query that is itself an image of the gallery isn't among what it finds.
+    """
+    if gallery is not None and index is not None:
+        raise DmlError("both --gallery and --index were given; expected one of them")
+    refuse_existing(html)
+    if (missing := next((query for query in queries if not query.is_file()), None)) is not None:
+        raise DmlError(f"there is no image {missing}")
+    model = open_model(run, registry)
+    searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
+    table = {key: value for key, value in model.recipe.evaluation.component().items() if key != "nmi"}
+    evaluator: Evaluator = registry.build("evaluators", table, {"seed": model.recipe.training.seed})
+    found = nearest(model, evaluator, searched, queries, k, codes=codes)
+    by_bits = codes or searched.coded
+    score = "bits that differ" if by_bits else str(table.get("similarity", "score"))
+    if searched.note:
+        click.echo(searched.note, err=True)
+    for one in found:
+        _print(one, searched, score)
+    if html is not None:
+        from dml_train.report.search_page import write_search_page
+
+        click.echo(write_search_page(model, searched, found, score, html))
+
+
+def _gallery(
+    registry: Registry, model: TrainedModel, folder: Path | None, index: Path | None, skip: bool
+) -> Gallery:
+    if folder is not None:
+        workers = model.recipe.training.workers
+        return Gallery.of_folder(model, folder, skip=skip, workers=workers, console=CONSOLE)
+    return Gallery.of_run(model, registry) if index is None else Gallery.of_index(model, index)
+
+
+def _print(found: Found, gallery: Gallery, score: str) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", justify="right")
+    table.add_column(score, justify="right")
+    table.add_column(f"nearest to {_printable(str(found.query))}", overflow="fold")
+    for rank, (place, value) in enumerate(zip(found.places, found.scores), start=1):
+        shown = f"{value}" if isinstance(value, int) else f"{value:.4f}"
+        table.add_row(str(rank), shown, _printable(gallery.names[place]))
+    # As wide as the names are: a path that is cut, or folded, can't be copied.
+    Console(width=10_000, markup=False, highlight=False, soft_wrap=True).print(table)
+
+
+def _printable(name: str) -> str:
+    """A name without what would steer a terminal or can't be encoded."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

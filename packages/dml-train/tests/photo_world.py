@@ -1,0 +1,64 @@
+"""A folder of coloured pictures, and a network trained on it for a moment: what use after training is tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from report_world import NearestBySorting
+from rich.console import Console
+from tiny_world import TinyLoss
+
+import dml_core.plugin
+import dml_train.plugin
+from dml_core import Component, Plugins, Registry, hookimpl
+from dml_train.recipe import parse
+from dml_train.training import train
+
+
+class PhotoPlugin:
+    @hookimpl
+    def dml_losses(self) -> Iterator[Component]:
+        yield Component("tiny", TinyLoss, "a softmax")
+
+    @hookimpl
+    def dml_evaluators(self) -> Iterator[Component]:
+        yield Component("exact", NearestBySorting, "by sorting")
+
+
+def photo_registry() -> Registry:
+    plugins = Plugins()
+    plugins.register(dml_core.plugin, distribution="dml-core")
+    plugins.register(dml_train.plugin, distribution="dml-train")
+    plugins.register(PhotoPlugin(), distribution="photos")
+    return Registry(plugins)
+
+
+def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> Path:
+    """``root/class-C/I.png``: noise around a colour for each class, of several sizes."""
+    random = np.random.default_rng(seed)
+    for c in range(classes):
+        (root / f"class-{c}").mkdir(parents=True)
+        colour = random.integers(0, 256, 3)
+        for i in range(each):
+            noise = random.normal(scale=30, size=(20 + i, 24, 3))
+            pixels = (colour + noise).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / f"class-{c}" / f"{i}.png")
+    return root
+
+
+def train_on(root: Path, out: Path, registry: Registry) -> Path:
+    """A run of three steps; its network is hardly better than chance, and a fixed one."""
+    document = {
+        "training": {"steps": 3, "device": "cpu"},
+        "dataset": {"name": "image-folder", "root": str(root), "resize": 18, "crop": 16},
+        "backbone": {"name": "small-conv", "widths": [8, 8]},
+        "embedding": {"dim": 12},
+        "sampler": {"name": "class-balanced", "classes_per_batch": 2, "images_per_class": 2},
+        "loss": {"name": "tiny"},
+        "logging": {"loggers": []},
+    }
+    return train(parse(document, registry), out, registry=registry, console=Console(file=StringIO())).path

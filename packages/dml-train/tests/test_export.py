@@ -1,0 +1,141 @@
+"""`dml export`: files for other programs that give the embeddings of the network itself."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from photo_world import photo_registry, train_on, write_photos
+
+from dml_core import DmlError, Registry
+from dml_train import cli
+from dml_train import export as exporting
+from dml_train.trained import open_model
+
+# The exporters warn of their own and their libraries' coming changes.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return photo_registry()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, registry):
+    folder = tmp_path_factory.mktemp("trained")
+    return train_on(write_photos(folder / "data"), folder / "run", registry)
+
+
+@pytest.fixture
+def dml(registry):
+    def dml(*arguments, code=0):
+        result = CliRunner().invoke(
+            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
+        )
+        assert result.exit_code == code, result.output
+        return result
+
+    return dml
+
+
+def read_torch(path):
+    program = torch.export.load(path).module()
+    return lambda images: program(images).detach().numpy()
+
+
+def read_onnx(path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["embeddings"], {"images": images.numpy()})[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "read"), [("torch-export", "m.pt2", read_torch), ("onnx", "m.onnx", read_onnx)]
+)
+def test_what_is_exported_gives_the_same_embeddings_of_any_batch(
+    dml, run, registry, tmp_path, form, name, read
+):
+    if form == "onnx":
+        pytest.importorskip("onnxscript")
+    out = tmp_path / name
+    assert str(out) in dml("export", run, "--to", form, "--out", out).stdout
+    exported, model = read(out), open_model(run, registry).model
+    for batch in (1, 3, 17):
+        images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
+        expected = model(images).detach().numpy()
+        # Sums in another order, in float32.
+        np.testing.assert_allclose(exported(images), expected, rtol=1e-4, atol=1e-5)
+    about = json.loads((tmp_path / f"{name}.json").read_text())
+    assert about["input"] == {"name": "images", "dtype": "float32", "shape": ["batch", 3, 16, 16]}
+    assert about["output"]["shape"] == ["batch", 12]
+    assert about["preparation"]["crop"] == "the middle 16 x 16"
+    assert about["largest_difference"] < 1e-4
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name, f"{name}.json"]
+    refused = dml("export", run, "--to", form, "--out", out, code=2)
+    assert "exists already" in refused.stderr
+
+
+def test_the_description_is_enough_to_prepare_an_image_elsewhere(dml, run, registry, tmp_path):
+    photos = write_photos(tmp_path / "photos", seed=3)
+    file = photos / "class-0" / "4.png"
+    dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
+    steps = json.loads((tmp_path / "m.pt2.json").read_text())["preparation"]
+    assert steps["channels"] == "3: RGB"
+    (sample,) = open_model(run, registry).split_of([file]).load(np.array([0]))
+    pixels = open_model(run, registry).split_of([file]).picture(0).astype(np.float32)
+    expected = pixels * np.array(steps["scale"]) + np.array(steps["offset"])
+    # The same formula in float32.
+    np.testing.assert_allclose(sample.permute(1, 2, 0).numpy(), expected, atol=1e-5)
+
+
+def test_a_network_that_comes_out_otherwise_is_not_left(run, registry, tmp_path, monkeypatch):
+    write = exporting._write_torch
+
+    def wrong(model, shape, path):
+        with torch.no_grad():
+            model.head.linear.bias += 1e-2
+        write(model, shape, path)
+        with torch.no_grad():
+            model.head.linear.bias -= 1e-2
+
+    monkeypatch.setattr(exporting, "_write_torch", wrong)
+    with pytest.raises(DmlError, match="gives other embeddings: they differ by"):
+        exporting.export(open_model(run, registry), "torch-export", tmp_path / "m.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_that_cannot_be_traced_is_one_message(run, registry, tmp_path):
+    model = open_model(run, registry)
+    forward = model.model.backbone.forward
+    model.model.backbone.forward = lambda images: forward(images * float(images.sum() > 0))
+    with pytest.raises(DmlError, match="can't be exported to torch-export"):
+        exporting.export(model, "torch-export", tmp_path / "m.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_missing_for_onnx_is_named_with_its_remedy(run, registry, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "_ONNX_NEEDS", ("onnx_that_nobody_has",))
+    with pytest.raises(
+        DmlError, match=r"onnx_that_nobody_has must be installed: pip install 'dml-train\[onnx\]'"
+    ):
+        exporting.export(open_model(run, registry), "onnx", tmp_path / "m.onnx")
+
+
+def test_names_of_the_wrong_kind_and_folders_that_are_not_there_are_refused(dml, run, tmp_path):
+    assert (
+        "ends in .pt2"
+        in dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.onnx", code=2).stderr
+    )
+    missing = dml("export", run, "--to", "torch-export", "--out", tmp_path / "no" / "m.pt2", code=2)
+    assert "is not a folder" in missing.stderr
+    assert (
+        "not a run's folder"
+        in dml("export", tmp_path, "--to", "torch-export", "--out", tmp_path / "m.pt2", code=2).stderr
+    )

@@ -1,0 +1,265 @@
+"""`dml embed` over a folder: order, resuming, bad images, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from photo_world import photo_registry, train_on, write_photos
+
+from dml_core import DmlError, Registry
+from dml_train import cli, folder_embedding, own_files
+from dml_train.data import FileSplit
+from dml_train.recipe import parse
+from dml_train.run_folder import held
+from dml_train.trained import open_model
+from dml_train.training import train
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return photo_registry()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, registry):
+    folder = tmp_path_factory.mktemp("trained")
+    path = train_on(write_photos(folder / "data"), folder / "run", registry)
+    shutil.rmtree(folder / "data")  # nothing here needs what it was trained on
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos", seed=1)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    for module in (own_files, folder_embedding):
+        monkeypatch.setattr(module, "CHUNK", 4)
+
+
+@pytest.fixture
+def dml(registry):
+    def dml(*arguments, code=0):
+        result = CliRunner().invoke(
+            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
+        )
+        assert result.exit_code == code, result.output
+        return result
+
+    return dml
+
+
+def by_hand(run, registry, files):
+    """Each image by itself through the network, as it says that it reads files."""
+    model = open_model(run, registry)
+    split = model.reader.of_files(files)
+    return np.concatenate(
+        [model.model(split.load(np.array([i]))).detach().numpy() for i in range(len(files))]
+    )
+
+
+def visible(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != "photos")
+
+
+def test_rows_are_the_images_in_the_order_of_their_paths(dml, run, registry, photos, tmp_path):
+    (photos / "class-0" / "deeper").mkdir()
+    (photos / "class-0" / "0.png").rename(photos / "class-0" / "deeper" / "ünï.PNG")
+    (photos / "loose.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
+    (photos / ".hidden.png").write_bytes(b"")
+    (photos / "notes.txt").write_text("no image")
+    out = tmp_path / "e.npy"
+    assert dml("embed", run, photos, "--out", out).stdout == f"{out}: 31 images\n"
+    about = json.loads((tmp_path / "e.json").read_text())
+    assert about["paths"][:5] == [
+        "class-0/1.png", "class-0/2.png", "class-0/3.png", "class-0/4.png", "class-0/deeper/ünï.PNG",
+    ]  # fmt: skip
+    assert about["paths"][-1] == "loose.png"
+    assert (about["kind"], about["dim"], about["step"]) == ("float32", 12, 3)
+    assert about["preparation"]["crop"] == "the middle 16 x 16"
+    embeddings = np.load(out)
+    assert embeddings.dtype == np.float32
+    # Batches of other sizes multiply matrices in another order.
+    expected = by_hand(run, registry, [photos / path for path in about["paths"]])
+    np.testing.assert_allclose(embeddings, expected, rtol=1e-5, atol=1e-6)
+    assert visible(tmp_path) == ["e.json", "e.npy"]
+
+
+def test_codes_and_labels(dml, run, photos, tmp_path):
+    dml("embed", run, photos, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy")
+    dml("embed", run, photos, "--out", tmp_path / "c.npy", "--codes")
+    codes = np.load(tmp_path / "c.npy")
+    assert codes.dtype == np.uint8
+    np.testing.assert_array_equal(codes, np.packbits(np.load(tmp_path / "e.npy") > 0, axis=1))
+    np.testing.assert_array_equal(np.load(tmp_path / "l.npy"), np.repeat(np.arange(6), 5))
+    assert json.loads((tmp_path / "e.json").read_text())["classes"] == [f"class-{c}" for c in range(6)]
+    (photos / "loose.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
+    refused = dml("embed", run, photos, "--out", tmp_path / "d.npy", "--labels", tmp_path / "m.npy", code=2)
+    assert "loose.png lies in none" in refused.stderr
+    assert not (tmp_path / "d.npy").exists()
+
+
+class Killed(BaseException):
+    """As a process that is killed: nothing that handles errors sees it."""
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """How many images were loaded; set ``most``, and to load more kills the process."""
+
+    class Loads:
+        count, most = 0, 10**9
+
+    load = FileSplit.load
+
+    def counted(self, indices, seeds=None):
+        Loads.count += len(indices)
+        if Loads.count > Loads.most:
+            raise Killed
+        return load(self, indices, seeds)
+
+    monkeypatch.setattr(FileSplit, "load", counted)
+    return Loads
+
+
+@pytest.fixture
+def whole(dml, run, photos, tmp_path):
+    """The file that an undisturbed call leaves."""
+    dml("embed", run, photos, "--out", tmp_path / "whole.npy")
+    return (tmp_path / "whole.npy").read_bytes()
+
+
+def test_a_killed_call_goes_on_where_it_was(dml, run, photos, tmp_path, whole, loads):
+    out = tmp_path / "e.npy"
+    for done, most in ((0, 9), (8, 17), (16, 3)):
+        loads.count, loads.most = 0, most - done if most > done else 0
+        with pytest.raises(Killed):
+            dml("embed", run, photos, "--out", out)
+        assert not out.exists()
+    loads.count, loads.most = 0, 10**9
+    result = dml("embed", run, photos, "--out", out)
+    assert loads.count == 30 - 16
+    assert "16 images had been embedded before" in result.stderr
+    assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda chunk: chunk.with_suffix(".rows").write_bytes(b"torn"),
+        lambda chunk: chunk.with_suffix(".rows").unlink(),
+        lambda chunk: chunk.with_suffix(".json").write_text('{"key": '),
+        lambda chunk: chunk.with_suffix(".json").write_text("[]"),
+    ],
+    ids=["torn rows", "no rows", "torn words", "other words"],
+)
+def test_a_damaged_chunk_is_embedded_anew(dml, run, photos, tmp_path, whole, loads, damage):
+    out = tmp_path / "e.npy"
+    loads.count, loads.most = 0, 17
+    with pytest.raises(Killed):
+        dml("embed", run, photos, "--out", out)
+    damage(tmp_path / ".e.npy.chunks" / "000001.json")
+    loads.count, loads.most = 0, 10**9
+    dml("embed", run, photos, "--out", out)
+    assert loads.count == 30 - 12
+    assert out.read_bytes() == whole
+
+
+def test_what_has_changed_meanwhile_is_embedded_anew(dml, run, photos, tmp_path, loads):
+    out = tmp_path / "e.npy"
+    loads.count, loads.most = 0, 17
+    with pytest.raises(Killed):
+        dml("embed", run, photos, "--out", out)
+    (photos / "class-0" / "0.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
+    loads.count, loads.most = 0, 10**9
+    dml("embed", run, photos, "--out", out)
+    assert loads.count == 30 - 12
+    dml("embed", run, photos, "--out", tmp_path / "again.npy")
+    assert out.read_bytes() == (tmp_path / "again.npy").read_bytes()
+
+
+def test_a_bad_image_is_an_error_or_skipped(dml, run, photos, tmp_path):
+    for name in ("class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png"):
+        (photos / name).write_bytes(b"")
+    (photos / "class-4" / "4.png").write_bytes((photos / "class-4" / "4.png").read_bytes()[:200])
+    out = tmp_path / "e.npy"
+    refused = dml("embed", run, photos, "--out", out, code=2)
+    assert "can't read the image" in refused.stderr
+    assert "1.png: it is empty" in refused.stderr
+    assert "--on-bad-image skip" in refused.stderr
+    assert visible(tmp_path) == [".e.npy.chunks"]
+    result = dml("embed", run, photos, "--out", out, "--on-bad-image", "skip", "--labels", tmp_path / "l.npy")
+    assert result.stdout == f"{out}: 24 images, 6 skipped\n"
+    assert "4 images had been embedded before" in result.stderr
+    about = json.loads((tmp_path / "e.json").read_text())
+    assert [entry["path"] for entry in about["skipped"]] == [
+        "class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png", "class-4/4.png",
+    ]  # fmt: skip
+    assert len(about["paths"]) == len(np.load(out)) == len(np.load(tmp_path / "l.npy")) == 24
+    for name in about["skipped"]:
+        (photos / name["path"]).unlink()
+    dml("embed", run, photos, "--out", tmp_path / "rest.npy")
+    # The same images, but in other batches.
+    np.testing.assert_allclose(np.load(tmp_path / "rest.npy"), np.load(out), rtol=1e-5, atol=1e-6)
+
+
+def test_a_skipped_image_is_not_skipped_any_more_where_it_is_an_error(dml, run, photos, tmp_path, loads):
+    (photos / "class-0" / "1.png").write_bytes(b"")
+    out = tmp_path / "e.npy"
+    loads.count, loads.most = 0, 17
+    with pytest.raises(Killed):
+        dml("embed", run, photos, "--out", out, "--on-bad-image", "skip")
+    loads.count, loads.most = 0, 10**9
+    assert "it is empty" in dml("embed", run, photos, "--out", out, code=2).stderr
+
+
+def test_loader_processes_change_nothing(dml, run, photos, tmp_path, whole):
+    dml("embed", run, photos, "--out", tmp_path / "e.npy", "--workers", "1")
+    assert (tmp_path / "e.npy").read_bytes() == whole
+
+
+def test_one_process_at_a_time_writes_a_file(dml, run, photos, tmp_path):
+    work = tmp_path / ".e.npy.chunks"
+    work.mkdir()
+    with held(work, f"writing {tmp_path / 'e.npy'}"):
+        refused = dml("embed", run, photos, "--out", tmp_path / "e.npy", code=2)
+    assert f"another process is writing {tmp_path / 'e.npy'}" in refused.stderr
+
+
+def test_nothing_is_overwritten_and_what_cannot_be_done_is_said_first(dml, run, photos, tmp_path):
+    (tmp_path / "mine.json").write_text("mine")
+    assert (
+        "mine.json exists already" in dml("embed", run, photos, "--out", tmp_path / "mine.npy", code=2).stderr
+    )
+    assert "ends in .npy" in dml("embed", run, photos, "--out", tmp_path / "mine.json", code=2).stderr
+    both = dml("embed", run, photos, "--split", "test", "--out", tmp_path / "e.npy", code=2)
+    assert "expected one of them" in both.stderr
+    assert (
+        "is not a folder" in dml("embed", run, tmp_path / "none", "--out", tmp_path / "e.npy", code=2).stderr
+    )
+    (tmp_path / "empty").mkdir()
+    assert (
+        "holds no images" in dml("embed", run, tmp_path / "empty", "--out", tmp_path / "e.npy", code=2).stderr
+    )
+    for file in photos.rglob("*.png"):
+        file.write_bytes(b"")
+    all_bad = dml("embed", run, photos, "--out", tmp_path / "e.npy", "--on-bad-image", "skip", code=2)
+    assert "none of the 30 images" in all_bad.stderr
+    assert not (tmp_path / "e.npy").exists()
+    assert (tmp_path / "mine.json").read_text() == "mine"
+
+
+def test_a_data_set_that_cannot_read_files_says_so(tiny_registry, tiny_document, quiet, out, photos):
+    train(
+        parse(tiny_document(training={"steps": 1}), tiny_registry), out, registry=tiny_registry, console=quiet
+    )
+    model = open_model(out, tiny_registry)
+    assert model.input_shape == (1, 4, 4)
+    with pytest.raises(DmlError, match=r"'tiny' .* has no attribute 'image_reader'"):
+        model.split_of([photos / "class-0" / "0.png"])

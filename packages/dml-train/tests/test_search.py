@@ -1,0 +1,196 @@
+"""`dml search`: what it finds in a run's items, a folder or a file of embeddings, and how it shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from photo_world import photo_registry, train_on, write_photos
+from report_world import Page, check_page
+
+from dml_core import Registry
+from dml_train import cli
+from dml_train.gallery import Gallery, search
+from dml_train.own_files import images_in
+from dml_train.trained import open_model
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return photo_registry()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return tmp_path_factory.mktemp("world")
+
+
+@pytest.fixture(scope="module")
+def run(world, registry):
+    return train_on(write_photos(world / "data"), world / "run", registry)
+
+
+@pytest.fixture(scope="module")
+def photos(world):
+    return write_photos(world / "photos", seed=1)
+
+
+@pytest.fixture(scope="module")
+def query(world):
+    return write_photos(world / "queries", classes=1, each=1, seed=2) / "class-0" / "0.png"
+
+
+@pytest.fixture
+def dml(registry):
+    def dml(*arguments, code=0):
+        result = CliRunner().invoke(
+            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
+        )
+        assert result.exit_code == code, result.output
+        return result
+
+    return dml
+
+
+def embedded(run, registry, files):
+    model = open_model(run, registry)
+    return model.model(model.reader.of_files(files).load(np.arange(len(files)))).detach().numpy()
+
+
+def rows_of(result):
+    """Score and name of each line of the printed table."""
+    return re.findall(r"^ *\d+ +(-?[\d.]+) +(\S.*?) *$", result.stdout, flags=re.MULTILINE)
+
+
+def test_the_nearest_of_a_folder_are_those_of_a_plain_sort(dml, run, registry, photos, query):
+    files = sorted(photos.rglob("*.png"))
+    rows = embedded(run, registry, [query, *files])
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    similarity = rows[1:] @ rows[0]
+    expected = [files[i].relative_to(photos).as_posix() for i in np.argsort(-similarity, kind="stable")[:4]]
+    found = rows_of(dml("search", run, query, "--gallery", photos, "-k", "4"))
+    assert [name for _, name in found] == expected
+    # Printed to four digits; batches of other sizes round otherwise.
+    np.testing.assert_allclose([float(score) for score, _ in found], np.sort(similarity)[::-1][:4], atol=1e-4)
+
+
+def test_codes_are_compared_by_the_bits_that_differ(dml, run, registry, photos, query, tmp_path):
+    files = sorted(photos.rglob("*.png"))
+    rows = embedded(run, registry, [query, *files]) > 0
+    differ = (rows[1:] != rows[0]).sum(axis=1)
+    order = np.argsort(differ, kind="stable")[:7]
+    expected = [(str(differ[i]), files[i].relative_to(photos).as_posix()) for i in order]
+    result = dml("search", run, query, "--gallery", photos, "-k", "7", "--codes")
+    assert rows_of(result) == expected
+    assert "bits that differ" in result.stdout
+    dml("embed", run, photos, "--codes", "--out", tmp_path / "c.npy")
+    assert rows_of(dml("search", run, query, "--index", tmp_path / "c.npy", "-k", "7")) == expected
+
+
+def test_a_file_of_embeddings_gives_what_its_folder_gives(dml, run, photos, query, tmp_path):
+    dml("embed", run, photos, "--out", tmp_path / "e.npy")
+    direct = dml("search", run, query, "--gallery", photos)
+    assert dml("search", run, query, "--index", tmp_path / "e.npy").stdout == direct.stdout
+    (tmp_path / "e.json").unlink()
+    bare = dml("search", run, query, "--index", tmp_path / "e.npy")
+    assert "so the rows have no names" in bare.stderr
+    names = [path.as_posix() for path in images_in(photos)]
+    rows = [(score, names[int(name.removeprefix("row "))]) for score, name in rows_of(bare)]
+    assert rows == rows_of(direct)
+
+
+def test_without_a_gallery_the_runs_own_items_are_searched(dml, run, query):
+    found = rows_of(dml("search", run, query, "-k", "100"))
+    assert len(found) == 15  # half of the classes, five images each
+    assert all(re.fullmatch(r"class-\d/\d\.png", name) for _, name in found)
+    assert [float(score) for score, _ in found] == sorted((float(score) for score, _ in found), reverse=True)
+
+
+def test_a_query_of_the_gallery_does_not_find_itself(dml, run, photos):
+    both = [photos / "class-2" / "3.png", photos / "class-3" / ".." / "class-4" / "1.png"]
+    result = dml("search", run, *both, "--gallery", photos, "-k", "30")
+    tables = result.stdout.split("nearest to ")[1:]
+    for table, itself in zip(tables, ("class-2/3.png", "class-4/1.png")):
+        lines = table.splitlines()[1:]
+        assert sum(".png" in line for line in lines) == 29
+        assert not any(line.endswith(f" {itself}") for line in lines)
+
+
+def test_the_page_shows_queries_and_what_they_find(dml, run, photos, query, tmp_path):
+    shutil.copytree(photos, tmp_path / "gallery")
+    (tmp_path / "gallery" / "class-0" / "0.png").rename(tmp_path / "gallery" / '<b>"x" & y.png')
+    (tmp_path / "gallery" / "bad.png").write_bytes(b"")
+    out = tmp_path / "found.html"
+    refused = dml("search", run, query, "--gallery", tmp_path / "gallery", "--html", out, code=2)
+    assert "it is empty" in refused.stderr
+    assert not out.exists()
+    result = dml(
+        "search", run, query, photos / "class-1" / "0.png", "--gallery", tmp_path / "gallery", "-k", "30",
+        "--html", out, "--on-bad-image", "skip",
+    )  # fmt: skip
+    assert "1 images skipped" in result.stderr
+    page = Page(out)
+    check_page(page)
+    assert len(page.all("img")) == 2 + 2 * 30
+    assert page.all("b") == []
+    assert page.words.count('<b>"x" & y.png') == 2
+    assert "exists already" in dml("search", run, query, "--gallery", photos, "--html", out, code=2).stderr
+
+
+def test_names_that_would_steer_the_terminal_are_printed_harmless(dml, run, photos, query, tmp_path):
+    shutil.copytree(photos / "class-0", tmp_path / "gallery" / "[red]")
+    (tmp_path / "gallery" / "[red]" / "0.png").rename(tmp_path / "gallery" / "[red]" / "\x1b[31m\udcff.png")
+    out = tmp_path / "found.html"
+    result = dml("search", run, query, "--gallery", tmp_path / "gallery", "--html", out)
+    assert r"[red]/\x1b[31m\udcff.png" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert r"\udcff.png" in Page(out).text
+
+
+def test_a_run_whose_data_have_gone_is_searched_without_names(run, registry, query, tmp_path):
+    moved = tmp_path / "run"
+    shutil.copytree(run, moved)
+    recipe = moved / "recipe.toml"
+    recipe.write_text(re.sub(r'root = ".*"', 'root = "gone"', recipe.read_text()))
+    model = open_model(moved, registry)
+    gallery = Gallery.of_run(model, registry)
+    assert "Without names and pictures" in gallery.note
+    (found,) = search(
+        model, registry.build("evaluators", {"name": "exact"}), gallery, [query], 3, codes=False
+    )
+    assert [gallery.names[place] for place in found.places] == [f"item {place}" for place in found.places]
+
+
+def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_path):
+    index = tmp_path / "e.npy"
+    dml("embed", run, photos, "--out", index)
+
+    def refusal(*arguments):
+        result = dml("search", *arguments, code=2)
+        assert result.stdout == ""
+        return result.stderr
+
+    assert "expected one of them" in refusal(run, query, "--gallery", photos, "--index", index)
+    assert "there is no image" in refusal(run, tmp_path / "none.png")
+    (tmp_path / "text.png").write_text("text")
+    assert "can't read the image" in refusal(run, tmp_path / "text.png", "--index", index)
+    assert "is not a folder" in refusal(run, query, "--gallery", tmp_path / "none")
+    assert "as a .npy file" in refusal(run, query, "--index", query)
+    np.save(tmp_path / "wide.npy", np.zeros((3, 13)))
+    assert "expected floats (N, 12) or uint8 (N, 2)" in refusal(run, query, "--index", tmp_path / "wide.npy")
+    about = json.loads(index.with_suffix(".json").read_text())
+    for change, message in (
+        ({"weights": "other"}, "was embedded by other weights"),
+        ({"paths": about["paths"][1:]}, "names 29 images, and"),
+        ({"paths": None}, "e.json is damaged"),
+    ):
+        index.with_suffix(".json").write_text(json.dumps(about | change))
+        assert message in refusal(run, query, "--index", index)
+    unfinished = tmp_path / "run"
+    shutil.copytree(run, unfinished)
+    (unfinished / "evaluation.json").unlink()
+    assert "has left no embeddings to search in" in refusal(unfinished, query)
