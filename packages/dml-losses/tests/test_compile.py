@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 import dml_losses as dml
+import dml_losses.plugin
 
 PAIR_LOSSES = [dml.InstanceCrossEntropy(), dml.InstanceCrossEntropy(reweight=False), dml.RankedListLoss()]
 CLASS_LOSSES = [
@@ -40,6 +42,53 @@ def test_compiles_with_a_gallery(loss: nn.Module) -> None:
     x, y = torch.randn(12, 6), torch.arange(12) % 5
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     _assert_same(compiled, loss, (x.requires_grad_(), y, torch.randn(7, 6), torch.arange(7) % 3), x)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda loss: dml.MemVir(loss(dml.NormSoftmax(5, 6)), 2, 0),
+        lambda loss: dml.MemVir(loss(dml.ProxyAnchor(5, 6)), 2, 0),
+        lambda loss: dml.CrossBatchMemory(loss(dml.InstanceCrossEntropy()), capacity=12),
+        lambda loss: dml.BroadFace(loss(dml.ArcFace(5, 6)), capacity=12),
+    ],
+    ids=["memvir", "memvir-proxy-anchor", "cross-batch-memory", "broad-face"],
+)
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's own look
+def test_a_memory_takes_a_compiled_loss_and_soon_compiles_no_more(
+    wrap: Callable[[Callable[[nn.Module], nn.Module]], nn.Module],
+) -> None:
+    """The wrapper counts in Python; its work is the loss's, which stays one graph for each shape."""
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    losses = []
+    for compiled in (
+        lambda loss: torch.compile(loss, fullgraph=True, backend="aot_eager"),
+        lambda loss: loss,
+    ):
+        torch.manual_seed(0)
+        losses.append(wrap(compiled))
+    for seed in range(12):
+        torch.manual_seed(seed)
+        x, y = torch.randn(8, 6), torch.arange(8) % 5
+        torch.testing.assert_close(losses[0](x, y), losses[1](x, y))
+    assert (
+        torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+    )  # without, with half, with all of the memory
+
+
+def test_memvir_still_gives_a_compiled_loss_the_past_as_constants() -> None:
+    assert dml.MemVir(torch.compile(dml.NormSoftmax(5, 6)), 1, 0)._takes_virtual
+
+
+def test_every_registered_loss_is_compiled_or_a_wrapper() -> None:
+    wrappers = {dml.MemVir, dml.CrossBatchMemory, dml.BroadFace, dml.GlobalBatch, dml.ShardedClasses}
+    compiled = {type(loss) for loss in [*PAIR_LOSSES, *CLASS_LOSSES]}
+    for component in dml_losses.plugin.dml_losses():
+        if not component.name.startswith("pml/"):
+            factory = component.factory
+            kind = factory if isinstance(factory, type) else factory.__self__
+            assert kind in compiled | wrappers, component.name
 
 
 def _assert_same(

@@ -79,7 +79,10 @@ class MemVir(torch.nn.Module):
         self.margin = whole("margin", margin, 0)
         self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
         self.queue_on_cpu = queue_on_cpu
-        self._takes_virtual = "virtual" in inspect.signature(loss.forward).parameters
+        called = getattr(
+            loss, "_orig_mod", loss
+        )  # what torch.compile wraps, whose own signature says nothing
+        self._takes_virtual = "virtual" in inspect.signature(called.forward).parameters
 
         slots, (num_rows, dim) = self.num_steps * (self.margin + 1), self.class_weights.shape
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[queue_dtype]
