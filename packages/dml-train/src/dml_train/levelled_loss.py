@@ -14,7 +14,7 @@ class LevelledLoss(nn.Module):
     ``Σ_l w_l · loss_l(x_l, labels)`` with ``x = [x_1, …, x_L]``.
 
     Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3: one loss on each of the layers
-    L, M and H. The paper gives no weights.
+    L, M and H. The paper names no weights; the authors' published settings weigh them alike.
 
     Args:
         levels: each level's loss, with weights and memory of its own.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -22,8 +21,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from dml_core import DmlError, InvalidOption, Registry, UnknownName, nearest
+from dml_core import DmlError, InvalidOption, Registry, nearest
 from dml_core.registry import Kind
+from dml_train.bundled import bundled_text
 from dml_train.model import Pooling
 
 # What the trainer gives to the factories of each kind, on top of the recipe's table.
@@ -270,19 +270,11 @@ class Recipe(Table):
         return tomli_w.dumps(self.to_dict())
 
 
-def bundled() -> list[str]:
-    """The names of the recipes that come with the package."""
-    folder = files("dml_train") / "recipes"
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
-    )
-
-
 def load(source: str | Path, assignments: Sequence[str], registry: Registry) -> Recipe:
     """The recipe of a file or of a bundled name, with some keys set, whole and checked.
 
     Args:
-        source: a path, or a name of `bundled`.
+        source: a path, or the name of a recipe that comes with the package.
         assignments: ``"loss.scale=32"``, …: each is read as a line of TOML; what isn't one is taken as a string.
         registry: where the components' names and keys are looked up.
 
@@ -388,13 +380,7 @@ def _text(source: str | Path) -> tuple[str, str]:
             raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
-    names = bundled()
-    if str(source) not in names:
-        raise UnknownName(
-            f"no recipe {str(source)!r}{nearest(str(source), names)} expected a path that ends in .toml, "
-            f"or one of: {', '.join(names)}"
-        )
-    return (files("dml_train") / "recipes" / f"{source}.toml").read_text(encoding="utf-8"), f"recipe {source}"
+    return bundled_text(str(source)), f"recipe {source}"
 
 
 def assign(document: dict[str, Any], assignment: str) -> None:

@@ -31,8 +31,8 @@ class _Widths(NamedTuple):
     projection: int  # 1 × 1, after the pool
 
 
-# A row for each block, as in the source's figure 5. There 4c and 4d project their pool to 96 channels; the weights
-# that everybody has, and so the papers, have 128.
+# A row for each block, as in the source's figure 5, except that there, and in the networks of ICE and RLL, 4c and 4d
+# project their pool to 96 channels: the weights that there are for torch have 128.
 _BLOCKS = {
     "inception_3a": _Widths(64, 64, 64, 64, 96, "average", 32),
     "inception_3b": _Widths(64, 64, 96, 64, 96, "average", 64),

@@ -38,7 +38,8 @@ class TorchvisionModel(nn.Module):
         model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
         weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded
             once), or a file: a state dict of the model with or without its classifier, ``.safetensors`` or saved by
-            ``torch.save`` (read with ``weights_only=True``, so that loading runs no code).
+            ``torch.save`` (read with ``weights_only=True``, so that loading runs no code). GoogLeNet and Inception get
+            torchvision's own by name: only then do they rescale their input as those weights expect.
         levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
             ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
 

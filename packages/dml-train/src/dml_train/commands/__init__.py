@@ -11,6 +11,7 @@ from dml_train.commands.evaluate import evaluate_command
 from dml_train.commands.export import export
 from dml_train.commands.list_plugins import list_plugins
 from dml_train.commands.protocol import protocol
+from dml_train.commands.recipes import recipes
 from dml_train.commands.report import report
 from dml_train.commands.reproduce import reproduce
 from dml_train.commands.search import search
@@ -25,6 +26,7 @@ COMMANDS: tuple[click.Command, ...] = (
     export,
     list_plugins,
     protocol,
+    recipes,
     report,
     reproduce,
     search,

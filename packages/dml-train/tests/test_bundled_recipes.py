@@ -1,0 +1,36 @@
+"""The recipes that come with the package: each says what it reproduces; the command lists and prints them."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from dml_train.bundled import bundled, bundled_text, summary
+from dml_train.cli import main
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_every_recipe_begins_with_what_it_is(name):
+    said = summary(bundled_text(name))
+    assert 20 < len(said) <= 140, said
+    assert all(len(line) <= 120 for line in bundled_text(name).splitlines())
+
+
+def test_a_summary_is_the_first_sentence_of_the_first_comment():
+    assert summary("# One, and\n# two. Three.\n\n# Four.\n") == "One, and two"
+    assert summary("[training]\n# One.\n") == ""
+
+
+def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):
+    done = CliRunner().invoke(main, ["recipes"], obj=tiny_registry)
+    assert done.exit_code == 0
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.output.splitlines()}
+    assert listed == {name: summary(bundled_text(name)) for name in bundled()}
+
+
+def test_the_command_prints_one_recipe_as_it_was_written(tiny_registry):
+    done = CliRunner().invoke(main, ["recipes", "glyphs-tiny"], obj=tiny_registry)
+    assert done.output == bundled_text("glyphs-tiny")
+    wrong = CliRunner().invoke(main, ["recipes", "glyph-tiny"], obj=tiny_registry)
+    assert wrong.exit_code == 2
+    assert "did you mean 'glyphs-tiny'" in wrong.output
