@@ -26,7 +26,7 @@ DEVICES = [
         ],
     ),
 ]
-WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "global-batch", "sharded-classes")
+WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "sharded-classes")
 FACTORIES = {
     component.name: component.factory
     for component in dml_losses.plugin.dml_losses()

@@ -11,7 +11,7 @@ import distributed_world
 import pytest
 import torch
 
-from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax
+from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax, plugin
 
 Results = dict[str, dict[str, Any]]
 
@@ -76,3 +76,7 @@ def test_it_is_of_the_kind_of_its_loss() -> None:
 def test_another_way_to_combine_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match="gradients is 'max'; expected 'mean' or 'sum'"):
         GlobalBatch(InstanceCrossEntropy(), gradients="max")  # type: ignore[arg-type]
+
+
+def test_a_recipe_cannot_name_it_since_the_trainer_gathers_rows_itself() -> None:
+    assert all(component.factory is not GlobalBatch for component in plugin.dml_losses())

@@ -11,7 +11,6 @@ from dml_losses.broad_face import BroadFace
 from dml_losses.cos_face import CosFace
 from dml_losses.cross_batch_memory import CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace
-from dml_losses.global_batch import GlobalBatch
 from dml_losses.heated_up_softmax import HeatedUpSoftmax
 from dml_losses.instance_cross_entropy import InstanceCrossEntropy
 from dml_losses.memvir import MemVir
@@ -27,7 +26,10 @@ from dml_losses.virtual_softmax import VirtualSoftmax
 
 @hookimpl
 def dml_losses() -> Iterable[Component]:
-    """Every loss of this package, by its registry name."""
+    """Every loss of this package, by its registry name.
+
+    `GlobalBatch` has none: a recipe's trainer gathers the ranks' rows itself, and would have them twice.
+    """
     yield Component(
         "instance-cross-entropy",
         InstanceCrossEntropy,
@@ -123,11 +125,6 @@ def dml_losses() -> Iterable[Component]:
         BroadFace,
         "a class loss whose class weights see a queue of past embeddings as well",
         source="Kim et al. 2020, BroadFace, section 3.3",
-    )
-    yield Component(
-        "global-batch",
-        GlobalBatch,
-        "any loss over all ranks' rows, for a training loop that doesn't gather them itself",
     )
     yield Component(
         "sharded-classes",
