@@ -152,7 +152,7 @@ def ranked_list_value(
 def margin_softmax_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, angle: float, cosine: float
 ) -> Tensor:
-    """CosFace, Eq. 4, and ArcFace, Eq. 3, with the published continuation beyond π."""
+    """CosFace, and ArcFace, Eq. 3, with the published continuation beyond π."""
     x, w = unit(embeddings), unit(class_weights)
     terms = []
     for b in range(len(x)):
@@ -185,7 +185,7 @@ def proxy_nca_value(
 def proxy_anchor_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, margin: float
 ) -> Tensor:
-    """Kim et al., Eq. 4."""
+    """Kim et al. 2020."""
     x, p = unit(embeddings), unit(class_weights)
     pulls, pushes = [], []
     for c in range(len(p)):

@@ -18,8 +18,8 @@ class BroadFace(torch.nn.Module):
     where a bar holds constant, X̃ are the queued embeddings and w̃ their class's weight when they were queued: an old
     embedding is moved as its class has moved since.
 
-    Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition,
-    section 3.3, and the authors' code for the sum of the two. Departure: the queue has buffers of fixed shape, so
+    Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition;
+    the authors' code for the sum of the two. Departure: the queue has buffers of fixed shape, so
     that a checkpoint loads into a fresh module.
 
     Args:

@@ -15,7 +15,7 @@ class CosFace(torch.nn.Module):
 
     L = −mean_b log( e^{s(cos θ_y − m)} / (e^{s(cos θ_y − m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
-    Source: Wang et al. 2018, CosFace, Eq. 4.
+    Source: Wang et al. 2018, CosFace: Large Margin Cosine Loss.
 
     Args:
         num_classes: C ≥ 1.

@@ -15,7 +15,7 @@ class CrossBatchMemory(torch.nn.Module):
 
     L = l(X) + l(X, memory)
 
-    Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Algorithm 1 and section 3.3; the sum with
+    Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, its pseudocode; the sum with
     the batch's own loss is the authors' code's. Departure: the queue is read before the batch is written to it,
     so that it doesn't hold the batch itself, whose copies would be each item's easiest positive.
 

@@ -15,7 +15,7 @@ class CurricularFace(torch.nn.Module):
     The equation is in `dml_losses.functional.curricular_face`. Its t is the moving average of the batches' mean
     cosine with their classes: t ← μ·mean_b cos θ_y + (1 − μ)·t, at each call in training mode, before it is used.
 
-    Source: Huang et al. 2020, CurricularFace, Eq. 5-10.
+    Source: Huang et al. 2020, CurricularFace.
 
     Args:
         num_classes: C ≥ 1.

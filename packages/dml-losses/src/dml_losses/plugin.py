@@ -70,13 +70,13 @@ def dml_losses() -> Iterable[Component]:
         "virtual-softmax",
         VirtualSoftmax,
         "softmax with one more class, that lies where the embedding does",
-        source="Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning, Eq. 3",
+        source="Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning",
     )
     yield Component(
         "cos-face",
         CosFace,
         "softmax of scaled cosines with a margin off the true class's cosine",
-        source="Wang et al. 2018, CosFace, Eq. 4",
+        source="Wang et al. 2018, CosFace, large margin cosine loss",
     )
     yield Component(
         "arc-face",
@@ -88,25 +88,25 @@ def dml_losses() -> Iterable[Component]:
         "curricular-face",
         CurricularFace,
         "ArcFace whose hard negatives weigh more the further training has come",
-        source="Huang et al. 2020, CurricularFace, Eq. 5-10",
+        source="Huang et al. 2020, CurricularFace, adaptive curriculum learning loss",
     )
     yield Component(
         "proxy-nca",
         ProxyNCA,
         "each embedding nearer its own class's proxy than the others'",
-        source="Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, Eq. 5",
+        source="Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, NCA",
     )
     yield Component(
         "proxy-anchor",
         ProxyAnchor,
         "each class's proxy against the batch, hardest first",
-        source="Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning, Eq. 4",
+        source="Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning",
     )
     yield Component(
         "soft-triple",
         SoftTriple,
         "several centres a class, softly assigned and drawn together",
-        source="Qian et al. 2019, SoftTriple Loss, Eq. 6-9",
+        source="Qian et al. 2019, SoftTriple Loss",
     )
     yield Component(
         "memvir",
@@ -118,13 +118,13 @@ def dml_losses() -> Iterable[Component]:
         "cross-batch-memory",
         CrossBatchMemory,
         "a pair loss against the embeddings of earlier batches as well",
-        source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Algorithm 1",
+        source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning",
     )
     yield Component(
         "broad-face",
         BroadFace,
         "a class loss whose class weights see a queue of past embeddings as well",
-        source="Kim et al. 2020, BroadFace, section 3.3",
+        source="Kim et al. 2020, BroadFace",
     )
     yield Component(
         "sharded-classes",

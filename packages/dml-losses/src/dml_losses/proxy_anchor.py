@@ -14,7 +14,7 @@ class ProxyAnchor(torch.nn.Module):
 
     The equation is in `dml_losses.functional.proxy_anchor`.
 
-    Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning, Eq. 4. Its authors give the proxies a
+    Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning. Its authors give the proxies a
     hundred times the network's learning rate and draw them from a normal distribution (Kaiming, fan-out), as here.
 
     Args:

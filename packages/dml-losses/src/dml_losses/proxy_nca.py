@@ -15,7 +15,7 @@ class ProxyNCA(torch.nn.Module):
 
     L = −mean_b log( e^{−s·d(x̂,p̂_y)} / Σ_{c≠y} e^{−s·d(x̂,p̂_c)} ),  d the squared Euclidean distance
 
-    Source: Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, Eq. 5.
+    Source: Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, with NCA.
 
     Args:
         num_classes: C ≥ 1.

@@ -14,7 +14,7 @@ class SoftTriple(torch.nn.Module):
 
     The equation is in `dml_losses.functional.soft_triple`.
 
-    Source: Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, Eq. 6-9.
+    Source: Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling.
 
     Args:
         num_classes: C ≥ 1.

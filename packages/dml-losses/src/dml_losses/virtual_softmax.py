@@ -13,7 +13,7 @@ class VirtualSoftmax(torch.nn.Module):
 
     L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{‖w_y‖‖x‖}) )
 
-    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning, Eq. 3.
+    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning.
 
     Args:
         num_classes: C ≥ 1.

@@ -22,7 +22,7 @@ def cos_face(
 
     L = −mean_b log( e^{s(cos θ_y − m)} / (e^{s(cos θ_y − m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
-    Source: Wang et al. 2018, CosFace, Eq. 4. No departure.
+    Source: Wang et al. 2018, CosFace: Large Margin Cosine Loss. No departure.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.

@@ -67,7 +67,7 @@ def cosine_softmax(
     L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·cos θ_c}) ),  φ(θ) = cos(θ + m₁) − m₂,
     cos θ_c = x_bᵀ w_c / ‖w_c‖
 
-    Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace, Eq. 4 (m₂) and
+    Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂) and
     ArcFace, Eq. 3 (m₁). Where θ + m₁ passes π, cos(θ + m₁) would rise again and push the embedding away from its
     class; there φ is cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code.
 

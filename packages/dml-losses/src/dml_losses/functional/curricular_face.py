@@ -28,7 +28,7 @@ def curricular_face(
     L = −mean_b log( e^{s·T} / (e^{s·T} + Σ_{c≠y} e^{s·N_c}) ),  T = cos(θ_y + m),
     N_c = cos θ_c if cos θ_c ≤ T, else cos θ_c·(t + cos θ_c)
 
-    Source: Huang et al. 2020, CurricularFace, Eq. 5-9. Where θ_y + m passes π, T is cos θ_y − m·sin m, as in the
+    Source: Huang et al. 2020, CurricularFace. Where θ_y + m passes π, T is cos θ_y − m·sin m, as in the
     authors' code.
 
     Args:
@@ -65,7 +65,7 @@ def curricular_face(
 def mean_true_cosine(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor
 ) -> torch.Tensor:
-    """The mean of cos θ_y over the batch, of which t is the moving average (Eq. 10); arguments as above."""
+    """The mean of cos θ_y over the batch, of which t is the moving average; arguments as above."""
     check_batch(embeddings, labels)
     check_class_weights(embeddings, labels, class_weights)
     features_BD, weights_CD = common_precision(embeddings, class_weights)

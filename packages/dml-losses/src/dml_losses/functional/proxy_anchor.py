@@ -27,7 +27,7 @@ def proxy_anchor(
 
     where s is the cosine, P all proxies, P⁺ those that have a positive in the batch.
 
-    Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning, Eq. 4. No departure.
+    Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning. No departure.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.

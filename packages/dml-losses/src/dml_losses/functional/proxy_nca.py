@@ -22,7 +22,7 @@ def proxy_nca(
 
     L = −mean_b log( e^{−s·d(x̂,p̂_y)} / Σ_{c≠y} e^{−s·d(x̂,p̂_c)} ),  d the squared Euclidean distance
 
-    Source: Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, Eq. 5 and section 4
+    Source: Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, with NCA
     (both sides normalised). Departure: the factor s, 1 there. MemVir's code has s = 12 and the positive in the
     denominator.
 

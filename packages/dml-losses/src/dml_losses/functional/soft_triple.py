@@ -28,7 +28,7 @@ def soft_triple(
     L = −mean_b log( e^{λ(S_y − δ)} / (e^{λ(S_y − δ)} + Σ_{c≠y} e^{λS_c}) ) + τ/(C·K(K−1)) · Σ_c R_c
     S_c = Σ_k softmax_k(x̂ᵀŵ_ck / γ)·x̂ᵀŵ_ck,  R_c = Σ_{k<l} √(2 − 2·ŵ_ckᵀŵ_cl)
 
-    Source: Qian et al. 2019, SoftTriple Loss, Eq. 6-9. No departure but for 1e-5 under the root, as in the
+    Source: Qian et al. 2019, SoftTriple Loss. No departure but for 1e-5 under the root, as in the
     authors' code, which keeps its gradient finite where two centres meet.
 
     Args:

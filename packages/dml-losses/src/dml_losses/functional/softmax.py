@@ -42,7 +42,7 @@ def virtual_softmax(
 
     L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{w_virtᵀx}) ),  w_virt = ‖w_y‖ x/‖x‖, so that w_virtᵀx = ‖w_y‖‖x‖
 
-    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning, Eq. 3. The virtual
+    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning. The virtual
     class moves both x and w_y, as any other logit does.
 
     Args:
