@@ -63,7 +63,7 @@ CARS196 = OfficialSet(
     # Where the first page of the data set had them, which is gone; who has them still can use them.
     older=(
         Archive("car_ims.tgz", "1.9 GB", md5="d5c8f0aa497503f355e17dc7886c3f14"),
-        Archive(_ANNOTATIONS, "0.2 MB", md5="b407c6086d669747186bd1d764ff9dbc", unpack_in=None),
+        Archive(_ANNOTATIONS, "0.2 MB", md5="b407c6086d669747186bd1d764ff9dbc", unpacks=False),
     ),
 )
 

@@ -38,14 +38,14 @@ IN_SHOP = OfficialSet(
         "gallery": Published(12_612, 3_985),
     },
     archives=(
-        Archive("list_eval_partition.txt", "4 MB", unpack_in=None),
-        Archive("img.zip", "about 0.5 GB", unpack_in="."),
+        Archive("list_eval_partition.txt", "4 MB", unpacks=False),
+        Archive("img.zip", "about 0.5 GB"),
     ),
     by_hand=(
         "Its owners hand it out by Google Drive, which needs a person: from "
         "http://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html follow the link to the folder 'In-shop "
         "Clothes Retrieval Benchmark', put Eval/list_eval_partition.txt and Img/img.zip (not img_highres.zip) into one "
-        "folder, and let dml data fetch in-shop --root FOLDER unpack them"
+        "folder, or keep their folders; dml data fetch in-shop --root FOLDER unpacks them"
     ),
 )
 

@@ -19,21 +19,21 @@ class Published(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """A file that a data set is downloaded as.
+    """A file that a data set is downloaded as. It is unpacked where it lies.
 
     Args:
         name: of the file.
         size: about how big, for people.
         address: where it is downloaded from; None where a person must, as `OfficialSet.by_hand` says.
         md5: its checksum; None if none is known.
-        unpack_in: the folder, relative to the root, that it is unpacked in; None for what isn't an archive.
+        unpacks: whether it is an archive; else it is used as it is.
     """
 
     name: str
     size: str
     address: str | None = None
     md5: str | None = None
-    unpack_in: str | None = "."
+    unpacks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class OfficialSet:
             if any((folder / marker).is_file() for marker in self.markers):
                 return folder
         known = [archive.name for archive in (*self.archives, *self.older)]
-        packed = [name for name in known if (root / name).is_file()]
+        packed = [name for name in known if within(root, name) is not None]
         if packed:
             raise DmlError(
                 f"{root} holds {' and '.join(packed)}, but {self.title} isn't unpacked there: "
@@ -128,6 +128,12 @@ class OfficialSet:
                     f"{published.images:,} of {published.classes:,}"
                 )
         return found
+
+
+def within(root: Path, name: str) -> Path | None:
+    """The file of this name in a folder, or in one at most two levels below it; None if there is none."""
+    found = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(root.glob(pattern)))
+    return next(found, None)
 
 
 def missing_files(parts: Parts) -> list[Path]:

@@ -1,0 +1,52 @@
+"""`dml data check` and `dml data fetch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dml_train.commands.options import CONSOLE, FOLDER
+
+# The names stand here, too, since the data sets' modules take seconds to load; a test compares them.
+_NAME = click.argument("name", type=click.Choice(["cub", "cars196", "sop", "in-shop"]))
+_ROOT = click.option(
+    "--root", type=FOLDER, required=True, help="The data set's folder, or the one that holds it."
+)
+
+
+@click.group()
+def data() -> None:
+    """Get the published data sets, and check that they are whole."""
+
+
+@data.command()
+@_NAME
+@_ROOT
+@click.option("--decode", is_flag=True, help="Decode every image, too, and name those that can't be.")
+@click.pass_context
+def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
+    """Count images and classes against the published figures; exit with 1 if they differ."""
+    from dml_train.data import OFFICIAL
+    from dml_train.data.checking import check_whole
+
+    if not check_whole(OFFICIAL[name], root, decode=decode, say=click.echo):
+        context.exit(1)
+
+
+@data.command()
+@_NAME
+@_ROOT
+@click.pass_context
+def fetch(context: click.Context, name: str, root: Path) -> None:
+    """Download a data set from where its owners have it, unpack it and count it.
+
+    A download goes on where it broke off. Archives that are in the folder already are used.
+    """
+    from dml_train.data import OFFICIAL
+    from dml_train.data.checking import check_whole
+    from dml_train.data.fetching import fetch as fetch_official
+
+    fetch_official(OFFICIAL[name], root, CONSOLE, lambda words: click.echo(words, err=True))
+    if not check_whole(OFFICIAL[name], root, decode=False, say=click.echo):
+        context.exit(1)

@@ -1,0 +1,180 @@
+"""Archives: whole, or not at all, and nowhere but in their folder."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from dml_core import DmlError
+from dml_train.data.unpacking import unpack
+
+Pack = Callable[[Path, Mapping[str, bytes]], Path]
+
+
+def as_zip(folder: Path, contents: Mapping[str, bytes]) -> Path:
+    with zipfile.ZipFile(folder / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return folder / "set.zip"
+
+
+def as_tar(folder: Path, contents: Mapping[str, bytes], kind: str = "") -> Path:
+    with tarfile.open(folder / f"set.tar{kind}", f"w:{kind}") as archive:
+        for name, content in contents.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return folder / f"set.tar{kind}"
+
+
+def as_tgz(folder: Path, contents: Mapping[str, bytes]) -> Path:
+    return as_tar(folder, contents, "gz")
+
+
+every_kind = pytest.mark.parametrize("pack", [as_zip, as_tar, as_tgz])
+CONTENTS = {"birds/images/1.jpg": bytes(range(256)) * 40, "birds/images.txt": b"1 1.jpg\n", "note.txt": b""}
+
+
+def found(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+@every_kind
+def test_what_was_packed_comes_out(tmp_path, pack):
+    archive = pack(tmp_path, CONTENTS)
+    appeared = unpack(archive, tmp_path / "out")
+    assert appeared == [tmp_path / "out" / "birds", tmp_path / "out" / "note.txt"]
+    assert found(tmp_path / "out") == CONTENTS
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    contents=st.dictionaries(
+        st.lists(st.text("abé .-", min_size=1, max_size=5).filter(lambda n: n.strip(". ")), min_size=1, max_size=3)
+        .map("/".join),
+        st.binary(max_size=50),
+        max_size=5,
+    ),
+    pack=st.sampled_from([as_zip, as_tar, as_tgz]),
+)  # fmt: skip
+def test_whatever_is_packed_comes_out(tmp_path_factory, contents, pack):
+    assume(not any(other.startswith(f"{name}/") for name in contents for other in contents))
+    folder = tmp_path_factory.mktemp("any")
+    unpack(pack(folder, contents), folder / "out")
+    assert found(folder / "out") == contents
+
+
+@every_kind
+def test_a_file_whose_name_is_also_a_folders_is_refused_and_nothing_is_left(tmp_path, pack):
+    archive = pack(tmp_path, {"a": b"1", "a/b": b"2"})
+    with pytest.raises(DmlError, match="can't unpack"):
+        unpack(archive, tmp_path / "out")
+    assert found(tmp_path / "out") == {}
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "name", ["../out.txt", "a/../../out.txt", "/tmp/out.txt", "..", "a\\..\\..\\out.txt"], ids=str
+)
+def test_a_path_that_leads_out_is_refused_and_nothing_is_left(tmp_path, pack, name):
+    archive = pack(tmp_path, {"a/fine.txt": b"fine", name: b"out"})
+    with pytest.raises(DmlError, match="which leads out of its folder; nothing was unpacked"):
+        unpack(archive, tmp_path / "deep" / "out")
+    assert [*(tmp_path / "deep").rglob("*")] == [tmp_path / "deep" / "out"]
+    assert {file.name for file in tmp_path.iterdir()} == {archive.name, "deep"}
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_a_tar_of_links_or_devices_is_refused(tmp_path, kind):
+    with tarfile.open(tmp_path / "set.tar", "w") as archive:
+        info = tarfile.TarInfo("birds")
+        info.type, info.linkname = kind, "/etc"
+        archive.addfile(info)
+        info = tarfile.TarInfo("birds/passwd")
+        archive.addfile(info)
+    with pytest.raises(DmlError, match="'birds', which is a link or a device"):
+        unpack(tmp_path / "set.tar", tmp_path / "out")
+    assert found(tmp_path / "out") == {}
+
+
+def test_a_zip_of_links_is_refused(tmp_path):
+    info = zipfile.ZipInfo("birds")
+    info.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        archive.writestr(info, "/etc")
+    with pytest.raises(DmlError, match="'birds', which is a link or a device"):
+        unpack(tmp_path / "set.zip", tmp_path / "out")
+
+
+@every_kind
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.9])
+def test_an_archive_that_is_cut_off_is_refused_and_nothing_is_left(tmp_path, pack, share):
+    archive = pack(tmp_path, {f"birds/{i}.jpg": bytes(i * k % 256 for k in range(20_000)) for i in range(5)})
+    content = archive.read_bytes()
+    archive.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(DmlError, match=r"damaged or cut off|is neither a zip nor a tar"):
+        unpack(archive, tmp_path / "out")
+    assert [*(tmp_path / "out").rglob("*")] == []
+
+
+def test_a_zip_whose_content_is_damaged_is_refused(tmp_path):
+    archive = as_zip(tmp_path, CONTENTS)
+    content = bytearray(archive.read_bytes())
+    content[60:70] = bytes(10)
+    archive.write_bytes(content)
+    with pytest.raises(DmlError, match="damaged or cut off"):
+        unpack(archive, tmp_path / "out")
+
+
+def test_a_zip_that_asks_for_a_password_says_so(tmp_path):
+    archive = as_zip(tmp_path, {"a.txt": b"secret"})
+    content = bytearray(archive.read_bytes())
+    directory = content.index(b"PK\x01\x02")
+    content[6] |= 1
+    content[directory + 8] |= 1
+    archive.write_bytes(content)
+    with pytest.raises(DmlError, match="asks for a password"):
+        unpack(archive, tmp_path / "out")
+
+
+def test_a_page_of_a_web_site_is_named_as_what_it_may_be(tmp_path):
+    (tmp_path / "set.zip").write_text("<!DOCTYPE html><html>Please log in</html>")
+    with pytest.raises(DmlError, match=r"neither a zip nor a tar archive; it begins with b'<!DOCTYPE html"):
+        unpack(tmp_path / "set.zip", tmp_path / "out")
+
+
+@every_kind
+def test_what_is_there_already_is_left_alone(tmp_path, pack):
+    archive = pack(tmp_path, CONTENTS)
+    (tmp_path / "out" / "birds").mkdir(parents=True)
+    (tmp_path / "out" / "birds" / "mine.txt").write_bytes(b"mine")
+    with pytest.raises(DmlError, match=r"birds is there already; nothing was unpacked"):
+        unpack(archive, tmp_path / "out")
+    assert found(tmp_path / "out") == {"birds/mine.txt": b"mine"}
+
+
+def test_what_macos_adds_is_left_out(tmp_path):
+    archive = as_zip(tmp_path, {"a/1.txt": b"1", "__MACOSX/a/._1.txt": b"x", "a/.DS_Store": b"x"})
+    unpack(archive, tmp_path / "out")
+    assert found(tmp_path / "out") == {"a/1.txt": b"1"}
+
+
+def test_an_unpacking_that_was_killed_is_done_anew(tmp_path):
+    archive = as_zip(tmp_path, CONTENTS)
+    half = tmp_path / "out" / ".set.zip.unpacking" / "birds"
+    half.mkdir(parents=True)
+    (half / "half.jpg").write_bytes(b"half")
+    unpack(archive, tmp_path / "out")
+    assert found(tmp_path / "out") == CONTENTS
+
+
+def test_no_archive_is_told(tmp_path):
+    with pytest.raises(DmlError, match=r"there is no archive .*set\.zip"):
+        unpack(tmp_path / "set.zip", tmp_path / "out")
