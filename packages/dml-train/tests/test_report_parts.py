@@ -176,7 +176,7 @@ def test_long_curves_are_means_of_equal_stretches():
 def test_curves_of_several_runs_share_a_diagram_with_a_key():
     runs = {
         "a": [{"step": s, "loss": 4.0 / s} for s in (1, 2)],
-        "b": [{"step": s, "loss": 6.0 / s, "recall/1": 0.1} for s in (1, 2, 3)],
+        "b": [{"step": s, "loss": 6.0 / s, "evaluation/recall/1": 0.1} for s in (1, 2, 3)],
         "c": [{"step": 1, "loss": 9.0}],
     }
     loss, recall = curves(runs)
@@ -184,6 +184,13 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
     assert [name for _, _, name in loss.key] == ["a", "b"]
     assert recall.caption == "Recall@1: b from 0.1 to 0.1."
     assert recall.key[0] == loss.key[1]  # a run looks alike in every diagram
+
+
+def test_curves_bear_the_names_that_people_use_and_counts_are_none():
+    names = ("evaluation/map_at_r", "validation/recall/10", "evaluation/n_queries", "loss.alpha")
+    lines = [{"step": step, **dict.fromkeys(names, 1.0)} for step in (1, 2)]
+    titles = [figure.caption.partition(":")[0] for figure in curves({"a": lines})]
+    assert titles == ["MAP@R", "Recall@10 of the classes held out", "loss.alpha"]
 
 
 def test_thumbnails_are_small_and_drawings_are_left_as_they_are():

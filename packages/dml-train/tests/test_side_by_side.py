@@ -62,8 +62,8 @@ def test_figures_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
     difference = f"{two.mean() - one.mean():+.4f}".replace("-", "−")
     assert f"Recall@1 0.5000 0.5000 {difference} −0.5000 to +0.5000 0.0312" in words
     assert (
-        f"right for both in {(one & two).sum()} queries, for neither in {(~one & ~two).sum()}, only for <i>one in "
-        f"{(one & ~two).sum()} and only for two in {(~one & two).sum()}."
+        f"right for both in {(one & two).sum()} queries, for neither in {(~one & ~two).sum()}, only for “<i>one” in "
+        f"{(one & ~two).sum()} and only for “two” in {(~one & two).sum()}."
     ) in words
     shown = min(6, (one & ~two).sum()) + min(6, (~one & two).sum())
     assert words.count("✓ right") == words.count("✗ wrong") == shown > 0
@@ -80,7 +80,7 @@ def test_curves_are_drawn_together(unchanged):
 
 def test_runs_of_one_name_are_told_apart_by_their_parents(page_of, tmp_path, registry):
     runs = [finished_run(tmp_path / parent / "run", registry) for parent in ("a", "b")]
-    assert "b/run against a/run" in page_of(*runs).words
+    assert "“b/run” against “a/run”" in page_of(*runs).words
 
 
 def test_other_items_are_not_tested_in_pairs(page_of, runs):

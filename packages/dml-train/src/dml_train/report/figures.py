@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from dml_train.report.names import is_count, title_of
+
 _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
 Draw = Callable[[Any, str, str], None]  # (axes, the text's colour, a line's)
@@ -69,10 +71,9 @@ def curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Figure]:
     Args:
         runs: by name, the lines of ``metrics.jsonl``, each a mapping with ``"step"``. At most eight.
     """
-    names = dict.fromkeys(
-        name for lines in runs.values() for line in lines for name in line if name != "step"
-    )
-    return [figure for name in names if (figure := _curve(name, runs)) is not None]
+    names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
+    drawn = [_curve(name, runs) for name in names if name != "step" and not is_count(name)]
+    return [figure for figure in drawn if figure is not None]
 
 
 def drawn_twice(draw: Draw, size: tuple[float, float], form: str) -> tuple[str, str]:
@@ -95,7 +96,7 @@ def image_uri(image: Image.Image, form: str, **options: Any) -> str:
 
 def _curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure | None:
     """One value of every run that has it at more than one step; None if none has."""
-    title = name.removeprefix("evaluation/").replace("recall/", "Recall@")
+    title = title_of(name)
     series: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], Mark]] = []
     courses, key = [], []
     longest = 1

@@ -14,18 +14,11 @@ from dml_core import Dataset, DmlError, Evaluation, Evaluator, Registry, Split
 from dml_train.embedding import Embedded, evaluate, shared_labels
 from dml_train.recipe import Recipe
 from dml_train.report.figures import thumbnail
+from dml_train.report.names import LONG_NAMES
 from dml_train.run_folder import RunFolder
 from dml_train.training import read_recipe
 
 LEVEL = 0.95  # of all intervals
-_LONG_NAMES = {
-    "precision_at_1": "Precision@1",
-    "r_precision": "R-precision",
-    "map_at_r": "MAP@R",
-    "mean_reciprocal_rank": "Mean reciprocal rank",
-    "nmi": "NMI",
-    "ami": "AMI",
-}
 # Under what name an evaluation keeps a metric's values for each query, where it isn't the metric's own.
 _PER_QUERY = {"mean_reciprocal_rank": "reciprocal_rank"}
 
@@ -144,7 +137,7 @@ def metrics(result: Mapping[str, Any], evaluation: Evaluation | None) -> list[Me
         evaluation: gives the intervals, if it can.
     """
     named = [(f"Recall@{k}", f"recall@{k}", value) for k, value in result.get("recall", {}).items()]
-    for key, name in _LONG_NAMES.items():
+    for key, name in LONG_NAMES.items():
         if isinstance(result.get(key), float):
             named.append((name, _PER_QUERY.get(key, key), result[key]))
     interval: Callable[..., Any] | None = getattr(evaluation, "confidence_interval", None)
