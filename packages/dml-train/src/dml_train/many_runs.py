@@ -69,6 +69,21 @@ class Outcome:
         return float(json.loads(path.read_text(encoding="utf-8"))["processor"]) if path.is_file() else None
 
 
+class Stopped(Interrupted):
+    """Many runs were asked to stop; those under way saved a checkpoint.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        Exception.__init__(
+            self,
+            f"stopped by {signal.Signals(number).name}; what was done is kept: the same command goes on from there",
+        )
+
+
 def run_all(
     jobs: Sequence[Job],
     *,
@@ -91,7 +106,7 @@ def run_all(
 
     Raises:
         DmlError: if a process died; what was done is kept.
-        Interrupted: SIGTERM or Ctrl-C came; runs under way have saved a checkpoint.
+        Stopped: SIGTERM or Ctrl-C came.
     """
     distinct = {job.folder: job for job in jobs}
     ended: dict[Path, Outcome] = {}
@@ -102,7 +117,10 @@ def run_all(
 
     if processes == 1:
         for job in distinct.values():
-            note(job, _do(job, registry, console))
+            try:
+                note(job, _do(job, registry, console))
+            except Interrupted as error:
+                raise Stopped(error.number) from error
     else:
         _in_processes(list(distinct.values()), processes, note)
     return [Outcome(job, ended[job.folder].fault) for job in jobs]
@@ -137,12 +155,12 @@ def _in_processes(jobs: list[Job], processes: int, note: Callable[[Job, str | No
     )
     waiting: dict[Future[str | int | None], Job] = {}
     try:
-        with _stopping(jobs[0].folder):
+        with _stopping():
             waiting = {pool.submit(_do_there, job): job for job in jobs}
             for future, job in _as_they_end(waiting):
                 result = future.result()
                 if isinstance(result, int):
-                    raise Interrupted(result, 0, job.folder)
+                    raise Stopped(result)
                 note(job, result)
     except BrokenProcessPool as error:
         raise DmlError(
@@ -172,20 +190,26 @@ def _begin_process(threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one says when to stop
 
 
+_asked_to_stop = 0  # in a process of the pool: the signal's number, once one came
+
+
 def _do_there(job: Job) -> str | int | None:
-    """As `_do`, in a process of its own; a signal's number if it was asked to stop."""
-    try:
-        return _do(job, None, Console(quiet=True))
-    except Interrupted as error:  # it wouldn't survive being sent
-        return error.number
+    """As `_do`, in a process of its own; a signal's number if it was asked to stop, then and from then on."""
+    global _asked_to_stop
+    if not _asked_to_stop:  # the pool hands out one run more than it has processes, which can't be taken back
+        try:
+            return _do(job, None, Console(quiet=True))
+        except Interrupted as error:  # it wouldn't survive being sent
+            _asked_to_stop = error.number
+    return _asked_to_stop
 
 
 @contextmanager
-def _stopping(folder: Path) -> Iterator[None]:
+def _stopping() -> Iterator[None]:
     """While it lasts, SIGTERM and Ctrl-C are an exception, so that the processes that were started are told."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number, 0, folder)
+        raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -147,7 +147,7 @@ def reality_check(
 
     Raises:
         DmlError: if the recipe isn't fit for it, or a run couldn't be finished.
-        Interrupted: as `run_all`.
+        Stopped: as `run_all`.
     """
     jobs = [
         Job(

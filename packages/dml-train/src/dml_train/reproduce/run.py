@@ -59,7 +59,7 @@ def reproduce(
 
     Raises:
         DmlError: if a name isn't one, a recipe isn't right, or nothing can be run with the data that are there.
-        Interrupted: as `run_all`.
+        Stopped: as `run_all`.
     """
     chosen = choose(names, known)
     wanted = {

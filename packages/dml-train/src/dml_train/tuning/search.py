@@ -142,7 +142,7 @@ def run_search(plan: Search, out: Path, trials: int, *, console: Console, proces
 
     Raises:
         DmlError: if optuna isn't installed, `out` is another search's, or another process searches in it.
-        Interrupted: as `run_all`.
+        Stopped: as `run_all`.
     """
     optuna = _optuna()
     _begin(plan, out)

@@ -1,0 +1,68 @@
+"""Several runs at a time, in processes of their own: the same results, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from dml_core import registry
+from dml_train.many_runs import Job, run_all
+from dml_train.recipe import load
+
+TINY = ["dataset.max_classes=40", "sampler.classes_per_batch=8", "logging.loggers=[]", "training.steps=2"]
+QUIET = Console(quiet=True)
+
+
+def jobs(folder: Path, *extra: str) -> list[Job]:
+    recipes = [load("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)]
+    return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
+
+
+def test_runs_in_processes_of_their_own_come_to_what_one_process_does(tmp_path):
+    wrong = Job(
+        "wrong", load("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()), tmp_path / "no"
+    )
+    together = run_all([*jobs(tmp_path / "two"), wrong], processes=2, registry=registry(), console=QUIET)
+    assert [outcome.fault is None for outcome in together] == [True, True, True, False]
+    assert "classes_per_batch is 99" in str(together[-1].fault)
+    alone = run_all(jobs(tmp_path / "one"), registry=registry(), console=QUIET)
+    for outcome, other in zip(together, alone, strict=False):
+        ours, theirs = (np.load(o.job.folder / "embeddings.npy") for o in (outcome, other))
+        # Two steps of a tiny network in float32, summed by another number of threads.
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+        assert outcome.seconds() is not None
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for child processes in /proc")
+def test_processes_end_with_the_one_that_started_them_and_the_same_command_goes_on(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "dml_train", "reproduce", "ice/6", "--jobs", "2", "--out", str(out)]
+    command += [f"--set={setting}" for setting in (*TINY, "training.steps=100000")]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    said = Path(log.name)
+    deadline = time.monotonic() + 300  # it takes 15 s where nothing else runs
+    while len(list(out.glob("runs/*/recipe.toml"))) < 2:
+        assert process.poll() is None, said.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    workers = children(process.pid)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
+    while [pid for pid in workers if Path(f"/proc/{pid}").exists()]:  # till those that adopted them have seen it
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "the same command goes on" in said.read_text()
+    assert list(out.glob("runs/*/checkpoints/*")), "a run that was under way saved a checkpoint"
