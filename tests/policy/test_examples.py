@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *sorted(ROOT.glob("docs/*.md"))]
 PROGRAMS = sorted(ROOT.glob("examples/*.py"))
+FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/README.md"))
 
 
 def blocks(page: Path) -> list[str]:
@@ -48,3 +49,11 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_program_runs(program, tmp_path):
     run(program, tmp_path)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_of_an_example_has_a_test_of_its_own(folder):
+    tests = [test for test in ROOT.glob("tests/**/test_*.py") if test != Path(__file__)]
+    assert any(folder.name in test.read_text(encoding="utf-8") for test in tests), (
+        f"no test in tests/ runs examples/{folder.name}"
+    )
