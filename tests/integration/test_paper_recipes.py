@@ -1,0 +1,120 @@
+"""The papers' recipes: what their sections on settings state stands in every one, and each loss of theirs trains."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from typing import Any
+
+import pytest
+import torch
+
+from dml_core import DmlError, registry
+from dml_train.bundled import bundled, bundled_text
+from dml_train.data import OFFICIAL
+from dml_train.experiment import build_model
+from dml_train.recipe import load
+
+RECIPES = [name for name in bundled() if name.rpartition("-")[2] not in ("demo", "tiny", "glyphs", "images")]
+LARGE_RLL = ("rll-sop", "rll-lmh-sop", "rll-resnet50-sop", "rll-ablation-sop")
+
+# Recipes by pattern (a later one overrides), the settings that the paper states for them, and where it does.
+STATED: list[tuple[str, dict[str, Any]]] = [
+    ("ice-*", {"optimizer.lr": 1e-3, "optimizer.momentum": 0.8, "optimizer.weight_decay": 1e-5}),  # section 4.1
+    ("ice-*", {"optimizer.head": 10.0, "dataset.crop": 227, "embedding.dim": 512}),
+    ("ice-*", {"training.steps": 4000, "sampler.classes_per_batch": 6, "sampler.images_per_class": 10}),
+    ("ice-*-sop", {"training.steps": 20000, "sampler.classes_per_batch": 90, "sampler.images_per_class": 2}),
+    ("ice-sop", {"training.steps": 20000, "sampler.classes_per_batch": 90, "sampler.images_per_class": 2}),
+    ("rll-*", {"optimizer.momentum": 0.9, "optimizer.weight_decay": 2e-5, "optimizer.head": 10.0}),  # 4.1.6
+    ("rll-*", {"sampler.images_per_class": 3, "loss.positive_temperature": 0.0, "dataset.crop": 224}),
+    *((name, {"sampler.classes_per_batch": 60, "optimizer.lr": 1e-2}) for name in LARGE_RLL),
+    ("rll-*cub", {"training.freeze_batch_norm": True}),  # 4.1.3
+    ("rll-*cars196", {"training.freeze_batch_norm": True}),
+    ("norm-softmax-*", {"loss.temperature": 0.05, "embedding.layer_norm": True}),  # section 6
+    ("norm-softmax-*", {"optimizer.momentum": 0.9, "optimizer.weight_decay": 1e-4, "training.epochs": 31.0}),
+    ("heated-up-*", {"loss.alpha": 16.0, "embedding.dim": 64, "sampler.batch_size": 32}),  # section 4.1
+    ("heated-up-*", {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.004}),
+    ("heated-up-*sop", {"optimizer.name": "adamw", "optimizer.lr": 0.01}),
+    ("memvir-*", {"embedding.dim": 512, "sampler.batch_size": 128, "optimizer.lr": 1e-4}),  # section 4.1
+    ("memvir-resnet50-*", {"sampler.batch_size": 512, "optimizer.lr": 5e-3, "optimizer.name": "sgd"}),  # 4.5
+]  # fmt: skip
+
+
+def look_up(document: dict[str, Any], path: str) -> Any:
+    value: Any = document
+    for key in path.split("."):
+        value = value[key]
+    return value
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_a_paper_states_stands_in_its_recipe(name):
+    document = load(name, [], registry()).to_dict()
+    stated: dict[str, Any] = {}
+    for pattern, settings in STATED:
+        if fnmatch(name, pattern):
+            stated |= settings
+    assert stated
+    assert {path: look_up(document, path) for path in stated} == stated
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_is_published_what_is_stated_and_what_was_chosen(name):
+    comment = bundled_text(name).partition("[training]")[0]
+    for word in ("Paper: ", "Published", "Recall@1", "From the paper", "chosen"):
+        assert word in comment.replace("\n# ", " ")
+    assert load(name, [], registry()).dataset["name"] in OFFICIAL
+
+
+def test_every_data_set_of_every_papers_main_table_has_its_recipes():
+    three, four = ("cub", "cars196", "sop"), ("cub", "cars196", "sop", "in-shop")
+    losses = ("softmax", "norm-softmax", "cos-face", "arc-face", "proxy-nca", "proxy-anchor")
+    expected = {f"{system}-{data}" for system in ("ice", "ice-lmh") for data in three}
+    systems = (
+        "rll",
+        "rll-lmh",
+        "norm-softmax",
+        "norm-softmax-2048",
+        "norm-softmax-bn-inception",
+        "heated-up",
+    )
+    expected |= {f"{system}-{data}" for system in (*systems, "heated-up-bn") for data in four}
+    expected |= {f"memvir-{loss}-{data}" for loss in losses for data in three}
+    assert expected <= set(RECIPES)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("memvir-")])
+def test_the_memory_starts_after_fifty_epochs(name):
+    recipe = load(name, [], registry())
+    images = OFFICIAL[recipe.dataset["name"]].published["train"].images
+    assert recipe.loss["warmup_steps"] == 50 * (images // recipe.sampler["batch_size"])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in RECIPES if name.endswith("-cub") or name.startswith("memvir-resnet50")]
+)
+def test_the_loss_of_a_recipe_trains(name):
+    table = {**load(name, [], registry()).loss}
+    if "num_steps" in table:
+        table |= {"num_steps": 1, "margin": 0, "warmup_steps": 0}  # so that the memory takes part at once
+    loss = registry().build("losses", table, {"num_classes": 5, "embedding_dim": 16, "seed": 0})
+    random = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        rows = torch.randn(10, 16, generator=random, requires_grad=True)
+        loss(rows, torch.arange(10) % 5).backward()
+        assert rows.grad is not None
+        assert torch.isfinite(rows.grad).all()
+        assert rows.grad.abs().sum() > 0
+
+
+def test_three_levels_make_one_embedding_and_without_the_weights_the_message_says_where_to_look():
+    document = load("rll-lmh-cub", [], registry())
+    with pytest.raises(
+        DmlError, match=r"bn_inception-52deb4733\.pth', and there is no such file.*docs/models\.md"
+    ):
+        build_model(document, 3, registry(), torch.device("cpu"))
+    random = document.model_copy(
+        update={"backbone": {k: v for k, v in document.backbone.items() if k != "weights"}}
+    )
+    model = build_model(random, 3, registry(), torch.device("cpu")).eval()
+    with torch.no_grad():
+        assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 3 * 512)
