@@ -230,6 +230,7 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # zeros for outputs that nobody differentiates: another (N × C)
     features, constant_features, _, class_weights, *_ = inputs
     ctx.save_for_backward(features, constant_features, class_weights, *output[1:])
     ctx.num_constants, ctx.moves = len(inputs[4]), inputs[-2:]
