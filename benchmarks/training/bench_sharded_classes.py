@@ -1,0 +1,115 @@
+"""What class weights cost, whole and sharded over ranks: bytes and processor time of a rank and step.
+
+    python benchmarks/training/bench_sharded_classes.py [STEPS]
+
+Softmax of cosines in float32, a global batch of 256, 128 dimensions, SGD without momentum; gloo on one machine, one
+thread a rank. Bytes are what a rank's memory grew by at its peak over the steps, class weights included. The clock is
+that of the slowest rank, and only means something where there are as many free cores as ranks.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import distributed, nn
+
+from dml_losses import NormSoftmax, ShardedClasses
+
+BATCH, DIM = 256, 128
+
+
+class Cost(NamedTuple):
+    """Of one rank."""
+
+    weights: int  # bytes
+    peak: int  # bytes
+    cpu: float  # seconds a step
+    clock: float  # seconds a step
+
+
+def rank(
+    number: int, world_size: int, folder: Path, classes: int, fraction: float, sharded: bool, steps: int
+) -> None:
+    """Train as one rank and leave what it cost."""
+    torch.set_num_threads(1)
+    store = distributed.FileStore(str(folder / "store"), world_size)
+    distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)
+    before = memory("VmRSS")
+    torch.manual_seed(0)
+    loss: nn.Module = NormSoftmax(classes, DIM, class_fraction=fraction)
+    if sharded:
+        loss = ShardedClasses(loss)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
+    costs = []
+    for step in range(steps + 1):
+        generator = torch.Generator().manual_seed(step)
+        embeddings = torch.randn(BATCH, DIM, generator=generator).requires_grad_()
+        labels = torch.randint(classes, (BATCH,), generator=generator)
+        distributed.barrier()
+        begun, spent = time.perf_counter(), time.process_time()
+        loss(embeddings, labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        costs.append((time.process_time() - spent, time.perf_counter() - begun))
+    cpu, clock = (statistics.median(column) for column in zip(*costs[1:], strict=True))
+    weights = sum(parameter.numel() * 4 for parameter in loss.parameters())
+    cost = Cost(weights, memory("VmHWM") - before, cpu, clock)
+    torch.save(tuple(cost), folder / str(number))
+    distributed.destroy_process_group()
+
+
+def memory(field: str) -> int:
+    """Bytes of this process, by the kernel's own count."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def costs(world_size: int, classes: int, fraction: float, sharded: bool, steps: int) -> list[Cost]:
+    """What every rank of a world of this size cost."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dml_losses", "torch._dynamo"])
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (world_size, Path(folder), classes, fraction, sharded, steps)
+        ranks = [context.Process(target=rank, args=(number, *arguments)) for number in range(world_size)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+            assert process.exitcode == 0
+        return [Cost(*torch.load(Path(folder, str(number)))) for number in range(world_size)]
+
+
+def main() -> None:
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    cores = len(os.sched_getaffinity(0))
+    machine = platform.processor() or platform.machine()
+    print(
+        f"{machine}, {cores} cores, torch {torch.__version__}; batch {BATCH}, {DIM} dimensions, {steps} steps"
+    )
+    print(f"{'classes':>9} {'fraction':>8} {'weights':>8} {'ranks':>5} "
+          f"{'weights MiB':>12} {'peak MiB':>9} {'CPU s':>7} {'clock s':>8}   of the largest rank")  # fmt: skip
+    for classes, fraction in ((100_000, 1.0), (1_000_000, 1.0), (1_000_000, 0.1)):
+        for world_size, sharded in ((1, False), (1, True), (2, True), (4, True)):
+            every = costs(world_size, classes, fraction, sharded, steps)
+            weights, peak, cpu, clock = (max(column) for column in zip(*every, strict=True))
+            print(
+                f"{classes:>9,} {fraction:>8} {'sharded' if sharded else 'whole':>8} {world_size:>5} "
+                f"{weights / 2**20:>12.0f} {peak / 2**20:>9.0f} {cpu:>7.2f} {clock:>8.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
