@@ -14,7 +14,8 @@ from dml_train.data import OFFICIAL
 from dml_train.experiment import build_model
 from dml_train.recipe import load
 
-RECIPES = [name for name in bundled() if name.rpartition("-")[2] not in ("demo", "tiny", "glyphs", "images")]
+SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
+RECIPES = [name for name in bundled() if name.startswith(SYSTEMS) and not name.endswith("-glyphs")]
 LARGE_RLL = ("rll-sop", "rll-lmh-sop", "rll-resnet50-sop", "rll-ablation-sop")
 
 # Recipes by pattern (a later one overrides), the settings that the paper states for them, and where it does.
