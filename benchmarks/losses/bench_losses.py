@@ -1,6 +1,6 @@
 """What a step of each loss costs, forward and backward, beside its bound or its peer: medians in one process.
 
-    python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9]
+    python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9] [--device cuda]
 
 Every pair is timed alternately, so that a machine that is busy is busy for both. The peak memory of the
 million-class step is measured in a process of its own. Rows that need pytorch-metric-learning are left out where
@@ -60,9 +60,16 @@ def in_turns(repeats: int, *steps: Step) -> list[float]:
         for step, taken in zip(steps, times):
             started = time.perf_counter()
             step()
+            wait()
             if turn:  # the first warms up
                 taken.append(1e3 * (time.perf_counter() - started))
     return [statistics.median(taken) for taken in times]
+
+
+def wait() -> None:
+    """Until all is done that was given to an accelerator."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def show(work: str, beside: str, ours: float, theirs: float, wanted: str) -> None:
@@ -139,9 +146,10 @@ def million_step(fraction: float) -> Step:
     return whole
 
 
-def million_classes(threads: int) -> None:
+def million_classes(threads: int, device: str) -> None:
     def alone(fraction: float) -> tuple[float, float]:
-        command = [sys.executable, __file__, "--threads", str(threads), "--million", str(fraction)]
+        command = [sys.executable, __file__, "--threads", str(threads), "--device", device]
+        command += ["--million", str(fraction)]
         milliseconds, mebibytes = subprocess.run(
             command, check=True, capture_output=True, text=True
         ).stdout.split()
@@ -173,7 +181,12 @@ def measure_million(fraction: float) -> None:
 
 
 def peak_mebibytes() -> float:
-    """The most memory this process has had; `getrusage` would begin with that of the process that started it."""
+    """The most memory this process has had, on an accelerator its tensors alone.
+
+    `getrusage` would begin with that of the process that started it.
+    """
+    if torch.get_default_device().type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
@@ -182,15 +195,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--million", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    torch.set_default_device(arguments.device)
     torch.manual_seed(SEED)
     if arguments.million is not None:
         measure_million(arguments.million)
         return
+    on_gpu = arguments.device == "cuda"
+    machine = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
     print(
-        f"{platform.processor() or platform.machine()}, {arguments.threads} threads, torch {torch.__version__}, "
+        f"{machine}, {arguments.threads} threads, torch {torch.__version__}, "
         f"dml-losses {dml.__version__}, float32, seed {SEED}; milliseconds, medians of {arguments.repeats}\n"
     )
     print("| work | ours | beside | theirs | ours / theirs | theirs / ours | wanted |")
@@ -199,7 +216,7 @@ def main() -> None:
     if importlib.util.find_spec("pytorch_metric_learning") is not None:
         against_peer(arguments.repeats)
     memvir(arguments.repeats)
-    million_classes(arguments.threads)
+    million_classes(arguments.threads, arguments.device)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,15 @@ def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
     assert deviation < 5 * (chance * (1 - chance) / rounds) ** 0.5
 
 
+@pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection, and by a permutation
+def test_torchs_default_device_changes_nothing(fraction: float) -> None:
+    labels = torch.tensor([0, 17, 39, 17])
+    expected = class_subset(labels, 40, fraction, generator(0))
+    with torch.device("meta"):
+        got = class_subset(labels, 40, fraction, generator(0))
+    assert all(map(torch.equal, got, expected))
+
+
 def test_the_loss_and_gradient_are_those_of_the_chosen_classes() -> None:
     loss = NormSoftmax(50, 6, class_fraction=0.2, seed=3).double()
     x, y = torch.randn(5, 6, dtype=torch.float64, requires_grad=True), torch.tensor([4, 40, 4, 9, 0])

@@ -37,12 +37,17 @@ def class_subset(
 
 
 def _distinct(population: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """`count` distinct numbers of range(population), every such set equally likely; in no particular order."""
+    """`count` distinct numbers of range(population), every such set equally likely; in no particular order.
+
+    On the generator's device, whatever torch's default device is.
+    """
+    device = generator.device
     if 4 * count >= population:
-        return torch.randperm(population, generator=generator)[:count]
-    found = torch.empty(0, dtype=torch.int64)
+        return torch.randperm(population, generator=generator, device=device)[:count]
+    found = torch.empty(0, dtype=torch.int64, device=device)
     while len(found) < count:
-        more = torch.randint(population, (count - len(found) + count // 4 + 16,), generator=generator)
+        wanted = (count - len(found) + count // 4 + 16,)
+        more = torch.randint(population, wanted, generator=generator, device=device)
         found = torch.unique(torch.cat((found, more)))
     # Which of the distinct draws are left over is up to chance as well: dropping the largest would be a bias.
-    return found[torch.randperm(len(found), generator=generator)[:count]]
+    return found[torch.randperm(len(found), generator=generator, device=device)[:count]]
