@@ -249,9 +249,10 @@ def main() -> None:
         if label in chosen
         for change in variants.values()
     ]
-    for seed in range(arguments.seeds):  # a table with few seeds is there early, and then gets better
-        for setting in [*chosen.values(), *varied]:
-            record.result("test", setting, seed)
+    for settings in (chosen.values(), varied):  # what is cut short lacks seeds of ablations first
+        for seed in range(arguments.seeds):
+            for setting in settings:
+                record.result("test", setting, seed)
     print_results(record, chosen, arguments.seeds)
 
 
