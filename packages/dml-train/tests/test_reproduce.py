@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import tomli_w
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_world import TinyDataset
 
-from dml_core import DmlError, UnknownName
+from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
 from dml_train.reproduce.order import Order, Standing, order
 from dml_train.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
@@ -172,6 +174,49 @@ def test_data_that_are_not_there_are_named_with_what_they_need(run, tmp_path):
         DmlError, match=r"nothing to run with the data that are there:\n  fake/table-2 on sop: "
     ):
         run(data=tmp_path)
+
+
+class Sop(TinyDataset):
+    """A published data set, in its folder."""
+
+    def __init__(self, root: str, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        if not (Path(root) / "images.txt").is_file():
+            raise DmlError(f"no images.txt in {root}")
+
+
+class SopPlugin:
+    @hookimpl
+    def dml_datasets(self):
+        yield Component("sop", Sop, "a folder with images.txt")
+
+
+@pytest.mark.parametrize("place", ["", "sop"])
+def test_a_row_runs_on_the_paper_s_data_under_the_root_and_is_compared(
+    place, tiny_registry, quiet, tmp_path, recipe_file
+):
+    folder = tmp_path / "data" / place
+    folder.mkdir(parents=True)
+    (folder / "images.txt").touch()
+    tiny_registry.plugins.register(SopPlugin(), distribution="sop", version="1.0")
+    known = paper(recipe_file, ROWS[:1], recipes={"sop": str(recipe_file)}, set=['dataset.name="sop"'])
+    known = known.model_copy(update={"selected_on_test": False})
+    found = reproduce(
+        ("fake",),
+        {"fake": known},
+        tmp_path / "out",
+        registry=Registry(tiny_registry.plugins),
+        console=quiet,
+        data=tmp_path / "data",
+    )
+    text = found.pages[0].read_text()
+    assert "fake/table-2 on SOP" in text
+    assert "| four | 40.0 | 50.0 |" in text
+    assert "Not comparable" not in text
+    (run,) = (tmp_path / "out/runs").iterdir()
+    made = tomllib.loads((run / "recipe.toml").read_text())
+    assert made["dataset"]["root"] == str(folder)
+    assert made["evaluation"]["recall_at"] == [1, 10]
 
 
 def test_tables_are_chosen_by_name_and_wrong_ones_named_with_the_nearest():

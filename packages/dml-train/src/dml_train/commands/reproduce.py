@@ -68,6 +68,7 @@ def reproduce(
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)
     for page in found.pages:
+        click.echo(page.read_text(encoding="utf-8"))
         click.echo(page)
     if found.faults:
         click.echo(f"{len(found.faults)} runs failed; the pages name them", err=True)

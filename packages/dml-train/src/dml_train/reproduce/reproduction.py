@@ -109,7 +109,7 @@ def available(
 
     Args:
         datasets: those that are asked for.
-        root: the folder in which they, or folders of theirs, are.
+        root: the folder that holds each in a folder of its name, or is the only one's own.
         registry: where they are found by name.
     """
     if root is None:
@@ -120,12 +120,13 @@ def available(
     for name in datasets:
         if name == GLYPHS:
             continue
+        folder = root / name if (root / name).is_dir() else root
         try:
-            registry.build("datasets", {"name": name, "root": str(root)}, {"seed": 0})
+            registry.build("datasets", {"name": name, "root": str(folder)}, {"seed": 0})
         except DmlError as error:
             missing[name] = str(error)
         else:
-            found[name] = str(root)
+            found[name] = str(folder)
     return found, missing
 
 
