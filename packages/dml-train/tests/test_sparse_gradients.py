@@ -109,30 +109,19 @@ def test_a_dense_gradient_that_the_loss_calls_sparse_is_refused() -> None:
 
 
 def test_clipping_counts_sparse_gradients_and_scales_them(run) -> None:
-    """A clip far below the norm, with SGD, whose step is then as long as the clip says, whatever the gradient."""
-    lr, clip = 1.0, 1e-4
-    folder = run(
-        optimizer={"name": "sgd", "lr": lr, "momentum": 0.0, "weight_decay": 0.0},
-        training={"gradient_clip": clip, "steps": 1},
-        checkpoints={"every": 1},
-        logging={"every": 1},
+    """A step of SGD whose gradient is clipped is one whose learning rate is smaller by norm over limit."""
+    limit, once = 1e-4, {"training": {"steps": 1}, "checkpoints": {"every": 1}, "logging": {"every": 1}}
+    sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    clipped = run(
+        "clipped",
+        **{**once, "training": {"steps": 1, "gradient_clip": limit}},
+        optimizer={**sgd, "lr": 1.0},
     )
-    torch.manual_seed(0)
-    line = json.loads(folder.metrics.read_text().splitlines()[0])
-    assert line["gradient_norm"] > 100 * clip
-    twice = run(
-        "free",
-        optimizer={
-            "name": "sgd",
-            "lr": lr * clip / line["gradient_norm"],
-            "momentum": 0.0,
-            "weight_decay": 0.0,
-        },
-        training={"steps": 1},
-        checkpoints={"every": 1},
-    )
-    one, other = (checkpoint.newest(f.checkpoints).state()["loss"]["class_weights"] for f in (folder, twice))
-    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    norm = json.loads(clipped.metrics.read_text().splitlines()[0])["gradient_norm"]
+    assert norm > 100 * limit
+    slow = run("slow", **once, optimizer={**sgd, "lr": limit / norm})
+    one, other = (checkpoint.newest(f.checkpoints).state()["loss"]["class_weights"] for f in (clipped, slow))
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)  # float32
 
 
 class Stop(Exception):
