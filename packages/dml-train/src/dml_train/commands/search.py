@@ -57,7 +57,7 @@ def search(
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": model.recipe.training.seed})
     found = nearest(model, evaluator, searched, queries, k, codes=codes)
     by_bits = codes or searched.coded
-    score = "bits that differ" if by_bits else str(table.get("similarity", "score"))
+    score = "bits that differ" if by_bits else f"similarity ({table.get('similarity', table['name'])})"
     if searched.note:
         click.echo(searched.note, err=True)
     for one in found:

@@ -63,7 +63,7 @@ def size_against_recall(
 ) -> Figure:
     """The classes as points, equal ones as one larger point, and the means of `by_size` as a line."""
     pairs, counts = np.unique(np.stack([sizes_C, recalls_C]), axis=1, return_counts=True)
-    areas = 14 * np.sqrt(counts)
+    areas = 20 * np.sqrt(counts)
     middles = [(b.low + b.high) / 2 for b in bins]
 
     def draw(axes: Any, ink: str, line: str) -> None:
@@ -78,7 +78,7 @@ def size_against_recall(
 
     course = f"from {bins[0].recall:.3f} for the smallest to {bins[-1].recall:.3f} for the largest"
     return Figure(
-        *drawn_twice(draw, size=(6.4, 3.6), form="png"),
+        *drawn_twice(draw, size=(4.8, 3.0), form="png"),
         alt=f"Scatter plot of {len(sizes_C)} classes, items against Recall@1; the mean goes {course}",
         caption=f"Each class by its items and its Recall@1 (larger points: several alike), and their mean: {course}.",
     )
