@@ -108,7 +108,16 @@ def test_a_dense_gradient_that_the_loss_calls_sparse_is_refused() -> None:
         optimizer.check_gradients()
 
 
-def test_clipping_counts_sparse_gradients_and_scales_them(run) -> None:
+def test_the_norm_of_all_gradients_counts_a_row_named_twice_as_its_sum() -> None:
+    weights, bias = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.randn(3))
+    rows = nn.functional.embedding(torch.tensor([1, 3, 1]), weights, sparse=True)
+    (rows.square().sum() + bias.square().sum()).backward()
+    dense = [parameter.grad.to_dense() for parameter in (weights, bias)]
+    expected = torch.cat([gradient.flatten() for gradient in dense]).norm()
+    torch.testing.assert_close(nn.utils.clip_grad_norm_([weights, bias], 1e9), expected)
+
+
+def test_clipping_scales_sparse_gradients_with_the_others(run) -> None:
     """A step of SGD whose gradient is clipped is one whose learning rate is smaller by norm over limit."""
     limit, once = 1e-4, {"training": {"steps": 1}, "checkpoints": {"every": 1}, "logging": {"every": 1}}
     sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
