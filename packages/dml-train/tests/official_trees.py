@@ -64,11 +64,13 @@ def make_cars196(folder: Path, pictures: Pictures) -> None:
     write_cars_annotations(folder / "cars_annos.mat", paths, classes, [f"Car {c}" for c in range(1, 197)])
 
 
-def write_cars_annotations(file: Path, paths: Sequence[str], classes: np.ndarray, names: list[str]) -> None:
-    fields = ["relative_im_path", "class", "test"]  # and a bounding box, which nobody reads
+def write_cars_annotations(
+    file: Path, paths: Sequence[str], classes: np.ndarray, names: list[str], field: str = "relative_im_path"
+) -> None:
+    fields = ["bbox_x1", "class", field]  # of the bounding box one side, since nobody reads it
     annotations = np.empty((1, len(paths)), dtype=[(field, object) for field in fields])
     for i, (path, c) in enumerate(zip(paths, classes)):
-        annotations[0, i] = (path, int(c), i % 2)
+        annotations[0, i] = (1, int(c), path)
     savemat(file, {"annotations": annotations, "class_names": np.array([names], dtype=object)})
 
 

@@ -208,9 +208,40 @@ def test_two_cars_of_one_name_are_refused(tmp_path):
         OFFICIAL["cars196"].read(str(tmp_path))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("labelled_in", [".", "devkit"])
+def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in):
+    root = tmp_path / "stanford_cars"
+    names = [f"Car {c}" for c in range(1, 197)]
+    (root / "devkit").mkdir(parents=True)
+    write_cars_annotations(root / "devkit" / "cars_meta.mat", [], np.array([]), names)
+    for part, labels in (("train", [98, 99]), ("test", [1, 196])):
+        place = root / f"cars_{part}" / (f"cars_{part}" if nested else ".")
+        for file in ("1.jpg", "2.jpg"):
+            write(place / file, ["a picture"])
+        annotations = {
+            "train": "devkit/cars_train_annos.mat",
+            "test": f"{labelled_in}/cars_test_annos_withlabels.mat",
+        }
+        write_cars_annotations(root / annotations[part], ["1.jpg", "2.jpg"], np.array(labels), names, "fname")
+    cars = OFFICIAL["cars196"]
+    parts = cars.list_parts(cars.find(tmp_path))
+    assert not missing_files(parts)
+    found = [
+        {c: [f.relative_to(root).parts[0] for f in files] for c, files in part.items()} for part in parts[:2]
+    ]
+    assert found == [
+        {"Car 98": ["cars_train"], "Car 1": ["cars_test"]},
+        {"Car 99": ["cars_train"], "Car 196": ["cars_test"]},
+    ]
+    (root / labelled_in / "cars_test_annos_withlabels.mat").unlink()
+    with pytest.raises(DmlError, match=r"not cars_test_annos_withlabels\.mat, without which half"):
+        cars.read(str(tmp_path))
+
+
 def test_a_car_of_no_class_is_refused(tmp_path):
     write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], np.array([1, 3]), ["Golf", "Polo"])
-    with pytest.raises(DmlError, match="puts b into class 3 of 2"):
+    with pytest.raises(DmlError, match=r"put .*b into class 3 of 2"):
         OFFICIAL["cars196"].read(str(tmp_path))
 
 
@@ -221,7 +252,10 @@ def test_annotations_of_another_kind_are_refused(tmp_path):
     from scipy.io import savemat
 
     savemat(tmp_path / "cars_annos.mat", {"other": np.zeros(3)})
-    with pytest.raises(DmlError, match=r"doesn't hold class_names, and annotations"):
+    with pytest.raises(DmlError, match=r"doesn't hold class_names; expected the file of that name"):
+        OFFICIAL["cars196"].read(str(tmp_path))
+    savemat(tmp_path / "cars_annos.mat", {"class_names": np.array([["Golf"]], dtype=object)})
+    with pytest.raises(DmlError, match=r"doesn't hold annotations with relative_im_path and class"):
         OFFICIAL["cars196"].read(str(tmp_path))
 
 

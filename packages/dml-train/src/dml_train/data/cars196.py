@@ -11,30 +11,67 @@ from dml_train.data.parts import Parts
 
 _TRAINED = 98  # classes, by their number
 _ANNOTATIONS = "cars_annos.mat"
+# The other form, in which train and test are those of classification, and the two together the same images.
+_DEVKIT = "devkit/cars_train_annos.mat"
+_DEVKIT_TEST = "cars_test_annos_withlabels.mat"
 
 
 def _list(folder: Path) -> Parts:
-    file = folder / _ANNOTATIONS
+    if (folder / _DEVKIT).is_file() and not (folder / "car_ims").is_dir():
+        # The file for the test is handed out beside the devkit: its own has no classes.
+        test = next(
+            (f for f in (folder / _DEVKIT_TEST, folder / "devkit" / _DEVKIT_TEST) if f.is_file()), None
+        )
+        if test is None:
+            raise DmlError(
+                f"{folder} holds {_DEVKIT} and not {_DEVKIT_TEST}, without which half of the images have no class; "
+                "put it beside the folder devkit"
+            )
+        names = _class_names(folder / "devkit" / "cars_meta.mat")
+        rows = [
+            *_annotated(folder / _DEVKIT, "fname", _images(folder, "cars_train")),
+            *_annotated(test, "fname", _images(folder, "cars_test")),
+        ]
+    else:
+        names = _class_names(folder / _ANNOTATIONS)
+        rows = _annotated(folder / _ANNOTATIONS, "relative_im_path", folder)
+    train: dict[str, list[Path]] = {}
+    test_classes: dict[str, list[Path]] = {}
+    for path, c in rows:
+        if not 1 <= c <= len(names):
+            raise DmlError(f"the annotations put {path} into class {c} of {len(names)}; download them again")
+        (train if c <= _TRAINED else test_classes).setdefault(names[c - 1], []).append(path)
+    return Parts(train, test_classes)
+
+
+def _images(folder: Path, name: str) -> Path:
+    """``cars_train``, which some archives pack into a folder of its own name."""
+    return next((base for base in (folder / name / name, folder / name) if base.is_dir()), folder / name)
+
+
+def _class_names(file: Path) -> list[str]:
     contents = _read_matlab(file)
-    try:
-        names = [str(name) for name in contents["class_names"]]
-        annotations = contents["annotations"]
-        rows = [(str(path), int(c)) for path, c in zip(annotations["relative_im_path"], annotations["class"])]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    if "class_names" not in contents:
         raise DmlError(
-            f"{file} doesn't hold class_names, and annotations with relative_im_path and class ({error}); "
-            "expected the file of that name of the CARS196 download"
-        ) from error
+            f"{file} doesn't hold class_names; expected the file of that name of the CARS196 download"
+        )
+    names = [str(name) for name in contents["class_names"]]
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DmlError(f"{file} has two classes with one name, {twice!r}; download it again")
-    train: dict[str, list[Path]] = {}
-    test: dict[str, list[Path]] = {}
-    for path, c in rows:
-        if not 1 <= c <= len(names):
-            raise DmlError(f"{file} puts {path} into class {c} of {len(names)}; download it again")
-        (train if c <= _TRAINED else test).setdefault(names[c - 1], []).append(folder / path)
-    return Parts(train, test)
+    return names
+
+
+def _annotated(file: Path, field: str, images: Path) -> list[tuple[Path, int]]:
+    """The images that a file of annotations names, each with the number of its class."""
+    try:
+        annotations = _read_matlab(file)["annotations"]
+        return [(images / str(path), int(c)) for path, c in zip(annotations[field], annotations["class"])]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DmlError(
+            f"{file} doesn't hold annotations with {field} and class ({error}); expected the file of that name of "
+            "the CARS196 download"
+        ) from error
 
 
 def _read_matlab(file: Path) -> dict[str, Any]:
@@ -56,7 +93,7 @@ def _read_matlab(file: Path) -> dict[str, Any]:
 CARS196 = OfficialSet(
     name="cars196",
     title="CARS196",
-    markers=(_ANNOTATIONS,),
+    markers=(_DEVKIT, _ANNOTATIONS),
     list_parts=_list,
     published={"train": Published(8_054, 98), "test": Published(8_131, 98)},
     archives=(Archive("CARS196.zip", "1.9 GB", "http://ftp.cs.stanford.edu/cs/cvgl/CARS196.zip"),),
@@ -69,7 +106,7 @@ CARS196 = OfficialSet(
 
 
 def read_cars196(root: str) -> Parts:
-    """CARS196 as it is downloaded: ``cars_annos.mat`` and ``car_ims``.
+    """CARS196 as it is downloaded: ``cars_annos.mat`` and ``car_ims``, or ``devkit``, ``cars_train`` and ``cars_test``.
 
     Classes 1 to 98 train (8,054 images), 99 to 196 test (8,131); whole images, no bounding boxes.
 
@@ -77,7 +114,7 @@ def read_cars196(root: str) -> Parts:
     et al. 2016, which all papers take, and not that of the annotations.
 
     Args:
-        root: the folder that holds ``cars_annos.mat``, or the one that holds that folder.
+        root: the folder that holds ``cars_annos.mat`` or ``devkit``, or the one that holds that folder.
 
     Raises:
         DmlError: if it isn't there, or isn't whole; if scipy isn't installed, which reads the annotations.
