@@ -115,6 +115,14 @@ def test_queries_without_any_match_are_refused(parts):
         small(parts(train="ab", query="cd", gallery="ef"))
 
 
+def test_some_queries_without_a_match_are_logged(parts, caplog):
+    small(parts(train="ab", query="cdf", gallery="de"))
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert message.startswith("2 of the 3 classes of ")
+    assert message.endswith("e.g. 'c'; their queries are left out of every mean")
+
+
 def test_training_classes_in_the_gallery_are_refused(parts):
     with pytest.raises(DmlError, match=r"class 'a' is in .*train and in .*gallery"):
         small(parts(train="ab", query="c", gallery="ac"))

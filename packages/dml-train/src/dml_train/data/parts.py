@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dml_core import DmlError
+from dml_train.distributed import first_process
+
+_LOG = logging.getLogger("dml_train.data")
 
 Classes = Mapping[str, Sequence[Path]]  # the files of each class, by its name
 
@@ -67,7 +71,7 @@ def check_fraction(train_fraction: float) -> None:
 
 
 def refuse_unfit(parts: Parts, where: Mapping[str, str]) -> None:
-    """Hold parts to what evaluation on unseen classes needs.
+    """Hold parts to what evaluation on unseen classes needs. It is logged if some queries have no match.
 
     Args:
         parts: what was found.
@@ -93,6 +97,19 @@ def refuse_unfit(parts: Parts, where: Mapping[str, str]) -> None:
             f"no class of {where['test']} is in {where['gallery']} "
             f"(e.g. {min(parts.test)!r} and {min(parts.gallery)!r}); "
             "a query's matches are the gallery's images of its class"
+        )
+    if (
+        parts.gallery is not None
+        and (alone := sorted(parts.test.keys() - parts.gallery.keys()))
+        and first_process()
+    ):
+        _LOG.warning(
+            "%s of the %s classes of %s have no image in %s, e.g. %r; their queries are left out of every mean",
+            f"{len(alone):,}",
+            f"{len(parts.test):,}",
+            where["test"],
+            where["gallery"],
+            alone[0],
         )
 
 
