@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dml_core import Component, DmlError, InvalidOption, hookimpl
-from dml_train.backbones import SmallConv
+from dml_core import DmlError, InvalidOption
 from dml_train.experiment import build
 from dml_train.levelled_loss import LevelledLoss
 from dml_train.model import EmbeddingHead, LevelledHead
 from dml_train.recipe import Embedding, parse
 from dml_train.training import train
 
-LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
-
-
-class WithLevels:
-    @hookimpl
-    def dml_backbones(self):
-        yield Component("small-conv", SmallConv, "two blocks")
+TABLES = {
+    "backbone": {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]},
+    "loss": {"noise": 0.0},
+}
 
 
 @pytest.fixture
-def registry(tiny_registry):
-    tiny_registry.plugins.register(WithLevels(), distribution="levels", version="1.0")
-    return tiny_registry
-
-
-@pytest.fixture
-def levelled(tiny_document, registry):
+def levelled(tiny_document, tiny_registry):
     """A recipe of two levels; keyword arguments as of `tiny_document`."""
 
     def make(**tables):
-        return parse(tiny_document(**{"backbone": LEVELS, "loss": {"noise": 0.0}, **tables}), registry)
+        return parse(tiny_document(**TABLES, **tables), tiny_registry)
 
     return make
 
@@ -71,12 +65,13 @@ def test_losses_dims_and_weights_of_different_counts_are_refused():
         LevelledLoss([nn.Identity()], [1, 2], [1.0])
 
 
-def test_one_value_is_for_all_levels_and_a_list_for_each(levelled, registry):
-    one = build(levelled(embedding={"dim": 6}), registry)
+def test_one_value_is_for_all_levels_and_a_list_for_each(levelled, tiny_registry):
+    one = build(levelled(embedding={"dim": 6}), tiny_registry)
     assert one.model.head.dims == [6, 6]
     assert one.loss.weights == [1.0, 1.0]
     each = build(
-        levelled(embedding={"dim": [6, 4], "pooling": ["max", "gem"], "level_weight": [1.0, 0.5]}), registry
+        levelled(embedding={"dim": [6, 4], "pooling": ["max", "gem"], "level_weight": [1.0, 0.5]}),
+        tiny_registry,
     )
     assert each.model.head.dims == [6, 4]
     assert [tuple(level.class_weights.shape) for level in each.loss.levels] == [(6, 6), (6, 4)]
@@ -84,49 +79,67 @@ def test_one_value_is_for_all_levels_and_a_list_for_each(levelled, registry):
     assert type(each.model.head.levels[1].pool).__name__ == "GeM"
 
 
-def test_each_levels_class_weights_start_elsewhere(levelled, registry):
-    first, second = build(levelled(), registry).loss.levels
+def test_each_levels_class_weights_start_elsewhere(levelled, tiny_registry):
+    first, second = build(levelled(), tiny_registry).loss.levels
     assert not torch.equal(first.class_weights, second.class_weights)
 
 
-def test_a_schedule_of_the_loss_moves_every_levels_loss(levelled, registry):
+def test_a_schedule_of_the_loss_moves_every_levels_loss(levelled, tiny_registry):
     line = {"kind": "linear", "start": 4.0, "end": 8.0, "length": 10}
-    experiment = build(levelled(schedule={"loss.scale": line}), registry)
+    experiment = build(levelled(schedule={"loss.scale": line}), tiny_registry)
     assert experiment.schedules.apply(5) == {"loss.levels.0.scale": 6.0, "loss.levels.1.scale": 6.0}
     assert [level.scale for level in experiment.loss.levels] == [6.0, 6.0]
 
 
-def test_a_schedule_of_one_levels_loss_moves_that_alone(levelled, registry):
+def test_a_schedule_of_one_levels_loss_moves_that_alone(levelled, tiny_registry):
     schedule = {"loss.levels.1.scale": {"kind": "constant", "value": 7.0}}
-    experiment = build(levelled(schedule=schedule), registry)
+    experiment = build(levelled(schedule=schedule), tiny_registry)
     experiment.schedules.apply(0)
     assert [level.scale for level in experiment.loss.levels] == [4.0, 7.0]
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(levelled, registry, tmp_path, quiet):
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(levelled, tiny_registry, tmp_path, quiet):
     ends = []
     for micro_batch in (None, 3):
         training = {"steps": 3} | ({"micro_batch": micro_batch} if micro_batch else {})
         out = tmp_path / f"parts-{micro_batch}"
-        train(levelled(training=training), out, registry=registry, console=quiet)
+        train(levelled(training=training), out, registry=tiny_registry, console=quiet)
         ends.append(np.load(out / "embeddings.npy"))
     # Sums of float32 in another order, over three steps.
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_of_several_levels_goes_on_to_the_same_bits(levelled, registry, tmp_path, quiet):
+def test_a_run_of_several_levels_goes_on_to_the_same_bits(levelled, tiny_registry, tmp_path, quiet):
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     short, full = {"training": {"steps": 4}}, {"training": {"steps": 8}}
-    train(levelled(**full), whole, registry=registry, console=quiet)
-    train(levelled(**short), parted, registry=registry, console=quiet)
+    train(levelled(**full), whole, registry=tiny_registry, console=quiet)
+    train(levelled(**short), parted, registry=tiny_registry, console=quiet)
     (parted / "evaluation.json").unlink()
-    train(levelled(**full), parted, resume=True, force=True, registry=registry, console=quiet)
+    train(levelled(**full), parted, resume=True, force=True, registry=tiny_registry, console=quiet)
     assert (whole / "embeddings.npy").read_bytes() == (parted / "embeddings.npy").read_bytes()
     embeddings = np.load(whole / "embeddings.npy")
     assert embeddings.shape[1] == 16
     # Two unit vectors joined.
     np.testing.assert_allclose(np.square(embeddings).sum(axis=1), 2.0, rtol=1e-5)
     assert json.loads((whole / "evaluation.json").read_text())["step"] == 8
+
+
+def test_two_ranks_follow_the_curve_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
+    alone = train(levelled(), tmp_path / "one", registry=tiny_registry, console=quiet)
+    (tmp_path / "document.json").write_text(json.dumps(tiny_document(**TABLES)))
+    script = Path(__file__).with_name("tiny_run.py")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, str(script), str(tmp_path / "document.json"), str(tmp_path / "two")],
+        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    curves = []
+    for metrics in (alone.metrics, tmp_path / "two" / "metrics.jsonl"):
+        rows = map(json.loads, metrics.read_text().splitlines())
+        curves.append([row["loss"] for row in rows if "loss" in row])
+    assert len(curves[0]) == 12
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-5)  # sums of float32 in another order
 
 
 @pytest.mark.parametrize(
@@ -141,9 +154,9 @@ def test_a_run_of_several_levels_goes_on_to_the_same_bits(levelled, registry, tm
     ],
     ids=str,
 )
-def test_a_list_of_another_length_is_refused(levelled, registry, embedding, message):
+def test_a_list_of_another_length_is_refused(levelled, tiny_registry, embedding, message):
     with pytest.raises(InvalidOption, match=message):
-        build(levelled(embedding=embedding), registry)
+        build(levelled(embedding=embedding), tiny_registry)
 
 
 def test_a_list_for_one_level_and_a_weight_of_nothing_are_refused():

@@ -15,6 +15,7 @@ from torch import nn
 
 from dml_core import Component, hookimpl
 from dml_train import loggers
+from dml_train.backbones import SmallConv
 
 
 class TinySplit:
@@ -147,6 +148,7 @@ class TinyPlugin:
     @hookimpl
     def dml_backbones(self) -> Iterator[Component]:
         yield Component("tiny", TinyBackbone, "one convolution")
+        yield Component("small-conv", SmallConv, "blocks of convolutions, whose outputs are levels")
 
     @hookimpl
     def dml_losses(self) -> Iterator[Component]:

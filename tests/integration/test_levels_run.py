@@ -1,0 +1,51 @@
+"""Recipes of several levels, as people run them: a paper's on a folder of images, and those of the page on models."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from dml_core import registry
+from dml_train.recipe import load, parse
+from dml_train.training import train
+
+PAGE = Path(__file__).parents[2] / "docs/models.md"
+
+
+def test_a_papers_recipe_of_three_levels_trains_and_measures(tmp_path):
+    random = np.random.default_rng(0)
+    for c in range(8):
+        (tmp_path / "birds" / f"bird-{c}").mkdir(parents=True)
+        for k in range(3):
+            pixels = random.integers(0, 256, (70, 80, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "birds" / f"bird-{c}" / f"{k}.png")
+    document = load("rll-lmh-cub", [], registry()).to_dict()
+    del document["backbone"]["weights"]
+    document["dataset"] |= {"name": "image-folder", "root": str(tmp_path / "birds"), "resize": 72, "crop": 64}
+    document["sampler"]["classes_per_batch"] = 3
+    document["training"] |= {"steps": 1, "workers": 0, "device": "cpu"}
+    document["logging"] = {"loggers": [{"name": "jsonl"}]}
+    recipe = parse(document, registry())
+    folder = train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))
+    embeddings = np.load(folder.embeddings())
+    assert embeddings.shape == (12, 3 * 512)
+    # Three unit vectors joined, in float32.
+    np.testing.assert_allclose(np.square(embeddings).sum(axis=1), 3.0, rtol=1e-4)
+    assert set(json.loads(folder.evaluation.read_text())["recall"]) == {"1", "2", "4", "8"}
+
+
+BLOCKS = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_what_the_page_on_models_shows_is_what_a_recipe_takes(block):
+    document = tomllib.loads(block)
+    whole = load("rll-lmh-cub", [], registry()).to_dict() | document
+    assert parse(whole, registry()).backbone["name"] == document["backbone"]["name"]
