@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 from tiny_world import TinyPlugin
@@ -21,7 +24,7 @@ from torch import nn
 
 import dml_core.plugin
 import dml_losses.plugin
-from dml_core import Plugins, Registry, Rows, hookimpl
+from dml_core import DmlError, Plugins, Registry, Rows, hookimpl
 from dml_train import checkpoint
 from dml_train.distributed import Ranks, join
 from dml_train.experiment import build
@@ -31,8 +34,10 @@ from dml_train.sharding import Shards
 from dml_train.trainer import Trainer
 
 
-def in_ranks(world_size: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Do this work on so many ranks at once; the first argument is the ranks."""
+def in_ranks(
+    world_size: int, work: Callable[..., None], *arguments: Any, codes: Sequence[int] | None = None
+) -> None:
+    """Do this work in so many processes that can join each other; with which codes they must end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dml_losses.plugin", "dml_train.trainer", "torch._dynamo"])
     with socket.socket() as free:
@@ -46,7 +51,7 @@ def in_ranks(world_size: int, work: Callable[..., None], *arguments: Any) -> Non
         process.start()
     for process in processes:
         process.join(timeout=240)
-        assert process.exitcode == 0
+    assert [process.exitcode for process in processes] == (codes or [0] * world_size)
 
 
 def _be(rank: int, world_size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -54,8 +59,24 @@ def _be(rank: int, world_size: int, port: int, work: Callable[..., None], argume
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size}
     os.environ |= {name: str(value) for name, value in place.items()}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    with join(120) as ranks:
-        work(ranks, *arguments)
+    work(*arguments)
+
+
+def lose_the_other(silent: bool) -> None:
+    """The second of two ranks dies, or says nothing for longer than the first waits, which says so."""
+    begun = time.monotonic()
+    with pytest.raises(DmlError, match=r"^rank 0 of 2 lost another rank, which died or was silent for 5 s"):
+        _gather_twice(silent)
+    assert time.monotonic() - begun < 35
+
+
+def _gather_twice(silent: bool) -> None:
+    with join(5.0) as ranks:
+        ranks.gather(torch.zeros(1, 1))
+        if ranks.rank == 1:
+            time.sleep(40 if silent else 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        ranks.gather(torch.zeros(1, 1))
 
 
 class Stop(Exception):
@@ -72,8 +93,13 @@ class StopAfter:
             raise Stop
 
 
-def train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -> None:
+def train_until(document: dict[str, Any], out: Path, last: int) -> None:
     """Go on with the run until after this step; what is restored first is what is saved, to the bit."""
+    with join(120) as ranks:
+        _train_until(ranks, document, out, last)
+
+
+def _train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -> None:
     plugins = Plugins()
     plugins.register(dml_core.plugin, distribution="dml-core")
     plugins.register(dml_losses.plugin, distribution="dml-losses")
@@ -109,8 +135,13 @@ class Halves(nn.Module):
         return {"rows": Rows(self._first, self._total)}
 
 
-def step_as_one(ranks: Ranks) -> None:
+def step_as_one() -> None:
     """Gradients are clipped by the norm of all rows, and a step that one rank must skip is skipped by all."""
+    with join(120) as ranks:
+        _step_as_one(ranks)
+
+
+def _step_as_one(ranks: Ranks) -> None:
     loss = Halves(ranks)
     optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
     shards = Shards(loss, optimizer, ranks)

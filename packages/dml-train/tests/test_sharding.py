@@ -8,7 +8,6 @@ import pytest
 from sharded_ranks import in_ranks, step_as_one, train_until
 
 from dml_train import checkpoint
-from dml_train.distributed import ALONE
 from dml_train.run_folder import RunFolder
 
 PLAIN = {
@@ -37,12 +36,12 @@ def test_one_then_two_then_four_ranks_then_one_train_as_one_does_without_shardin
     tiny_document, tmp_path, loss, optimizer
 ):
     whole = tiny_document(**PLAIN, loss=loss, optimizer=optimizer)
-    train_until(ALONE, whole, tmp_path / "whole", 99)
+    train_until(whole, tmp_path / "whole", 99)
     sharded = {**whole, "loss": {"name": "sharded-classes", "loss": loss}}
-    train_until(ALONE, sharded, tmp_path / "sharded", 5)
+    train_until(sharded, tmp_path / "sharded", 5)
     in_ranks(2, train_until, sharded, tmp_path / "sharded", 9)
     in_ranks(4, train_until, sharded, tmp_path / "sharded", 13)
-    train_until(ALONE, sharded, tmp_path / "sharded", 99)
+    train_until(sharded, tmp_path / "sharded", 99)
 
     expected = losses(tmp_path / "whole")
     assert len(expected) == 16

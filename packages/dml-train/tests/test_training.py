@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
 from dml_train.distributed import ALONE
-from dml_train.experiment import build
+from dml_train.experiment import build, build_model
 from dml_train.network import Network
 from dml_train.recipe import parse
 from dml_train.run_folder import RunFolder
@@ -114,6 +116,7 @@ class StopAt:
                 "validation": {"classes": 0.3, "metric": "recall/1", "patience": 11},
             },
         ),
+        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
     ],
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
@@ -282,6 +285,35 @@ def test_half_precision_trains_to_float32_embeddings(run, device, precision):
     assert np.load(folder.embeddings()).dtype == np.float32
     losses = [line["loss"] for line in lines(folder) if "loss" in line]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
+
+
+def test_a_compiled_network_follows_the_plain_one_and_leaves_the_same_names(run, tmp_path, monkeypatch):
+    # What is ours is the tracing; the code that the default backend would generate takes a minute to compile.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    plain = run(where=tmp_path / "plain")
+    compiled = run(where=tmp_path / "compiled", training={"compile": True})
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert [line["loss"] for line in lines(compiled)[:-1]] == pytest.approx(
+        [line["loss"] for line in lines(plain)[:-1]], rel=1e-5
+    )
+    one, other = (checkpoint.newest(folder.checkpoints).weights() for folder in (plain, compiled))
+    assert one.keys() == other.keys()
+
+
+def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, tiny_registry, tiny_document):
+    still = {"dropout": 0.0}  # its masks are drawn in the order of the memory
+    plain = run(where=tmp_path / "plain", backbone=still)
+    laid_out = run(where=tmp_path / "last", backbone=still, training={"channels_last": True})
+    # Convolutions sum in another order, twelve steps long.
+    assert [line["loss"] for line in lines(laid_out)[:-1]] == pytest.approx(
+        [line["loss"] for line in lines(plain)[:-1]], rel=1e-4
+    )
+    document = tiny_document(training={"channels_last": True})
+    dataset = SimpleNamespace(in_channels=3)
+    model = build_model(parse(document, tiny_registry), dataset, tiny_registry, torch.device("cpu"))
+    convolution = model.backbone.layers[0]
+    assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
+    assert not convolution.weight.is_contiguous()
 
 
 @pytest.mark.parametrize("device", DEVICES)

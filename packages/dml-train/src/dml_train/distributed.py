@@ -164,17 +164,18 @@ def join(timeout: float) -> Iterator[Ranks]:
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     patience = timedelta(seconds=timeout)
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=patience))  # type: ignore[attr-defined]
-    # torchrun's store outlives a restart. Under a name of its own, no attempt reads where a dead rank had listened.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore(f"attempt_{attempt}", store),  # type: ignore[attr-defined]
-        rank=rank,
-        world_size=world_size,
-        timeout=patience,
-    )
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
+        store, *_ = next(dist.rendezvous("env://", timeout=patience))  # type: ignore[attr-defined]
+        # torchrun's store outlives a restart. Under a name of its own, no attempt reads where a dead rank had listened.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore(f"attempt_{attempt}", store),  # type: ignore[attr-defined]
+            rank=rank,
+            world_size=world_size,
+            timeout=patience,
+        )
         yield Ranks(rank, world_size, local_rank)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo has no class of its own
@@ -184,7 +185,8 @@ def join(timeout: float) -> Iterator[Ranks]:
             "(training.timeout); see what that one says, then go on with --resume"
         ) from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def first_process() -> bool:

@@ -60,6 +60,10 @@ class PartedOptimizer:
             if sparse:
                 parts.append(torch.optim.SGD(rows, lr=self.lr))
         self.torch: torch.optim.Optimizer = Joined(parts) if sparse else parts[0]
+        # torch's fused SGD leaves its momentum uninitialised if a loss scaler skips the first step.
+        for group in self.torch.param_groups:
+            for parameter in group["params"] if group.get("momentum") else []:
+                self.torch.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
     def write_groups(self) -> None:
         """Carry the attributes over into torch's parameter groups."""

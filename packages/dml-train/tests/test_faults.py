@@ -1,0 +1,154 @@
+"""What goes wrong around a run: full disks, broken files, ranks that die, are silent, or don't fit. Nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sharded_ranks import in_ranks, lose_the_other
+
+from dml_core import DmlError, hookimpl
+from dml_train import checkpoint, launch
+from dml_train.data import read_image_folder, with_image_options
+from dml_train.distributed import Ranks
+from dml_train.experiment import build
+from dml_train.loading import Chunks, StepBatches, load_ahead
+from dml_train.recipe import parse
+from dml_train.training import train
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_rank_that_dies_or_is_silent_is_missed_within_the_timeout(silent):
+    in_ranks(2, lose_the_other, silent, codes=[0, -signal.SIGKILL])
+
+
+@pytest.fixture
+def small_files():
+    """Call it, and the kernel refuses to make any file larger than so many bytes, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
+def test_a_write_that_the_kernel_refuses_leaves_the_checkpoint_before(tmp_path, small_files, large):
+    few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
+    checkpoint.write(tmp_path, 1, few, few)
+    small_files(50_000)
+    with pytest.raises(
+        DmlError,
+        match=r"could not save the checkpoint of step 2 .*the checkpoint of step 1 .* is whole.*--resume",
+    ):
+        checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_run_whose_disk_was_full_goes_on_to_the_same_bits(
+    tiny_registry, tiny_document, quiet, tmp_path, small_files
+):
+    recipe = parse(tiny_document(), tiny_registry)
+
+    def run(name, resume=False):
+        return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
+
+    whole = run("whole")
+
+    class Full:
+        @hookimpl
+        def dml_checkpoint_saved(self, step):
+            if step == 4:
+                small_files(4096)  # enough for the metrics
+
+    full = Full()
+    tiny_registry.plugins.register(full, distribution="full")
+    with pytest.raises(DmlError, match=r"checkpoint of step 8 .*the checkpoint of step 4 .* is whole"):
+        run("cut")
+    tiny_registry.plugins.manager.unregister(full)
+    small_files(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    cut = run("cut", resume=True)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_breaks_while_loading_is_named_by_its_path(tmp_path, workers):
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (40, 40), (number * 90, 50, 50)).save(tmp_path / name / f"{number}.png")
+    split = with_image_options(read_image_folder)(str(tmp_path), crop=16, resize=20).train
+    broken = sorted((tmp_path / split.class_names[1]).iterdir())[0]
+    broken.write_bytes(broken.read_bytes()[:60])
+    with pytest.raises(DmlError, match=broken.name) as raised:
+        list(load_ahead(Chunks(split, np.arange(len(split)), 8), range(1), workers, pin=False))
+    assert str(broken) in str(raised.value)
+
+
+@pytest.fixture
+def ranks_are(tmp_path, monkeypatch):
+    """Ranks that `launch` starts run this shell script."""
+
+    def make(script):
+        program = tmp_path / "rank.sh"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return make
+
+
+def test_the_rank_that_died_is_named_and_the_others_are_stopped(ranks_are, tmp_path):
+    ranks_are(f'[ "$RANK" = 1 ] && kill -9 $$\ntrap "touch {tmp_path}/stopped; exit 1" TERM\nsleep 60 & wait')
+    with pytest.raises(
+        DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped.*--resume"
+    ):
+        launch.launch(2, [], tmp_path / "run")
+    assert (tmp_path / "stopped").exists()
+
+
+def test_what_a_rank_has_to_say_is_said(ranks_are, tmp_path):
+    words = json.dumps({"message": "the recipe is wrong", "timestamp": 1})
+    ranks_are(f"echo '{words}' > $TORCHELASTIC_ERROR_FILE; exit 2")
+    with pytest.raises(DmlError, match=r"^the recipe is wrong$"):
+        launch.launch(2, [], tmp_path / "run")
+
+
+def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(
+    tiny_registry, tiny_document
+):
+    recipe = parse(tiny_document(), tiny_registry)
+    with pytest.raises(
+        DmlError, match="a batch has 8 images, which 3 ranks can't share equally; choose a batch"
+    ):
+        build(recipe, tiny_registry, Ranks(0, 3))
+
+
+class Uneven:
+    """Batches of 8, 6 and so on."""
+
+    def __len__(self):
+        return 4
+
+    def batch_at(self, epoch, position):
+        return np.arange(8 - 2 * position)
+
+
+def test_a_later_batch_that_ranks_cannot_share_equally_is_named(tiny_registry, tiny_document):
+    split = build(parse(tiny_document(), tiny_registry), tiny_registry).train
+    batches = StepBatches(split, Uneven(), seed=0, rank=1, world_size=4)
+    loaded = load_ahead(batches, range(4), 0, pin=False)
+    assert len(next(loaded).images) == 2
+    with pytest.raises(DmlError, match="the batch of step 1 has 6 images, which 4 ranks can't share equally"):
+        next(loaded)
+
+
+def test_a_missing_gpu_is_said(tiny_registry, tiny_document):
+    recipe = parse(tiny_document(training={"device": "cuda:77"}), tiny_registry)
+    with pytest.raises(DmlError, match=r"training.device is 'cuda:77'; this machine has .*'auto' or 'cpu'"):
+        build(recipe, tiny_registry)
