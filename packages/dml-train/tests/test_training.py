@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -309,8 +308,7 @@ def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, tiny_re
         [line["loss"] for line in lines(plain)[:-1]], rel=1e-4
     )
     document = tiny_document(training={"channels_last": True})
-    dataset = SimpleNamespace(in_channels=3)
-    model = build_model(parse(document, tiny_registry), dataset, tiny_registry, torch.device("cpu"))
+    model = build_model(parse(document, tiny_registry), 3, tiny_registry, torch.device("cpu"))
     convolution = model.backbone.layers[0]
     assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
     assert not convolution.weight.is_contiguous()
