@@ -54,6 +54,22 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
     }
 }
 
+impl Items<'_> {
+    /// Codes are rows of `bits` numbers 0 and 1.
+    pub fn matrix(&self, bits: usize) -> PyResult<Matrix<'_>> {
+        match self {
+            Items::Rows(rows) => Ok(rows.matrix()),
+            Items::Codes(codes) if bits.div_ceil(8) == codes.as_array().ncols() => {
+                Ok(Matrix::Bits(codes.as_array(), bits))
+            }
+            Items::Codes(codes) => Err(PyValueError::new_err(format!(
+                "codes of {} bytes don't hold {bits} bits each",
+                codes.as_array().ncols()
+            ))),
+        }
+    }
+}
+
 impl Rows<'_> {
     pub fn matrix(&self) -> Matrix<'_> {
         match self {

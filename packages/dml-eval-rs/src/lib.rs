@@ -4,11 +4,13 @@ mod convert;
 mod running;
 mod streaming;
 
-use dml_eval::{Codes, Dense, KMeansOptions, PerQuery, Precision, Result, Similarity, Ties};
+use dml_eval::{
+    Codes, Dense, Joined, KMeansOptions, Matrix, PerQuery, Precision, Result, Similarity, Source, Ties, Unit,
+};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, ToPyArray};
 use pyo3::prelude::*;
 
-use convert::{Rows, option};
+use convert::{Items, Rows, option};
 use running::{failed, run};
 
 /// Name, value of each query, mean.
@@ -34,7 +36,7 @@ fn precision(name: &str) -> Result<Option<Precision>> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, kernel=None, screen=None))]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, kernel=None, screen=None, crowd=None))]
 #[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
 fn evaluate<'py>(
     py: Python<'py>,
@@ -49,6 +51,7 @@ fn evaluate<'py>(
     progress: Option<Py<PyAny>>,
     kernel: Option<&str>,
     screen: Option<&str>,
+    crowd: Option<usize>,
 ) -> PyResult<Vec<Column<'py>>> {
     let (similarity, ties): (Similarity, Ties) = (similarity.parse().map_err(failed)?, ties.parse().map_err(failed)?);
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
@@ -58,13 +61,13 @@ fn evaluate<'py>(
     let results = run(py, threads, progress, |control| {
         let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
-        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, control)
+        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, crowd, control)
     })?;
     Ok(columns(py, &recall_at, results))
 }
 
 #[pyfunction]
-#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, kernel=None))]
+#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, kernel=None, crowd=None))]
 #[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
 fn evaluate_codes<'py>(
     py: Python<'py>,
@@ -77,13 +80,14 @@ fn evaluate_codes<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     kernel: Option<&str>,
+    crowd: Option<usize>,
 ) -> PyResult<Vec<Column<'py>>> {
     let ties: Ties = ties.parse().map_err(failed)?;
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
     let space = Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel).map_err(failed)?;
     let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
     let results = run(py, threads, progress, |control| {
-        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, control)
+        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, crowd, control)
     })?;
     Ok(columns(py, &recall_at, results))
 }
@@ -163,24 +167,33 @@ fn knn_codes<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, threads=None, progress=None, kernel=None))]
+#[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, more=None, unit=false, bits=0, threads=None, progress=None, kernel=None))]
 #[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
 #[expect(clippy::type_complexity, reason = "the fields of KMeans")]
 fn kmeans<'py>(
     py: Python<'py>,
-    x: Rows<'py>,
+    x: Items<'py>,
     n_clusters: usize,
     seed: u64,
     n_init: usize,
     max_iter: usize,
+    more: Option<Items<'py>>,
+    unit: bool,
+    bits: usize,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     kernel: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f64>>, f64, usize)> {
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
-    let matrix = x.matrix();
+    let (first, second) = (x.matrix(bits)?, more.as_ref().map(|more| more.matrix(bits)).transpose()?);
+    let joined = second.as_ref().map(|second| Joined(&first, second));
+    let all: &dyn Source = joined.as_ref().map_or(&first, |joined| joined);
     let options = KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
-    let found = run(py, threads, progress, |control| dml_eval::kmeans(matrix, options, kernel, control))?;
+    let found = run(py, threads, progress, |control| {
+        let scaled = if unit { Some(Unit::new(all, control)?) } else { None };
+        let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
+        dml_eval::kmeans(Matrix::Made(x), options, kernel, control)
+    })?;
     Ok((found.labels.to_pyarray(py), found.centroids.to_pyarray(py), found.inertia, found.iterations))
 }
 

@@ -125,7 +125,7 @@ pub fn close<'py>(
 ) -> PyResult<Vec<Column<'py>>> {
     let books = books(ties, offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
     let books = books.map_err(failed)?;
-    let mut results = PerQuery::with_capacity(books.queries(), recall_at.len());
-    results.close(&books, &recall_at);
+    let mut results = PerQuery::new(books.queries(), recall_at.len());
+    results.close(&books, 0, &recall_at);
     Ok(columns(py, &recall_at, results))
 }

@@ -16,6 +16,8 @@ KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
 RECALL_AT = (1, 2, 3, 5, 100)
+# From how many matches on all keys of a query are computed: always, from some on, or never.
+CROWD = st.sampled_from([0, 2, 3, 10**6])
 
 # Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.
 TOLERANCE = 1e-12
@@ -94,6 +96,7 @@ def test_every_metric_is_that_of_a_full_sort(
         threads=data.draw(st.integers(1, 2)),
         kernel=kernel,
         screen=data.draw(st.sampled_from(["float32", "bfloat16"])),
+        crowd=data.draw(CROWD),
     )
     assert_same(columns, expected)
 
@@ -129,6 +132,7 @@ def test_codes_are_ranked_by_their_hamming_distance(kernel: str, ties: str, data
         recall_at=list(RECALL_AT),
         ties=ties,
         kernel=kernel,
+        crowd=data.draw(CROWD),
     )
     assert_same(columns, expected)
 
@@ -207,6 +211,28 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     mine = evaluate(x[:40], labels[:40], x, labels, similarity=similarity, recall_at=(1,))
     for name, values in reference_columns.items():
         np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
+def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(similarity: str, ties: str) -> None:
+    rng = np.random.default_rng(4)
+    # One class of hundreds, some of tens, many of a few; small integers, so that ties are everywhere.
+    labels = np.minimum(rng.geometric(0.004, 1500) // 8, 90).astype(np.uint32)
+    x = rng.integers(-3, 4, (1500, 11)) + np.arange(11) % 2
+    x[:, 0] = 9
+    results = set()
+    for crowd in (None, 0, 30, 10**6):
+        for threads in (1, 2):
+            options: Any = {"recall_at": [1, 50], "ties": ties, "threads": threads, "crowd": crowd}
+            if similarity == "hamming":
+                columns = _native.evaluate_codes(x.astype(np.uint8), labels, None, None, **options)
+            else:
+                columns = _native.evaluate(
+                    x.astype(np.float32), labels, None, None, similarity=similarity, **options
+                )
+            results.add(b"".join(values.tobytes() for _, values, _ in columns))
+    assert len(results) == 1
 
 
 def test_random_rows_agree_with_a_sort_across_blocks_and_panels() -> None:

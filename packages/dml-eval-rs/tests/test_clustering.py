@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import reference_clustering as reference
@@ -107,3 +109,33 @@ def test_nmi_of_an_evaluation_is_that_of_its_parts() -> None:
     apart = evaluate(x[:60], labels[:60], x, labels, similarity="dot", nmi=True, seed=5)
     joined = np.concatenate([x[:60], x])
     assert apart.nmi == nmi(np.concatenate([labels[:60], labels]), kmeans(joined, 12, seed=5).labels)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_rows_are_clustered_where_they_are_whatever_their_dtypes(similarity: Any) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), 20)
+    x = rng.normal(size=(8, 6))[labels] + 0.8 * rng.normal(size=(160, 6))
+    options: Any = {"similarity": similarity, "nmi": True, "seed": 3}
+    # Half precision on one side and double on the other: together they are as good as the double alone.
+    half = x[:40].astype(np.float16)
+    apart = evaluate(half, labels[:40], x, labels, **options)
+    joined = np.concatenate([half.astype(np.float64), x])
+    if similarity == "cosine":
+        joined /= np.linalg.norm(joined, axis=1, keepdims=True)
+    clusters = kmeans(joined, 8, seed=3).labels
+    assert apart.nmi == pytest.approx(nmi(np.concatenate([labels[:40], labels]), clusters), abs=1e-12)
+    # float64 rows of any magnitude have a direction.
+    if similarity == "cosine":
+        assert evaluate(1e300 * x, labels, **options).nmi == evaluate(1e-300 * x, labels, **options).nmi
+    backwards = np.asfortranarray(x[::-1])[::-1]
+    assert evaluate(backwards, labels, **options).nmi == evaluate(x, labels, **options).nmi
+
+
+def test_a_number_of_clusters_out_of_range_is_refused_before_any_work() -> None:
+    x, labels = np.eye(6, dtype=np.float32), np.arange(6) // 2
+    started: list[int] = []
+    for n_clusters in (0, 7):
+        with pytest.raises(ValueError, match="n_clusters is"):
+            evaluate(x, labels, nmi=True, n_clusters=n_clusters, progress=lambda *_: started.append(1))
+    assert not started

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not bring")
 
 from dml_core import Evaluator
-from dml_eval_rs import binarize, evaluate, evaluate_codes, knn, knn_codes, plugin
+from dml_eval_rs import binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi, plugin
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(10), 6)
@@ -44,7 +44,8 @@ def test_hamming_binarizes_at_its_threshold() -> None:
     result = evaluator.evaluate(X[:30], LABELS[:30], X, LABELS)
     assert result.recall == evaluate_codes(codes[:30], LABELS[:30], codes, LABELS, ties="expected").recall
     assert result.nmi is not None
-    assert 0 < result.nmi <= 1
+    bits = np.unpackbits(np.concatenate([codes[:30], codes]), axis=1, count=20).astype(np.float32)
+    assert result.nmi == nmi(np.concatenate([LABELS[:30], LABELS]), kmeans(bits, 10).labels)
     assert evaluator.evaluate(X, LABELS).nmi is not None
     np.testing.assert_array_equal(evaluator.nearest(X[:5], X, 4)[0], knn_codes(codes[:5], codes, 4)[0])
     assert evaluator.bytes_per_item(20) == 3

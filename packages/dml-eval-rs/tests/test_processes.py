@@ -23,6 +23,8 @@ INTERRUPTED = """
 import sys, threading, time, os, signal
 import numpy as np
 from dml_eval_rs import {function}
+# A shell that starts tests in the background has its children ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 rng = np.random.default_rng(0)
 x = rng.standard_normal((60_000, 512), dtype=np.float32)
 sent = []
@@ -67,6 +69,10 @@ def test_progress_ends_at_the_total_and_never_falls() -> None:
     seen.clear()
     evaluate(X, LABELS, X, LABELS, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (500 * 500, 500 * 500)
+    seen.clear()
+    evaluate(X, LABELS, nmi=True, n_clusters=5, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] > 500 * 499 // 2 + 500 * 5
+    assert seen == sorted(seen)
 
 
 def test_an_error_in_the_progress_callback_reaches_the_caller() -> None:
@@ -145,8 +151,9 @@ queries = rng.standard_normal((64, 256), dtype=np.float32)
 with open("/proc/self/status") as f:
     anonymous = [int(line.split()[1]) for line in f if line.startswith("RssAnon")][0]
 resource.setrlimit(resource.RLIMIT_DATA, ((anonymous + 150_000) * 1024,) * 2)
-result = evaluate(queries, rng.integers(0, 100, 64), gallery, rng.integers(0, 100, 200_000), threads=1)
-print(result.n_queries)
+labels, gallery_labels = rng.integers(0, 100, 64), rng.integers(0, 100, 200_000)
+result = evaluate(queries, labels, gallery, gallery_labels, nmi=True, n_clusters=1, threads=1)
+print(result.n_queries, result.nmi)
 """
 
 
@@ -163,7 +170,7 @@ def test_a_mapped_gallery_is_never_read_whole_into_memory(tmp_path: Path) -> Non
         [sys.executable, "-c", MAPPED, str(path)],
         capture_output=True, text=True, timeout=300, check=False, env=environment,
     )  # fmt: skip
-    assert done.stdout.strip() == "64", done.stderr
+    assert done.stdout.strip() == "64 0.0", done.stderr
 
 
 def test_inputs_are_left_as_they_were_and_may_be_read_only() -> None:

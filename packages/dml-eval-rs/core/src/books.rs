@@ -4,7 +4,10 @@
 //! query's *slots*: slot b holds those that b positives come before. Counts add up, so the order of work cannot matter, and
 //! the books of several parts of a gallery are the books of the whole.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rayon::prelude::*;
 
 use crate::error::{Error, Result, argument};
 
@@ -69,9 +72,16 @@ impl Books {
                 positives.len()
             ));
         }
+        let mut parts = Vec::with_capacity(offsets.len() - 1);
+        let mut rest = positives.as_mut_slice();
         for part in offsets.windows(2) {
-            positives[part[0]..part[1]].sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
+            let (own, after) = rest.split_at_mut(part[1] - part[0]);
+            parts.push(own);
+            rest = after;
         }
+        parts.into_par_iter().with_min_len(64).for_each(|part| {
+            part.sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
+        });
         let mut books = Books { ties, offsets, positives, slots: Vec::new() };
         let slots = books.wide() * books.positives.len() + books.queries();
         if !(counts.is_empty() || counts.len() == slots) {
@@ -113,13 +123,20 @@ impl Books {
 
     /// The slot of a negative with this key and index.
     pub(crate) fn slot(&self, q: usize, key: f64, index: u64) -> usize {
-        let positives = self.positives(q);
-        let above = positives.partition_point(|p| p.key > key);
+        self.slot_among(q, 0..self.positives(q).len(), key, index)
+    }
+
+    /// The same, where it is known that all positives before `range` have larger keys, and all after it smaller ones.
+    pub(crate) fn slot_among(&self, q: usize, range: Range<usize>, key: f64, index: u64) -> usize {
+        let (first, positives) = (range.start, &self.positives(q)[range]);
         match self.ties {
-            Ties::Pessimistic => above,
-            Ties::Optimistic => positives.partition_point(|p| p.key >= key),
-            Ties::Index => positives.partition_point(|p| p.key > key || (p.key == key && p.index < index)),
-            Ties::Expected => 2 * above + usize::from(positives.get(above).is_some_and(|p| p.key == key)),
+            Ties::Pessimistic => first + positives.partition_point(|p| p.key > key),
+            Ties::Optimistic => first + positives.partition_point(|p| p.key >= key),
+            Ties::Index => first + positives.partition_point(|p| p.key > key || (p.key == key && p.index < index)),
+            Ties::Expected => {
+                let above = positives.partition_point(|p| p.key > key);
+                2 * (first + above) + usize::from(positives.get(above).is_some_and(|p| p.key == key))
+            }
         }
     }
 

@@ -6,7 +6,8 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::kernel::{Kernel, Word};
-use crate::matrix::Matrix;
+use crate::key_table::{Shape, fill};
+use crate::matrix::{Matrix, Source};
 use crate::space::{Extent, Scratch, Side, Space};
 
 /// The widest code, in bytes: distances stay exact in float32, and then some.
@@ -85,13 +86,12 @@ impl Space for Codes<'_> {
         false
     }
 
-    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch) -> Extent {
-        scratch.words.clear();
-        scratch.words.extend(self.code(side, row).chunks(4).map(|bytes| {
-            let mut word = [0; 4];
-            word[..bytes.len()].copy_from_slice(bytes);
-            u32::from_le_bytes(word)
-        }));
+    fn encode(&self, side: Side, row: usize, _scratch: &mut Scratch, words: &mut [u32]) -> Extent {
+        for (word, bytes) in words.iter_mut().zip(self.code(side, row).chunks(4)) {
+            let mut padded = [0; 4];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            *word = u32::from_le_bytes(padded);
+        }
         Extent::default()
     }
 
@@ -116,6 +116,26 @@ impl Space for Codes<'_> {
             let (q, g) = (self.code(Side::Query, q as usize), self.code(Side::Gallery, g as usize));
             0.0 - f64::from(self.kernel.differing_bits(q, g))
         }));
+    }
+
+    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) {
+        let product = self.kernel.product(Word::Bits);
+        let shape = Shape { rows: self.kernel.rows, columns: self.kernel.columns, steps: self.steps(), tiles: 1 };
+        fill(
+            shape,
+            (queries, items),
+            |side, row, scratch, words| {
+                self.encode(side, row, scratch, words);
+            },
+            |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
+            |_, negative| 0.0 + f64::from(negative),
+            keys,
+            control,
+        );
+    }
+
+    fn crowd_share(&self) -> usize {
+        200
     }
 
     fn bytes(&self) -> usize {

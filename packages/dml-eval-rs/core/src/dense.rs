@@ -1,4 +1,4 @@
-//! Real vectors under a similarity: validation, packing, and the error bound of the screen.
+//! Real vectors under a similarity: keys, packing, and the error bound of the screen.
 //!
 //! With rows x scaled (cosine: to length 1; else by one power of two so that no row is longer than 1), ũ the packed row of u,
 //! r ≥ |ũ − u| and n ≥ |u|:
@@ -8,14 +8,14 @@
 //! by Cauchy–Schwarz, γ being the bound of a float32 sum in any order. docs/evaluator-exactness.md derives it, and the
 //! terms for biases, underflow, and the keys' own rounding.
 
-use rayon::prelude::*;
-
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::exact::{TOGETHER, cosine_key};
-use crate::kernel::{Kernel, Word, square};
-use crate::matrix::Matrix;
+use crate::exact::{TOGETHER, cosine_key, padded, position};
+use crate::kernel::{Kernel, Sum, Word};
+use crate::key_table::{Shape, fill};
+use crate::matrix::{Matrix, Source, rescale, scale_below_one};
 use crate::space::{Extent, Scratch, Side, Space};
+use crate::validation::{rescales, validate};
 
 /// How two vectors are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +85,6 @@ pub struct Dense<'a> {
     scale: f64,
 }
 
-/// The largest magnitude that dot and euclidean take.
-const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
-
 impl<'a> Dense<'a> {
     /// Reads through the data once and validates them. Without a gallery the queries are their own.
     pub fn new(
@@ -130,7 +127,7 @@ impl<'a> Dense<'a> {
         let scale = match similarity {
             Similarity::Cosine => 1.0,
             _ if longest == 0.0 => 1.0,
-            _ => power_of_two(-(exponent(longest) + 1).max(-1021)),
+            _ => scale_below_one(longest),
         };
         let word = match precision {
             Precision::BFloat16 if kernel.has_bfloat16() => Word::BFloat16Pair,
@@ -185,6 +182,16 @@ impl<'a> Dense<'a> {
         true
     }
 
+    /// The key that belongs to a sum over a query and this item.
+    fn key(&self, item: u32, sum: f64) -> f64 {
+        // Adding zero makes minus zero, which is tied with zero, the same.
+        0.0 + match self.similarity {
+            Similarity::Cosine => cosine_key(sum, self.squares(Side::Gallery)[item as usize]),
+            Similarity::Dot => sum,
+            Similarity::Euclidean => -sum,
+        }
+    }
+
     fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) {
         out.resize(self.queries.dim(), 0.0);
         self.matrix(side).widen(row, out);
@@ -194,88 +201,38 @@ impl<'a> Dense<'a> {
     }
 }
 
-/// Float64 rows are scaled by a power of two under the cosine, which changes no bit of a key, so that nothing overflows.
-fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
-    similarity == Similarity::Cosine && matches!(matrix, Matrix::F64(_))
-}
-
-fn exponent(x: f64) -> i32 {
-    let bits = ((x.to_bits() >> 52) & 0x7ff) as i32;
-    if bits == 0 { exponent(x * power_of_two(200)) - 200 } else { bits - 1023 }
-}
-
-/// 2 to the power `e`, for −1022 ≤ e ≤ 1023.
-fn power_of_two(e: i32) -> f64 {
-    f64::from_bits(((e + 1023) as u64) << 52)
-}
-
-fn rescale(x: &mut [f64]) {
-    let largest = x.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-    if largest == 0.0 {
-        return;
-    }
-    let e = -exponent(largest);
-    let (half, rest) = (power_of_two(e / 2), power_of_two(e - e / 2));
-    for v in x {
-        *v = *v * half * rest;
-    }
-}
-
-/// One pass over the data: the first bad row, or every row's sum of squares in the stated order.
-fn validate(matrix: &Matrix<'_>, what: &'static str, similarity: Similarity, control: &Control) -> Result<Vec<f64>> {
-    const ROWS: usize = 256;
-    let mut squares = vec![0.0; matrix.rows()];
-    squares.par_chunks_mut(ROWS).enumerate().for_each_init(Vec::new, |buffer, (chunk, squares)| {
-        if control.is_cancelled() {
-            return;
-        }
-        buffer.resize(matrix.dim(), 0.0);
-        for (i, out) in squares.iter_mut().enumerate() {
-            matrix.widen(chunk * ROWS + i, buffer);
-            if rescales(matrix, similarity) && buffer.iter().all(|v| v.is_finite()) {
-                rescale(buffer);
-            }
-            *out = square(buffer);
-        }
-    });
-    control.check()?;
-    // Only float64 data can be finite and overflow here, so a second look decides what is wrong.
-    let magnitude = |row: usize| {
-        let mut buffer = vec![0.0; matrix.dim()];
-        matrix.widen(row, &mut buffer);
-        buffer.iter().fold(0.0f64, |m, v| if v.is_finite() { m.max(v.abs()) } else { f64::INFINITY })
-    };
-    let suspects = |bad: &dyn Fn(usize) -> bool| -> Option<(usize, usize)> {
-        let mut rows = (0..squares.len()).filter(|&row| bad(row));
-        rows.next().map(|first| (first, 1 + rows.count()))
-    };
-    if let Some((row, count)) = suspects(&|row| !squares[row].is_finite() && magnitude(row) == f64::INFINITY) {
-        return Err(Error::NonFinite { what, row, count });
-    }
-    match similarity {
-        Similarity::Cosine => {
-            if let Some((row, count)) = suspects(&|row| squares[row] == 0.0) {
-                return Err(Error::ZeroNorm { what, row, count });
-            }
-        }
-        _ => {
-            let large = |row: usize| squares[row] > LARGEST && magnitude(row) > LARGEST;
-            if let Some((row, _)) = suspects(&large) {
-                return Err(Error::TooLarge { what, row, magnitude: magnitude(row) });
-            }
-        }
-    }
-    Ok(squares)
-}
-
 /// Half a unit in the last place of float32 and of float64, relative.
 const UNIT32: f64 = 1.0 / (1 << 24) as f64;
 const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
 
-/// Float32 to bfloat16, to nearest, ties to even; finite input of magnitude at most 1.
-fn bfloat16(x: f32) -> u32 {
+/// The nearest bfloat16, ties to even; finite input of magnitude at most 1.
+fn bfloat16(x: f32) -> f32 {
     let bits = x.to_bits();
-    (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
+    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+}
+
+/// Rounds x·factor into `packed`; returns the squared lengths of x·factor and of what the rounding took away.
+fn round(x: &[f64], factor: f64, packed: &mut Vec<f32>, narrow: impl Fn(f32) -> f32) -> (f64, f64) {
+    // Sums in lanes, which needn't wait for one another.
+    const LANES: usize = 8;
+    let (mut norm2, mut residual2) = ([0.0; LANES], [0.0; LANES]);
+    packed.resize(x.len(), 0.0);
+    let mut take = |x: &[f64], packed: &mut [f32]| {
+        for (((v, out), norm2), residual2) in x.iter().zip(packed).zip(&mut norm2).zip(&mut residual2) {
+            let exact = v * factor;
+            *out = narrow(exact as f32);
+            let difference = f64::from(*out) - exact;
+            *norm2 += exact * exact;
+            *residual2 += difference * difference;
+        }
+    };
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let (packed_chunks, packed_rest) = packed.as_chunks_mut::<LANES>();
+    for (x, packed) in chunks.iter().zip(packed_chunks) {
+        take(x, packed);
+    }
+    take(rest, packed_rest);
+    (norm2.iter().sum(), residual2.iter().sum())
 }
 
 impl Space for Dense<'_> {
@@ -302,46 +259,31 @@ impl Space for Dense<'_> {
         self.similarity == Similarity::Euclidean
     }
 
-    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch) -> Extent {
-        let mut x = std::mem::take(&mut scratch.other);
-        self.widen(side, row, &mut x);
-        let square = self.squares(side)[row];
+    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [u32]) -> Extent {
+        self.widen(side, row, &mut scratch.other);
         let factor = match self.similarity {
-            Similarity::Cosine => 1.0 / square.sqrt(),
+            Similarity::Cosine => 1.0 / self.squares(side)[row].sqrt(),
             _ => self.scale,
         };
-        let mut norm2 = 0.0;
-        let mut residual2 = 0.0;
-        let mut account = |exact: f64, packed: f32| {
-            norm2 += exact * exact;
-            let difference = f64::from(packed) - exact;
-            residual2 += difference * difference;
-        };
-        scratch.words.clear();
-        if self.word == Word::BFloat16Pair {
-            for pair in x.chunks(2) {
-                let mut word = 0;
-                for (k, v) in pair.iter().enumerate() {
-                    let exact = v * factor;
-                    let half = bfloat16(exact as f32);
-                    account(exact, f32::from_bits(half << 16));
-                    word |= half << (16 * k);
-                }
-                scratch.words.push(word);
+        let (norm2, residual2) = if self.word == Word::BFloat16Pair {
+            let sizes = round(&scratch.other, factor, &mut scratch.packed, bfloat16);
+            for (word, pair) in words.iter_mut().zip(scratch.packed.chunks(2)) {
+                let high = pair.get(1).map_or(0, |v| v.to_bits());
+                *word = high | (pair[0].to_bits() >> 16);
             }
+            sizes
         } else {
-            for v in &x {
-                let exact = v * factor;
-                account(exact, exact as f32);
-                scratch.words.push((exact as f32).to_bits());
+            let sizes = round(&scratch.other, factor, &mut scratch.packed, |v| v);
+            for (word, v) in words.iter_mut().zip(&scratch.packed) {
+                *word = v.to_bits();
             }
-        }
-        let dim = x.len() as f64;
-        scratch.other = x;
+            sizes
+        };
         let norm = norm2.sqrt();
         let bias = if self.biased() { norm2 / 2.0 } else { 0.0 };
-        // `exact` itself was rounded, as were these sums.
-        Extent { norm, residual: residual2.sqrt() + norm * (dim + 8.0) * 2.0 * UNIT64, bias }
+        // The scaled row itself was rounded, as were these sums.
+        let rounding = norm * (self.queries.dim() as f64 + 8.0) * 2.0 * UNIT64;
+        Extent { norm, residual: residual2.sqrt() + rounding, bias }
     }
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
@@ -395,16 +337,37 @@ impl Space for Dense<'_> {
             }
             scratch.query = q;
         }
-        let squares = self.squares(Side::Gallery);
         for (key, &(_, g)) in keys[first..].iter_mut().zip(pairs) {
-            // Adding zero makes minus zero, which is tied with zero, the same.
-            *key = 0.0
-                + match self.similarity {
-                    Similarity::Cosine => cosine_key(*key, squares[g as usize]),
-                    Similarity::Dot => *key,
-                    Similarity::Euclidean => -*key,
-                };
+            *key = self.key(g, *key);
         }
+    }
+
+    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) {
+        let sum = match self.similarity {
+            Similarity::Euclidean => Sum::Distance,
+            _ if self.queries.is_double() || self.gallery.is_double() => Sum::Dot64,
+            _ => Sum::Dot32,
+        };
+        let products = &self.kernel.exact;
+        let steps = padded(self.queries.dim());
+        fill(
+            Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
+            (queries, items),
+            |side, row, scratch, words| {
+                self.widen(side, row, &mut scratch.other);
+                for (i, v) in scratch.other.iter().enumerate() {
+                    words[position(i, steps)] = *v;
+                }
+            },
+            |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
+            |item, sum| self.key(item, sum),
+            keys,
+            control,
+        );
+    }
+
+    fn crowd_share(&self) -> usize {
+        50
     }
 
     fn bytes(&self) -> usize {

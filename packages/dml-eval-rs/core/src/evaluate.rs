@@ -2,56 +2,24 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::books::{Books, Positive, Ties};
 use crate::control::Control;
+use crate::crowd;
 use crate::error::{Error, Result, argument};
 use crate::ledger::Ledger;
 use crate::metrics::PerQuery;
-use crate::space::{Scratch, Side, Space};
+use crate::positives::{Classes, Find};
+use crate::space::{Side, Space};
 use crate::traverse;
 
 /// Books are kept for so many bytes of positives at a time, or as many as the inputs have, if that is more.
 const LEDGER_BYTES: usize = 96 << 20;
 
-/// Gallery indices by label.
-struct Classes {
-    offsets: Vec<usize>,
-    members: Vec<u32>,
-}
-
-impl Classes {
-    fn new(labels: &[u32]) -> Self {
-        let classes = labels.iter().max().map_or(0, |l| *l as usize + 1);
-        let mut offsets = vec![0usize; classes + 1];
-        for &l in labels {
-            offsets[l as usize + 1] += 1;
-        }
-        for c in 0..classes {
-            offsets[c + 1] += offsets[c];
-        }
-        let mut next = offsets.clone();
-        let mut members = vec![0u32; labels.len()];
-        for (i, &l) in labels.iter().enumerate() {
-            members[next[l as usize]] = i as u32;
-            next[l as usize] += 1;
-        }
-        Classes { offsets, members }
-    }
-
-    fn members(&self, label: u32) -> &[u32] {
-        match self.offsets.get(label as usize..label as usize + 2) {
-            Some(&[from, to]) => &self.members[from..to],
-            _ => &[],
-        }
-    }
-}
-
 /// The metrics of every query.
 ///
 /// Labels are dense codes, the same for both sides. Without `gallery_labels` the queries are their own gallery and each
-/// leaves itself out.
+/// leaves itself out. `crowd` is the number of matches from which on all keys of a query are computed; `None` for the
+/// one that is quickest. It changes no bit.
 #[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
 pub fn evaluate<S: Space>(
     space: &S,
@@ -59,6 +27,7 @@ pub fn evaluate<S: Space>(
     gallery_labels: Option<&[u32]>,
     recall_at: &[u64],
     ties: Ties,
+    crowd: Option<usize>,
     control: &Control,
 ) -> Result<PerQuery> {
     let queries = space.rows(Side::Query);
@@ -74,22 +43,40 @@ pub fn evaluate<S: Space>(
     if (0..queries).all(|q| matches(q) == 0) {
         return Err(Error::NoMatches { queries });
     }
-    let mut results = PerQuery::with_capacity(queries, recall_at.len());
+    let least = crowd.unwrap_or_else(|| crowd::least_matches(space));
+    let few = |q: usize| Some(matches(q)).filter(|m| *m < least).unwrap_or(0);
+    let many = |q: usize| Some(matches(q)).filter(|m| *m >= least).unwrap_or(0);
     let budget = LEDGER_BYTES.max(space.bytes()) / Books::BYTES_PER_POSITIVE;
-    let strips = strips(queries, matches, budget);
-    let by_symmetry = own_gallery && strips.len() == 1;
+    let (screened, crowded) = (strips(queries, few, budget), strips(queries, many, budget));
+    let by_symmetry = own_gallery && screened.len() == 1;
     let (n, m) = (queries as u64, gallery_labels.len() as u64);
-    control.expect(if by_symmetry { n * (n - 1) / 2 } else { n * m });
-    for strip in strips {
-        let (offsets, positives) = positives_of(space, strip.clone(), labels, &classes, 0, itself.as_deref(), control)?;
-        let books = Books::open(ties, offsets, positives, &[])?;
-        let ledger = Ledger::open(space, &books, strip.start, (labels, gallery_labels), 0);
+    let crowd_size = (0..queries).filter(|q| many(*q) > 0).count() as u64;
+    let screened_size: u64 = screened.iter().map(|s| s.len() as u64).sum();
+    control.expect(crowd_size * m + if by_symmetry { n * (n - 1) / 2 } else { screened_size * m });
+
+    let mut results = PerQuery::new(queries, recall_at.len());
+    let open = |strip: Range<usize>, wanted: &(dyn Fn(usize) -> usize + Sync)| {
+        let find = Find { labels, classes: &classes, first_item: 0, itself: itself.as_deref() };
+        let (offsets, positives) = find.positives(space, strip, wanted, control)?;
+        Books::open(ties, offsets, positives, &[])
+    };
+    for strip in screened {
+        let books = open(strip.clone(), &few)?;
+        let ledger = Ledger::open(space, &books, strip.start, (labels, gallery_labels), 0, usize::MAX);
         if by_symmetry {
             traverse::triangle(space, &ledger, control)?;
         } else {
-            traverse::rectangle(space, &ledger, strip, control)?;
+            traverse::rectangle(space, &ledger, strip.clone(), control)?;
         }
-        results.close(&books, recall_at);
+        results.close(&books, strip.start, recall_at);
+    }
+    for strip in crowded {
+        let books = open(strip.clone(), &many)?;
+        let members: Vec<u32> = strip.clone().filter(|q| many(*q) > 0).map(|q| q as u32).collect();
+        let first_query = strip.start;
+        let count = crowd::Count { books: &books, first_query, query_labels: labels, gallery_labels, first_item: 0 };
+        count.run(space, &members, control)?;
+        results.close(&books, first_query, recall_at);
     }
     Ok(results)
 }
@@ -108,8 +95,8 @@ pub fn find_positives<S: Space>(
     control: &Control,
 ) -> Result<(Vec<usize>, Vec<Positive>)> {
     check_lengths(space, labels, gallery_labels)?;
-    let classes = Classes::new(gallery_labels);
-    positives_of(space, 0..labels.len(), labels, &classes, first_item, itself, control)
+    let find = Find { labels, classes: &Classes::new(gallery_labels), first_item, itself };
+    find.positives(space, 0..labels.len(), &|_| usize::MAX, control)
 }
 
 /// Counts the negatives of one part of a gallery into the books of all queries.
@@ -127,7 +114,15 @@ pub fn count<S: Space>(
         return argument(format!("the books are of {} queries; expected {}", books.queries(), labels.len()));
     }
     control.expect(labels.len() as u64 * gallery_labels.len() as u64);
-    let ledger = Ledger::open(space, books, 0, (labels, gallery_labels), first_item);
+    let least = crowd::least_matches(space);
+    let (many, few): (Vec<u32>, Vec<u32>) =
+        (0..labels.len() as u32).partition(|q| books.positives(*q as usize).len() >= least);
+    crowd::Count { books, first_query: 0, query_labels: labels, gallery_labels, first_item }
+        .run(space, &many, control)?;
+    if few.is_empty() {
+        return Ok(());
+    }
+    let ledger = Ledger::open(space, books, 0, (labels, gallery_labels), first_item, least);
     traverse::rectangle(space, &ledger, 0..labels.len(), control)
 }
 
@@ -145,64 +140,21 @@ fn check_lengths<S: Space>(space: &S, labels: &[u32], gallery_labels: &[u32]) ->
     Ok(())
 }
 
-/// Cuts the queries so that no strip has more positives than `budget`, or has one query.
+/// Cuts the queries so that no strip has more positives than `budget`, or one query has them all. Strips without any are left
+/// out.
 fn strips(queries: usize, matches: impl Fn(usize) -> usize, budget: usize) -> Vec<Range<usize>> {
     let mut strips = Vec::new();
     let (mut start, mut held) = (0, 0);
     for q in 0..queries {
         let m = matches(q);
-        if held + m > budget && q > start {
+        if held > 0 && held + m > budget {
             strips.push(start..q);
             (start, held) = (q, 0);
         }
         held += m;
     }
-    strips.push(start..queries);
+    if held > 0 {
+        strips.push(start..queries);
+    }
     strips
-}
-
-/// The positives of some queries, and where each query's begin.
-fn positives_of<S: Space>(
-    space: &S,
-    queries: Range<usize>,
-    labels: &[u32],
-    classes: &Classes,
-    first_item: u64,
-    itself: Option<&[i64]>,
-    control: &Control,
-) -> Result<(Vec<usize>, Vec<Positive>)> {
-    let others = |query: usize| {
-        let own = itself.map(|i| i[query]);
-        let is_own = move |m: u32| own == i64::try_from(first_item + u64::from(m)).ok();
-        classes.members(labels[query]).iter().copied().filter(move |m| !is_own(*m))
-    };
-    let mut offsets = vec![0];
-    for query in queries.clone() {
-        offsets.push(offsets[offsets.len() - 1] + others(query).count());
-    }
-    let mut positives = vec![Positive { key: 0.0, index: 0 }; offsets[queries.len()]];
-    let mut parts = Vec::with_capacity(queries.len());
-    let mut rest = positives.as_mut_slice();
-    for (i, query) in queries.enumerate() {
-        let (part, after) = rest.split_at_mut(offsets[i + 1] - offsets[i]);
-        rest = after;
-        parts.push((query, part));
-    }
-    parts.into_par_iter().for_each_init(
-        || (Scratch::default(), Vec::new(), Vec::new()),
-        |(scratch, pairs, keys), (query, part)| {
-            if control.is_cancelled() {
-                return;
-            }
-            pairs.clear();
-            pairs.extend(others(query).map(|m| (query as u32, m)));
-            keys.clear();
-            space.keys(pairs, scratch, keys);
-            for ((slot, key), pair) in part.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
-                *slot = Positive { key: *key, index: first_item + u64::from(pair.1) };
-            }
-        },
-    );
-    control.check()?;
-    Ok((offsets, positives))
 }

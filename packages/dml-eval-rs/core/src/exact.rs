@@ -76,6 +76,27 @@ pub(crate) fn squared_distances(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER]) ->
     sums(q, g, |sum, a, b| sum + (a - b) * (a - b))
 }
 
+/// The words of a packed row of `dim` numbers: the elements of lane 0 in order, then those of lane 1, and so on, each lane
+/// filled up with zeros, which change no sum.
+pub(crate) fn padded(dim: usize) -> usize {
+    dim.next_multiple_of(LANES)
+}
+
+/// Where element `i` of a row goes when it is packed into `padded` words.
+pub(crate) fn position(i: usize, padded: usize) -> usize {
+    i % LANES * (padded / LANES) + i / LANES
+}
+
+/// Combines eight tiles of `size` sums, one a lane, into the first.
+#[inline(always)]
+pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
+    let (first, rest) = tiles.split_at_mut(size);
+    let rest: [&[f64]; LANES - 1] = std::array::from_fn(|l| &rest[l * size..][..size]);
+    for (i, sum) in first.iter_mut().enumerate() {
+        *sum = combine([*sum, rest[0][i], rest[1][i], rest[2][i], rest[3][i], rest[4][i], rest[5][i], rest[6][i]]);
+    }
+}
+
 /// The number by which the cosine to a fixed query is ordered: dot·|dot| / |g|².
 ///
 /// It grows with the cosine, needs one rounded division and no square root, and so makes collinear vectors of small integers

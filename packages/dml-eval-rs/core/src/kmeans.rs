@@ -8,7 +8,7 @@ use crate::dense::{Dense, Precision, Similarity};
 use crate::error::{Error, Result, argument};
 use crate::exact::squared_distance;
 use crate::kernel::Kernel;
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, Picked, Source};
 use crate::random::Random;
 use crate::search::nearest;
 
@@ -102,7 +102,7 @@ struct Homes {
 fn assign(x: &Matrix<'_>, centroids: &Array2<f64>, kernel: &'static Kernel, control: &Control) -> Result<Homes> {
     // Centres of single-precision rows are single-precision numbers, and such rows are compared in place.
     let narrow = centroids.mapv(|v| v as f32);
-    let centres = if wide(x) { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow.view()) };
+    let centres = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow.view()) };
     let space = Dense::new(x.view(), Some(centres), Similarity::Euclidean, Precision::BFloat16, kernel, control)?;
     let mut labels = vec![0i64; x.rows()];
     let mut distances = vec![0.0; x.rows()];
@@ -135,17 +135,12 @@ fn reassign(
         }
     }
     if !homeless.is_empty() {
-        let again = x.select(&homeless, |rows| assign(rows, centroids, kernel, control))?;
+        let again = assign(&Matrix::Made(&Picked(x, &homeless)), centroids, kernel, control)?;
         for (i, &row) in homeless.iter().enumerate() {
             (homes.distances[row], homes.labels[row]) = (again.distances[i], again.labels[i]);
         }
     }
     Ok(homes)
-}
-
-/// Whether centres are kept in double precision.
-fn wide(x: &Matrix<'_>) -> bool {
-    matches!(x, Matrix::F64(_))
 }
 
 /// The means of the clusters, each summed in the order of its rows. An empty cluster gets a row far from its centre.
@@ -172,7 +167,7 @@ fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize) -> A
         }
     }
     let mut centroids = Array2::zeros((clusters, x.dim()));
-    let single = !wide(&x);
+    let single = !x.is_double();
     centroids.axis_iter_mut(ndarray::Axis(0)).into_par_iter().zip(&members).for_each_init(
         || vec![0.0; x.dim()],
         |row, (mut centroid, members)| {

@@ -27,18 +27,21 @@ pub(crate) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
+    /// For the queries with fewer than `least` positives; the others are counted elsewhere (`crowd`).
     pub fn open<S: Space>(
         space: &S,
         books: &'a Books,
         first_query: usize,
         (query_labels, gallery_labels): (&'a [u32], &'a [u32]),
         first_item: u64,
+        least: usize,
     ) -> Self {
         let queries = books.queries();
         let values = (0..queries)
             .flat_map(|q| books.positives(q).iter().map(move |p| space.value(first_query + q, p.key)))
             .collect();
-        let active = (0..queries).map(|q| books.still_active(q, books.positives(q).len()) as u32);
+        let few = |q: &usize| Some(books.positives(*q).len()).filter(|n| *n < least).unwrap_or(0);
+        let active = (0..queries).map(|q| books.still_active(q, few(&q)) as u32);
         let active = active.map(AtomicU32::new).collect();
         let fresh = (0..queries).map(|_| AtomicU32::new(0)).collect();
         Ledger { books, first_query, query_labels, gallery_labels, first_item, values, active, fresh }

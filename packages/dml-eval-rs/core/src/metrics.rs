@@ -28,9 +28,9 @@ struct Row {
 }
 
 impl PerQuery {
-    /// No queries yet.
-    pub fn with_capacity(queries: usize, recall_at: usize) -> Self {
-        let column = || Vec::with_capacity(queries);
+    /// No query has a match yet.
+    pub fn new(queries: usize, recall_at: usize) -> Self {
+        let column = || vec![f64::NAN; queries];
         PerQuery {
             recall: (0..recall_at).map(|_| column()).collect(),
             precision_at_1: column(),
@@ -40,35 +40,28 @@ impl PerQuery {
         }
     }
 
-    /// Adds the queries of books whose counts are complete.
-    pub fn close(&mut self, books: &Books, recall_at: &[u64]) {
-        for q in 0..books.queries() {
-            let row = if books.positives(q).is_empty() {
-                self.recall.iter_mut().for_each(|r| r.push(f64::NAN));
-                Row { precision_at_1: f64::NAN, r_precision: f64::NAN, map_at_r: f64::NAN, reciprocal_rank: f64::NAN }
-            } else if books.ties == Ties::Expected {
+    /// Takes in those queries of complete books that have positives; the first one of the books is query `first_query`.
+    pub fn close(&mut self, books: &Books, first_query: usize, recall_at: &[u64]) {
+        for q in (0..books.queries()).filter(|q| !books.positives(*q).is_empty()) {
+            let at = first_query + q;
+            let row = if books.ties == Ties::Expected {
                 let groups = groups(books, q);
                 for (column, &k) in self.recall.iter_mut().zip(recall_at) {
-                    column.push(expected_recall(&groups, k));
+                    column[at] = expected_recall(&groups, k);
                 }
                 expected(&groups)
             } else {
                 let ranks = ranks(books, q);
                 for (column, &k) in self.recall.iter_mut().zip(recall_at) {
-                    column.push(f64::from(u8::from(ranks[0] <= k)));
+                    column[at] = f64::from(u8::from(ranks[0] <= k));
                 }
                 definite(&ranks)
             };
-            self.precision_at_1.push(row.precision_at_1);
-            self.r_precision.push(row.r_precision);
-            self.map_at_r.push(row.map_at_r);
-            self.reciprocal_rank.push(row.reciprocal_rank);
+            self.precision_at_1[at] = row.precision_at_1;
+            self.r_precision[at] = row.r_precision;
+            self.map_at_r[at] = row.map_at_r;
+            self.reciprocal_rank[at] = row.reciprocal_rank;
         }
-    }
-
-    /// Queries without a match.
-    pub fn unmatched(&self) -> usize {
-        self.reciprocal_rank.iter().filter(|r| r.is_nan()).count()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
+use crate::control::Control;
 use crate::kernel::{Kernel, Word};
+use crate::panels::Panels;
 
 /// Which array an item is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Extent {
 pub(crate) struct Scratch {
     pub query: Vec<f64>,
     pub other: Vec<f64>,
-    pub words: Vec<u32>,
+    pub packed: Vec<f32>,
 }
 
 /// Two sides and the order that a query puts the gallery in.
@@ -54,8 +54,8 @@ pub(crate) trait Space: Sync {
     fn steps(&self) -> usize;
     /// Whether products have biases to subtract.
     fn biased(&self) -> bool;
-    /// Packs a row into `scratch.words`.
-    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch) -> Extent;
+    /// Packs a row into `words`, `steps` of them.
+    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [u32]) -> Extent;
     /// Bound of |screened − value| for any pair of a row and a column within these extents.
     fn margin(&self, row: Extent, column: Extent) -> f64;
     /// The value that belongs to a key of this query.
@@ -66,6 +66,12 @@ pub(crate) trait Space: Sync {
     fn settled(&self, screened: f32) -> Option<f64>;
     /// The keys of some pairs (query, gallery item), appended to `keys`. Pairs with one query are best next to each other.
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>);
+    /// The keys of all pairs of these queries and these gallery items, query by query: quicker than `keys`, pair for pair,
+    /// where there are many of both. What is left unfilled after a cancellation is of no use.
+    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control);
+    /// From how many matches on, as one part in so many of a gallery, all keys of a query are computed: measured, where the two
+    /// ways take equal time (docs/evaluator-speed.md).
+    fn crowd_share(&self) -> usize;
     /// Bytes of both sides as given.
     fn bytes(&self) -> usize;
 }
@@ -77,37 +83,23 @@ pub(crate) struct Block {
     pub extents: Vec<Extent>,
     /// The biases again, as the tile needs them, padded to whole panels.
     pub biases: Vec<f32>,
-    words: Vec<u32>,
-    words_per_panel: usize,
+    panels: Panels<u32>,
 }
 
 impl Block {
     /// Packs `rows` into panels of `width` lanes, the last one filled up with zeros.
     pub fn load<S: Space>(space: &S, side: Side, rows: Range<usize>, width: usize) -> Block {
-        let steps = space.steps();
-        let panels = rows.len().div_ceil(width);
-        let words_per_panel = steps * width;
-        let mut words = vec![0u32; panels * words_per_panel];
-        let mut extents = vec![Extent::default(); rows.len()];
-        words.par_chunks_mut(words_per_panel).zip(extents.par_chunks_mut(width)).enumerate().for_each_init(
-            Scratch::default,
-            |scratch, (p, (panel, extents))| {
-                for (lane, extent) in extents.iter_mut().enumerate() {
-                    *extent = space.encode(side, rows.start + p * width + lane, scratch);
-                    for (step, word) in scratch.words.iter().enumerate() {
-                        panel[step * width + lane] = *word;
-                    }
-                }
-            },
-        );
+        let (panels, extents) = Panels::load(rows.len(), width, space.steps(), |row, scratch, words| {
+            space.encode(side, rows.start + row, scratch, words)
+        });
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
         let mut biases: Vec<f32> = extents.iter().map(|e| e.bias as f32).collect();
-        biases.resize(panels * width, 0.0);
-        Block { rows, worst, extents, biases, words, words_per_panel }
+        biases.resize(rows.len().next_multiple_of(width), 0.0);
+        Block { rows, worst, extents, biases, panels }
     }
 
     pub fn panel(&self, p: usize) -> &[u32] {
-        &self.words[p * self.words_per_panel..(p + 1) * self.words_per_panel]
+        self.panels.panel(p)
     }
 }
 

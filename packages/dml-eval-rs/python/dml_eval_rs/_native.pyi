@@ -40,6 +40,7 @@ def evaluate(
     progress: _Progress | None = None,
     kernel: str | None = None,
     screen: str | None = None,
+    crowd: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
 def evaluate_codes(
     codes: npt.NDArray[np.uint8],
@@ -52,6 +53,7 @@ def evaluate_codes(
     threads: int | None = None,
     progress: _Progress | None = None,
     kernel: str | None = None,
+    crowd: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
 def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
 def knn(
@@ -77,12 +79,15 @@ def knn_codes(
     kernel: str | None = None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...
 def kmeans(
-    x: _Rows,
+    x: _Rows | npt.NDArray[np.uint8],
     n_clusters: int,
     *,
     seed: int,
     n_init: int,
     max_iter: int,
+    more: _Rows | npt.NDArray[np.uint8] | None = None,
+    unit: bool = False,
+    bits: int = 0,
     threads: int | None = None,
     progress: _Progress | None = None,
     kernel: str | None = None,

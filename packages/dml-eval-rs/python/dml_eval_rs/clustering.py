@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
 
+MAX_ITER = 100
+
 
 @dataclass(frozen=True, slots=True)
 class KMeans:
@@ -38,7 +40,7 @@ def kmeans(
     *,
     seed: int = 0,
     n_init: int = 1,
-    max_iter: int = 100,
+    max_iter: int = MAX_ITER,
     threads: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> KMeans:
@@ -67,9 +69,7 @@ def kmeans(
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     rows_ND = arguments.embeddings(x, "x", "items")
-    clusters = arguments.positive(n_clusters, "n_clusters")
-    if clusters > len(rows_ND):
-        raise ValueError(f"n_clusters is {clusters}; expected 1 to {len(rows_ND)}, the number of items")
+    clusters = checked_clusters(n_clusters, len(rows_ND))
     labels_N, centroids_CD, inertia, n_iter = _native.kmeans(
         rows_ND,
         clusters,
@@ -131,29 +131,54 @@ def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
     return arguments.encode(a_N)[0], arguments.encode(b_N)[0]
 
 
+def checked_clusters(n_clusters: int, items: int) -> int:
+    """A number of clusters that so many items can have."""
+    clusters = arguments.positive(n_clusters, "n_clusters")
+    if clusters > items:
+        raise ValueError(f"n_clusters is {clusters}; expected 1 to {items}, the number of items")
+    return clusters
+
+
 def cluster_agreement(
     parts: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
     *,
-    normalize: bool,
+    normalize: bool = False,
+    bits: int = 0,
     n_clusters: int | None,
     seed: int,
     threads: int | None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> tuple[float, float]:
-    """NMI and AMI of the labels with a k-means of all rows; `parts` holds rows and their labels."""
+    """NMI and AMI of the labels with a k-means of all rows.
+
+    Args:
+        parts: rows and their labels, of the queries and perhaps of a gallery. Rows are read where they are, block by
+            block, and never copied whole.
+        normalize: whether rows are scaled to length 1 first.
+        bits: where the rows are packed codes, how many bits each has: they are clustered as numbers 0 and 1.
+        n_clusters: None for as many as there are labels.
+        seed: of the clustering.
+        threads: number of threads; None for all cores that the process may use.
+        progress: called as ``progress(done, total)``, in pairs compared.
+
+    Returns:
+        NMI and AMI.
+
+    Raises:
+        ValueError: if `n_clusters` is out of range.
+    """
     code_N = np.concatenate(arguments.encode(*(labels for _, labels in parts)))
-    rows_ND = np.concatenate([_unit(rows) if normalize else rows for rows, _ in parts])
-    clusters = len(np.unique(code_N)) if n_clusters is None else n_clusters
-    found = kmeans(rows_ND, clusters, seed=seed, threads=threads)
-    return nmi(code_N, found.labels), ami(code_N, found.labels)
-
-
-def _unit(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # In float64 and by the largest element first, so that nothing overflows; the copy is float32 unless the
-    # input is wider.
-    dtype = np.float64 if rows.dtype == np.float64 else np.float32
-    unit = np.empty(rows.shape, dtype)
-    for start in range(0, len(rows), 4096):
-        block = rows[start : start + 4096].astype(np.float64)
-        block /= np.abs(block).max(axis=1, keepdims=True)
-        unit[start : start + 4096] = block / np.linalg.norm(block, axis=1, keepdims=True)
-    return unit
+    clusters = len(np.unique(code_N)) if n_clusters is None else checked_clusters(n_clusters, len(code_N))
+    found_N, _, _, _ = _native.kmeans(
+        parts[0][0],
+        clusters,
+        seed=seed,
+        n_init=1,
+        max_iter=MAX_ITER,
+        more=parts[1][0] if len(parts) > 1 else None,
+        unit=normalize,
+        bits=bits,
+        threads=threads,
+        progress=progress,
+    )
+    return _native.nmi(code_N, found_N), _native.ami(code_N, found_N)

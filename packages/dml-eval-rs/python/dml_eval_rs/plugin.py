@@ -100,11 +100,15 @@ class HammingEvaluator:
         )
         if not self.nmi:
             return result
-        parts = [(_bits(codes, embeddings), np.asarray(labels))]
-        if gallery is not None and gallery_codes is not None and gallery_labels is not None:
-            parts.append((_bits(gallery_codes, gallery), np.asarray(gallery_labels)))
+        parts = [(codes, np.asarray(labels))]
+        if gallery_codes is not None and gallery_labels is not None:
+            parts.append((gallery_codes, np.asarray(gallery_labels)))
         nmi, ami = cluster_agreement(
-            parts, normalize=False, n_clusters=self.n_clusters, seed=self.seed, threads=self.threads
+            parts,
+            bits=embeddings.shape[1],
+            n_clusters=self.n_clusters,
+            seed=self.seed,
+            threads=self.threads,
         )
         return replace(result, nmi=nmi, ami=ami)
 
@@ -123,10 +127,6 @@ class HammingEvaluator:
     def bytes_per_item(self, dim: int) -> int:
         """Bytes of one code: a bit a dimension."""
         return -(-dim // 8)
-
-
-def _bits(codes: npt.NDArray[np.uint8], embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    return np.unpackbits(codes, axis=1, count=embeddings.shape[1]).astype(np.float32)
 
 
 @hookimpl

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
-from dml_eval_rs.clustering import cluster_agreement
+from dml_eval_rs.clustering import checked_clusters, cluster_agreement
 from dml_eval_rs.evaluation import Evaluation
 
 Similarity = Literal["cosine", "dot", "euclidean"]
@@ -65,7 +65,8 @@ def evaluate(
         n_clusters: clusters for `nmi`; None for as many as there are labels.
         seed: of the clustering, 0 to 2**64 - 1.
         threads: number of threads; None for all cores that the process may use.
-        progress: called as ``progress(done, total)``, in pairs compared, several times a second.
+        progress: called as ``progress(done, total)``, in pairs compared, several times a second. With `nmi` the total
+            grows as the clustering goes on.
 
     Returns:
         The means over the queries that have a match (R ≥ 1), with every query's own values.
@@ -93,6 +94,9 @@ def evaluate(
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
     if n_clusters is not None and not nmi:
         raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
+    if n_clusters is not None:
+        checked_clusters(n_clusters, len(queries_QD) + (0 if gallery_GD is None else len(gallery_GD)))
+    stages = None if progress is None else _Stages(progress)
     columns = _native.evaluate(
         queries_QD,
         code_Q,
@@ -102,7 +106,7 @@ def evaluate(
         recall_at=ks,
         ties=ties,
         threads=checked_threads,
-        progress=progress,
+        progress=None if stages is None else stages.next(),
     )
     agreement: tuple[float | None, float | None] = (None, None)
     if nmi:
@@ -115,6 +119,7 @@ def evaluate(
             n_clusters=n_clusters,
             seed=checked_seed,
             threads=checked_threads,
+            progress=None if stages is None else stages.next(),
         )
     return evaluation_of(columns, ks, *agreement)
 
@@ -206,6 +211,24 @@ def _both_or_neither(gallery: object, gallery_labels: object, name: str) -> None
         raise ValueError(
             f"{given} came without {missing}; expected both, or neither for the queries as their own gallery"
         )
+
+
+class _Stages:
+    """One progress of several computations, each of which begins at 0."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._total = 0
+
+    def next(self) -> Progress:
+        """The callback of the next computation."""
+        before = self._total
+
+        def tell(done: int, total: int) -> None:
+            self._total = before + total
+            self._progress(before + done, before + total)
+
+        return tell
 
 
 def evaluation_of(

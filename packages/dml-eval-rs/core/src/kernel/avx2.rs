@@ -2,10 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{Edge, Found, Kernel, exact_routines, portable, single_precision_routines};
+use super::{Edge, ExactProducts, Found, Kernel, exact_product, exact_routines, portable, single_precision_routines};
 
 const ROWS: usize = 6;
 const COLUMNS: usize = 16;
+const EXACT_ROWS: usize = 4;
+const EXACT_COLUMNS: usize = 12;
 
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2",
@@ -20,6 +22,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     distances32,
     distance64,
     bits,
+    exact: ExactProducts { rows: EXACT_ROWS, columns: EXACT_COLUMNS, dots32: dots_fused, dots64: dots, distances },
     available: || {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("popcnt")
     },
@@ -102,3 +105,21 @@ fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), fo
 
 exact_routines!("avx2,popcnt");
 single_precision_routines!(true, "avx2,fma");
+
+macro_rules! exact {
+    ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+        exact_product!(
+            $name,
+            "avx2,fma",
+            (EXACT_ROWS, EXACT_COLUMNS, 4),
+            (_mm256_setzero_pd, _mm256_loadu_pd, _mm256_set1_pd, _mm256_storeu_pd),
+            |$sum, $q, $g| $step
+        );
+    };
+}
+exact!(dots_fused, |sum, q, g| _mm256_fmadd_pd(q, g, sum));
+exact!(dots, |sum, q, g| _mm256_add_pd(sum, _mm256_mul_pd(q, g)));
+exact!(distances, |sum, q, g| {
+    let difference = _mm256_sub_pd(q, g);
+    _mm256_add_pd(sum, _mm256_mul_pd(difference, difference))
+});

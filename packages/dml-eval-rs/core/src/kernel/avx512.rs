@@ -4,11 +4,13 @@ use std::arch::x86_64::*;
 
 use crate::exact::{TOGETHER, combine};
 
-use super::{Edge, Found, Hit, Kernel, Pairs32, Product, exact_routines};
+use super::{Edge, ExactProducts, Found, Hit, Kernel, Pairs32, Product, exact_product, exact_routines};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 48;
 const VECTORS: usize = COLUMNS / 16;
+const EXACT_ROWS: usize = 8;
+const EXACT_COLUMNS: usize = 24;
 
 pub(super) static WITH_BFLOAT16: Kernel = Kernel {
     name: "avx512-bf16",
@@ -30,6 +32,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     distances32,
     distance64,
     bits,
+    exact: ExactProducts { rows: EXACT_ROWS, columns: EXACT_COLUMNS, dots32: dots_fused, dots64: dots, distances },
     available: has_avx512,
 };
 
@@ -232,6 +235,24 @@ macro_rules! single_precision {
 // The product of two float32 is exact in float64, so that fusing changes no bit.
 single_precision!(dots32, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
 single_precision!(distances32, |sum, q, g| {
+    let difference = _mm512_sub_pd(q, g);
+    _mm512_add_pd(sum, _mm512_mul_pd(difference, difference))
+});
+
+macro_rules! exact {
+    ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+        exact_product!(
+            $name,
+            "avx512f",
+            (EXACT_ROWS, EXACT_COLUMNS, 8),
+            (_mm512_setzero_pd, _mm512_loadu_pd, _mm512_set1_pd, _mm512_storeu_pd),
+            |$sum, $q, $g| $step
+        );
+    };
+}
+exact!(dots_fused, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
+exact!(dots, |sum, q, g| _mm512_add_pd(sum, _mm512_mul_pd(q, g)));
+exact!(distances, |sum, q, g| {
     let difference = _mm512_sub_pd(q, g);
     _mm512_add_pd(sum, _mm512_mul_pd(difference, difference))
 });

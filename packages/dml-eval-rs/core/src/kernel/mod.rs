@@ -10,6 +10,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(all(test, unix))]
+mod guarded;
 mod portable;
 
 use crate::error::{Result, argument};
@@ -24,6 +26,29 @@ type Pairs32<'a> = [&'a [f32]; TOGETHER];
 type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; TOGETHER];
 type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
 type Bits = unsafe fn(&[u8], &[u8]) -> u32;
+type ExactProduct = unsafe fn(rows: &[f64], columns: &[f64], tile: &mut [f64]);
+
+/// Products in the stated order, of panels packed by [`exact::position`].
+#[derive(Clone, Copy)]
+pub(crate) struct ExactProducts {
+    pub rows: usize,
+    pub columns: usize,
+    /// Of factors that are all single-precision numbers.
+    dots32: ExactProduct,
+    dots64: ExactProduct,
+    distances: ExactProduct,
+}
+
+/// What an exact product sums up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sum {
+    /// q·g, where all factors are single-precision numbers.
+    Dot32,
+    /// q·g.
+    Dot64,
+    /// (q − g)².
+    Distance,
+}
 
 /// Thresholds of one side of a tile. Two items with the same `group` are never compared.
 #[derive(Clone, Copy)]
@@ -79,6 +104,7 @@ pub struct Kernel {
     distances32: Exact32,
     distance64: Exact64,
     bits: Bits,
+    pub(crate) exact: ExactProducts,
     available: fn() -> bool,
 }
 
@@ -146,6 +172,22 @@ impl Kernel {
         unsafe { (self.distance64)(q, g) }
     }
 
+    /// A tile of sums in the stated order; the panels have as many steps as each other, a multiple of eight. `tile` has room
+    /// for eight, and the first is the result.
+    pub(crate) fn exact_tile(&self, sum: Sum, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+        let ExactProducts { rows: height, columns: width, .. } = self.exact;
+        let steps = rows.len() / height;
+        assert!(steps.is_multiple_of(8) && rows.len() == steps * height && columns.len() == steps * width);
+        assert!(tile.len() == 8 * height * width);
+        let product = match sum {
+            Sum::Dot32 => self.exact.dots32,
+            Sum::Dot64 => self.exact.dots64,
+            Sum::Distance => self.exact.distances,
+        };
+        // SAFETY: as in `dots32`.
+        unsafe { product(rows, columns, tile) }
+    }
+
     pub(crate) fn differing_bits(&self, a: &[u8], b: &[u8]) -> u32 {
         // SAFETY: as in `dots32`.
         unsafe { (self.bits)(a, b) }
@@ -184,6 +226,46 @@ macro_rules! single_precision_routines {
     };
 }
 use single_precision_routines;
+
+/// A tile of sums in the stated order with vector registers, `$wide` numbers each: one lane after another, since a row's
+/// elements are packed lane by lane. The step that adds a term is `$step`.
+macro_rules! exact_product {
+    ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal),
+     ($zero:ident, $load:ident, $one:ident, $store:ident), |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+        #[target_feature(enable = $feature)]
+        fn $name(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+            let each = rows.len() / $rows / 8;
+            let (mut row, mut column) = (rows.as_ptr(), columns.as_ptr());
+            let (lanes, _) = tile.as_chunks_mut::<{ $rows * $columns }>();
+            for lane in &mut lanes[..8] {
+                let mut sums = [[$zero(); $columns / $wide]; $rows];
+                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels hold 8·`each` steps, and a lane holds
+                // ROWS × COLUMNS numbers.
+                unsafe {
+                    for _ in 0..each {
+                        let panel: [_; $columns / $wide] = std::array::from_fn(|v| $load(column.add(v * $wide)));
+                        for (r, sums) in sums.iter_mut().enumerate() {
+                            let $q = $one(*row.add(r));
+                            for (s, $g) in sums.iter_mut().zip(panel) {
+                                let $sum = *s;
+                                *s = $step;
+                            }
+                        }
+                        row = row.add($rows);
+                        column = column.add($columns);
+                    }
+                    for (r, sums) in sums.iter().enumerate() {
+                        for (v, sum) in sums.iter().enumerate() {
+                            $store(lane.as_mut_ptr().add(r * $columns + v * $wide), *sum);
+                        }
+                    }
+                }
+            }
+            crate::exact::combine_tiles(tile, $rows * $columns);
+        }
+    };
+}
+use exact_product;
 
 /// Exact sums and bit counts, the same source compiled for each instruction set.
 macro_rules! exact_routines {

@@ -1,9 +1,13 @@
 //! Plain Rust: the reference for the other kernels, and what runs where there is nothing better.
 
-use super::{Edge, Found, Hit, Kernel, exact_routines, single_precision_routines};
+use crate::exact::combine_tiles;
+
+use super::{Edge, ExactProducts, Found, Hit, Kernel, exact_routines, single_precision_routines};
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
+const EXACT_ROWS: usize = 4;
+const EXACT_COLUMNS: usize = 8;
 
 pub(super) static KERNEL: Kernel = Kernel {
     name: "portable",
@@ -18,6 +22,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     distances32,
     distance64,
     bits,
+    exact: ExactProducts { rows: EXACT_ROWS, columns: EXACT_COLUMNS, dots32: dots, dots64: dots, distances },
     available: || true,
 };
 
@@ -36,6 +41,34 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     for (out, sum) in tile.chunks_exact_mut(COLUMNS).zip(sums) {
         out.copy_from_slice(&sum);
     }
+}
+
+/// A tile of sums in the stated order.
+#[inline(always)]
+fn exact(rows: &[f64], columns: &[f64], tile: &mut [f64], term: impl Fn(f64, f64, f64) -> f64) {
+    let (rows, _) = rows.as_chunks::<EXACT_ROWS>();
+    let (columns, _) = columns.as_chunks::<EXACT_COLUMNS>();
+    let each = rows.len() / 8;
+    for (l, lane) in tile.chunks_exact_mut(EXACT_ROWS * EXACT_COLUMNS).enumerate() {
+        let mut sums = [[0.0f64; EXACT_COLUMNS]; EXACT_ROWS];
+        for (row, column) in rows[l * each..][..each].iter().zip(&columns[l * each..][..each]) {
+            for r in 0..EXACT_ROWS {
+                for c in 0..EXACT_COLUMNS {
+                    sums[r][c] = term(sums[r][c], row[r], column[c]);
+                }
+            }
+        }
+        lane.copy_from_slice(sums.as_flattened());
+    }
+    combine_tiles(tile, EXACT_ROWS * EXACT_COLUMNS);
+}
+
+fn dots(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+    exact(rows, columns, tile, |sum, q, g| sum + q * g);
+}
+
+fn distances(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+    exact(rows, columns, tile, |sum, q, g| sum + (q - g) * (q - g));
 }
 
 /// The same for every instruction set without a vector popcount; inlined into each.

@@ -1,0 +1,120 @@
+//! What one core of this machine can do in registers: the bounds beside which docs/evaluator-speed.md puts the evaluator.
+//!
+//!     cargo run --release -p dml-eval --example peak
+//!
+//! Processor time of one thread, the best of several rounds, so that other work on the machine counts less.
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn main() {
+    println!("measured on x86-64 Linux only");
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn main() {
+    x86::main();
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    /// Rounds of a loop that has a step for each of `SUMS` sums, enough of them to hide an instruction's latency.
+    const STEPS: u64 = 2_000_000;
+    const SUMS: u64 = 12;
+
+    fn processor_seconds() -> f64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is written, and nothing else.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+    }
+
+    /// A loop of independent steps on vectors of one instruction set.
+    macro_rules! steps {
+        ($name:ident, $feature:literal, $vector:ty, $start:expr, |$sum:ident, $x:ident| $step:expr) => {
+            #[target_feature(enable = $feature)]
+            fn $name() -> [$vector; SUMS as usize] {
+                let mut sums = [$start; SUMS as usize];
+                let $x = black_box($start);
+                for _ in 0..STEPS {
+                    for s in &mut sums {
+                        let $sum = *s;
+                        *s = $step;
+                    }
+                }
+                sums
+            }
+        };
+    }
+
+    steps!(fma512, "avx512f", __m512, _mm512_set1_ps(1e-9), |sum, x| _mm512_fmadd_ps(x, x, sum));
+    steps!(fma256, "avx2,fma", __m256, _mm256_set1_ps(1e-9), |sum, x| _mm256_fmadd_ps(x, x, sum));
+    // The product differs from step to step, or it would be taken out of the loop.
+    steps!(mul_add128, "sse2", __m128, _mm_set1_ps(1e-9), |sum, x| _mm_add_ps(_mm_mul_ps(sum, x), x));
+    steps!(fma512d, "avx512f", __m512d, _mm512_set1_pd(1e-9), |sum, x| _mm512_fmadd_pd(x, x, sum));
+    steps!(fma256d, "avx2,fma", __m256d, _mm256_set1_pd(1e-9), |sum, x| _mm256_fmadd_pd(x, x, sum));
+    steps!(bits512, "avx512f,avx512vpopcntdq", __m512i, _mm512_set1_epi32(5), |sum, x| {
+        _mm512_add_epi32(sum, _mm512_popcnt_epi32(_mm512_xor_si512(sum, x)))
+    });
+
+    steps!(bits256, "avx2", __m256i, _mm256_set1_epi32(5), |sum, x| {
+        // As the AVX2 kernel does: bits of each byte by look-up of its two nibbles, and sums of bytes.
+        let bits = _mm256_xor_si256(sum, x);
+        let nibble = _mm256_set1_epi8(0x0f);
+        let low = _mm256_shuffle_epi8(x, _mm256_and_si256(bits, nibble));
+        let high = _mm256_shuffle_epi8(x, _mm256_and_si256(_mm256_srli_epi32::<4>(bits), nibble));
+        _mm256_add_epi8(sum, _mm256_add_epi8(low, high))
+    });
+    steps!(bits128, "sse2", [u32; 4], [5u32; 4], |sum, x| {
+        std::array::from_fn(|i| sum[i].wrapping_add((sum[i] ^ x[i]).count_ones()))
+    });
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn bfloat16() -> [__m512; SUMS as usize] {
+        let mut sums = [_mm512_setzero_ps(); SUMS as usize];
+        let word = black_box(_mm512_set1_epi32(0x3580_3580));
+        // SAFETY: both are 512 bits without structure.
+        let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(word) };
+        for _ in 0..STEPS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, x, x);
+            }
+        }
+        sums
+    }
+
+    fn best<T>(work: impl Fn() -> T) -> f64 {
+        let time = || {
+            let start = processor_seconds();
+            black_box(work());
+            processor_seconds() - start
+        };
+        (0..7).map(|_| time()).fold(f64::INFINITY, f64::min)
+    }
+
+    fn report<T>(name: &str, unit: &str, each: u64, available: bool, work: impl Fn() -> T) {
+        if available {
+            println!("{name:34} {:8.0} {unit}", (STEPS * SUMS * each) as f64 / best(work) / 1e9);
+        }
+    }
+
+    pub fn main() {
+        let avx512 = is_x86_feature_detected!("avx512f");
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+        let popcount = avx512 && is_x86_feature_detected!("avx512vpopcntdq");
+        // SAFETY: each runs only where `report` is told that the CPU has its instructions.
+        unsafe {
+            report("AVX-512 bfloat16 dot", "GFLOP/s", 64, bf16, || bfloat16());
+            report("AVX-512 float32 FMA", "GFLOP/s", 32, avx512, || fma512());
+            report("AVX2 float32 FMA", "GFLOP/s", 16, avx2, || fma256());
+            report("SSE2 float32 multiply, add", "GFLOP/s", 8, true, || mul_add128());
+            report("AVX-512 float64 FMA", "GFLOP/s", 16, avx512, || fma512d());
+            report("AVX2 float64 FMA", "GFLOP/s", 8, avx2, || fma256d());
+            report("AVX-512 xor, popcount, add", "Gbit/s", 512, popcount, || bits512());
+            report("AVX2 xor, popcount, add", "Gbit/s", 256, avx2, || bits256());
+            report("plain Rust xor, popcount, add", "Gbit/s", 128, true, || bits128());
+        }
+    }
+}

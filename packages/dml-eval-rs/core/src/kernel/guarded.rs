@@ -1,0 +1,157 @@
+//! The kernels' loads and stores stay within their arrays: these lie against pages that must not be touched.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const PAGE: usize = 1 << 16;
+
+/// An array between two pages whose first access ends the process, flush with the one behind it or the one before it.
+struct Guarded<T> {
+    region: *mut libc::c_void,
+    bytes: usize,
+    data: *mut T,
+    len: usize,
+}
+
+impl<T: Copy> Guarded<T> {
+    fn new(values: &[T], at_end: bool) -> Self {
+        let inner = size_of_val(values).next_multiple_of(PAGE);
+        let bytes = inner + 2 * PAGE;
+        // SAFETY: a new private mapping, of which the inner part is made accessible; `data` lies within that part, aligned since
+        // its ends are those of pages and its length is a multiple of its elements' size.
+        unsafe {
+            let region =
+                libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
+            assert_ne!(region, libc::MAP_FAILED);
+            let start = region.cast::<u8>().add(PAGE);
+            assert_eq!(libc::mprotect(start.cast(), inner, libc::PROT_READ | libc::PROT_WRITE), 0);
+            let data = start.add(if at_end { inner - size_of_val(values) } else { 0 }).cast::<T>();
+            data.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            Guarded { region, bytes, data, len: values.len() }
+        }
+    }
+
+    fn get(&mut self) -> &mut [T] {
+        // SAFETY: `new` made these elements accessible and filled them.
+        unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        // SAFETY: the region is this array's own.
+        unsafe { libc::munmap(self.region, self.bytes) };
+    }
+}
+
+fn kernels() -> impl Iterator<Item = &'static Kernel> {
+    KERNELS.iter().copied().filter(|k| (k.available)())
+}
+
+/// Small numbers, the same for the same seed.
+fn numbers(n: usize, seed: u64) -> Vec<f32> {
+    let mut random = crate::random::Random::new(seed);
+    (0..n).map(|_| random.uniform() as f32 - 0.5).collect()
+}
+
+/// Words that are finite numbers, whatever they are taken for.
+fn words(n: usize, seed: u64) -> Vec<u32> {
+    numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn products_and_sweeps_touch_nothing_beside_their_panels(steps in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
+        for kernel in kernels() {
+            let (height, width) = (kernel.rows, kernel.columns);
+            let mut rows = Guarded::new(&words(steps * height, seed), at_end);
+            let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
+            let mut tile = Guarded::new(&vec![f32::NAN; height * width], at_end);
+            for word in [Word::Float32, Word::BFloat16Pair, Word::Bits] {
+                if word != Word::BFloat16Pair || kernel.has_bfloat16() {
+                    kernel.product(word).tile(steps, rows.get(), columns.get(), tile.get());
+                    prop_assert!(tile.get().iter().all(|v| v.is_finite()), "{} {word:?}", kernel.name);
+                }
+            }
+            for tall in 1..=height {
+                let thresholds = |n, seed| Guarded::new(&numbers(n, seed), at_end);
+                let (mut low, mut high) = (thresholds(tall, seed ^ 2), thresholds(tall, seed ^ 3));
+                let (mut column_low, mut column_high) = (thresholds(width, seed ^ 4), thresholds(width, seed ^ 5));
+                let mut group = Guarded::new(&vec![0u32; tall], at_end);
+                let mut column_group = Guarded::new(&vec![1u32; width], at_end);
+                let row_edge = Edge { low: low.get(), high: high.get(), group: group.get() };
+                let column_edge = Edge { low: column_low.get(), high: column_high.get(), group: column_group.get() };
+                let (mut found, mut expected) = (Found::default(), Found::default());
+                found.reset(tall, width);
+                expected.reset(tall, width);
+                kernel.sweep(tile.get(), row_edge, column_edge, (0, 0), &mut found);
+                for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
+                    let (r, c) = (at / width, at % width);
+                    expected.row_above[r] += u32::from(value > row_edge.high[r]);
+                    expected.column_above[c] += u32::from(value > column_edge.high[c]);
+                }
+                prop_assert_eq!(&found.row_above, &expected.row_above);
+                prop_assert_eq!(&found.column_above, &expected.column_above);
+            }
+        }
+    }
+
+    #[test]
+    fn exact_sums_touch_nothing_beside_their_rows_and_have_the_same_bits(len in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
+        let values: Vec<Vec<f32>> = (0..2 * TOGETHER as u64).map(|i| numbers(len, seed ^ i)).collect();
+        let mut rows: Vec<_> = values.iter().map(|row| Guarded::new(row, at_end)).collect();
+        let rows: Vec<&[f32]> = rows.iter_mut().map(|row| &*row.get()).collect();
+        let (q, g): (Pairs32<'_>, Pairs32<'_>) = (rows[..TOGETHER].try_into().unwrap(), rows[TOGETHER..].try_into().unwrap());
+        let wide: Vec<Vec<f64>> = values.iter().map(|row| row.iter().map(|v| f64::from(*v)).collect()).collect();
+        let mut wide: Vec<_> = wide.iter().map(|row| Guarded::new(row, at_end)).collect();
+        let wide: Vec<&[f64]> = wide.iter_mut().map(|row| &*row.get()).collect();
+        let mut bytes = [0, 1].map(|i| Guarded::new(&values[i].iter().map(|v| v.to_bits() as u8).collect::<Vec<_>>(), at_end));
+        let [a, b] = &mut bytes;
+        for kernel in kernels() {
+            let (dots, distances) = (kernel.dots32(q, g), kernel.distances32(q, g));
+            for pair in 0..TOGETHER {
+                let (x, y) = (wide[pair], wide[TOGETHER + pair]);
+                prop_assert_eq!(dots[pair].to_bits(), exact::dot(x, y).to_bits());
+                prop_assert_eq!(distances[pair].to_bits(), exact::squared_distance(x, y).to_bits());
+                prop_assert_eq!(kernel.dot64(x, y).to_bits(), dots[pair].to_bits());
+                prop_assert_eq!(kernel.distance64(x, y).to_bits(), distances[pair].to_bits());
+            }
+            let differing: u32 = a.get().iter().zip(b.get()).map(|(x, y)| (x ^ *y).count_ones()).sum();
+            prop_assert_eq!(kernel.differing_bits(a.get(), b.get()), differing);
+        }
+    }
+
+    #[test]
+    fn exact_tiles_touch_nothing_beside_their_panels_and_have_the_bits_of_single_sums(
+        dim in 1usize..60, at_end in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let steps = exact::padded(dim);
+        for kernel in kernels() {
+            let ExactProducts { rows: height, columns: width, .. } = kernel.exact;
+            let panel = |lanes: usize, seed: u64| {
+                let mut panel = vec![0.0; steps * lanes];
+                let mut rows = vec![Vec::new(); lanes];
+                for (lane, row) in rows.iter_mut().enumerate() {
+                    row.extend(numbers(dim, seed.wrapping_add(lane as u64)).into_iter().map(f64::from));
+                    for (i, v) in row.iter().enumerate() {
+                        panel[exact::position(i, steps) * lanes + lane] = *v;
+                    }
+                }
+                (Guarded::new(&panel, at_end), rows)
+            };
+            let ((mut rows, q), (mut columns, g)) = (panel(height, seed), panel(width, seed ^ 0xff00));
+            let mut tile = Guarded::new(&vec![f64::NAN; 8 * height * width], at_end);
+            for sum in [Sum::Dot32, Sum::Dot64, Sum::Distance] {
+                kernel.exact_tile(sum, rows.get(), columns.get(), tile.get());
+                for (at, found) in tile.get()[..height * width].iter().enumerate() {
+                    let (q, g) = (&q[at / width], &g[at % width]);
+                    let single = if sum == Sum::Distance { exact::squared_distance(q, g) } else { exact::dot(q, g) };
+                    prop_assert_eq!(found.to_bits(), single.to_bits(), "{} {:?}", kernel.name, sum);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Tables of keys: all pairs of some queries and some gallery items, tile by tile.
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::panels::Panels;
+use crate::space::{Scratch, Side};
+
+/// Words of packed items that are alive at a time.
+const WORDS: usize = 1 << 20;
+/// Queries that a thread takes at a time, about: while an item's panel is in a core's cache.
+const QUERIES_TOGETHER: usize = 64;
+
+/// A tile's rows and columns, and the words of a packed row.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub rows: usize,
+    pub columns: usize,
+    pub steps: usize,
+    /// Tiles that a product needs room for.
+    pub tiles: usize,
+}
+
+/// Fills `keys`, (queries, items), from tiles: `encode` packs a row, `tile` multiplies a panel of queries and one of items, and
+/// `key` makes a key of an item's value in the tile.
+pub(crate) fn fill<T: Copy + Default + Send + Sync, V: Copy + Default>(
+    shape: Shape,
+    (queries, items): (&[u32], &[u32]),
+    encode: impl Fn(Side, usize, &mut Scratch, &mut [T]) + Sync,
+    tile: impl Fn(&[T], &[T], &mut [V]) + Sync,
+    key: impl Fn(u32, V) -> f64 + Sync,
+    keys: &mut [f64],
+    control: &Control,
+) {
+    let Shape { rows: height, columns: width, steps, tiles } = shape;
+    let pack = |side: Side, indices: &[u32], width: usize| {
+        let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(side, indices[i] as usize, scratch, words);
+        Panels::load(indices.len(), width, steps, row).0
+    };
+    let query_panels = pack(Side::Query, queries, height);
+    let together = (QUERIES_TOGETHER / height).max(1);
+    let block = (WORDS / (steps * width)).max(1) * width;
+    for (b, block_items) in items.chunks(block).enumerate() {
+        let item_panels = pack(Side::Gallery, block_items, width);
+        keys.par_chunks_mut(together * height * items.len()).enumerate().for_each_init(
+            || vec![V::default(); tiles * height * width],
+            |values, (group, keys)| {
+                for (c, columns) in block_items.chunks(width).enumerate() {
+                    if control.is_cancelled() {
+                        return;
+                    }
+                    for (r, lines) in keys.chunks_mut(height * items.len()).enumerate() {
+                        tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
+                        for (line, values) in lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width)) {
+                            let line = &mut line[b * block + c * width..][..columns.len()];
+                            for ((out, &item), &value) in line.iter_mut().zip(columns).zip(values) {
+                                *out = key(item, value);
+                            }
+                        }
+                    }
+                }
+            },
+        );
+    }
+}

@@ -1,0 +1,42 @@
+//! Rows packed for the products: panels of as many lanes as a tile is high or wide, step by step.
+
+use rayon::prelude::*;
+
+use crate::space::Scratch;
+
+/// Packed rows. A panel holds the words of `width` rows: `panel[step * width + lane]`.
+pub(crate) struct Panels<T> {
+    words: Vec<T>,
+    words_per_panel: usize,
+}
+
+impl<T: Copy + Default + Send + Sync> Panels<T> {
+    /// Packs `rows` rows of `steps` words, which `encode` writes, the last panel filled up with zeros. Returns what `encode`
+    /// returned of every row as well.
+    pub fn load<E: Clone + Default + Send>(
+        rows: usize,
+        width: usize,
+        steps: usize,
+        encode: impl Fn(usize, &mut Scratch, &mut [T]) -> E + Sync,
+    ) -> (Self, Vec<E>) {
+        let words_per_panel = steps * width;
+        let mut words = vec![T::default(); rows.div_ceil(width) * words_per_panel];
+        let mut extras = vec![E::default(); rows];
+        words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate().for_each_init(
+            || (Scratch::default(), vec![T::default(); steps]),
+            |(scratch, row), (p, (panel, extras))| {
+                for (lane, extra) in extras.iter_mut().enumerate() {
+                    *extra = encode(p * width + lane, scratch, row);
+                    for (step, word) in row.iter().enumerate() {
+                        panel[step * width + lane] = *word;
+                    }
+                }
+            },
+        );
+        (Panels { words, words_per_panel }, extras)
+    }
+
+    pub fn panel(&self, p: usize) -> &[T] {
+        &self.words[p * self.words_per_panel..(p + 1) * self.words_per_panel]
+    }
+}

@@ -1,0 +1,146 @@
+//! The keys of every query's positives: pair by pair in small classes, table by table in large ones.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::books::Positive;
+use crate::control::Control;
+use crate::error::Result;
+use crate::space::{Scratch, Space};
+
+/// Gallery indices by label.
+pub(crate) struct Classes {
+    offsets: Vec<usize>,
+    members: Vec<u32>,
+}
+
+impl Classes {
+    pub fn new(labels: &[u32]) -> Self {
+        let classes = labels.iter().max().map_or(0, |l| *l as usize + 1);
+        let mut offsets = vec![0usize; classes + 1];
+        for &l in labels {
+            offsets[l as usize + 1] += 1;
+        }
+        for c in 0..classes {
+            offsets[c + 1] += offsets[c];
+        }
+        let mut next = offsets.clone();
+        let mut members = vec![0u32; labels.len()];
+        for (i, &l) in labels.iter().enumerate() {
+            members[next[l as usize]] = i as u32;
+            next[l as usize] += 1;
+        }
+        Classes { offsets, members }
+    }
+
+    pub fn members(&self, label: u32) -> &[u32] {
+        match self.offsets.get(label as usize..label as usize + 2) {
+            Some(&[from, to]) => &self.members[from..to],
+            _ => &[],
+        }
+    }
+}
+
+/// Where positives are looked for.
+pub(crate) struct Find<'a> {
+    pub labels: &'a [u32],
+    pub classes: &'a Classes,
+    /// The index, in the whole gallery, of the first item of this one.
+    pub first_item: u64,
+    /// The index, in the whole gallery, of every query that is left out.
+    pub itself: Option<&'a [i64]>,
+}
+
+/// A query, and where its positives go.
+type Part<'a> = (u32, &'a mut [Positive]);
+
+impl Find<'_> {
+    /// From how many queries and gallery items of a class on their keys come from a table.
+    const TABLE: usize = 16;
+    /// Keys of a table that are held at a time.
+    const TABLE_KEYS: usize = 1 << 20;
+
+    /// Gallery items of the query's class, without the query itself.
+    fn others(&self, query: u32) -> impl Iterator<Item = u32> {
+        let own = self.itself.map(|i| i[query as usize]);
+        let is_own = move |m: u32| own == i64::try_from(self.first_item + u64::from(m)).ok();
+        self.classes.members(self.labels[query as usize]).iter().copied().filter(move |m| !is_own(*m))
+    }
+
+    /// The positives of some queries, and where each query's begin; none for those of which `wanted` is 0.
+    pub fn positives<S: Space>(
+        &self,
+        space: &S,
+        queries: Range<usize>,
+        wanted: &(dyn Fn(usize) -> usize + Sync),
+        control: &Control,
+    ) -> Result<(Vec<usize>, Vec<Positive>)> {
+        let mut offsets = vec![0];
+        for query in queries.clone() {
+            let number = if wanted(query) > 0 { self.others(query as u32).count() } else { 0 };
+            offsets.push(offsets[offsets.len() - 1] + number);
+        }
+        let mut positives = vec![Positive { key: 0.0, index: 0 }; offsets[queries.len()]];
+        let mut parts: Vec<Part<'_>> = Vec::with_capacity(queries.len());
+        let mut rest = positives.as_mut_slice();
+        for (i, query) in queries.enumerate() {
+            let (part, after) = rest.split_at_mut(offsets[i + 1] - offsets[i]);
+            rest = after;
+            if !part.is_empty() {
+                parts.push((query as u32, part));
+            }
+        }
+        parts.sort_by_key(|(query, _)| self.labels[*query as usize]);
+        let label = |part: &Part<'_>| self.labels[part.0 as usize];
+        let classes: Vec<&mut [Part<'_>]> = parts.chunk_by_mut(|a, b| label(a) == label(b)).collect();
+        classes.into_par_iter().for_each_init(Buffers::default, |buffers, class| {
+            let members = self.classes.members(label(&class[0]));
+            if class.len().min(members.len()) < Self::TABLE {
+                class.iter_mut().for_each(|part| self.by_pairs(space, part, buffers, control));
+                return;
+            }
+            for parts in class.chunks_mut((Self::TABLE_KEYS / members.len()).max(1)) {
+                self.by_table(space, members, parts, control);
+            }
+        });
+        control.check()?;
+        Ok((offsets, positives))
+    }
+
+    fn by_pairs<S: Space>(&self, space: &S, part: &mut Part<'_>, buffers: &mut Buffers, control: &Control) {
+        if control.is_cancelled() {
+            return;
+        }
+        let Buffers { pairs, keys, scratch } = buffers;
+        pairs.clear();
+        pairs.extend(self.others(part.0).map(|m| (part.0, m)));
+        keys.clear();
+        space.keys(pairs, scratch, keys);
+        for ((slot, key), pair) in part.1.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
+            *slot = Positive { key: *key, index: self.first_item + u64::from(pair.1) };
+        }
+    }
+
+    fn by_table<S: Space>(&self, space: &S, members: &[u32], parts: &mut [Part<'_>], control: &Control) {
+        let queries: Vec<u32> = parts.iter().map(|part| part.0).collect();
+        let mut keys = vec![0.0; queries.len() * members.len()];
+        space.key_table(&queries, members, &mut keys, control);
+        parts.par_iter_mut().zip(keys.par_chunks(members.len())).for_each(|((query, part), keys)| {
+            let own = self.itself.map(|i| i[*query as usize]);
+            let all = members.iter().zip(keys).map(|(m, key)| (self.first_item + u64::from(*m), *key));
+            let others = all.filter(|(index, _)| own != i64::try_from(*index).ok());
+            for (slot, (index, key)) in part.iter_mut().zip(others) {
+                *slot = Positive { key, index };
+            }
+        });
+    }
+}
+
+/// Buffers of one thread.
+#[derive(Default)]
+struct Buffers {
+    scratch: Scratch,
+    pairs: Vec<(u32, u32)>,
+    keys: Vec<f64>,
+}
