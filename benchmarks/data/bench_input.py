@@ -1,0 +1,141 @@
+"""Images a second from files to batches: `image-folder`, with and without its cache, beside a plain torchvision loader.
+
+    python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
+
+The plain loader is `torchvision.datasets.ImageFolder` with `torchvision.transforms`, in torch's `DataLoader`, as its
+documentation shows them. Both read the same JPEG photographs (drawn here, of the sizes of CUB's and CARS196's) and do
+the papers' preparation: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns, and a ratio is the
+median of the rounds'. Without loader processes it is that of the CPU's time, which other work on the machine touches
+least; with them, of the clock's, from the first batch to the last,
+which needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import PIL
+import torch
+import torchvision
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision import transforms
+
+from dml_train.data import read_image_folder, with_image_options
+from dml_train.loading import StepBatches, load_ahead
+
+BATCH = 64
+CROPS = {
+    "random": [transforms.Resize((256, 256)), transforms.RandomCrop(224)],
+    "resized": [transforms.Resize((256, 256)), transforms.RandomResizedCrop(224, scale=(0.5, 1.0))],
+}
+NORMALISE = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def draw_photographs(folder: Path, count: int = 240) -> None:
+    """Smooth colours with some grain: files of about a photograph's size and cost."""
+    for i in range(count):
+        random = np.random.default_rng(i)
+        width, height = ((500, 375), (700, 480), (375, 500))[i % 3]
+        coarse = Image.fromarray(random.integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8))
+        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(np.float32)
+        grained = (smooth + random.normal(0.0, 6.0, smooth.shape)).clip(0, 255).astype(np.uint8)
+        place = folder / ("train" if i % 12 else "test") / f"class {i % 12}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(grained).save(place / f"{i}.jpg", quality=90)
+
+
+class Shuffled:
+    """Batches of random items."""
+
+    def __init__(self, items: int, batches: int) -> None:
+        random = np.random.default_rng(0)
+        self.batches = [random.choice(items, BATCH, replace=False) for _ in range(batches)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def batch_at(self, epoch: int, position: int) -> np.ndarray:
+        return self.batches[position]
+
+
+def plain(folder: Path, crop: str, sampler: Shuffled, workers: int) -> Iterator[torch.Tensor]:
+    steps = [*CROPS[crop], transforms.RandomHorizontalFlip(), transforms.ToTensor(), NORMALISE]
+    dataset = torchvision.datasets.ImageFolder(folder / "train", transforms.Compose(steps))
+    batches = [indices.tolist() for indices in sampler.batches]
+    for images, _ in DataLoader(dataset, batch_sampler=batches, num_workers=workers):
+        yield images
+
+
+def ours(
+    folder: Path, crop: str, sampler: Shuffled, workers: int, cache: str | None
+) -> Iterator[torch.Tensor]:
+    dataset = with_image_options(read_image_folder)(
+        str(folder), square=True, train_crop=crop, min_area=0.5, cache=cache
+    )
+    batches = StepBatches(dataset.train, sampler, seed=0)
+    for batch in load_ahead(batches, range(len(sampler)), workers, pin=False):
+        yield batch.images
+
+
+def cost(batches: Iterator[torch.Tensor], workers: int) -> float:
+    """Seconds an image after the first batch: of the CPU, or with loader processes of the clock."""
+    now = time.perf_counter if workers else time.process_time
+    images = 0
+    begun = 0.0
+    for batch in batches:
+        if begun == 0.0:
+            begun = now()
+        else:
+            images += len(batch)
+    return (now() - begun) / images
+
+
+def main() -> None:
+    batches, rounds = (int(a) for a in (*sys.argv[1:], *("8", "5")[len(sys.argv) - 1 :]))
+    torch.set_num_threads(1)
+    print(
+        f"{platform.processor() or platform.machine()}, one thread a process, torch {torch.__version__}, torchvision "
+        f"{torchvision.__version__}, Pillow {PIL.__version__}; {batches} batches of {BATCH}, median of {rounds} rounds"
+    )
+    print(f"{'':<26}{'images/s, median':^40}{'over the plain loader':^26}")
+    print(
+        f"{'crop':<10}{'processes':<16}{'torchvision':>12}{'dml':>12}{'dml, cached':>16}{'dml':>12}{'cached':>12}"
+    )
+    with tempfile.TemporaryDirectory() as place:
+        folder, cache = Path(place) / "images", str(Path(place) / "cache")
+        draw_photographs(folder)
+        for crop, workers in (("random", 0), ("resized", 0), ("random", 2)):
+            # Processes have four batches ready when the first is taken: so many more that this plays no part.
+            sampler = Shuffled(220, 6 * batches if workers else batches)
+            ways = {
+                "plain": partial(plain, folder, crop, sampler, workers),
+                "ours": partial(ours, folder, crop, sampler, workers, None),
+                "cached": partial(ours, folder, crop, sampler, workers, cache),
+            }
+            times: dict[str, list[float]] = {name: [] for name in ways}
+            for _ in range(rounds):
+                for name, way in ways.items():
+                    times[name].append(cost(way(), workers))
+            speeds = [1.0 / statistics.median(times[name]) for name in ways]
+            ratios = [
+                statistics.median(p / t for p, t in zip(times["plain"], times[name]))
+                for name in ("ours", "cached")
+            ]
+            print(
+                f"{crop:<10}{workers or 'its own':<16}{speeds[0]:>12,.0f}{speeds[1]:>12,.0f}{speeds[2]:>16,.0f}"
+                f"{ratios[0]:>12.2f}{ratios[1]:>12.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""docs/data.md is true: its recipe trains on a folder of images, its options and addresses are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from dml_core import registry
+from dml_train.data import OFFICIAL, FileDataset
+from dml_train.recipe import load
+from dml_train.training import train
+
+PAGE = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
+
+
+def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    for c in range(20):
+        (tmp_path / "photos" / f"thing {c}").mkdir(parents=True)
+        for i in range(4):
+            pixels = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"thing {c}" / f"{i}.jpg")
+    whole, changes = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    (tmp_path / "mine.toml").write_text(whole, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    folder = train(
+        load("mine.toml", ["training.epochs=1"], registry()), Path("runs/mine"), console=Console(quiet=True)
+    )
+    assert folder.evaluation.is_file()
+    # For a GPU, two tables take the places of the recipe's, and the data set's sizes are left out.
+    tables = {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", whole)}
+    tables |= {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", changes)}
+    tables["dataset"] = re.sub(r"(resize|crop) = .*\n", "", tables["dataset"])
+    (tmp_path / "gpu.toml").write_text("\n".join(tables.values()), encoding="utf-8")
+    recipe = load("gpu.toml", [], registry())
+    assert (recipe.dataset["crop"], recipe.backbone["model"]) == (224, "resnet50")
+
+
+def test_the_page_gives_every_option_with_its_default():
+    found = dict(re.findall(r"^\| `(\w+)(?: = ([^`]+))?` \|", PAGE, flags=re.MULTILINE))
+    options = {
+        name: parameter.default
+        for name, parameter in inspect.signature(FileDataset).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    written = {
+        name: "" if default is None else str(default).lower() if isinstance(default, bool) else default
+        for name, default in options.items()
+    }
+    assert {name: found[name].strip('"') for name in options} == {
+        n: str(value) for n, value in written.items()
+    }
+
+
+@pytest.mark.parametrize("official", OFFICIAL.values(), ids=lambda official: official.name)
+def test_the_page_gives_every_address_checksum_and_count(official):
+    for archive in (*official.archives, *official.older):
+        for fact in (archive.name, archive.address, archive.md5):
+            assert fact is None or fact in PAGE
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{official.name}` | "))
+    for published in official.published.values():
+        assert f"{published.images:,}" in row
+        assert f"{published.classes:,}" in row
