@@ -6,8 +6,7 @@ The plain loader is `torchvision.datasets.ImageFolder` with `torchvision.transfo
 documentation shows them. Both read the same JPEG photographs (drawn here, of the sizes of CUB's and CARS196's) and do
 the papers' preparation: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns, and a ratio is the
 median of the rounds'. Without loader processes it is that of the CPU's time, which other work on the machine touches
-least; with them, of the clock's, from the first batch to the last,
-which needs a quiet machine.
+least; with them, of the clock's, from the first batch to the last, which needs a quiet machine.
 """
 
 from __future__ import annotations
