@@ -1,0 +1,78 @@
+"""A gallery that comes in blocks from a file: processor time a pair, and memory beyond the queries.
+
+    python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
+
+Self is left out, a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming distance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dml_eval_rs import Counter
+
+BLOCK, PER_CLASS = 100_000, 10
+
+
+def memory(field: str) -> int:
+    """MiB of this process. The mapped file counts as RssFile, which the kernel can drop at any time."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) // 1024
+    raise KeyError(field)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--queries", type=int, default=1000)
+    options = parser.parse_args()
+    labels = np.arange(options.items) // PER_CLASS
+    heads = (
+        ("items", 12),
+        ("queries", 8),
+        ("bytes each", 11),
+        ("CPU s", 8),
+        ("ns a pair", 10),
+        ("MiB more", 9),
+    )
+    print(f"{'gallery':>16} " + " ".join(f"{head:>{width}}" for head, width in heads))
+    for name, dtype, width, similarity in (
+        ("float32 x 128", np.float32, 128, "cosine"),
+        ("512-bit codes", np.uint8, 64, "hamming"),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "gallery.npy")
+            gallery = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(options.items, width))
+            rng = np.random.default_rng(0)
+            for start in range(0, options.items, BLOCK):
+                rows = gallery[start : start + BLOCK]
+                rows[:] = (
+                    rng.normal(size=rows.shape) if dtype is np.float32 else rng.integers(0, 256, rows.shape)
+                )
+            del gallery, rows
+            gallery = np.load(path, mmap_mode="r")
+            before, begun = memory("RssAnon"), time.process_time()
+            asking = np.arange(options.queries)
+            counter = Counter(
+                gallery[: len(asking)], labels[: len(asking)], similarity=similarity, indices=asking
+            )
+            for feed in (counter.find_positives, counter.count):
+                for start in range(0, options.items, BLOCK):
+                    feed(gallery[start : start + BLOCK], labels[start : start + BLOCK], start)
+            counter.result()
+            spent = time.process_time() - begun
+            print(
+                f"{name:>16} {options.items:>12,} {options.queries:>8,} {width * np.dtype(dtype).itemsize:>11} "
+                f"{spent:>8.2f} {1e9 * spent / options.items / options.queries:>10.2f} {memory('RssAnon') - before:>9}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
