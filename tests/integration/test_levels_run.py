@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
+from torchvision import models
 
 from dml_core import registry
 from dml_train.recipe import load, parse
+from dml_train.trained import open_model
 from dml_train.training import train
 
 PAGE = Path(__file__).parents[2] / "docs/models.md"
@@ -49,3 +52,13 @@ def test_what_the_page_on_models_shows_is_what_a_recipe_takes(block):
     document = tomllib.loads(block)
     whole = load("rll-lmh-cub", [], registry()).to_dict() | document
     assert parse(whole, registry()).backbone["name"] == document["backbone"]["name"]
+
+
+def test_a_trained_network_opens_without_the_weights_that_it_started_from(tmp_path):
+    torch.save(models.squeezenet1_1().state_dict(), tmp_path / "start.pth")
+    table = f"backbone={{name='torchvision', model='squeezenet1_1', weights='{tmp_path / 'start.pth'}'}}"
+    settings = [table, "training.steps=1", "dataset.max_classes=80", "embedding.dim=4"]
+    recipe = load("glyphs-tiny", settings, registry())
+    train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))
+    (tmp_path / "start.pth").unlink()
+    assert open_model(tmp_path / "run", registry()).model.head.embedding_dim == 4

@@ -293,3 +293,19 @@ def test_no_channels_are_refused():
 def test_a_first_convolution_keeps_its_stride():
     first = next(m for m in TorchvisionModel(2, "resnet18").modules() if isinstance(m, nn.Conv2d))
     assert (first.in_channels, first.stride, first.padding) == (2, (2, 2), (3, 3))
+
+
+def test_weights_that_a_checkpoint_will_replace_need_not_be_there():
+    assert TorchvisionModel(3, "resnet18", "none.pt", pretrained=False).num_features == 512
+
+
+def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_a_checkpoint_replaces_them():
+    torch.manual_seed(0)
+    named = TorchvisionModel(3, "googlenet", "IMAGENET1K_V1", ["conv1"], pretrained=False).eval()
+    plain = TorchvisionModel(3, "googlenet", None, ["conv1"]).eval()
+    plain.load_state_dict(named.state_dict())
+    image = torch.rand(1, 3, 64, 64)
+    scale, shift = (torch.tensor(v)[:, None, None] for v in ((0.458, 0.448, 0.450), (-0.030, -0.088, -0.188)))
+    with torch.no_grad():
+        # From ImageNet's mean and deviation to a half and a half; float32.
+        torch.testing.assert_close(named(image), plain(image * scale + shift), rtol=1e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""BN-Inception: the published table, and the published weights, read by a second program that knows only their names."""
+"""BN-Inception: the published table, and the published weights read by a second program that knows only their names."""
 
 from __future__ import annotations
 
@@ -170,3 +170,7 @@ def test_what_cannot_be_is_refused():
         BNInception(3, "bn.pth")
     with pytest.raises(ValueError, match="in_channels is 0"):
         BNInception(0)
+
+
+def test_weights_that_a_checkpoint_will_replace_need_not_be_there():
+    assert BNInception(3, "bn.pth", ["inception_3a"], pretrained=False).num_features == 256

@@ -128,3 +128,7 @@ def test_what_is_not_there_is_named(options, message):
 def test_no_channels_are_refused():
     with pytest.raises(ValueError, match="in_channels is 0"):
         TimmModel(0)
+
+
+def test_weights_that_a_checkpoint_will_replace_need_not_be_there():
+    assert TimmModel(3, "resnet10t", "none.pt", pretrained=False).num_features == 512

@@ -104,7 +104,7 @@ class Experiment:
         return np.concatenate([part[:0], *ranks.collect(part)])
 
 
-def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experiment:
+def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE, *, pretrained: bool = True) -> Experiment:
     """Make everything that a recipe names, alike on every rank. The weights are a function of the recipe's seed.
 
     Raises:
@@ -132,7 +132,7 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experimen
     steps_per_epoch = len(sampler)
     num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
 
-    model = build_model(recipe, dataset.in_channels, registry, device)
+    model = build_model(recipe, dataset.in_channels, registry, device, pretrained=pretrained)
     if training.sync_batch_norm and ranks.world_size > 1:
         if device.type != "cuda":
             raise DmlError(
@@ -171,10 +171,22 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE) -> Experimen
     )
 
 
-def build_model(recipe: Recipe, in_channels: int, registry: Registry, device: torch.device) -> EmbeddingModel:
-    """The untrained network, its weights a function of the recipe's seed."""
+def build_model(
+    recipe: Recipe,
+    in_channels: int,
+    registry: Registry,
+    device: torch.device,
+    *,
+    pretrained: bool = True,
+) -> EmbeddingModel:
+    """The untrained network, its weights a function of the recipe's seed.
+
+    Without `pretrained`, for a checkpoint's weights, those that the backbone would start from needn't be there.
+    """
     seed_torch(device, recipe.training.seed, INITIALISATION, 0)
-    backbone = registry.build("backbones", recipe.backbone, {"in_channels": in_channels})
+    backbone = registry.build(
+        "backbones", recipe.backbone, {"in_channels": in_channels, "pretrained": pretrained}
+    )
     embedding = recipe.embedding
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]

@@ -30,7 +30,7 @@ from dml_train.model import Pooling
 CONTEXT: dict[Kind, tuple[str, ...]] = {
     "datasets": ("seed",),
     "samplers": ("labels", "seed"),
-    "backbones": ("in_channels",),
+    "backbones": ("in_channels", "pretrained"),
     "losses": ("num_classes", "embedding_dim", "seed"),
     "evaluators": ("seed",),
     "loggers": ("directory", "start_step"),

@@ -87,7 +87,7 @@ def open_model(path: Path, registry: Registry) -> TrainedModel:
         channels, height, width = dataset.test.load(np.zeros(1, dtype=np.int64))[0].shape
         in_channels, input_shape = dataset.in_channels, (channels, height, width)
     device = find_device(recipe.training.device)
-    model = build_model(recipe, in_channels, registry, device)
+    model = build_model(recipe, in_channels, registry, device, pretrained=False)
     model.load_state_dict(used.weights())
     with (used.path / WEIGHTS).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

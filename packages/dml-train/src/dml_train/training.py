@@ -75,7 +75,7 @@ def reopen(path: Path, registry: Registry | None = None) -> tuple[RunFolder, Exp
     folder = RunFolder.open(path)
     recipe = read_recipe(folder, registry)
     used = measured_checkpoint(folder)
-    experiment = build(recipe, registry)
+    experiment = build(recipe, registry, pretrained=False)
     experiment.measured.load_state_dict(used.weights())
     return folder, experiment
 

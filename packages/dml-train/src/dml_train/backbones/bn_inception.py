@@ -61,6 +61,7 @@ class BNInception(nn.Module):
             It expects blue, green, red in 0 to 255 less (104, 117, 128): ``normalize = "caffe"`` of the data sets.
         levels: the blocks whose outputs are the features, ``"inception_3a"`` to ``"inception_5b"``, the default;
             the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
+        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
 
     Attributes:
         num_features: 1,024 of 5b, 576 of 3c, 1,056 of 4e; of several levels, a tuple.
@@ -71,7 +72,13 @@ class BNInception(nn.Module):
         ValueError: `in_channels` below 1.
     """
 
-    def __init__(self, in_channels: int, weights: str | None = None, levels: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        weights: str | None = None,
+        levels: Sequence[str] = (),
+        pretrained: bool = True,
+    ) -> None:
         super().__init__()
         if in_channels < 1:
             raise ValueError(f"in_channels is {in_channels}; expected at least 1")
@@ -92,7 +99,7 @@ class BNInception(nn.Module):
             block = _Block([*channels.values()][-1], widths)
             channels[name] = block.out_channels
             self.blocks[name] = block
-        if weights is not None:
+        if weights is not None and pretrained:
             self._load(weights)
         for name in reversed(_BLOCKS):
             if name in self._levels:

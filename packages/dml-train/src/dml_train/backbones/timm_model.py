@@ -36,6 +36,7 @@ class TimmModel(nn.Module):
             model with or without its classifier, ``.safetensors`` or saved by ``torch.save``.
         levels: names of timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``), whose outputs are
             then the features.
+        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
 
     Attributes:
         num_features: F; of several levels, a tuple.
@@ -52,11 +53,12 @@ class TimmModel(nn.Module):
         model: str = "resnet18",
         weights: str | None = None,
         levels: Sequence[str] = (),
+        pretrained: bool = True,
     ) -> None:
         super().__init__()
         if in_channels < 1:
             raise ValueError(f"in_channels is {in_channels}; expected at least 1")
-        network = _build(_import_timm(), model, weights, in_channels)
+        network = _build(_import_timm(), model, weights if pretrained else None, in_channels)
         self._places: list[int] = []  # of the levels among timm's feature modules
         if levels:
             stages = [str(stage["module"]) for stage in network.feature_info]

@@ -42,6 +42,7 @@ class TorchvisionModel(nn.Module):
             torchvision's own by name: only then do they rescale their input as those weights expect.
         levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
             ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
+        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
 
     Attributes:
         num_features: F; of several levels, a tuple.
@@ -58,11 +59,12 @@ class TorchvisionModel(nn.Module):
         model: str = "resnet18",
         weights: str | None = None,
         levels: Sequence[str] = (),
+        pretrained: bool = True,
     ) -> None:
         super().__init__()
         if in_channels < 1:
             raise ValueError(f"in_channels is {in_channels}; expected at least 1")
-        network = _build(model, weights)
+        network = _build(model, weights, pretrained)
         if in_channels != 3:
             adapt_first_convolution(network, in_channels, keep=weights is not None)
             if isinstance(network, models.Inception3 | models.GoogLeNet):
@@ -95,7 +97,7 @@ class TorchvisionModel(nn.Module):
         return tuple(features) if len(features) > 1 else features[0]
 
 
-def _build(model: str, weights: str | None) -> nn.Module:
+def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
     """The whole model, classifier included, with its weights."""
     known = models.list_models(module=models)
     if model not in known:
@@ -106,6 +108,11 @@ def _build(model: str, weights: str | None) -> nn.Module:
     if weights is None:
         return _plain(model)
     names = ["DEFAULT", *models.get_model_weights(model).__members__]
+    if not pretrained:
+        untrained = _plain(model)
+        if weights in names and isinstance(untrained, models.Inception3 | models.GoogLeNet):
+            untrained.transform_input = True  # as torchvision does with these weights
+        return untrained
     if weights in names:
         try:
             network: nn.Module = models.get_model(model, weights=weights)
