@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -256,11 +255,4 @@ def test_annotations_of_another_kind_are_refused(tmp_path):
         OFFICIAL["cars196"].read(str(tmp_path))
     savemat(tmp_path / "cars_annos.mat", {"class_names": np.array([["Golf"]], dtype=object)})
     with pytest.raises(DmlError, match=r"doesn't hold annotations with relative_im_path and class"):
-        OFFICIAL["cars196"].read(str(tmp_path))
-
-
-def test_without_scipy_the_extra_is_named(tmp_path, monkeypatch):
-    (tmp_path / "cars_annos.mat").touch()
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(DmlError, match=r"pip install 'dml-train\[cars196\]'"):
         OFFICIAL["cars196"].read(str(tmp_path))

@@ -75,12 +75,8 @@ def _annotated(file: Path, field: str, images: Path) -> list[tuple[Path, int]]:
 
 
 def _read_matlab(file: Path) -> dict[str, Any]:
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise DmlError(
-            f"to read {file.name}, which is MATLAB's, scipy is needed: pip install 'dml-train[cars196]'"
-        ) from error
+    from scipy.io import loadmat  # here, since it takes a while to import and no other data set needs it
+
     try:
         contents: dict[str, Any] = loadmat(file, squeeze_me=True)
     except Exception as error:  # scipy's reader raises whatever it stumbles over
@@ -117,6 +113,6 @@ def read_cars196(root: str) -> Parts:
         root: the folder that holds ``cars_annos.mat`` or ``devkit``, or the one that holds that folder.
 
     Raises:
-        DmlError: if it isn't there, or isn't whole; if scipy isn't installed, which reads the annotations.
+        DmlError: if it isn't there, or isn't whole.
     """
     return CARS196.read(root)
