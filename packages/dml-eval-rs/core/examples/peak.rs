@@ -66,9 +66,6 @@ mod x86 {
         let high = _mm256_shuffle_epi8(x, _mm256_and_si256(_mm256_srli_epi32::<4>(bits), nibble));
         _mm256_add_epi8(sum, _mm256_add_epi8(low, high))
     });
-    steps!(bits128, "sse2", [u32; 4], [5u32; 4], |sum, x| {
-        std::array::from_fn(|i| sum[i].wrapping_add((sum[i] ^ x[i]).count_ones()))
-    });
 
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn bfloat16() -> [__m512; SUMS as usize] {
@@ -114,7 +111,6 @@ mod x86 {
             report("AVX2 float64 FMA", "GFLOP/s", 8, avx2, || fma256d());
             report("AVX-512 xor, popcount, add", "Gbit/s", 512, popcount, || bits512());
             report("AVX2 xor, popcount, add", "Gbit/s", 256, avx2, || bits256());
-            report("plain Rust xor, popcount, add", "Gbit/s", 128, true, || bits128());
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::space::{Side, Space};
 const KEYS: usize = 4 << 20;
 /// Queries that are taken together: enough that packing the gallery for them costs little beside the products.
 const QUERIES: usize = 512;
-/// Keys after which positives that no longer matter are dropped, at least.
+/// Keys after which positives that no longer matter are dropped, at least: as many as there are positives to look through.
 const PIECE: usize = 1024;
 
 /// From how many matches on all keys of a query are computed.
@@ -69,7 +69,7 @@ impl Count<'_> {
         let Some(lowest) = positives[..active].last() else { return };
         let mut lowest = lowest.key;
         guide.draw(&positives[..active]);
-        let piece = (keys.len() / 16).max(PIECE);
+        let piece = PIECE.max(active);
         for (p, keys) in keys.chunks(piece).enumerate() {
             let first = start + p * piece;
             let labels = &self.gallery_labels[first..first + keys.len()];

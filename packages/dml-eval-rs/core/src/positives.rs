@@ -59,7 +59,7 @@ impl Find<'_> {
     /// From how many queries and gallery items of a class on their keys come from a table.
     const TABLE: usize = 16;
     /// Keys of a table that are held at a time.
-    const TABLE_KEYS: usize = 1 << 20;
+    const TABLE_KEYS: usize = 4 << 20;
 
     /// Gallery items of the query's class, without the query itself.
     fn others(&self, query: u32) -> impl Iterator<Item = u32> {
