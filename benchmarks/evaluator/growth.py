@@ -1,9 +1,9 @@
-"""Time and memory of a self-retrieval as the data grow, and the kernels' share of the machine: two tables.
+"""Time and memory of a self-retrieval as data and classes grow, of a clustering, and the kernels' speed: tables.
 
-    python benchmarks/evaluator/growth.py [--items 7500 15000 30000 60000] [--kernels-at 10000]
+    python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters] [--items 7500 15000 30000 60000]
 
-Processor time, so that other work on the machine counts less. Memory is the peak beyond the inputs, of a process for
-each row.
+Processor time of one thread, so that other work on the machine counts less. Memory is the peak beyond the inputs, of a
+process for each row.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from compare import machine
-from data import codes_of, stanford_like
+from data import birds_like, codes_of, stanford_like
 
-from dml_eval_rs import _native, arguments, evaluate
+from dml_eval_rs import _native, ami, arguments, evaluate, evaluate_codes, kmeans, nmi
 
 DIM = 512
 
@@ -38,7 +39,7 @@ def one_size(items: int) -> tuple[float, float]:
     evaluate(x[:1000], np.arange(1000) // 2)
     Path("/proc/self/clear_refs").write_text("5")
     before, start = resident(), time.process_time()
-    evaluate(x, labels)
+    evaluate(x, labels, threads=1)
     return time.process_time() - start, (peak() - before) / 2**20
 
 
@@ -49,6 +50,47 @@ def growth(sizes: list[int]) -> None:
             seconds, mebibytes = pool.apply(one_size, (items,))
         pairs = items * (items - 1) / 2
         print(f"{items:8,} {seconds:12.2f} {1e9 * seconds / pairs:10.2f} {mebibytes:18.0f}", flush=True)
+
+
+def classes(items: int) -> None:
+    """The same number of items in fewer and larger classes."""
+    pairs = items * (items - 1) / 2
+    print(
+        f"{'items':>8} {'classes':>8} {'float32 x 512, s':>17} {'ns a pair':>10} "
+        f"{'512-bit codes, s':>17} {'ns a pair':>10}"
+    )
+    for number in (items // 5, 100, 20, 4, 2):
+        x, labels = birds_like(items, number)
+        codes = codes_of(x, 512)
+        start = time.process_time()
+        evaluate(x, labels, threads=1)
+        middle = time.process_time()
+        evaluate_codes(codes, labels, threads=1)
+        seconds = (middle - start, time.process_time() - middle)
+        print(
+            f"{items:8,} {number:8,} {seconds[0]:17.2f} {1e9 * seconds[0] / pairs:10.1f} "
+            f"{seconds[1]:17.2f} {1e9 * seconds[1] / pairs:10.1f}",
+            flush=True,
+        )
+
+
+def clusters(items: int) -> None:
+    """k-means into as many clusters as there are classes, and its agreement with them."""
+    x, labels = stanford_like("easy", items)
+    number = int(labels.max()) + 1
+    Path("/proc/self/clear_refs").write_text("5")
+    before, start = resident(), time.process_time()
+    found = kmeans(x, number, threads=1)
+    middle = time.process_time()
+    mebibytes = (peak() - before) / 2**20
+    agreement = (nmi(labels, found.labels), ami(labels, found.labels))
+    seconds = (middle - start, time.process_time() - middle)
+    print(
+        f"{'items':>8} {'clusters':>9} {'rounds':>7} {'k-means, s':>11} "
+        f"{'MiB beyond inputs':>18} {'NMI and AMI, s':>15}"
+    )
+    print(f"{items:8,} {number:9,} {found.n_iter:7} {seconds[0]:11.1f} {mebibytes:18.0f} {seconds[1]:15.2f}")
+    print(f"NMI {agreement[0]:.4f}, AMI {agreement[1]:.4f}", flush=True)
 
 
 def kernels(items: int) -> None:
@@ -86,13 +128,24 @@ def kernels(items: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=["growth", "classes", "kernels"])
     parser.add_argument("--items", type=int, nargs="+", default=[7_500, 15_000, 30_000, 60_000])
-    parser.add_argument("--kernels-at", type=int, default=10_000)
+    parser.add_argument("--kernels-at", type=int, default=20_000)
+    parser.add_argument("--classes-at", type=int, default=20_000)
+    parser.add_argument("--clusters-at", type=int, default=60_502)
     options = parser.parse_args()
-    print(machine())
-    growth(options.items)
-    print()
-    kernels(options.kernels_at)
+    print(f"{machine()}; processor seconds")
+    for table in options.tables:
+        print()
+        TABLES[table](options)
+
+
+TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "growth": lambda options: growth(options.items),
+    "classes": lambda options: classes(options.classes_at),
+    "kernels": lambda options: kernels(options.kernels_at),
+    "clusters": lambda options: clusters(options.clusters_at),
+}
 
 
 if __name__ == "__main__":
