@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner, Result
 from rich.console import Console
 
 import dml_core.plugin
 from dml_core import Plugins, Registry
+from dml_train import cli
 
 sys.path.insert(0, str(Path(__file__).parent))  # where loader processes find tiny_world, too
 
@@ -49,6 +51,20 @@ def tiny_document() -> Callable[..., dict[str, Any]]:
         return document
 
     return make
+
+
+@pytest.fixture
+def dml(registry: Registry) -> Callable[..., Result]:
+    """Call the command in this process; it finds components in the test module's fixture `registry`."""
+
+    def dml(*arguments: object, code: int = 0) -> Result:
+        result = CliRunner().invoke(
+            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
+        )
+        assert result.exit_code == code, result.output
+        return result
+
+    return dml
 
 
 @pytest.fixture

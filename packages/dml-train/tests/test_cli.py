@@ -8,26 +8,15 @@ from importlib.metadata import EntryPoint
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from dml_core import Plugins, hookimpl
-from dml_train import cli
 from dml_train.recipe import parse
 from dml_train.training import train
 
 
 @pytest.fixture
-def dml(tiny_registry):
-    """Call the command in this process, in the tiny world."""
-
-    def dml(*arguments, code=0):
-        result = CliRunner().invoke(
-            cli.main, [str(a) for a in arguments], obj=tiny_registry, catch_exceptions=False
-        )
-        assert result.exit_code == code, result.output
-        return result
-
-    return dml
+def registry(tiny_registry):
+    return tiny_registry
 
 
 @pytest.fixture

@@ -7,11 +7,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
-from dml_train import cli
 from dml_train import export as exporting
 from dml_train.trained import open_model
 
@@ -31,18 +29,6 @@ def registry() -> Registry:
 def run(tmp_path_factory, registry):
     folder = tmp_path_factory.mktemp("trained")
     return train_on(write_photos(folder / "data"), folder / "run", registry)
-
-
-@pytest.fixture
-def dml(registry):
-    def dml(*arguments, code=0):
-        result = CliRunner().invoke(
-            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
-        )
-        assert result.exit_code == code, result.output
-        return result
-
-    return dml
 
 
 def read_torch(path):

@@ -7,11 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
-from dml_train import cli, folder_embedding, own_files
+from dml_train import folder_embedding, own_files
 from dml_train.data import FileSplit
 from dml_train.recipe import parse
 from dml_train.run_folder import held
@@ -41,18 +40,6 @@ def photos(tmp_path):
 def _small_chunks(monkeypatch):
     for module in (own_files, folder_embedding):
         monkeypatch.setattr(module, "CHUNK", 4)
-
-
-@pytest.fixture
-def dml(registry):
-    def dml(*arguments, code=0):
-        result = CliRunner().invoke(
-            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
-        )
-        assert result.exit_code == code, result.output
-        return result
-
-    return dml
 
 
 def by_hand(run, registry, files):

@@ -8,12 +8,10 @@ import shutil
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from photo_world import photo_registry, train_on, write_photos
 from report_world import Page, check_page
 
 from dml_core import Registry
-from dml_train import cli
 from dml_train.gallery import Gallery, search
 from dml_train.own_files import images_in
 from dml_train.trained import open_model
@@ -42,18 +40,6 @@ def photos(world):
 @pytest.fixture(scope="module")
 def query(world):
     return write_photos(world / "queries", classes=1, each=1, seed=2) / "class-0" / "0.png"
-
-
-@pytest.fixture
-def dml(registry):
-    def dml(*arguments, code=0):
-        result = CliRunner().invoke(
-            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
-        )
-        assert result.exit_code == code, result.output
-        return result
-
-    return dml
 
 
 def embedded(run, registry, files):
