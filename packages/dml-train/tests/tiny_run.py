@@ -12,6 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
+import torch
 from tiny_world import TinyPlugin
 
 import dml_core.plugin
@@ -31,8 +32,8 @@ class DieAt:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-if __name__ == "__main__":
-    document, out, *flags = sys.argv[1:]
+def main(arguments: list[str]) -> None:
+    document, out, *flags = arguments
     plugins = Plugins()
     plugins.register(dml_core.plugin, distribution="dml-core")
     plugins.register(TinyPlugin(), distribution="tiny")
@@ -41,3 +42,14 @@ if __name__ == "__main__":
     registry = Registry(plugins)
     recipe = parse(json.loads(Path(document).read_text()), registry)
     train(recipe, Path(out), resume="--resume" in flags, force="--force" in flags, registry=registry)
+
+
+def with_errors_in(path: str, arguments: list[str]) -> None:
+    """Be such a process, forked from another one, its error stream a file."""
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
+    torch.set_num_threads(1)
+    main(arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
