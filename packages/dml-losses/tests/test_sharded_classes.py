@@ -100,6 +100,22 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; the CPU does the same above")
+def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
+    for make in sharded_world.LOSSES.values():
+        ended = []
+        for device in ("cpu", "cuda"):
+            torch.manual_seed(0)
+            loss = ShardedClasses(make().double()).to(device)
+            x, y = (tensor.to(device) for tensor in sharded_world.global_batch(3))
+            value = loss(x.requires_grad_(), y)
+            value.backward()
+            weights = loss.loss.class_weights.grad
+            ended.append([tensor.detach().cpu().to_dense() for tensor in (value, x.grad, weights)])
+        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in another order
+
+
 def test_a_rank_without_any_class_of_the_choice_contributes_nothing() -> None:
     x = torch.randn(3, 4, requires_grad=True)
     none = torch.empty(0, 4, requires_grad=True)
