@@ -191,6 +191,15 @@ def test_a_search_that_was_stopped_ends_as_one_that_was_not(plan, tmp_path, quie
         run_search(plan(seed=1), tmp_path / "stopped", 4, console=quiet)
 
 
+def test_a_folder_that_holds_something_else_is_left_alone(plan, tmp_path, quiet):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(DmlError, match="holds something else already; nothing was touched"):
+        run_search(plan(), tmp_path, 1, console=quiet)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(DmlError, match="can't make the folder"):
+        run_search(plan(), tmp_path / "thesis.tex", 1, console=quiet)
+
+
 def test_a_trial_that_fails_counts_and_is_not_the_best(plan, tmp_path, quiet):
     batches = Choice((4, 100))  # a hundred classes are more than there are
     trials = run_search(

@@ -249,7 +249,13 @@ def _begin(plan: Search, out: Path) -> None:
                 + "\nChoose another folder with --out"
             )
         return
-    RunFolder.create(out)
+    try:
+        # A search killed before this file was whole has nothing to go on with, and nothing to lose.
+        if out.is_dir() and [entry for entry in out.iterdir() if entry.name != f".{_SEARCH}.partial"]:
+            raise DmlError(f"{out} holds something else already; nothing was touched. Choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DmlError(f"can't make the folder {out}: {error.strerror}") from error
     write_json(path, mine)
 
 
