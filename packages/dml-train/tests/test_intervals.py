@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_train.intervals import of_runs, of_share
+from dml_train.intervals import of_runs, of_share, pooled
 
 
 def test_three_runs_have_student_s_interval_with_two_degrees_of_freedom():
@@ -35,6 +35,21 @@ def test_moving_all_runs_moves_the_mean_and_not_the_width(values, by):
     moved, width = of_runs([value + by for value in values])
     assert moved == pytest.approx(mean + by, abs=1e-9)
     assert width == pytest.approx(half_width, abs=1e-9)
+
+
+def test_the_spread_of_settings_is_pooled_about_each_one_s_own_mean():
+    spread = pooled([[0.0, 2.0], [10.0, 14.0], [5.0], []])
+    assert spread == (pytest.approx(math.sqrt((1 + 1 + 4 + 4) / 2)), 2)
+    assert spread.half_width(2) == pytest.approx(4.303 * math.sqrt(5 / 2))
+    assert spread.half_width_of_difference(2) == pytest.approx(4.303 * math.sqrt(5))
+    assert pooled([[1.0], [2.0]]) is None
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=9), st.floats(-5, 5))
+def test_a_setting_that_is_moved_leaves_the_pooled_spread_as_it_is(values, by):
+    spread = pooled([values, [value + by for value in values]])
+    assert spread.deviation == pytest.approx(pooled([values, values]).deviation, abs=1e-9)
+    assert spread.degrees == 2 * (len(values) - 1)
 
 
 def test_a_share_of_queries_has_the_binomial_interval():

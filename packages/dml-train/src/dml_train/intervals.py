@@ -22,6 +22,50 @@ class Interval(NamedTuple):
     half_width: float | None
 
 
+class Spread(NamedTuple):
+    """How runs of one setting differ, and by how many degrees of freedom that is known.
+
+    Args:
+        deviation: the standard deviation.
+        degrees: at least 1.
+    """
+
+    deviation: float
+    degrees: int
+
+    def half_width(self, runs: int) -> float:
+        """Half the 95 % interval of a mean of so many runs, ``t · s / √n``."""
+        return _student(self.degrees) * self.deviation / math.sqrt(runs)
+
+    def half_width_of_difference(self, runs: int) -> float:
+        """Half the 95 % interval of the difference of two means of so many runs each, ``t · s · √(2 / n)``."""
+        return math.sqrt(2) * self.half_width(runs)
+
+
+def pooled(settings: Sequence[Sequence[float]]) -> Spread | None:
+    """The spread of runs within each of several settings, taken to be the same in all.
+
+    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)``. With two or three runs a setting one alone tells next to nothing of
+    the spread, and all together do.
+
+    Args:
+        settings: for each, its runs' values.
+
+    Returns:
+        The spread; None if no setting has two runs.
+    """
+    degrees = sum(len(values) - 1 for values in settings if values)
+    if degrees == 0:
+        return None
+    means = [statistics.fmean(values) for values in settings if values]
+    squares = [
+        (value - mean) ** 2
+        for values, mean in zip((v for v in settings if v), means, strict=True)
+        for value in values
+    ]
+    return Spread(math.sqrt(math.fsum(squares) / degrees), degrees)
+
+
 def of_runs(values: Sequence[float]) -> Interval:
     """The mean of independent runs, ``x̄ ± t · s / √n`` with Student's t for n − 1 degrees of freedom.
 
@@ -38,12 +82,8 @@ def of_runs(values: Sequence[float]) -> Interval:
     """
     if not values:
         raise ValueError("values is empty; expected one for each run, at least one")
-    mean = statistics.fmean(values)
-    count = len(values)
-    if count == 1:
-        return Interval(mean, None)
-    quantile = _STUDENT[count - 2] if count - 2 < len(_STUDENT) else statistics.NormalDist().inv_cdf(0.975)
-    return Interval(mean, quantile * statistics.stdev(values) / math.sqrt(count))
+    spread = pooled([values])
+    return Interval(statistics.fmean(values), None if spread is None else spread.half_width(len(values)))
 
 
 def of_share(share: float, count: int) -> Interval:
@@ -54,3 +94,7 @@ def of_share(share: float, count: int) -> Interval:
         count: n, of queries, at least 1. Those of one class aren't independent: the interval is rather too narrow.
     """
     return Interval(share, statistics.NormalDist().inv_cdf(0.975) * math.sqrt(share * (1 - share) / count))
+
+
+def _student(degrees: int) -> float:
+    return _STUDENT[degrees - 1] if degrees <= len(_STUDENT) else statistics.NormalDist().inv_cdf(0.975)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dml_train.intervals import of_runs
+from dml_train.intervals import pooled
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +40,25 @@ class Order:
 def order(rows: Sequence[Standing]) -> Order:
     """How the measured order of rows agrees with the published one.
 
-    Rows are compared that share a group, or neither has one. A difference's interval is Student's over the
-    differences of the runs with equal seeds. With m pairs, 2.5 % of them are expected on a wrong side by chance.
+    Rows are compared that share a group, or neither has one. A difference's interval is Student's, with the spread of
+    runs pooled over all rows. Of pairs that don't differ in truth, 2.5 % are expected beyond it on a wrong side.
 
     Args:
         rows: those with a finite published figure count, all with equally many measured values.
     """
     pairs = same = surely_same = surely_opposite = 0
-    repeated = True
+    spread = pooled([row.measured for row in rows])
     for first, second in itertools.combinations(rows, 2):
         apart = (first.groups or second.groups) and not first.groups & second.groups
         published = first.published - second.published
         if apart or math.isnan(published) or published == 0:
             continue
         pairs += 1
-        mean, half_width = of_runs([a - b for a, b in zip(first.measured, second.measured, strict=True)])
-        same += mean * published > 0
-        if half_width is None:
-            repeated = False
-        elif abs(mean) > half_width:
-            surely_same += mean * published > 0
-            surely_opposite += mean * published < 0
-    return Order(pairs, same, surely_same if repeated else None, surely_opposite if repeated else None)
+        difference = statistics.fmean(first.measured) - statistics.fmean(second.measured)
+        same += difference * published > 0
+        if spread is not None and abs(difference) > spread.half_width_of_difference(len(first.measured)):
+            surely_same += difference * published > 0
+            surely_opposite += difference * published < 0
+    if spread is None:
+        return Order(pairs, same, None, None)
+    return Order(pairs, same, surely_same, surely_opposite)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from dml_train import __version__
-from dml_train.intervals import Interval, of_runs, of_share
+from dml_train.intervals import Interval, Spread, of_share, pooled
 from dml_train.reproduce.order import Order, Standing, order
 from dml_train.reproduce.paper import GLYPHS, Paper, PublishedTable
 from dml_train.reproduce.reproduction import Measured, finite
@@ -82,14 +83,16 @@ def title(metric: str) -> str:
     )
 
 
-def interval(row: Measured, metric: str) -> Interval | None:
-    """A metric of a row with its interval: over the runs; of one run's recall, over its queries."""
+def interval(row: Measured, metric: str, spread: Spread | None) -> Interval | None:
+    """A metric of a row with its interval: over the runs, by their spread; of one run's recall, over its queries."""
     values = row.values.get(metric)
     if not values:
         return None
-    if len(values) == 1 and metric.startswith("recall/") and row.queries:
+    if spread is not None:
+        return Interval(statistics.fmean(values), spread.half_width(len(values)))
+    if metric.startswith("recall/") and row.queries:
         return of_share(values[0], row.queries)
-    return of_runs(values)
+    return Interval(values[0], None)
 
 
 def written(value: Interval | None) -> str:
@@ -103,7 +106,7 @@ def written(value: Interval | None) -> str:
 def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> str:
     """A paper's page."""
     over = (
-        f"mean and 95 % Student interval over {seeds} seeds"
+        f"mean of {seeds} seeds and its 95 % Student interval, the spread of seeds pooled over a table's rows"
         if seeds > 1
         else "one seed; the interval of a recall is over its queries (± 1.96 standard errors), not over runs"
     )
@@ -145,13 +148,14 @@ def _section(name: str, section: Section) -> list[str]:
         f"| {' | '.join(header)} |",
         "|---" * len(header) + "|",
     ]
+    spreads = {metric: pooled([row.values.get(metric, ()) for row in section.rows]) for metric in metrics}
     for row in section.rows:
         cells = [row.row.label]
         for dataset, place, _ in published:
             figure = row.row.published.get(dataset, [])[place : place + 1]
             text = f"{figure[0]:.1f}" if finite(figure) else "–"
             cells.append(f"({text})" if section.reasons and text != "–" else text)
-        cells += [written(interval(row, metric)) for metric in metrics]
+        cells += [written(interval(row, metric, spreads[metric])) for metric in metrics]
         cells.append(f"{row.seconds:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
