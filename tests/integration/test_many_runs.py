@@ -61,7 +61,9 @@ def test_processes_end_with_the_one_that_started_them_and_the_same_command_goes_
     workers = children(process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
-    while [pid for pid in workers if Path(f"/proc/{pid}").exists()]:  # till those that adopted them have seen it
+    while [
+        pid for pid in workers if Path(f"/proc/{pid}").exists()
+    ]:  # till those that adopted them have seen it
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert "the same command goes on" in said.read_text()
