@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import platform
 import statistics
 import sys
@@ -133,6 +134,9 @@ def pml_time(experiment: Experiment) -> Moment:
         iterations_per_epoch=experiment.num_steps,
         dataloader_num_workers=0,
     )
+    logging.getLogger("PML").setLevel(
+        logging.ERROR
+    )  # it warns that nothing moves the embedder, which has no weights
     begun = now()
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
         trainer.train(num_epochs=1)
