@@ -8,10 +8,46 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.nn.functional import cross_entropy, normalize, softplus
 
 import dml_losses as dml
+from dml_core import ClassShard
 
 CLASSES, DIM, STEPS = 7, 5, 8
+
+
+class StrangersLoss(nn.Module):
+    """A class loss of somebody who knows `dml_core` alone.
+
+    It takes every way that a gradient can: the margin is the embedding's length, which every rank computes, and a
+    class's logit grows with the true class's, which one rank has.
+    """
+
+    def __init__(self, num_classes: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        length = torch.linalg.vector_norm(embeddings, dim=1)
+        logits = self._logits(embeddings, self.class_weights if class_weights is None else class_weights)
+        true = logits.gather(1, labels[:, None])
+        logits = (logits + 0.1 * logits * true).scatter(1, labels[:, None], true - length[:, None])
+        return cross_entropy(logits, labels) + 0.1 * length.mean()
+
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        length = torch.linalg.vector_norm(embeddings, dim=1)
+        logits = self._logits(embeddings, shard.class_weights)
+        true = shard.true_logits(logits, labels)
+        others = shard.other_logits(logits + 0.1 * logits * true[:, None], labels)
+        return softplus(others - (true - length)).mean() + 0.1 * length.mean()
+
+    def _logits(self, embeddings: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return 4 * normalize(embeddings) @ normalize(weights).T
+
 
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "softmax": lambda: dml.Softmax(CLASSES, DIM),
@@ -25,6 +61,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
     "proxy-nca": lambda: dml.ProxyNCA(CLASSES, DIM, scale=3.0),
     "proxy-nca-softmax": lambda: dml.ProxyNCA(CLASSES, DIM, positive_in_denominator=True),
+    "a-stranger's": lambda: StrangersLoss(CLASSES, DIM),
 }
 
 

@@ -12,8 +12,12 @@ import sharded_world
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import softplus
 
-from dml_losses import GlobalBatch, MemVir, NormSoftmax, ProxyAnchor, ShardedClasses
+import dml_losses.plugin
+from dml_core import ClassShard, DmlError, Plugins, Registry
+from dml_losses import GlobalBatch, InstanceCrossEntropy, MemVir, NormSoftmax, ProxyAnchor, ShardedClasses
+from dml_losses.class_shard import RankClasses
 from dml_losses.functional.sharded_softmax import sharded_softmax
 
 SIZES = (2, 4)
@@ -137,15 +141,116 @@ def test_narrow_embeddings_get_their_gradient_in_their_own_dtype(dtype: torch.dt
     assert torch.isfinite(x.grad).all()
 
 
-def test_a_loss_that_needs_all_logits_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"loss is ProxyAnchor, .*expected one of: NormSoftmax, Softmax"):
+def test_every_registered_loss_that_can_be_sharded_is_held_to_that() -> None:
+    held = {type(make()) for make in sharded_world.LOSSES.values()}
+    for component in dml_losses.plugin.dml_losses():
+        if hasattr(component.factory, "sharded_forward"):
+            assert component.factory in held, component.name
+
+
+def test_a_loss_that_does_not_say_how_it_is_sharded_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"loss is ProxyAnchor, .* it has no method sharded_forward\(embeddings, "
+    ):
         ShardedClasses(ProxyAnchor(3, 4))
+    with pytest.raises(
+        TypeError, match="loss is InstanceCrossEntropy, which has no class_weights; expected a"
+    ):
+        ShardedClasses(InstanceCrossEntropy())
+
+
+def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_mistake_of_the_users() -> None:
+    plugins = Plugins()
+    plugins.register(dml_losses.plugin, distribution="dml-losses", version="0.1.0")
+    table = {"name": "sharded-classes", "loss": {"name": "soft-triple"}}
+    with pytest.raises(
+        DmlError, match=r"'sharded-classes' .*loss is SoftTriple, .* no method sharded_forward"
+    ):
+        Registry(plugins).build("losses", table, {"num_classes": 3, "embedding_dim": 4, "seed": 0})
+
+
+def test_a_loss_with_another_parameter_is_refused() -> None:
+    loss = sharded_world.StrangersLoss(3, 4)
+    loss.scale = torch.nn.Parameter(torch.ones(()))
+    with pytest.raises(
+        TypeError, match="StrangersLoss, whose parameters are class_weights, scale; expected class_w"
+    ):
+        ShardedClasses(loss)
+
+
+def test_a_loss_that_changes_its_forward_alone_is_refused() -> None:
+    class Doubled(NormSoftmax):
+        def forward(self, *arguments: torch.Tensor | None) -> torch.Tensor:
+            return 2 * super().forward(*arguments)
+
+    with pytest.raises(
+        TypeError, match="whose forward is Doubled's own, and whose sharded_forward is still NormSoft"
+    ):
+        ShardedClasses(Doubled(3, 4))
+
+
+def test_a_class_that_adds_the_sharding_to_anothers_loss_is_taken() -> None:
+    class Anchored(ProxyAnchor):
+        def sharded_forward(
+            self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+        ) -> torch.Tensor:
+            return embeddings.sum() * len(shard.class_weights)
+
+    assert ShardedClasses(Anchored(3, 4))(torch.ones(2, 4), torch.tensor([0, 2])) == 24
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    classes=st.integers(1, 5),
+    cuts=st.lists(st.integers(0, 5), max_size=3),
+    size=st.sampled_from([1.0, 100.0, 1e5]),
+    seed=st.integers(0, 2**16),
+)
+def test_what_a_shard_tells_is_that_of_all_logits(classes, cuts, size, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    z = size * torch.randn(6, classes, generator=generator, dtype=torch.float64)
+    y = torch.randint(classes, (6,), generator=generator)
+    whole = RankClasses(torch.empty(classes, 1), 0, classes)
+    sides = [z.clone().requires_grad_() for _ in range(2)]
+    true, others = whole.true_logits(sides[0], y), whole.other_logits(sides[0], y)
+    expected_true = sides[1].gather(1, y[:, None]).squeeze(1)
+    masked = sides[1].scatter(1, y[:, None], -torch.inf)
+    assert torch.equal(true, expected_true)
+    if classes == 1:
+        assert (others == -torch.inf).all()
+        softplus(others - true).sum().backward()
+        assert (sides[0].grad == 0).all()
+        return
+    # the two add up in another order
+    torch.testing.assert_close(others, masked.logsumexp(1), rtol=1e-12, atol=1e-12)
+    (true + 3 * others).sum().backward()
+    (expected_true + 3 * masked.logsumexp(1)).sum().backward()
+    torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
+    # Without other ranks, a slice has a true logit where the class is its own, and others are all that it has.
+    bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
+    parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
+    slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]
+    told = [part.true_logits(some, y) for part, some in zip(parts, slices, strict=True)]
+    assert torch.equal(torch.stack(told).sum(0), true)
+    told = [part.other_logits(some, y) for part, some in zip(parts, slices, strict=True)]
+    torch.testing.assert_close(torch.stack(told).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_shard_without_classes_tells_of_none() -> None:
+    none, empty = RankClasses(torch.empty(0, 4), 5, 9), torch.empty(3, 0, requires_grad=True)
+    true, others = none.true_logits(empty, torch.arange(3)), none.other_logits(empty, torch.arange(3))
+    assert true.tolist() == [0, 0, 0]
+    assert (others == -torch.inf).all()
+    softplus(others - true).sum().backward()
+    assert empty.grad.shape == (3, 0)
 
 
 def test_a_memory_of_whole_class_weights_is_refused() -> None:
     with pytest.raises(TypeError, match="loss is ShardedClasses, which has no class_weights"):
         MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0)
-    with pytest.raises(TypeError, match="loss is MemVir, whose class weights can't be spread"):
+    with pytest.raises(
+        TypeError, match="loss is MemVir, whose class weights can't be spread over ranks: it has no method"
+    ):
         ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0))
 
 

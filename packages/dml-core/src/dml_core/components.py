@@ -130,6 +130,49 @@ class ShardedLoss(Protocol):
         ...
 
 
+class ClassShard(Protocol):
+    """The classes whose weights this rank has, and what a loss needs to know of the other ranks' classes.
+
+    Both methods take logits z of this rank's classes, (B, L) and any float dtype, and labels among all ranks'
+    classes, (B,); every rank must call them, in the same order. They give (B,), the same on every rank.
+    """
+
+    class_weights: torch.Tensor  # (L, D): those of the classes `first` to `first` + L; there may be none
+    first: int
+    num_classes: int  # C, of all ranks
+
+    def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """z_y, the logit of each row's true class, which one rank has."""
+        ...
+
+    def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ where there is one class."""
+        ...
+
+
+@runtime_checkable
+class ShardableLoss(Protocol):
+    """A class loss that can be computed by ranks of which each has the weights of some classes.
+
+    Its one parameter is `class_weights`, with a row for each class.
+    """
+
+    class_weights: torch.Tensor  # (C, D)
+
+    def sharded_forward(
+        self,
+        embeddings: torch.Tensor,  # (B, D), float32 or float64, the same on every rank
+        labels: torch.Tensor,  # (B,), integer in [0, C), the same on every rank
+        shard: ClassShard,
+    ) -> torch.Tensor:  # ()
+        """What the loss gives for all classes, the same on every rank. Nothing but `shard` speaks with other ranks.
+
+        The gradients are those of the whole loss, however it is composed: what each rank back-propagates is
+        summed for the embeddings.
+        """
+        ...
+
+
 @runtime_checkable
 class SparseLoss(Protocol):
     """A loss, or a module in one, of whose parameters some get a sparse gradient, which not every optimizer takes.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from dml_core import ClassShard
 from dml_losses.arguments import non_negative, positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cos_face import cos_face
 from dml_losses.functional.cosine_softmax import Virtual
+from dml_losses.functional.sharded_softmax import sharded_softmax
+from dml_losses.functional.sphere import common_precision, unit_rows
 
 
 class CosFace(torch.nn.Module):
@@ -49,6 +52,15 @@ class CosFace(torch.nn.Module):
         """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
         return cos_face(embeddings, labels, weights, scale=self.scale, margin=self.margin, virtual=virtual)
+
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
+        return sharded_softmax(
+            unit_rows(features_BD), labels, weights_LD, shard.first, self.scale, cosine_margin=self.margin
+        )
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""

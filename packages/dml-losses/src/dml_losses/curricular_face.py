@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from dml_core import ClassShard
 from dml_losses.arguments import angle, fraction, positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.curricular_face import curricular_face, mean_true_cosine
+from dml_losses.functional.sharded_softmax import sharded_softmax, true_cosines
+from dml_losses.functional.sphere import common_precision, unit_rows
 
 
 class CurricularFace(torch.nn.Module):
@@ -57,13 +60,31 @@ class CurricularFace(torch.nn.Module):
         weights = self.class_weights if class_weights is None else class_weights
         if self.training:
             with torch.no_grad():
-                self.track(mean_true_cosine(embeddings, labels, weights))
+                self._track(mean_true_cosine(embeddings, labels, weights))
         return curricular_face(
             embeddings, labels, weights, self.progress, scale=self.scale, margin=self.margin
         )
 
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
+        unit_BD = unit_rows(features_BD)
+        if self.training:
+            self._track(true_cosines(unit_BD, labels, weights_LD, shard.first).mean())
+        return sharded_softmax(
+            unit_BD,
+            labels,
+            weights_LD,
+            shard.first,
+            self.scale,
+            angular_margin=self.margin,
+            progress=self.progress,
+        )
+
     @torch.no_grad()
-    def track(self, fit: torch.Tensor) -> None:
+    def _track(self, fit: torch.Tensor) -> None:
         """Move t towards a batch's mean cosine with its classes, a scalar."""
         self.progress.lerp_(fit.to(self.progress.dtype), self.momentum)
 

@@ -6,11 +6,13 @@ from typing import Literal
 
 import torch
 
+from dml_core import ClassShard
 from dml_losses.arguments import positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.heated_up_softmax import batch_normalised, heated_up_softmax
-from dml_losses.functional.sphere import full_precision, unit_rows
+from dml_losses.functional.sharded_softmax import sharded_softmax
+from dml_losses.functional.sphere import common_precision, full_precision, unit_rows
 
 _MOMENTUM, _EPS = 0.1, 1e-5  # of torch's own batch normalisation
 
@@ -73,11 +75,24 @@ class HeatedUpSoftmax(torch.nn.Module):
             embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm, virtual=virtual
         )
         if self.training and self.feature_norm == "batch":
-            self.track(embeddings)
+            self._track(embeddings)
         return value
 
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
+        if self.feature_norm == "l2":
+            normalised_BD = unit_rows(features_BD)
+        else:
+            normalised_BD = batch_normalised(features_BD)[0]
+            if self.training:
+                self._track(features_BD)
+        return sharded_softmax(normalised_BD, labels, weights_LD, shard.first, self.alpha)
+
     @torch.no_grad()
-    def track(self, embeddings: torch.Tensor) -> None:
+    def _track(self, embeddings: torch.Tensor) -> None:
         """Move the running mean and variance towards those of a batch (B, D); only with ``"batch"``."""
         _, mean_D, variance_D = batch_normalised(embeddings)
         self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), _MOMENTUM)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.nn.functional import embedding
 
+from dml_core import ClassShard
 from dml_losses.arguments import check_batch, check_class_weights, positive, share, whole
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.class_subset import class_subset
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.norm_softmax import norm_softmax
+from dml_losses.functional.sharded_softmax import sharded_softmax
+from dml_losses.functional.sphere import common_precision, unit_rows
 
 
 class NormSoftmax(torch.nn.Module):
@@ -73,8 +75,27 @@ class NormSoftmax(torch.nn.Module):
                     f"class_fraction is {self.class_fraction} and virtual classes were given; expected class_fraction "
                     "1 with them, since virtual classes are whole past copies of all classes"
                 )
-            weights, labels = self._choose(embeddings, labels, weights)
+            check_batch(embeddings, labels)
+            check_class_weights(embeddings, labels, weights)
+            subset_K, labels = self._draw(labels, len(weights))
+            weights = self._rows(subset_K, weights)
         return norm_softmax(embeddings, labels, weights, temperature=self.temperature, virtual=virtual)
+
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`.
+
+        All ranks draw the same choice of classes, and each takes those that it has.
+        """
+        weights, first = shard.class_weights, shard.first
+        if self._sparse or self.class_fraction < 1:
+            subset_K, labels = self._draw(labels, shard.num_classes)
+            ends = torch.tensor([first, first + len(weights)], device=subset_K.device)
+            start, stop = torch.searchsorted(subset_K, ends).tolist()
+            weights, first = self._rows(subset_K[start:stop] - first, weights), start
+        features_BD, weights_LD = common_precision(embeddings, weights)
+        return sharded_softmax(unit_rows(features_BD), labels, weights_LD, first, 1 / self.temperature)
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""
@@ -88,12 +109,6 @@ class NormSoftmax(torch.nn.Module):
         """The class weights, if it was made with a `class_fraction` below 1; see `dml_core.components.SparseLoss`."""
         return ("class_weights",) if self._sparse else ()
 
-    def choose(self, labels: torch.Tensor, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next choice of classes, (K,) ascending, and the labels as indices into it, (B,)."""
-        generator = torch.Generator().manual_seed(_mix(self.seed, self._choices))
-        self._choices += 1
-        return class_subset(labels.long(), num_classes, self.class_fraction, generator)
-
     def get_extra_state(self) -> torch.Tensor:
         """How many subsets were drawn, so that a resumed run draws on as one that was never stopped."""
         return torch.tensor(self._choices)
@@ -102,15 +117,16 @@ class NormSoftmax(torch.nn.Module):
         """Take up the count of a state dict."""
         self._choices = int(state)
 
-    def _choose(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights of this call's classes, and the labels among them."""
-        check_batch(embeddings, labels)
-        check_class_weights(embeddings, labels, weights)
-        subset_K, labels = self.choose(labels, len(weights))
-        weights_KD: Any = embedding(subset_K, weights, sparse=self._sparse)
-        return weights_KD, labels
+    def _draw(self, labels: torch.Tensor, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next choice of classes, (K,) ascending, and the labels as indices into it, (B,)."""
+        generator = torch.Generator().manual_seed(_mix(self.seed, self._choices))
+        self._choices += 1
+        return class_subset(labels.long(), num_classes, self.class_fraction, generator)
+
+    def _rows(self, indices_K: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """These rows, (K, D), whose gradient names no others."""
+        rows_KD: torch.Tensor = embedding(indices_K, weights, sparse=self._sparse)
+        return rows_KD
 
 
 def _mix(seed: int, count: int) -> int:

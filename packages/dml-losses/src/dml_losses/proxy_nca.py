@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from dml_core import ClassShard
 from dml_losses.arguments import positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.proxy_nca import proxy_nca
+from dml_losses.functional.sharded_softmax import sharded_softmax
+from dml_losses.functional.sphere import common_precision, unit_rows
 
 
 class ProxyNCA(torch.nn.Module):
@@ -55,6 +58,20 @@ class ProxyNCA(torch.nn.Module):
             scale=self.scale,
             positive_in_denominator=self.positive_in_denominator,
             virtual=virtual,
+        )
+
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
+        return sharded_softmax(
+            unit_rows(features_BD),
+            labels,
+            weights_LD,
+            shard.first,
+            2 * self.scale,
+            positive_in_denominator=self.positive_in_denominator,
         )
 
     def extra_repr(self) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from dml_core import ClassShard
 from dml_losses.class_weights import initial_class_weights
+from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.softmax import softmax
+from dml_losses.functional.sphere import common_precision
 
 
 class Softmax(torch.nn.Module):
@@ -37,6 +40,13 @@ class Softmax(torch.nn.Module):
         """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
         return softmax(embeddings, labels, weights)
+
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
+        return sharded_softmax(features_BD, labels, weights_LD, shard.first, 1.0, normalised=False)
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""

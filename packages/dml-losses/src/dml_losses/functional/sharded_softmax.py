@@ -1,17 +1,12 @@
 """Softmax cross entropy whose classes are spread over ranks: each has some rows of the class weights.
 
 A rank computes the logits of its own classes alone, and holds one buffer of (B × C/W), which becomes the gradient
-in place. What goes between ranks is four numbers for each row of the batch, and backwards its gradient:
+in place. What goes between ranks is three numbers for each row of the batch: its true class's cosine, which one rank
+has, the highest logit and the sum of exponentials; and backwards one number, the value's gradient.
 
-| all-reduced          | size  | when     |
-|----------------------|-------|----------|
-| the true class's cosine, which its owner has | B     | forward  |
-| the highest logit    | B     | forward  |
-| the sum of exponentials | B     | forward  |
-| the features' gradient | B × D | backward |
-
-Every rank must come with the same features and labels; every rank gets the same value and the whole gradient of the
-features, as if it had all classes, and the gradient of its own class weights.
+Every rank must come with the same features and labels, and gets the same value. Backwards the ranks' shares of the
+value are put together (see `over_ranks`): each rank has the gradient of its own class weights, and its own classes'
+part of the features' gradient, which adds up over the ranks.
 
 Shapes: `B` batch, `L` classes of this rank, `D` dim, `R` rows of a block, `O` rows whose true class is this rank's.
 """
@@ -26,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
 from dml_losses.functional.cosine_softmax import with_margin
+from dml_losses.functional.over_ranks import reduced_
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 
 _BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}  # as in `cosine_softmax`
@@ -79,7 +75,7 @@ def true_cosines(
     features: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, first: int
 ) -> torch.Tensor:
     """The cosine of each row with its true class, (B,), on every rank; arguments as above."""
-    own_O, column_O = _owned(labels, first, len(class_weights))
+    own_O, column_O = owned(labels, first, len(class_weights))
     return _true_products(features, class_weights, inverse_norms(class_weights), own_O, column_O)
 
 
@@ -100,7 +96,7 @@ class _ShardedSoftmax(torch.autograd.Function):
     ) -> torch.Tensor:
         batch, own_classes = len(features), len(class_weights)
         inverse_norm_L = inverse_norms(class_weights) if normalised else class_weights.new_ones(own_classes)
-        own_O, column_O = _owned(labels, first, own_classes)
+        own_O, column_O = owned(labels, first, own_classes)
         true_B = _true_products(features, class_weights, inverse_norm_L, own_O, column_O)
         target_B, slope_B = with_margin(true_B * scale, scale, angular_margin, cosine_margin)
 
@@ -131,10 +127,10 @@ class _ShardedSoftmax(torch.autograd.Function):
                 block_RL.mul_(slope_RL)
             block_RL.mul_(inverse_norm_L)
 
-        top_B = _reduced(highest_B.clone(), distributed.ReduceOp.MAX)
+        top_B = reduced_(highest_B.clone(), distributed.ReduceOp.MAX)
         top_B = top_B.where(top_B > -torch.inf, 0)  # one class
         factor_B = (highest_B - top_B).exp()  # from this rank's highest logit to that of all
-        total_B = _reduced(total_B * factor_B)
+        total_B = reduced_(total_B * factor_B)
         # 1 − p_y = σ(gap) and −log p_y = −log σ(−gap): no difference of nearly equal numbers.
         gap_B = top_B + total_B.log() - target_B
         if positive_in_denominator:
@@ -162,6 +158,7 @@ class _ShardedSoftmax(torch.autograd.Function):
         features_BD, weights_LD, inverse_norm_L, columns_BL, negative_B, positive_B, own_O, column_O = (
             ctx.saved_tensors
         )
+        upstream = reduced_(upstream.clone())
         positive_O1 = (positive_B[own_O] * inverse_norm_L[column_O] * upstream)[:, None]
         negative_B1 = (negative_B * upstream)[:, None]
         features_gradient_BD = weights_gradient_LD = None
@@ -169,7 +166,6 @@ class _ShardedSoftmax(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 features_gradient_BD = (columns_BL @ weights_LD).mul_(negative_B1)
                 features_gradient_BD.index_add_(0, own_O, positive_O1 * weights_LD[column_O])
-                _reduced(features_gradient_BD)
             if ctx.needs_input_grad[1]:
                 weights_gradient_LD = columns_BL.T @ (features_BD * negative_B1)
                 weights_gradient_LD.index_add_(0, column_O, positive_O1 * features_BD[own_O])
@@ -178,10 +174,11 @@ class _ShardedSoftmax(torch.autograd.Function):
         return features_gradient_BD, weights_gradient_LD, *[None] * 8
 
 
-def _owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Which rows have their true class on this rank, (O,), and its place there, (O,)."""
-    own_O = ((labels_B >= first) & (labels_B < first + count)).nonzero().squeeze(1)
-    return own_O, labels_B[own_O] - first
+    column_B = labels_B.long() - first
+    own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
+    return own_O, column_B[own_O]
 
 
 def _true_products(
@@ -194,13 +191,4 @@ def _true_products(
     """Each row's product with its true class, (B,), on every rank."""
     true_B = features.new_zeros(len(features))
     true_B[own_O] = (features[own_O] * class_weights[column_O]).sum(dim=1) * inverse_norm_L[column_O]
-    return _reduced(true_B)
-
-
-def _reduced(
-    numbers: torch.Tensor, operation: distributed.ReduceOp.RedOpType = distributed.ReduceOp.SUM
-) -> torch.Tensor:
-    """These numbers, combined over all ranks in place; every rank gets the same bits."""
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.all_reduce(numbers, operation)
-    return numbers
+    return reduced_(true_B)
