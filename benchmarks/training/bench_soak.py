@@ -31,7 +31,8 @@ from tiny_world import TinyPlugin
 import dml_core.plugin
 from dml_core import Plugins, Registry
 from dml_train import checkpoint
-from dml_train.recipe import Recipe, parse
+from dml_train.recipe import Recipe
+from dml_train.recipe_checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import train
 

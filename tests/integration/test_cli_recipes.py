@@ -14,7 +14,8 @@ from rich.console import Console
 from dml_core import registry
 from dml_train import checkpoint
 from dml_train.bundled import bundled
-from dml_train.recipe import load, parse
+from dml_train.recipe_checking import parse
+from dml_train.recipe_loading import load
 from dml_train.training import train
 
 README = Path(__file__).parents[2] / "packages/dml-train/README.md"

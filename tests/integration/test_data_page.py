@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dml_core import registry
 from dml_train.data import OFFICIAL, FileDataset
-from dml_train.recipe import load
+from dml_train.recipe_loading import load
 from dml_train.training import train
 
 PAGE = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from dml_core import registry
 from dml_losses import HeatedUpSoftmax
 from dml_train.experiment import build
 from dml_train.model import EmbeddingHead
-from dml_train.recipe import load
+from dml_train.recipe_loading import load
 
 
 def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_paper_does():

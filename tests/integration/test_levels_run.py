@@ -15,7 +15,8 @@ from rich.console import Console
 from torchvision import models
 
 from dml_core import registry
-from dml_train.recipe import load, parse
+from dml_train.recipe_checking import parse
+from dml_train.recipe_loading import load
 from dml_train.trained import open_model
 from dml_train.training import train
 

@@ -12,7 +12,7 @@ from dml_core import DmlError, registry
 from dml_train.bundled import bundled, bundled_text
 from dml_train.data import OFFICIAL
 from dml_train.experiment import build_model
-from dml_train.recipe import load
+from dml_train.recipe_loading import load
 
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
 RECIPES = [name for name in bundled() if name.startswith(SYSTEMS) and not name.endswith("-glyphs")]

@@ -17,7 +17,7 @@ from tiny_world import TinyDataset
 import dml_core.plugin
 from dml_core import Component, DmlError, Plugins, Registry, hookimpl
 from dml_train import backbones, loggers
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 
 HOSTILE = '<script>alert("1")</script>'
 NAMES = [HOSTILE, "a & b", '" onerror="alert(1)', "$x^2$", "{{ 7 * 7 }}", "ünïcode ✓"]

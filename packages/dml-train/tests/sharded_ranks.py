@@ -28,7 +28,7 @@ from dml_core import DmlError, Plugins, Registry, Rows, hookimpl
 from dml_train import checkpoint
 from dml_train.distributed import Ranks, join
 from dml_train.experiment import build
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.sharding import Shards
 from dml_train.trainer import Trainer

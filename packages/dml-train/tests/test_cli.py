@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_core import Plugins, hookimpl
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 from dml_train.training import train
 
 

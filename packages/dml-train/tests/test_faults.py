@@ -19,7 +19,7 @@ from dml_train.data import read_image_folder, with_image_options
 from dml_train.distributed import Ranks
 from dml_train.experiment import build
 from dml_train.loading import Chunks, StepBatches, load_ahead
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 from dml_train.training import train
 
 

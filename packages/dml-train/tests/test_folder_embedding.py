@@ -12,7 +12,7 @@ from photo_world import photo_registry, train_on, write_photos
 from dml_core import DmlError, Registry
 from dml_train import folder_embedding, own_files
 from dml_train.data import FileSplit
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 from dml_train.run_folder import held
 from dml_train.trained import open_model
 from dml_train.training import train

@@ -17,7 +17,8 @@ from dml_core import DmlError, InvalidOption
 from dml_train.experiment import build
 from dml_train.levelled_loss import LevelledLoss
 from dml_train.model import EmbeddingHead, LevelledHead
-from dml_train.recipe import Embedding, parse
+from dml_train.recipe import Embedding
+from dml_train.recipe_checking import parse
 from dml_train.training import train
 
 TABLES = {

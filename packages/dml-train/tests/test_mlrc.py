@@ -17,7 +17,7 @@ from dml_core import DmlError
 from dml_train.cli import main
 from dml_train.embedding import Embedded
 from dml_train.protocols.mlrc import FOLDS, fold_recipe, join, reality_check
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 from dml_train.training import reopen
 
 

@@ -16,7 +16,8 @@ from torch import nn
 from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
 from dml_train.optimizers import PartedOptimizer
-from dml_train.recipe import Optimizer, parse
+from dml_train.recipe import Optimizer
+from dml_train.recipe_checking import parse
 from dml_train.training import train
 
 SPARSE = {"name": "tiny-sparse"}

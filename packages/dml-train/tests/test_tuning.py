@@ -15,7 +15,7 @@ from tiny_world import TinyDataset
 from dml_core import DmlError, InvalidOption
 from dml_train import many_runs
 from dml_train.cli import main
-from dml_train.recipe import load
+from dml_train.recipe_loading import load
 from dml_train.tuning.search import Search, best, run_search
 from dml_train.tuning.space import Choice, Range, read_choice, read_range, read_space
 
@@ -99,7 +99,7 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
 
 @given(st.floats(1e-6, 1.0), st.booleans(), st.text(max_size=5), st.integers())
 def test_what_is_tried_reaches_the_recipe_unchanged(number, flag, text, whole):
-    from dml_train.recipe import assign
+    from dml_train.recipe_loading import assign
     from dml_train.tuning.space import as_assignment
 
     for value in (number, flag, text, whole):

@@ -13,7 +13,7 @@ from tiny_world import TinyEvaluator, TinySplit
 
 from dml_core import DmlError
 from dml_train import checkpoint
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 from dml_train.training import reopen, train
 from dml_train.validation import Best, hold_out, hold_out_fold
 

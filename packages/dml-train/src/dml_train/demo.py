@@ -19,7 +19,8 @@ from dml_core import registry as installed
 from dml_train.embedding import Embedded, embed, evaluate
 from dml_train.experiment import build_model, find_device
 from dml_train.progress import stage
-from dml_train.recipe import Recipe, load
+from dml_train.recipe import Recipe
+from dml_train.recipe_loading import load
 from dml_train.report import COMPARISON, write_report
 from dml_train.run_folder import RunFolder, read_array, write_json
 from dml_train.training import train

@@ -1,11 +1,8 @@
-"""Recipes: TOML files whose tables are the registries, checked whole before anything starts."""
+"""What a recipe may say: its tables, their keys, and what differs between two."""
 
 from __future__ import annotations
 
-import inspect
-import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tomli_w
@@ -15,26 +12,12 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from dml_core import DmlError, InvalidOption, Registry, nearest
-from dml_core.registry import Kind
-from dml_train.bundled import bundled_text
+from dml_core import InvalidOption
 from dml_train.model import Pooling
-
-# What the trainer gives to the factories of each kind, on top of the recipe's table.
-CONTEXT: dict[Kind, tuple[str, ...]] = {
-    "datasets": ("seed",),
-    "samplers": ("labels", "seed"),
-    "backbones": ("in_channels", "pretrained"),
-    "losses": ("num_classes", "embedding_dim", "seed"),
-    "evaluators": ("seed",),
-    "loggers": ("directory", "start_step"),
-}
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -76,13 +59,13 @@ class Training(Table):
 
 
 def _one_or_each(value: object) -> str:
-    return _EACH if isinstance(value, list) else _ONE
+    return EACH if isinstance(value, list) else ONE
 
 
 # Tags by which pydantic finds the branch that was meant, so that only its mistakes are told.
-_ONE, _EACH = "(one)", "(each)"
+ONE, EACH = "(one)", "(each)"
 T = TypeVar("T")
-OneOrEach = Annotated[Annotated[T, Tag(_ONE)] | Annotated[list[T], Tag(_EACH)], Discriminator(_one_or_each)]
+OneOrEach = Annotated[Annotated[T, Tag(ONE)] | Annotated[list[T], Tag(EACH)], Discriminator(_one_or_each)]
 
 
 class Level(NamedTuple):
@@ -266,84 +249,8 @@ class Recipe(Table):
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
-        """The recipe as a file, to be read again by `load`."""
+        """The recipe as a file, to be read again by `dml_train.recipe_loading.load`."""
         return tomli_w.dumps(self.to_dict())
-
-
-def load(source: str | Path, assignments: Sequence[str], registry: Registry) -> Recipe:
-    """The recipe of a file or of a bundled name, with some keys set, whole and checked.
-
-    Args:
-        source: a path, or the name of a recipe that comes with the package.
-        assignments: ``"loss.scale=32"``, …: each is read as a line of TOML; what isn't one is taken as a string.
-        registry: where the components' names and keys are looked up.
-
-    Raises:
-        DmlError: anything that is wrong with it, with the key and what was expected there.
-    """
-    document, origin = read(source)
-    for assignment in assignments:
-        assign(document, assignment)
-    return parse(document, registry, origin)
-
-
-def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
-    """The recipe that a TOML document describes, every default filled in.
-
-    Raises:
-        DmlError: as `load`.
-    """
-    try:
-        recipe = Recipe.model_validate(document)
-    except ValidationError as error:
-        problems = [_explain(details) for details in error.errors()]
-        raise InvalidOption(f"{origin}: " + "\n".join(problems)) from error
-    filled: dict[str, Any] = {}
-    tables: dict[str, tuple[Kind, dict[str, Any]]] = {
-        "dataset": ("datasets", recipe.dataset),
-        "backbone": ("backbones", recipe.backbone),
-        "sampler": ("samplers", recipe.sampler),
-        "loss": ("losses", recipe.loss),
-        "evaluation": ("evaluators", recipe.evaluation.component()),
-    }
-    try:
-        for name, (kind, table) in tables.items():
-            registry.check(kind, table, CONTEXT[kind])
-            filled[name] = with_defaults(registry, kind, table)
-        loggers = []
-        for table in recipe.logging.loggers:
-            registry.check("loggers", table, CONTEXT["loggers"])
-            loggers.append(with_defaults(registry, "loggers", table))
-    except DmlError as error:
-        raise type(error)(f"{origin}: {error}") from error
-    evaluation = recipe.evaluation.model_dump() | filled.pop("evaluation")
-    return recipe.model_copy(
-        update=filled
-        | {
-            "evaluation": Evaluation.model_validate(evaluation),
-            "logging": recipe.logging.model_copy(update={"loggers": loggers}),
-        }
-    )
-
-
-def with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A component's table with its factory's own defaults, as far as TOML can write them."""
-    factory = registry.entry(kind, table["name"]).component.factory
-    filled: dict[str, Any] = {"name": table["name"]}
-    for name, parameter in inspect.signature(factory).parameters.items():
-        default = parameter.default
-        if name not in CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
-            filled[name] = list(default) if isinstance(default, tuple) else default
-    for key, value in table.items():
-        if isinstance(value, dict) and isinstance(value.get("name"), str):
-            filled[key] = with_defaults(registry, kind, value)
-        elif type(value) is int and isinstance(filled.get(key), float):
-            filled[key] = float(
-                value
-            )  # `scale = 32` is meant as 32.0, and a schedule may move it in fractions
-        else:
-            filled[key] = value
-    return filled
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
@@ -356,82 +263,3 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") 
         elif there != here:
             found.append(f"{path}{key}: {there!r} there, {here!r} here")
     return found
-
-
-def read(source: str | Path) -> tuple[dict[str, Any], str]:
-    """The TOML document of a file or of a bundled name, not yet checked, and what to call it in messages.
-
-    Raises:
-        DmlError: if there is no such file or name, or it isn't TOML.
-    """
-    text, origin = _text(source)
-    try:
-        return tomllib.loads(text), origin
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidOption(f"{origin} is not TOML: {error}") from error
-
-
-def _text(source: str | Path) -> tuple[str, str]:
-    path = Path(source)
-    if path.suffix == ".toml" or path.is_file():
-        try:
-            return path.read_text(encoding="utf-8"), str(path)
-        except OSError as error:
-            raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
-    return bundled_text(str(source)), f"recipe {source}"
-
-
-def assign(document: dict[str, Any], assignment: str) -> None:
-    """Carry out ``KEY=VALUE`` on a TOML document: read as a line of TOML, or else with the value as a string.
-
-    Raises:
-        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key, or leads through what isn't a table.
-    """
-    key, equals, value = assignment.partition("=")
-    if not equals or not key.strip():
-        raise InvalidOption(f"--set {assignment!r}: expected KEY=VALUE, e.g. --set loss.scale=32")
-    try:
-        change = tomllib.loads(f"{key} = {value}")
-    except tomllib.TOMLDecodeError:
-        try:
-            change = tomllib.loads(f"{key} = {tomli_w.dumps({'x': value}).partition('=')[2]}")
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidOption(f"--set {assignment!r}: {key!r} is not a dotted TOML key: {error}") from error
-    _merge(document, change, assignment)
-
-
-def _merge(document: dict[str, Any], change: dict[str, Any], assignment: str) -> None:
-    for key, value in change.items():
-        present = document.get(key)
-        if isinstance(value, dict) and present is not None:
-            if not isinstance(present, dict):
-                raise InvalidOption(
-                    f"--set {assignment!r}: {key!r} is {present!r} in the recipe, not a table"
-                )
-            _merge(present, value, assignment)
-        else:
-            document[key] = value
-
-
-def _explain(details: ErrorDetails) -> str:
-    """One of pydantic's findings in the words of a recipe."""
-    location = [str(part) for part in details["loc"] if part not in (_ONE, _EACH)]
-    path, key = ".".join(location), location[-1] if location else ""
-    if details["type"] == "extra_forbidden":
-        table: type[BaseModel] = Recipe
-        for part in location[:-1]:
-            annotation = table.model_fields[part].annotation
-            assert isinstance(annotation, type)
-            table = annotation
-        where = f"table [{'.'.join(location[:-1])}] has" if location[:-1] else "a recipe has"
-        known = list(table.model_fields)
-        return f"{where} no key {key!r}{nearest(key, known)} keys: {', '.join(known)}"
-    if details["type"] == "missing":
-        return f"the table [{path}] is missing" if len(location) == 1 else f"{path} is missing"
-    message = details["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    if details["type"] != "value_error":
-        return f"{path} is {details['input']!r}: {message}"
-    return f"[{path}]: {message}" if path else message

@@ -16,7 +16,8 @@ from dml_train import checkpoint
 from dml_train.checkpoint import Checkpoint
 from dml_train.distributed import join, launched_again
 from dml_train.experiment import Experiment, build
-from dml_train.recipe import Recipe, differences, parse
+from dml_train.recipe import Recipe, differences
+from dml_train.recipe_checking import parse
 from dml_train.run_folder import RunFolder, write_whole
 from dml_train.trainer import Trainer
 

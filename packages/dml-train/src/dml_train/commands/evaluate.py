@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from dml_core import DmlError, Registry
-from dml_train import recipe
 from dml_train.commands.options import CONSOLE, FILE, refuse_existing
 from dml_train.embedding import Embedded, evaluate
+from dml_train.recipe_loading import assign
 from dml_train.run_folder import RunFolder, read_array, write_json
 from dml_train.training import read_recipe, reopen
 
@@ -59,7 +59,7 @@ def evaluate_command(
             raise DmlError("--gallery and --gallery-labels belong together; only one of them was given")
         embedded = _read(source, labels, gallery, gallery_labels)
     for assignment in assignments:
-        recipe.assign(table, assignment)
+        assign(table, assignment)
     refuse_existing(out)
     result = evaluate(registry.build("evaluators", table, {"seed": seed}), embedded)
     click.echo(str(result))

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train import recipe
 from dml_train.commands.options import CONSOLE, FOLDER
+from dml_train.recipe_loading import load
 
 
 @click.group()
@@ -46,7 +46,7 @@ def mlrc(
     from dml_train.many_runs import Outcome
     from dml_train.protocols.mlrc import FOLDS, reality_check, write
 
-    checked = recipe.load(source, assignments, registry)
+    checked = load(source, assignments, registry)
     done = 0
 
     def tell(outcome: Outcome) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train import launch, recipe
+from dml_train import launch
 from dml_train.commands.options import FOLDER
 from dml_train.distributed import first_process
+from dml_train.recipe_loading import load
 from dml_train.training import train as run_training
 
 
@@ -40,7 +41,7 @@ def train(
     """
     from dml_train.report import write_report
 
-    checked = recipe.load(source, assignments, registry)
+    checked = load(source, assignments, registry)
     if nproc > 1:
         flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
         settings = [part for assignment in assignments for part in ("--set", assignment)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry
-from dml_train import recipe
 from dml_train.commands.options import CONSOLE, FILE, FOLDER
+from dml_train.recipe_loading import assign, read
 
 
 @click.command()
@@ -65,9 +65,9 @@ def tune(
     from dml_train.tuning.search import Search, run_search
     from dml_train.tuning.space import read_choice, read_range, read_space
 
-    document, _ = recipe.read(source)
+    document, _ = read(source)
     for assignment in assignments:
-        recipe.assign(document, assignment)
+        assign(document, assignment)
     varied = [
         *map(read_range, ranges),
         *map(read_choice, choices),

@@ -22,11 +22,11 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train import recipe as recipes
 from dml_train.embedding import Embedded, evaluate, figures
 from dml_train.intervals import Interval, of_runs
 from dml_train.many_runs import Job, Outcome, run_all
 from dml_train.recipe import Recipe
+from dml_train.recipe_checking import parse
 from dml_train.run_folder import RunFolder, write_json, write_whole
 
 FOLDS = 4
@@ -119,7 +119,7 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
     document["evaluation"]["test"] = True
     if not recipe.evaluation.every:
         document["evaluation"] |= {"every": 1.0, "unit": "epoch"}
-    return recipes.parse(document, registry)
+    return parse(document, registry)
 
 
 def reality_check(

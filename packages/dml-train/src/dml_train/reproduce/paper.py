@@ -15,8 +15,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from dml_core import InvalidOption, Registry, UnknownName, nearest
-from dml_train import recipe
 from dml_train.recipe import Recipe
+from dml_train.recipe_checking import parse
+from dml_train.recipe_loading import assign, read
 
 GLYPHS = "glyphs"  # the data set that is always there
 
@@ -168,7 +169,7 @@ def row_recipe(
     name = row.recipes.get(dataset, table.recipes.get(dataset))
     if name is None:
         return None
-    document, origin = recipe.read(name)
+    document, origin = read(name)
     for path, value in row.replace.items():
         *parents, last = path.split(".")
         owner = document
@@ -191,11 +192,11 @@ def row_recipe(
         *row.on.get(dataset, []),
         *assignments,
     ):
-        recipe.assign(document, assignment)
+        assign(document, assignment)
     training = document.setdefault("training", {})
     training["seed"] = training.get("seed", 0) + seed
     try:
-        return recipe.parse(document, registry, origin)
+        return parse(document, registry, origin)
     except InvalidOption as error:
         raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dml_train import recipe as recipes
+from dml_train.recipe_checking import parse
 from dml_train.run_folder import write_json, write_whole
 from dml_train.tuning.search import RANDOM_TRIALS, Search, Trial, best, written
 
@@ -18,7 +18,7 @@ def markdown(plan: Search, trials: Sequence[Trial], recipe: str) -> str:
     winner = best(trials)
     failed = sum(trial.value is None for trial in trials)
     folds = plan.folds or 1
-    base = recipes.parse(plan.document, plan.registry)
+    base = parse(plan.document, plan.registry)
     length = f"{base.training.steps} steps" if base.training.steps else f"{base.training.epochs:g} epochs"
     held = (
         f"the mean over {folds} class-disjoint folds of the training classes, each held out in turn"
@@ -65,7 +65,7 @@ def write(plan: Search, trials: Sequence[Trial], out: Path, recipe: str) -> list
     """Leave the page, the figures, and the recipe with the best settings in the search's folder."""
     page, data, chosen = out / "tuning.md", out / "tuning.json", out / "best.toml"
     text = markdown(plan, trials, recipe)
-    toml = recipes.parse(plan.changed(best(trials).settings), plan.registry).to_toml()
+    toml = parse(plan.changed(best(trials).settings), plan.registry).to_toml()
     write_json(data, as_json(plan, trials))
     write_whole(chosen, lambda file: file.write(toml.encode()))
     write_whole(page, lambda file: file.write(text.encode()))

@@ -18,10 +18,11 @@ from typing import Any
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train import recipe as recipes
 from dml_train.embedding import figures
 from dml_train.many_runs import Job, Outcome, run_all
-from dml_train.recipe import Recipe
+from dml_train.recipe import Recipe, differences
+from dml_train.recipe_checking import parse
+from dml_train.recipe_loading import assign
 from dml_train.run_folder import RunFolder, write_json
 from dml_train.seeds import derive
 from dml_train.tuning.space import Choice, Scalar, Space, as_assignment
@@ -72,7 +73,7 @@ class Search:
     def __post_init__(self) -> None:
         if not self.space:
             raise DmlError("there is nothing to search; give at least one --range, --choice or --space")
-        base = recipes.parse(self.document, self.registry)
+        base = parse(self.document, self.registry)
         if base.validation.on_test:
             raise DmlError(
                 "the recipe says validation.on_test = true; a search lets only held-out training classes choose"
@@ -100,7 +101,7 @@ class Search:
         """The recipe's document with these settings."""
         document = copy.deepcopy(self.document)
         for key, value in settings.items():
-            recipes.assign(document, as_assignment(key, value))
+            assign(document, as_assignment(key, value))
         return document
 
     def recipes(self, settings: dict[str, Scalar]) -> list[Recipe]:
@@ -111,19 +112,19 @@ class Search:
         if not evaluation.get("every"):
             evaluation |= {"every": 1.0, "unit": "epoch"}
         if self.folds is None:
-            return [recipes.parse(document, self.registry)]
+            return [parse(document, self.registry)]
         validation = document.setdefault("validation", {})
         validation.pop("classes", None)
         found = []
         for fold in range(self.folds):
             validation |= {"fold": fold, "folds": self.folds}
-            found.append(recipes.parse(document, self.registry))
+            found.append(parse(document, self.registry))
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """What makes it this search and no other, in JSON's types."""
         return {
-            "recipe": recipes.parse(self.document, self.registry).to_dict(),
+            "recipe": parse(self.document, self.registry).to_dict(),
             "space": {key: dimension.to_dict() for key, dimension in self.space.items()},
             "folds": self.folds,
             "seed": self.seed,
@@ -239,7 +240,7 @@ def _begin(plan: Search, out: Path) -> None:
     mine = plan.to_dict()
     if path.is_file():
         try:
-            found = recipes.differences(json.loads(path.read_text(encoding="utf-8")), mine)
+            found = differences(json.loads(path.read_text(encoding="utf-8")), mine)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise DmlError(f"{path} is damaged: {error}") from error
         if found:

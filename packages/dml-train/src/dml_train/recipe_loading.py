@@ -1,0 +1,89 @@
+"""From a file, or the name of a bundled recipe, and what ``--set`` says of it, to a TOML document and a recipe."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dml_core import DmlError, InvalidOption, Registry
+from dml_train.bundled import bundled_text
+from dml_train.recipe import Recipe
+from dml_train.recipe_checking import parse
+
+
+def load(source: str | Path, assignments: Sequence[str], registry: Registry) -> Recipe:
+    """The recipe of a file or of a bundled name, with some keys set, whole and checked.
+
+    Args:
+        source: a path, or the name of a recipe that comes with the package.
+        assignments: ``"loss.scale=32"``, …: each is read as a line of TOML; what isn't one is taken as a string.
+        registry: where the components' names and keys are looked up.
+
+    Raises:
+        DmlError: if there is no such file or name, and as `assign` and `dml_train.recipe_checking.parse`.
+    """
+    document, origin = read(source)
+    for assignment in assignments:
+        assign(document, assignment)
+    return parse(document, registry, origin)
+
+
+def read(source: str | Path) -> tuple[dict[str, Any], str]:
+    """The TOML document of a file or of a bundled name, not yet checked, and what to call it in messages.
+
+    Raises:
+        DmlError: if there is no such file or name, or it isn't TOML.
+    """
+    text, origin = _text(source)
+    try:
+        return tomllib.loads(text), origin
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOption(f"{origin} is not TOML: {error}") from error
+
+
+def _text(source: str | Path) -> tuple[str, str]:
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            return path.read_text(encoding="utf-8"), str(path)
+        except OSError as error:
+            raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
+    return bundled_text(str(source)), f"recipe {source}"
+
+
+def assign(document: dict[str, Any], assignment: str) -> None:
+    """Carry out ``KEY=VALUE`` on a TOML document: read as a line of TOML, or else with the value as a string.
+
+    Raises:
+        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key, or leads through what isn't a table.
+    """
+    key, equals, value = assignment.partition("=")
+    if not equals or not key.strip():
+        raise InvalidOption(f"--set {assignment!r}: expected KEY=VALUE, e.g. --set loss.scale=32")
+    try:
+        change = tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        try:
+            change = tomllib.loads(f"{key} = {tomli_w.dumps({'x': value}).partition('=')[2]}")
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidOption(f"--set {assignment!r}: {key!r} is not a dotted TOML key: {error}") from error
+    _merge(document, change, assignment)
+
+
+def _merge(document: dict[str, Any], change: dict[str, Any], assignment: str) -> None:
+    for key, value in change.items():
+        present = document.get(key)
+        if isinstance(value, dict) and present is not None:
+            if not isinstance(present, dict):
+                raise InvalidOption(
+                    f"--set {assignment!r}: {key!r} is {present!r} in the recipe, not a table"
+                )
+            _merge(present, value, assignment)
+        else:
+            document[key] = value
