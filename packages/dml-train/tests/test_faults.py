@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import resource
 import signal
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rough_sources import Fatal, Signalled
 from sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
@@ -88,6 +90,23 @@ def test_an_image_that_breaks_while_loading_is_named_by_its_path(tmp_path, worke
     with pytest.raises(DmlError, match=broken.name) as raised:
         list(load_ahead(Chunks(split, np.arange(len(split)), 8), range(1), workers, pin=False))
     assert str(broken) in str(raised.value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_stop_that_loader_processes_get_too_does_not_end_them(number):
+    assert list(load_ahead(Signalled(number), range(3), 1, pin=False)) == [0, 1, 2]
+    assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_no_loader_process_outlives_the_loading():
+    loaded = load_ahead(range(100), range(100), 2, pin=False)
+    assert next(loaded) == 0
+    assert multiprocessing.active_children()
+    loaded.close()
+    assert not multiprocessing.active_children()
+    with pytest.raises(DmlError, match="a loader process died"):
+        list(load_ahead(Fatal(), range(9), 2, pin=False))
+    assert not multiprocessing.active_children()
 
 
 @pytest.fixture

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -121,8 +124,12 @@ def load_ahead(
         worker_init_fn=end_with_parent if workers else None,
         pin_memory=pin,
     )
+    others = multiprocessing.active_children()
+    with _children_deaf():
+        items = iter(loader)
+    helpers = [process for process in multiprocessing.active_children() if process not in others]
     try:
-        for item in loader:
+        for item in items:
             if isinstance(item, LoadFailure):
                 raise DmlError(item.message)
             yield item
@@ -132,6 +139,26 @@ def load_ahead(
                 f"a loader process died: {error}. If it was killed for memory, use fewer [training] workers"
             ) from error
         raise
+    finally:
+        del items  # asks the helpers to end, unless a traceback still holds it
+        for process in helpers:
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def _children_deaf() -> Iterator[None]:
+    """Processes started meanwhile never get SIGTERM or SIGINT; this one gets them when it is over.
+
+    Schedulers, terminals and torchrun send them to all processes of a run. It then takes its step to the end and saves,
+    for which it needs its batches.
+    """
+    resource_tracker.ensure_running()  # now, since starting it would let signals through again (Python 3.11)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent(worker: int = 0) -> None:
