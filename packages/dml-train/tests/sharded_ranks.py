@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from run_traces import same
 from tiny_world import TinyPlugin
 from torch import nn
 
@@ -166,14 +167,3 @@ def _step_as_one(ranks: Ranks) -> None:
         assert (loss.bias == (0 if spoilt else -1)).all()
         assert (loss.rows == (1 if spoilt else 0)).all()
     assert scaler.get_scale() == 2.0**15
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two trees of tensors and plain values are the same to the bit."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 import tiny_run
-import torch
+from run_traces import losses, same
 
 from dml_train import checkpoint
 from dml_train.run_folder import RunFolder
@@ -81,22 +81,6 @@ def finish(process, code=0):
     return errors
 
 
-def same(one, other):
-    """Whether two trees of tensors and plain values are the same to the bit."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
-
-
-def losses(path):
-    lines = map(json.loads, RunFolder(path).metrics.read_text().splitlines())
-    return [line["loss"] for line in lines if "loss" in line]
-
-
 def test_a_run_killed_again_and_again_ends_like_one_that_never_was(start, tmp_path):
     tables = {
         "training": {"steps": 300, "workers": 1},
@@ -157,11 +141,11 @@ def test_two_ranks_follow_one_with_a_frozen_start_though_one_dies_and_one_goes_o
     parts = {**TABLES, "training": {**TABLES["training"], "micro_batch": 3}}
     finish(start("alone", "--resume", "--force", **parts))
 
-    expected = losses(tmp_path / "one")
+    expected = losses(RunFolder(tmp_path / "one"))
     assert len(expected) == 40
     assert all(map(math.isfinite, expected))
     for name in ("two", "alone"):
-        assert losses(tmp_path / name) == pytest.approx(
+        assert losses(RunFolder(tmp_path / name)) == pytest.approx(
             expected, rel=1e-5
         )  # sums in another order, 40 steps long
         embeddings = (np.load(RunFolder(tmp_path / folder).embeddings()) for folder in ("one", name))

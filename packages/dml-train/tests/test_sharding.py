@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from run_traces import losses
 from sharded_ranks import in_ranks, step_as_one, train_until
 
 from dml_train import checkpoint
@@ -17,11 +16,6 @@ PLAIN = {
     "sampler": {"classes_per_batch": 4, "images_per_class": 2},
     "logging": {"every": 1},
 }
-
-
-def losses(path):
-    lines = map(json.loads, RunFolder(path).metrics.read_text().splitlines())
-    return [line["loss"] for line in lines if "loss" in line]
 
 
 @pytest.mark.slow
@@ -43,10 +37,10 @@ def test_one_then_two_then_four_ranks_then_one_train_as_one_does_without_shardin
     in_ranks(4, train_until, sharded, tmp_path / "sharded", 13)
     train_until(sharded, tmp_path / "sharded", 99)
 
-    expected = losses(tmp_path / "whole")
+    expected = losses(RunFolder(tmp_path / "whole"))
     assert len(expected) == 16
     # float32: sums in another order, sixteen steps long
-    assert losses(tmp_path / "sharded") == pytest.approx(expected, rel=1e-4)
+    assert losses(RunFolder(tmp_path / "sharded")) == pytest.approx(expected, rel=1e-4)
     state = checkpoint.newest(tmp_path / "sharded" / "checkpoints").state()
     assert state["loss"]["loss.class_weights"].shape == (7, 8)
 

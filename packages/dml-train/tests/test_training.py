@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from run_traces import lines, same
 
 from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
@@ -28,10 +29,6 @@ def run(tiny_registry, tiny_document, quiet, out):
         return train(recipe, where, resume=resume, force=force, registry=tiny_registry, console=quiet)
 
     return run
-
-
-def lines(folder):
-    return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
 
 
 def test_a_run_leaves_its_folder(run):
@@ -75,17 +72,6 @@ def test_a_run_repeats_itself_whatever_the_number_of_workers(run, tmp_path):
 def test_the_seed_changes_the_run(run, tmp_path):
     first, other = (run(where=tmp_path / str(s), training={"seed": s, "steps": 2}) for s in (1, 2))
     assert lines(first)[0]["loss"] != lines(other)[0]["loss"]
-
-
-def same(one, other):
-    """Whether two trees of tensors and plain values are the same to the bit."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
 
 
 class Stop(Exception):

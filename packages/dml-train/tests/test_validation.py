@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from run_traces import lines
 from tiny_world import TinyEvaluator, TinySplit
 
 from dml_core import DmlError
@@ -104,14 +105,14 @@ def test_a_run_stops_when_held_out_classes_get_no_better_and_ends_with_the_best_
     run, tiny_registry, quiet
 ):
     folder = run([0.1, 0.5, 0.4, 0.5])
-    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-    assert [line["validation/recall/1"] for line in lines if "validation/recall/1" in line] == [
+    logged = lines(folder)
+    assert [line["validation/recall/1"] for line in logged if "validation/recall/1" in line] == [
         0.1,
         0.5,
         0.4,
         0.5,
     ]
-    assert lines[-1]["step"] == 8
+    assert logged[-1]["step"] == 8
     assert json.loads(folder.evaluation.read_text())["step"] == 4
     assert 4 in [c.step for c in checkpoint.whole(folder.checkpoints)]
     _, experiment = reopen(folder.path, tiny_registry)
@@ -205,8 +206,8 @@ def test_a_run_without_the_test_split_measures_the_held_out_classes_and_leaves_n
     recipe = parse(document, tiny_registry)
     folder = train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
     result = json.loads(folder.evaluation.read_text())
-    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-    watched = {line["step"]: line["validation/recall/1"] for line in lines if "validation/recall/1" in line}
+    logged = lines(folder)
+    watched = {line["step"]: line["validation/recall/1"] for line in logged if "validation/recall/1" in line}
     assert result["split"] == "validation"
     assert result["recall"]["1"] == max(watched.values()) == watched[result["step"]]
     assert not folder.embeddings().exists()

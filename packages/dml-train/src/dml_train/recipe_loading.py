@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +15,39 @@ from dml_train.recipe import Recipe
 from dml_train.recipe_checking import parse
 
 
-def load(source: str | Path, assignments: Sequence[str], registry: Registry) -> Recipe:
+def load(source: str | Path, assignments: Iterable[str], registry: Registry) -> Recipe:
     """The recipe of a file or of a bundled name, with some keys set, whole and checked.
 
     Args:
         source: a path, or the name of a recipe that comes with the package.
-        assignments: ``"loss.scale=32"``, …: each is read as a line of TOML; what isn't one is taken as a string.
+        assignments: ``"loss.scale=32"``, …: what to change in it, each as `assign` takes it.
         registry: where the components' names and keys are looked up.
 
     Raises:
-        DmlError: if there is no such file or name, and as `assign` and `dml_train.recipe_checking.parse`.
+        DmlError: as `read` and `dml_train.recipe_checking.parse`.
     """
-    document, origin = read(source)
-    for assignment in assignments:
-        assign(document, assignment)
+    document, origin = read(source, assignments)
     return parse(document, registry, origin)
 
 
-def read(source: str | Path) -> tuple[dict[str, Any], str]:
+def read(source: str | Path, assignments: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
     """The TOML document of a file or of a bundled name, not yet checked, and what to call it in messages.
 
+    Args:
+        source: a path, or the name of a recipe that comes with the package.
+        assignments: what to change in it, each as `assign` takes it, one after the other.
+
     Raises:
-        DmlError: if there is no such file or name, or it isn't TOML.
+        DmlError: if there is no such file or name, it isn't TOML, or as `assign`.
     """
     text, origin = _text(source)
     try:
-        return tomllib.loads(text), origin
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidOption(f"{origin} is not TOML: {error}") from error
+    for assignment in assignments:
+        assign(document, assignment)
+    return document, origin
 
 
 def _text(source: str | Path) -> tuple[str, str]:

@@ -12,6 +12,13 @@ from dml_core import DmlError
 CONSOLE = Console(stderr=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
+SET = click.option(
+    "--set",
+    "assignments",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a key of the recipe: --set loss.scale=32.",
+)
 
 
 def refuse_existing(*paths: Path | None) -> None:

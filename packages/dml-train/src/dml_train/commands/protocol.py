@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.options import CONSOLE, FOLDER
+from dml_train.commands.options import CONSOLE, FOLDER, SET
 from dml_train.recipe_loading import load
 
 
@@ -18,7 +18,7 @@ def protocol() -> None:
 
 @protocol.command()
 @click.argument("source", metavar="RECIPE")
-@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of the recipe.")
+@SET
 @click.option("--out", type=FOLDER, required=True, help="Where runs and figures go.")
 @click.option(
     "--runs", type=click.IntRange(min=1), default=1, show_default=True, help="Repetitions; the paper has 10."

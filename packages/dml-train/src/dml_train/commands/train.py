@@ -8,7 +8,7 @@ import click
 
 from dml_core import Registry
 from dml_train import launch
-from dml_train.commands.options import FOLDER
+from dml_train.commands.options import FOLDER, SET
 from dml_train.distributed import first_process
 from dml_train.recipe_loading import load
 from dml_train.training import train as run_training
@@ -16,9 +16,7 @@ from dml_train.training import train as run_training
 
 @click.command()
 @click.argument("source", metavar="RECIPE")
-@click.option(
-    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key: --set loss.scale=32."
-)
+@SET
 @click.option("--out", type=FOLDER, required=True, help="The run's folder; must not exist yet.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, if there is one.")
 @click.option("--force", is_flag=True, help="Resume although the recipe differs from the run's.")

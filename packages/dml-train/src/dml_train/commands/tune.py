@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import CONSOLE, FILE, FOLDER
-from dml_train.recipe_loading import assign, read
+from dml_train.commands.options import CONSOLE, FILE, FOLDER, SET
+from dml_train.recipe_loading import read
 
 
 @click.command()
@@ -40,7 +40,7 @@ from dml_train.recipe_loading import assign, read
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Folds trained at a time."
 )
-@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of the recipe.")
+@SET
 @click.option("--out", type=FOLDER, required=True, help="Where trials and figures go.")
 @click.pass_obj
 def tune(
@@ -65,9 +65,7 @@ def tune(
     from dml_train.tuning.search import Search, run_search
     from dml_train.tuning.space import read_choice, read_range, read_space
 
-    document, _ = read(source)
-    for assignment in assignments:
-        assign(document, assignment)
+    document, _ = read(source, assignments)
     varied = [
         *map(read_range, ranges),
         *map(read_choice, choices),

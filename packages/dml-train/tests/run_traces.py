@@ -1,0 +1,31 @@
+"""What runs left behind: read, and compared to the bit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from dml_train.run_folder import RunFolder
+
+
+def lines(folder: RunFolder) -> list[dict[str, Any]]:
+    """All that was logged."""
+    return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+
+
+def losses(folder: RunFolder) -> list[float]:
+    """The loss at each step that was logged."""
+    return [line["loss"] for line in lines(folder) if "loss" in line]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees of tensors and plain values are the same to the bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
