@@ -59,6 +59,11 @@ def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
     assert type(found) is type(value)
 
 
+def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
+    found = load(file(), ["loss.scale=32", 'loss={name="tiny", noise=0.2}'], tiny_registry).to_dict()
+    assert found["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.2}
+
+
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
@@ -77,6 +82,7 @@ def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
         (["training.steps"], "'training.steps': expected KEY=VALUE"),
         (["a b=3"], "is not a dotted TOML key"),
         (["training.seed.deep=3"], "'seed' is 3 in the recipe, not a table"),
+        (["loss.scale=32\nx=1"], "expected one key and its value"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_what_was_expected(file, tiny_registry, assignments, message):

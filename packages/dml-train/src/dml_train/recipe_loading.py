@@ -65,8 +65,11 @@ def _text(source: str | Path) -> tuple[str, str]:
 def assign(document: dict[str, Any], assignment: str) -> None:
     """Carry out ``KEY=VALUE`` on a TOML document: read as a line of TOML, or else with the value as a string.
 
+    What stood at the key is gone, a whole table, too: ``loss={name="arc-face"}`` leaves no option of another loss.
+
     Raises:
-        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key, or leads through what isn't a table.
+        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key, or leads through what isn't a table, or
+            more than one key is set.
     """
     key, equals, value = assignment.partition("=")
     if not equals or not key.strip():
@@ -78,17 +81,15 @@ def assign(document: dict[str, Any], assignment: str) -> None:
             change = tomllib.loads(f"{key} = {tomli_w.dumps({'x': value}).partition('=')[2]}")
         except tomllib.TOMLDecodeError as error:
             raise InvalidOption(f"--set {assignment!r}: {key!r} is not a dotted TOML key: {error}") from error
-    _merge(document, change, assignment)
-
-
-def _merge(document: dict[str, Any], change: dict[str, Any], assignment: str) -> None:
-    for key, value in change.items():
-        present = document.get(key)
-        if isinstance(value, dict) and present is not None:
-            if not isinstance(present, dict):
-                raise InvalidOption(
-                    f"--set {assignment!r}: {key!r} is {present!r} in the recipe, not a table"
-                )
-            _merge(present, value, assignment)
-        else:
-            document[key] = value
+    way = tomllib.loads(f"{key} = 0")  # the key alone: a table in the value is no part of it
+    table: Any = document
+    while True:
+        if change.keys() != way.keys() or len(way) != 1:
+            raise InvalidOption(f"--set {assignment!r}: expected one key and its value")
+        name, further = way.popitem()
+        if not isinstance(further, dict):
+            table[name] = change[name]
+            return
+        table, change, way = table.setdefault(name, {}), change[name], further
+        if not isinstance(table, dict):
+            raise InvalidOption(f"--set {assignment!r}: {name!r} is {table!r} in the recipe, not a table")
