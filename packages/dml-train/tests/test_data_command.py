@@ -123,9 +123,37 @@ def test_images_that_cannot_be_decoded_are_named_if_asked_for(tmp_path, small_in
     )
 
 
-def test_a_root_that_is_not_there_is_told_with_2(tmp_path):
-    result = dml("check", "sop", "--root", tmp_path / "nowhere")
+def test_a_set_whose_lists_are_damaged_is_checked_with_1(tmp_path, small_cub):
+    folder = tmp_path / "CUB_200_2011"
+    make_small_cub(folder)
+    write(folder / "image_class_labels.txt", ["1"])
+    result = dml("check", "cub", "--root", tmp_path)
+    assert result.exit_code == 1
+    assert f"not whole: {folder / 'image_class_labels.txt'}, line 1: '1' has 1 columns; expected 2" in words(
+        result
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "is not a folder. Stanford Online Products comes as Stanford_Online_Products.zip"),
+        ([], "Stanford Online Products is not in"),
+        (["Stanford_Online_Products.zip"], "isn't unpacked there: dml data fetch sop --root"),
+    ],
+    ids=["no folder", "an empty folder", "an archive"],
+)
+def test_a_root_without_the_set_is_told_with_2_and_what_to_do(tmp_path, files, message):
+    root = tmp_path / "root"
+    if files is not None:
+        root.mkdir()
+    for name in files or ():
+        (root / name).write_bytes(b"something")
+    result = dml("check", "sop", "--root", root)
     assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert message in words(result)
 
 
 # --- fetch ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from dml_core import DmlError
 from dml_train.data.bad_images import find_bad
 from dml_train.data.decoding import read_image
 from dml_train.data.official import OfficialSet, missing_files
@@ -16,6 +17,8 @@ _NAMED = 10  # files that are named; of the others it is said how many they are
 def check_whole(official: OfficialSet, root: Path, *, decode: bool, say: Callable[[str], None]) -> bool:
     """Count a data set, say what is there and what isn't, and return whether it is the published one.
 
+    One whose lists are missing, damaged or contradict one another isn't, like one that lacks images.
+
     Args:
         official: which.
         root: its folder, or the one that holds it.
@@ -23,13 +26,17 @@ def check_whole(official: OfficialSet, root: Path, *, decode: bool, say: Callabl
         say: told each line.
 
     Raises:
-        DmlError: if it isn't there, or its lists contradict one another.
+        DmlError: if there is none in `root`.
     """
     folder = official.find(root)
-    parts = official.list_parts(folder)
+    say(f"{official.title} in {folder}")
+    try:
+        parts = official.list_parts(folder)
+    except DmlError as error:
+        say(f"not whole: {error}")
+        return False
     absent = missing_files(parts)
     gone = {*absent}
-    say(f"{official.title} in {folder}")
     say(f"{'':<10}{'images':>10}{'classes':>10}{'published:':>14}{'images':>10}{'classes':>10}")
     for name, classes in parts.named().items():
         there = sum(file not in gone for files in classes.values() for file in files)
