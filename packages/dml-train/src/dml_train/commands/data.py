@@ -44,8 +44,8 @@ def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
 def fetch(context: click.Context, name: str, root: Path) -> None:
     """Download a data set from where its owners have it, unpack it and count it.
 
-    A download goes on where it broke off. Archives that are in the folder already are used. Exits with 0 if the data set
-    is whole, with 1 if what was got isn't, and with 2 if it can't be got.
+    A download goes on where it broke off. Archives that are in the folder already are used. Exits with 0 if the data
+    set is whole, with 1 if what was got isn't, and with 2 if it can't be got.
     """
     from dml_train.data import OFFICIAL
     from dml_train.data.checking import check_whole
