@@ -55,6 +55,13 @@ def test_a_gallery_that_does_not_fit_is_refused(loss, gallery, gallery_labels, e
         loss(X, Y, gallery, gallery_labels)
 
 
+def test_centres_that_are_not_as_many_for_each_class_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"class_weights has shape \(21, 3\); expected 10 rows for each class"
+    ):
+        dml.SoftTriple(2, 3)(X, Y, torch.randn(21, 3))
+
+
 @pytest.mark.parametrize("label", [2, -1, 2**40])
 @pytest.mark.parametrize("loss", CLASS_LOSSES, ids=lambda loss: type(loss).__name__)
 def test_a_label_outside_the_classes_is_named(loss, label: int) -> None:

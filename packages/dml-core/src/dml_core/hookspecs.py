@@ -52,7 +52,7 @@ def dml_memories() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_backbones() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Networks from images to features: `Backbone`. Context: in_channels."""
+    """Networks from images to features: `Backbone`. Context: in_channels, pretrained."""
 
 
 @hookspec

@@ -97,7 +97,11 @@ class Plugins:
         return provider
 
     def fail(self, failure: Failure) -> None:
-        """Set a plugin aside, or stop where ``DML_STRICT_PLUGINS`` says so."""
+        """Set a plugin aside, or stop where ``DML_STRICT_PLUGINS`` says so.
+
+        Raises:
+            PluginLoadError: in the latter case.
+        """
         if os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"):
             raise PluginLoadError(
                 f"plugin failed to load ({STRICT_VARIABLE} is set): {failure}"
@@ -105,7 +109,7 @@ class Plugins:
         self.failures.append(failure)
 
     def provider_of(self, plugin: object) -> Provider:
-        """Who provided this plugin."""
+        """Who provided this plugin, one that is registered."""
         return next(provider for provider in self.providers if provider.plugin is plugin)
 
     def _refuse_unknown_hooks(self, plugin: object) -> None:
@@ -125,6 +129,10 @@ def _origin(point: EntryPoint) -> tuple[str, str]:
 
 @cache
 def plugins() -> Plugins:
-    """This process's plugins: every installed entry point of the group ``dml``, loaded on the first call."""
+    """This process's plugins: every installed entry point of the group ``dml``, loaded on the first call.
+
+    Raises:
+        PluginLoadError: as `Plugins`.
+    """
     points = entry_points(group=hookspecs.PROJECT)
     return Plugins(sorted(points, key=lambda point: (_origin(point)[0], point.name)))

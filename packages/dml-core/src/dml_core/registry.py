@@ -48,6 +48,7 @@ class Registry:
         """The components of a kind by name, in the order of their names.
 
         Raises:
+            UnknownName: if there is no such kind.
             DuplicateName: if two plugins provide one name.
         """
         if kind not in KINDS:

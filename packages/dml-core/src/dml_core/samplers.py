@@ -20,6 +20,13 @@ class EpochSampler(ABC):
 
     ``for batch in sampler`` gives the rest of the current epoch as lists of indices, and then moves on to the
     next epoch.
+
+    Args:
+        labels: (N,) integer, the class of each item.
+        seed: at least 0.
+
+    Raises:
+        ValueError: labels that are empty, not integer or not one-dimensional; a seed below 0.
     """
 
     def __init__(self, labels: npt.ArrayLike | Sequence[int], seed: int) -> None:
@@ -34,7 +41,7 @@ class EpochSampler(ABC):
 
     @abstractmethod
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """The indices of the batch at `position` of `epoch`, int64. Any place, in any order."""
+        """The indices of the batch at `position`, from 0 to ``len(self) - 1``, of `epoch`, int64. In any order."""
 
     def __iter__(self) -> Iterator[list[int]]:
         while self.position < len(self):
@@ -44,7 +51,11 @@ class EpochSampler(ABC):
         self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch."""
+        """Go to the start of an epoch, counted from 0.
+
+        Raises:
+            ValueError: if it isn't an integer of at least 0.
+        """
         self.epoch, self.position = _at_least(0, epoch=epoch), 0
 
     def state_dict(self) -> dict[str, int]:

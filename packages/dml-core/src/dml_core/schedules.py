@@ -24,7 +24,11 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """`value`, throughout."""
+    """`value`, throughout.
+
+    Args:
+        value: any number.
+    """
 
     value: float
 
@@ -36,6 +40,11 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Linear:
     """From `start` at `begin` in a straight line to `end`, `length` later; level before and after.
+
+    Args:
+        start, end: any numbers.
+        length: above 0, in the unit of the position.
+        begin: likewise, of any sign.
 
     Raises:
         ValueError: if `length` isn't positive.
@@ -61,6 +70,11 @@ class Cosine:
 
     Source: Loshchilov & Hutter 2017, SGDR, Eq. 5, without restarts.
 
+    Args:
+        start, end: any numbers.
+        length: above 0, in the unit of the position.
+        begin: likewise, of any sign.
+
     Raises:
         ValueError: if `length` isn't positive.
     """
@@ -85,6 +99,10 @@ class Step:
     """``values[0]`` until ``milestones[0]``, then ``values[1]`` until ``milestones[1]``, …
 
     A milestone belongs to what follows it.
+
+    Args:
+        values: any numbers, one more than milestones.
+        milestones: rising, in the unit of the position; there may be none.
 
     Raises:
         ValueError: if there isn't one value more than milestones, or the milestones don't rise.
@@ -112,6 +130,10 @@ class Warmup:
 
     The factor at position p is ``(p + 1) / length``, so that the first step is not lost to a zero.
 
+    Args:
+        then: what is warmed up to. Its positions count from the same 0.
+        length: above 0, in steps.
+
     Raises:
         ValueError: if `length` isn't positive.
     """
@@ -129,7 +151,12 @@ class Warmup:
 
 @dataclass(frozen=True, slots=True)
 class InUnits:
-    """`then`, whose positions count units of so many steps: epochs, or whole runs."""
+    """`then`, whose positions count units of so many steps: epochs, or whole runs.
+
+    Args:
+        then: what takes a position in that unit.
+        steps_per_unit: above 0.
+    """
 
     then: Schedule
     steps_per_unit: float
@@ -222,7 +249,11 @@ class Schedules:
     def apply(self, position: float) -> dict[str, float]:
         """Set every attribute to its value at this position, and say what was set, by path.
 
-        An attribute that holds an int gets the nearest int.
+        Args:
+            position: in steps, from 0.
+
+        Returns:
+            What was set. An attribute that held an int when it was bound gets the nearest int.
         """
         values: dict[str, float] = {}
         for path, schedule in self._schedules.items():

@@ -50,8 +50,15 @@ def check_gallery(
 def check_class_weights(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, *, rows_per_class: int = 1
 ) -> None:
-    """Raise unless the weights are a floating (C, D) of the embeddings' dimension and every label is in [0, C)."""
+    """Raise unless the weights are a floating (C, D) of the embeddings' dimension and every label is in [0, C).
+
+    With several rows a class, they are (C · rows_per_class, D).
+    """
     _check_rows("class_weights", class_weights)
+    if class_weights.shape[0] % rows_per_class:
+        raise ValueError(
+            f"class_weights has shape {tuple(class_weights.shape)}; expected {rows_per_class} rows for each class"
+        )
     if class_weights.shape[1] != embeddings.shape[1]:
         raise ValueError(
             f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, {class_weights.shape[1]}) "

@@ -32,7 +32,7 @@ class CurricularFace(torch.nn.Module):
         progress: t, a scalar buffer that starts at 0.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
+        TypeError: unless the sizes are whole numbers, and the others numbers.
         ValueError: for a parameter outside its range.
     """
 

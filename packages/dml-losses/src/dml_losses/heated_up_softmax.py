@@ -38,7 +38,7 @@ class HeatedUpSoftmax(torch.nn.Module):
         running_mean, running_var: (D,), of the embeddings seen in training mode; only with ``"batch"``.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
+        TypeError: unless the sizes are whole numbers, and the others numbers.
         ValueError: for another `feature_norm`, or an alpha that isn't finite and positive.
     """
 

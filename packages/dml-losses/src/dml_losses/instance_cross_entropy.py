@@ -22,7 +22,8 @@ class InstanceCrossEntropy(torch.nn.Module):
         anchor_gradient: let the weights of Eq. 13-14 move the anchor as well.
 
     Raises:
-        ValueError: unless the scale is finite and positive.
+        TypeError: for a scale that is no number.
+        ValueError: for one that isn't finite and positive.
     """
 
     def __init__(self, scale: float = 64.0, reweight: bool = True, anchor_gradient: bool = False) -> None:

@@ -40,7 +40,7 @@ class NormSoftmax(torch.nn.Module):
         class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes and the seed are whole numbers.
+        TypeError: unless the sizes and the seed are whole numbers, and the others numbers.
         ValueError: for a parameter outside its range.
     """
 
@@ -67,7 +67,11 @@ class NormSoftmax(torch.nn.Module):
         class_weights: torch.Tensor | None = None,
         virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
+        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`.
+
+        Raises:
+            ValueError: for `virtual` with a `class_fraction` below 1, and as `dml_losses.functional.norm_softmax`.
+        """
         weights = self.class_weights if class_weights is None else class_weights
         if self._sparse or self.class_fraction < 1:
             if virtual is not None:

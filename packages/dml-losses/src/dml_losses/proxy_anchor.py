@@ -27,7 +27,7 @@ class ProxyAnchor(torch.nn.Module):
         class_weights: (C, D), the proxies. Give them to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
+        TypeError: unless the sizes are whole numbers, and the others numbers.
         ValueError: for a parameter outside its range.
     """
 

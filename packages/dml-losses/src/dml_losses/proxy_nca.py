@@ -30,7 +30,7 @@ class ProxyNCA(torch.nn.Module):
         class_weights: (C, D), drawn from a normal distribution. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
+        TypeError: unless the sizes are whole numbers, and the others numbers.
         ValueError: for a parameter outside its range.
     """
 

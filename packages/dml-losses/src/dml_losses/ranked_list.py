@@ -51,7 +51,8 @@ class RankedListLoss(torch.nn.Module):
         """RLL-Simpler (section 3.4): boundaries 1 ± m/2 around the distance 1, and T_p = 0.
 
         Raises:
-            ValueError: for a margin outside [0, 2].
+            TypeError: for a parameter that is no number.
+            ValueError: for a margin outside [0, 2], or a temperature that isn't finite.
         """
         return cls(margin, 1 + non_negative("margin", margin) / 2, negative_temperature)
 

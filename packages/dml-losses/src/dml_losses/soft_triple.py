@@ -30,7 +30,7 @@ class SoftTriple(torch.nn.Module):
             the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
+        TypeError: unless the sizes are whole numbers, and the others numbers.
         ValueError: for a parameter outside its range.
     """
 

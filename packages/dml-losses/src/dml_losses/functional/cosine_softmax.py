@@ -189,7 +189,15 @@ def _operator(
 def with_margin(
     target_R1: torch.Tensor, scale: float, angular_margin: float, cosine_margin: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The true class's logit s·φ(θ), and dφ/d(cos θ)."""
+    """The true class's logit s·φ(θ), and dφ/d(cos θ).
+
+    Args:
+        target_R1: s·cos θ, of any shape; with rounding |cos θ| may pass 1.
+        scale, angular_margin, cosine_margin: s, m₁ and m₂, as in `cosine_softmax`.
+
+    Returns:
+        Both of that shape. The slope is finite at θ = 0, where its limit isn't.
+    """
     slope_R1 = torch.ones_like(target_R1)
     if angular_margin:
         cosine_R1 = (target_R1 / scale).clamp(-1, 1)

@@ -40,7 +40,7 @@ def curricular_face(
         margin: m in radians, in [0, π/2); 0.5 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is).
+        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.

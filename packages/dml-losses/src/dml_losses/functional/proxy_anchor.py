@@ -37,7 +37,8 @@ def proxy_anchor(
         margin: δ ≥ 0; 0.1 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is).
+        The loss, a scalar in float32 (float64 if either side is). A proxy whose class is all of the batch has no
+        negatives and adds zero to the second sum.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.

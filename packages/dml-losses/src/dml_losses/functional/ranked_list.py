@@ -40,7 +40,8 @@ def ranked_list(
         labels: (B,), integer.
         gallery: (G, D), ranked instead of the batch; no gradient reaches it.
         gallery_labels: (G,), integer.
-        margin: m, between the positives' boundary and the negatives'. 0.4 (0.2 on CUB-200-2011) in the paper.
+        margin: m, between the positives' boundary and the negatives'. 0.4 in the paper; 0.2 on CUB in the
+            authors' code.
         alpha: α, the least distance of negatives, of the unit sphere's diameter 2. 1.2 in the paper.
         negative_temperature: T_n; 10 in the paper. 0 weights all violating negatives equally.
         positive_temperature: T_p; 0 in the paper. Below 0, nearer positives weigh more.

@@ -42,11 +42,13 @@ def soft_triple(
         merge_weight: τ ≥ 0; 0.2 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is).
+        The loss, a scalar in float32 (float64 if either side is). The first part is zero if there is one class, the
+        second if K = 1.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        ValueError: for shapes that don't fit, rows that aren't K for each class, an empty batch, or (on CPU tensors) a
+            label outside [0, C).
     """
     check_batch(embeddings, labels)
     check_class_weights(embeddings, labels, class_weights, rows_per_class=centers_per_class)
