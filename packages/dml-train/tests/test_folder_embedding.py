@@ -10,7 +10,7 @@ import pytest
 from photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
-from dml_train import folder_embedding, own_files
+from dml_train import own_files
 from dml_train.data import FileSplit
 from dml_train.recipe_checking import parse
 from dml_train.run_folder import held
@@ -38,8 +38,7 @@ def photos(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    for module in (own_files, folder_embedding):
-        monkeypatch.setattr(module, "CHUNK", 4)
+    monkeypatch.setattr(own_files, "CHUNK", 4)
 
 
 def by_hand(run, registry, files):

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from dml_core import DmlError
 from dml_train.embedding import pack_codes
-from dml_train.own_files import CHUNK, BadImage, embed_chunks, good, images_in
+from dml_train.own_files import BadImage, embed_chunks, images_in, in_chunks, without
 from dml_train.progress import stage
 from dml_train.run_folder import held, write_array, write_json, write_whole
 from dml_train.trained import TrainedModel
@@ -90,23 +90,19 @@ def embed_folder(
         reused = len(files) - sum(len(store.files_of(chunk)) for chunk in todo)
         with stage(console, "embed", len(files), done=reused) as show:
             done = reused
-            for chunk, embedded in zip(todo, embed_chunks(model, files, todo, skip=skip, workers=workers)):
+            chunks = [store.files_of(chunk) for chunk in todo]
+            for chunk, embedded in zip(todo, embed_chunks(model, chunks, skip=skip, workers=workers)):
                 store.write(
                     chunk, pack_codes(embedded.embeddings) if codes else embedded.embeddings, embedded.bad
                 )
                 done += len(store.files_of(chunk))
                 show(done, "")
-        bad = [store.bad(chunk) for chunk in range(len(store))]
-        kept = [
-            path.as_posix()
-            for chunk in range(len(store))
-            for path in good(paths[chunk * CHUNK : (chunk + 1) * CHUNK], bad[chunk])
-        ]
-        skipped = [
-            (paths[chunk * CHUNK + image.place].as_posix(), image.reason)
-            for chunk in range(len(store))
-            for image in bad[chunk]
-        ]
+        kept: list[str] = []
+        skipped: list[tuple[str, str]] = []
+        for chunk, part in enumerate(in_chunks([path.as_posix() for path in paths])):
+            bad = store.bad(chunk)
+            kept += without(part, bad)
+            skipped += [(part[image.place], image.reason) for image in bad]
         if not kept:
             raise DmlError(
                 f"none of the {len(files)} images in {folder} can be decoded; e.g. {skipped[0][1]}"
@@ -169,7 +165,7 @@ class _Chunks:
     """The finished chunks of one file, each an array and, written after it, a JSON file."""
 
     def __init__(self, work: Path, model: TrainedModel, codes: bool, files: Sequence[Path]) -> None:
-        self._work, self._files = work, files
+        self._work, self._chunks = work, in_chunks(files)
         dim = model.model.head.embedding_dim
         self._width = -(-dim // 8) if codes else dim
         self._type = np.dtype(np.uint8 if codes else np.float32)
@@ -178,10 +174,10 @@ class _Chunks:
         )
 
     def __len__(self) -> int:
-        return -(-len(self._files) // CHUNK)
+        return len(self._chunks)
 
     def files_of(self, chunk: int) -> Sequence[Path]:
-        return self._files[chunk * CHUNK : (chunk + 1) * CHUNK]
+        return self._chunks[chunk]
 
     def has(self, chunk: int, skip: bool) -> bool:
         """Whether a chunk is whole and made from what there is now, without bad images unless they may be skipped."""

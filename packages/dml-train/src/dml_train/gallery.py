@@ -18,7 +18,7 @@ from rich.console import Console
 from dml_core import Dataset, DmlError, Evaluator, Registry, Split
 from dml_train.embedding import Embedded, pack_codes
 from dml_train.folder_embedding import index_of
-from dml_train.own_files import CHUNK, embed_chunks, good, images_in
+from dml_train.own_files import embed_chunks, images_in, in_chunks, without
 from dml_train.progress import stage
 from dml_train.run_folder import read_array
 from dml_train.trained import TrainedModel
@@ -84,19 +84,20 @@ class Gallery:
         Raises:
             DmlError: as `embed_chunks`; if there is no image that can be decoded.
         """
-        paths = images_in(folder)
-        files = [folder / path for path in paths]
-        chunks = range(-(-len(files) // CHUNK))
+        chunks = in_chunks(images_in(folder))
+        files = [[folder / path for path in chunk] for chunk in chunks]
+        total, done = sum(map(len, chunks)), 0
         parts: list[npt.NDArray[np.float32]] = []
         kept: list[Path] = []
-        with stage(console, "embed", len(files)) as show:
-            for chunk, part in zip(chunks, embed_chunks(model, files, chunks, skip=skip, workers=workers)):
+        with stage(console, "embed", total) as show:
+            for chunk, part in zip(chunks, embed_chunks(model, files, skip=skip, workers=workers)):
                 parts.append(part.embeddings)
-                kept += good(paths[chunk * CHUNK : (chunk + 1) * CHUNK], part.bad)
-                show(min((chunk + 1) * CHUNK, len(files)), "")
+                kept += without(chunk, part.bad)
+                done += len(chunk)
+                show(done, "")
         if not kept:
-            raise DmlError(f"none of the {len(files)} images in {folder} can be decoded")
-        skipped = len(files) - len(kept)
+            raise DmlError(f"none of the {total} images in {folder} can be decoded")
+        skipped = total - len(kept)
         return cls._of_files(
             model, np.concatenate(parts), folder, kept, f"{skipped} images skipped" if skipped else ""
         )
@@ -186,9 +187,8 @@ def search(
     Raises:
         DmlError: a query that can't be decoded.
     """
-    chunks = range(-(-len(queries) // CHUNK))
     embeddings_QD = np.concatenate(
-        [part.embeddings for part in embed_chunks(model, queries, chunks, skip=False, workers=0)]
+        [part.embeddings for part in embed_chunks(model, in_chunks(queries), skip=False, workers=0)]
     )
     most = min(k + 1, len(gallery.rows))
     if codes or gallery.coded:

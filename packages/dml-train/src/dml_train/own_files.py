@@ -6,8 +6,9 @@ Shapes: `B` rows of a chunk, `D` embedding dimension.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from dml_train.loading import LoadFailure, load_ahead
 from dml_train.trained import TrainedModel
 
 CHUNK = 256  # files
+
+T = TypeVar("T")
 
 
 class BadImage(NamedTuple):
@@ -44,13 +47,14 @@ class _Decoded(NamedTuple):
 
 
 class _FileChunks(Dataset[_Decoded | LoadFailure]):
-    """The images of a chunk by its number."""
+    """The images of a chunk by its number, of a split that has all chunks' images one after the other."""
 
-    def __init__(self, split: Split, size: int, skip: bool) -> None:
-        self.split, self.size, self.skip = split, size, skip
+    def __init__(self, split: Split, sizes: Sequence[int], skip: bool) -> None:
+        self.split, self.skip = split, skip
+        self.ends = np.cumsum([0, *sizes])
 
     def __getitem__(self, chunk: int) -> _Decoded | LoadFailure:
-        items = np.arange(chunk * self.size, min((chunk + 1) * self.size, len(self.split)))
+        items = np.arange(self.ends[chunk], self.ends[chunk + 1])
         try:
             return _Decoded(self.split.load(items), [])
         except Exception:  # one by one, to find which it is; decoders raise whatever they like
@@ -92,40 +96,42 @@ def images_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def embed_chunks(
-    model: TrainedModel, files: Sequence[Path], chunks: Sequence[int], *, skip: bool, workers: int
-) -> Iterator[EmbeddedChunk]:
-    """The embeddings of some chunks of the files, chunk after chunk.
+def in_chunks(files: Sequence[T]) -> list[Sequence[T]]:
+    """The files in their order, `CHUNK` at a time; the last chunk may have fewer."""
+    return [files[first : first + CHUNK] for first in range(0, len(files), CHUNK)]
 
-    Chunk c is ``files[c * CHUNK : (c + 1) * CHUNK]``. The embedding of a file depends on its chunk by rounding alone.
+
+def embed_chunks(
+    model: TrainedModel, chunks: Sequence[Sequence[Path]], *, skip: bool, workers: int
+) -> Iterator[EmbeddedChunk]:
+    """The embeddings of files, chunk after chunk. That of a file depends on its chunk by rounding alone.
 
     Args:
         model: what embeds.
-        files: all of them.
-        chunks: which chunks, in which order.
+        chunks: the files, as `in_chunks` parts them.
         skip: whether images that can't be decoded are left out; else they are an error.
         workers: processes that load ahead.
 
     Raises:
         DmlError: if a file can't be decoded, or an embedding isn't finite, with the path.
     """
-    source = _FileChunks(model.split_of(files), CHUNK, skip)
+    source = _FileChunks(model.split_of([*chain(*chunks)]), [*map(len, chunks)], skip)
     cuda = model.device.type == "cuda"
-    for chunk, decoded in zip(chunks, load_ahead(source, chunks, workers, pin=cuda)):
+    for files, decoded in zip(chunks, load_ahead(source, range(len(chunks)), workers, pin=cuda)):
         if decoded.images is None:
             empty = np.empty((0, model.model.head.embedding_dim), dtype=np.float32)
             yield EmbeddedChunk(empty, decoded.bad)
             continue
         embeddings_BD = forward(model.model, decoded.images, model.device, model.precision)
         if not (finite := np.isfinite(embeddings_BD).all(axis=1)).all():
-            file = good(files[chunk * CHUNK : (chunk + 1) * CHUNK], decoded.bad)[int(finite.argmin())]
+            file = without(files, decoded.bad)[int(finite.argmin())]
             raise DmlError(
                 f"the embedding of {file} isn't finite; the network's weights or that image are damaged"
             )
         yield EmbeddedChunk(embeddings_BD, decoded.bad)
 
 
-def good(files: Sequence[Any], bad: Sequence[BadImage]) -> list[Any]:
+def without(files: Sequence[T], bad: Sequence[BadImage]) -> list[T]:
     """The files of a chunk without the bad ones."""
     places = {image.place for image in bad}
     return [file for place, file in enumerate(files) if place not in places]
