@@ -171,9 +171,8 @@ class ShuffledSampler(EpochSampler):
             raise ValueError(
                 f"batch_size is {batch_size}; expected at most {len(self.labels)}, the number of items"
             )
-        self._order: tuple[int, npt.NDArray[np.int64]] | None = (
-            None  # the epoch last asked for, and its order
-        )
+        # The epoch last asked for, and its order.
+        self._order: tuple[int, npt.NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels) // self.batch_size

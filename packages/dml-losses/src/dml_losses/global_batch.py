@@ -8,6 +8,7 @@ import torch
 from torch import distributed
 
 from dml_core import is_class_loss
+from dml_losses.functional.over_ranks import place
 
 
 class GlobalBatch(torch.nn.Module):
@@ -53,7 +54,7 @@ class GlobalBatch(torch.nn.Module):
 
         What follows (a gallery and its labels, or class weights) goes to the loss as it is: the same on every rank.
         """
-        world_size = distributed.get_world_size() if distributed.is_initialized() else 1
+        _, world_size = place()
         if world_size > 1:
             counts = _counts(len(labels), world_size, labels.device)
             factor = world_size if self.gradients == "mean" else 1

@@ -79,9 +79,8 @@ class MemVir(torch.nn.Module):
         self.margin = whole("margin", margin, 0)
         self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
         self.queue_on_cpu = queue_on_cpu
-        called = getattr(
-            loss, "_orig_mod", loss
-        )  # what torch.compile wraps, whose own signature says nothing
+        # What torch.compile made of a loss has a signature that says nothing: that of what it wraps does.
+        called = getattr(loss, "_orig_mod", loss)
         self._takes_virtual = "virtual" in inspect.signature(called.forward).parameters
 
         slots, (num_rows, dim) = self.num_steps * (self.margin + 1), self.class_weights.shape
@@ -89,9 +88,8 @@ class MemVir(torch.nn.Module):
         self._report(slots * num_rows * dim * dtype.itemsize)
         device = torch.device("cpu") if queue_on_cpu else self.class_weights.device
         for name, tensor in {
-            "queue_embeddings": torch.zeros(
-                slots, 0, dim, dtype=dtype, device=device
-            ),  # rows: of the first batch
+            # As many rows as the first batch will have.
+            "queue_embeddings": torch.zeros(slots, 0, dim, dtype=dtype, device=device),
             "queue_labels": torch.zeros(slots, 0, dtype=torch.int64, device=device),
             "queue_weights": torch.zeros(slots, num_rows, dim, dtype=dtype, device=device),
             "queue_rows": torch.zeros(slots, dtype=torch.int64),

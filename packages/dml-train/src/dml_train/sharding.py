@@ -94,9 +94,8 @@ class Shards:
                 if index in names and _has_rows(value, self._rows[names[index]].total):
                     state[key] = self._own(value, names[index])
                 elif self and isinstance(value, Tensor):
-                    state[key] = (
-                        value.clone()
-                    )  # out of the checkpoint's file, which may go while the run lasts
+                    # Out of the checkpoint's file, which may go while the run lasts.
+                    state[key] = value.clone()
         self._loss.load_state_dict(loss)
         self._optimizer.load_state_dict(optimizer)
 
