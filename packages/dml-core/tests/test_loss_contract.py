@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dml_core import ClassShard
 from dml_core.testing import LossContract
+
+SHARDED = "test_a_shard_of_all_classes_makes_what_forward_does"
 
 
 class MeanPairDistance(nn.Module):
@@ -30,6 +33,24 @@ class Centres(nn.Module):
         return (1 - nn.functional.cosine_similarity(embeddings, centres, eps=1e-8)).mean()
 
 
+class SoftCentres(Centres):
+    """A right class loss that can be computed from some of its classes: a softmax of cosines."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self._logits(embeddings, self.class_weights), labels.long())
+
+    def sharded_forward(self, embeddings: Tensor, labels: Tensor, shard: ClassShard) -> Tensor:
+        logits = self._logits(embeddings, shard.class_weights)
+        gap = shard.other_logits(logits, labels) - shard.true_logits(logits, labels)
+        return nn.functional.softplus(gap).mean()
+
+    def _logits(self, embeddings: Tensor, weights: Tensor) -> Tensor:
+        x, w = (nn.functional.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), eps=1e-6)
+                for rows in (embeddings, weights))  # fmt: skip
+        with torch.autocast("cpu", enabled=False):
+            return 8 * x @ w.T
+
+
 class TestARightPairLoss(LossContract):
     def make_loss(self, num_classes, embedding_dim):
         return MeanPairDistance()
@@ -38,6 +59,11 @@ class TestARightPairLoss(LossContract):
 class TestARightClassLoss(LossContract):
     def make_loss(self, num_classes, embedding_dim):
         return Centres(num_classes, embedding_dim)
+
+
+class TestARightShardableLoss(LossContract):
+    def make_loss(self, num_classes, embedding_dim):
+        return SoftCentres(num_classes, embedding_dim)
 
 
 class Faulty(MeanPairDistance):
@@ -108,6 +134,24 @@ class StopsTheGradient(Faulty):
         return super().forward(embeddings.detach() + 0 * embeddings, labels)
 
 
+class ForgetsTheTrueClassInTheSum(SoftCentres):
+    def __init__(self):
+        super().__init__(6, 8)
+
+    def sharded_forward(self, embeddings, labels, shard):
+        logits = self._logits(embeddings, shard.class_weights)
+        return (shard.other_logits(logits, labels) - shard.true_logits(logits, labels)).mean()
+
+
+class HasAnotherGradient(SoftCentres):
+    def __init__(self):
+        super().__init__(6, 8)
+
+    def sharded_forward(self, embeddings, labels, shard):
+        value = super().sharded_forward(embeddings, labels, shard)
+        return value + embeddings.sum() - embeddings.sum().detach()
+
+
 @pytest.mark.parametrize(
     ("faulty", "test", "complaint"),
     [
@@ -122,6 +166,8 @@ class StopsTheGradient(Faulty):
         (WritesToItsInput, "test_leaves_its_input_alone", "wrote to the embeddings"),
         (ForgetsItsCounter, "test_state_dict_round_trips", "after load_state_dict"),
         (HasAnUnusedParameter, "test_gradient_reaches_the_embeddings_and_parameters", "unused"),
+        (ForgetsTheTrueClassInTheSum, SHARDED, "the loss by sharded_forward differs"),
+        (HasAnotherGradient, SHARDED, "the embeddings' gradient by sharded_forward differs"),
         (StopsTheGradient, "test_gradient_reaches_the_embeddings_and_parameters", "no gradient reaches"),
     ],
 )

@@ -165,10 +165,10 @@ class ShardableLoss(Protocol):
         labels: torch.Tensor,  # (B,), integer in [0, C), the same on every rank
         shard: ClassShard,
     ) -> torch.Tensor:  # ()
-        """What the loss gives for all classes, the same on every rank. Nothing but `shard` speaks with other ranks.
+        """What the loss gives for all classes, the same on every rank.
 
-        The gradients are those of the whole loss, however it is composed: what each rank back-propagates is
-        summed for the embeddings.
+        What it needs of the other ranks' classes, `shard` tells. The gradients are those of the whole loss, however it
+        is composed: each rank back-propagates its share of the value, and the embeddings' gradients are summed.
         """
         ...
 

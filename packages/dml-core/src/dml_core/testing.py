@@ -17,6 +17,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, distributed, nn
 
+from dml_core.components import ShardableLoss
+
 NUM_CLASSES = 6
 DIM = 8
 
@@ -130,6 +132,23 @@ class LossContract(ABC):
             f"after load_state_dict: {values[1]}; before saving: {values[0]}"
         )
 
+    def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
+        """Where the loss has a `sharded_forward`: given all classes, it has the value and gradients of `forward`."""
+        if not isinstance(self._loss(), ShardableLoss):
+            return
+        embeddings, labels = self._batch()
+        found = []
+        for sharded in (False, True):
+            loss, leaf = self._loss(), embeddings.clone().requires_grad_()
+            assert isinstance(loss, ShardableLoss)
+            shard = _AllClasses(loss.class_weights)
+            value = loss.sharded_forward(leaf, labels, shard) if sharded else loss(leaf, labels)
+            gradients = torch.autograd.grad(value, (leaf, loss.class_weights))
+            found.append((value, *(gradient.to_dense() for gradient in gradients)))  # some are sparse
+        names = ("the loss", "the embeddings' gradient", "the class weights' gradient")
+        for name, expected, actual in zip(names, *found, strict=True):
+            self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")
+
     def test_works_under_ddp(self) -> None:
         """DistributedDataParallel finds a gradient for every parameter at every step (one rank)."""
         store = distributed.HashStore()  # type: ignore[attr-defined]  # documented, but missing from __all__
@@ -159,6 +178,19 @@ class LossContract(ABC):
         assert error <= self.tolerance, (
             f"{what} differs by {error:.1e} relative; expected at most {self.tolerance}"
         )
+
+
+class _AllClasses:
+    """The `ClassShard` of a rank that is alone."""
+
+    def __init__(self, class_weights: Tensor) -> None:
+        self.class_weights, self.first, self.num_classes = class_weights, 0, len(class_weights)
+
+    def true_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return logits.gather(1, labels.long()[:, None]).squeeze(1)
+
+    def other_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return logits.scatter(1, labels.long()[:, None], -torch.inf).logsumexp(dim=1)
 
 
 class _Step(nn.Module):
