@@ -51,6 +51,7 @@ class StrangersLoss(nn.Module):
 
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "softmax": lambda: dml.Softmax(CLASSES, DIM),
+    "virtual-softmax": lambda: dml.VirtualSoftmax(CLASSES, DIM),
     "norm-softmax": lambda: dml.NormSoftmax(CLASSES, DIM),
     "norm-softmax-fraction": lambda: dml.NormSoftmax(CLASSES, DIM, class_fraction=0.6),
     "norm-softmax-own-classes": lambda: dml.NormSoftmax(CLASSES, DIM, class_fraction=0.01),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from dml_core import ClassShard
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.softmax import virtual_softmax
+from dml_losses.functional.sphere import common_precision
 
 
 class VirtualSoftmax(torch.nn.Module):
@@ -37,6 +39,19 @@ class VirtualSoftmax(torch.nn.Module):
         """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
         return virtual_softmax(embeddings, labels, weights)
+
+    def sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
+        with torch.autocast(features_BD.device.type, enabled=False):
+            logits_BL = features_BD @ weights_LD.T
+        norm_L = torch.linalg.vector_norm(weights_LD, dim=1)
+        norm_B = shard.true_logits(norm_L.expand_as(logits_BL), labels)  # ‖w_y‖
+        virtual_B = norm_B * torch.linalg.vector_norm(features_BD, dim=1)
+        true_B, others_B = shard.true_logits(logits_BL, labels), shard.other_logits(logits_BL, labels)
+        return (torch.stack((true_B, others_B, virtual_B)).logsumexp(dim=0) - true_B).mean()
 
     def extra_repr(self) -> str:
         """The parameters, for `repr`."""
