@@ -69,6 +69,17 @@ def test_figures_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
     assert words.count("✓ right") == words.count("✗ wrong") == shown > 0
 
 
+def test_the_highest_value_is_bold_only_where_there_is_another(page_of, runs):
+    bold = re.compile(r'<th scope="row">([^<]+)</th>(?:(?!</tr>).)*<strong>', re.DOTALL)
+    assert set(bold.findall(page_of(*runs).source)) >= {"Recall@1", "MAP@R", "NMI"}
+    file = runs[1] / "evaluation.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"nmi": None}))
+    page = page_of(*runs)
+    assert "NMI" in page.words
+    assert set(bold.findall(page.source)) >= {"Recall@1", "MAP@R"}
+    assert "NMI" not in bold.findall(page.source)
+
+
 def test_settings_that_differ_are_listed_and_no_others(unchanged):
     words = unchanged[1].words
     assert re.search(r"Key <i>one two training\.seed 0 1 Where they disagree", words)

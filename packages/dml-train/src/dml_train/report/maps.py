@@ -15,7 +15,8 @@ from PIL import Image
 
 from dml_train.report.figures import MARKS, Figure, drawn_twice, image_uri
 
-_CELLS = (28, 18)  # across and down, of the map of pictures
+_SIZE = (6.4, 5.2)  # inches, of the map of points
+_CELLS = (28, 23)  # across and down, of the map of pictures: of the same proportions
 _CELL = 36  # pixels
 _GOLDEN = 0.6180339887498949  # of a turn: neighbours by number get colours far apart
 
@@ -45,7 +46,7 @@ def map_of_points(
 
     marked = ", ".join(named.values())
     return Figure(
-        *drawn_twice(draw, size=(6.4, 5.2), form="png"),
+        *drawn_twice(draw, size=_SIZE, form="png"),
         alt=f"Scatter plot: t-SNE of {len(points_M2)} embeddings, coloured by class; marked: {marked}",
         caption=f"t-SNE of {which}, one colour a class (with many classes, colours come near each other). "
         "Some classes are marked. Neighbourhoods count here, and distances between far groups do not.",

@@ -120,12 +120,12 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _best(columns: Sequence[Column]) -> dict[str, float]:
-    """The highest value of each metric."""
-    best: dict[str, float] = {}
+    """The highest value of each metric that more than one run was measured by."""
+    values: dict[str, list[float]] = {}
     for column in columns:
         for name, metric in column.metrics.items():
-            best[name] = max(metric.value, best.get(name, metric.value))
-    return best
+            values.setdefault(name, []).append(metric.value)
+    return {name: max(found) for name, found in values.items() if len(found) > 1}
 
 
 def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
