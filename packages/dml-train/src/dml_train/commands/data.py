@@ -26,7 +26,7 @@ def data() -> None:
 @click.option("--decode", is_flag=True, help="Decode every image, too, and name those that can't be.")
 @click.pass_context
 def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
-    """Count images and classes against the published figures.
+    """Count a data set against its published figures.
 
     Exits with 0 if all are there, with 1 if the data set is there but not whole, and with 2 if it isn't there.
     """
@@ -42,10 +42,11 @@ def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
 @_ROOT
 @click.pass_context
 def fetch(context: click.Context, name: str, root: Path) -> None:
-    """Download a data set from where its owners have it, unpack it and count it.
+    """Download a data set, unpack it and count it.
 
-    A download goes on where it broke off. Archives that are in the folder already are used. Exits with 0 if the data
-    set is whole, with 1 if what was got isn't, and with 2 if it can't be got.
+    It comes from where its owners have it. A download goes on where it broke off. Archives that are in the folder
+    already are used. Exits with 0 if the data set is whole, with 1 if what was got isn't, and with 2 if it can't be
+    got.
     """
     from dml_train.data import OFFICIAL
     from dml_train.data.checking import check_whole

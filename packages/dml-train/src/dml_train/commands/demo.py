@@ -12,7 +12,10 @@ from dml_train.commands.options import FOLDER
 @click.command()
 @click.option("--out", type=FOLDER, default=Path("runs/demo"), show_default=True, help="The run's folder.")
 def demo(out: Path) -> None:
-    """Train on rendered characters for three minutes, and compare what was learned with raw pixels."""
+    """Learn to tell rendered characters apart, in minutes.
+
+    Prints what was learned beside raw pixels and the untrained network, on characters that training never saw.
+    """
     from dml_train.demo import run_demo
 
     run_demo(out)

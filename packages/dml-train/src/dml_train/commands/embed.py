@@ -46,10 +46,11 @@ def embed(
     on_bad_image: str,
     workers: int | None,
 ) -> None:
-    """Embed the images in FOLDER and its folders with a run's weights; without FOLDER, a split of the run's data set.
+    """Embed images with a run's weights.
 
-    With FOLDER, a JSON file beside --out says which image each row is, and a call that was killed goes on where it
-    was when it is made again. Labels are then the folders that the images lie in.
+    Those in FOLDER and its folders; without FOLDER, a split of the run's data set. With FOLDER, a JSON file beside
+    --out says which image each row is, and a call that was killed goes on where it was when it is made again.
+    Labels are then the folders that the images lie in.
     """
     if folder is None:
         refuse_existing(out, labels)

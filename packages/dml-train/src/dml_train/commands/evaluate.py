@@ -20,8 +20,16 @@ from dml_train.training import read_recipe, reopen
 @click.argument("labels", metavar="[LABELS.npy]", type=FILE, required=False)
 @click.option("--gallery", type=FILE, help="Embeddings to search in; default: the queries themselves.")
 @click.option("--gallery-labels", type=FILE, help="Their labels.")
-@click.option("--evaluator", metavar="NAME", help="Default: the run's, or exact.")
-@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="The evaluator's options.")
+@click.option(
+    "--evaluator", metavar="NAME", help="As 'dml plugins' lists them; default: the run's, or exact."
+)
+@click.option(
+    "--set",
+    "assignments",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set an option of the evaluator: --set recall_at=[1,5]; repeatable.",
+)
 @click.option("--out", type=FILE, help="Also write the figures to a new JSON file.")
 @click.pass_obj
 def evaluate_command(
@@ -34,7 +42,7 @@ def evaluate_command(
     assignments: tuple[str, ...],
     out: Path | None,
 ) -> None:
-    """Measure a run's test split, or any embeddings with their labels."""
+    """Measure a run's test split, or embeddings with labels."""
     table: dict[str, Any] = {"name": evaluator or "exact"}
     seed = 0
     if source.is_dir():

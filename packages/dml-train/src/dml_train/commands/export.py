@@ -18,10 +18,10 @@ from dml_train.trained import open_model
 @click.option("--out", type=FILE, required=True, help="A new file: .onnx, or .pt2 for torch-export.")
 @click.pass_obj
 def export(registry: Registry, run: Path, form: str, out: Path) -> None:
-    """Write a run's network for other programs, checked to give the same embeddings.
+    """Write a run's network for other programs.
 
-    Beside it, a JSON file of its name with .json says how an image becomes the network's input. ONNX needs
-    dml-train[onnx].
+    What was written is checked to give the same embeddings. Beside it, a JSON file of its name with .json says how
+    an image becomes the network's input. ONNX needs dml-train[onnx].
     """
     from dml_train.export import SUFFIXES, Form
     from dml_train.export import export as write

@@ -10,7 +10,7 @@ from dml_core import KINDS, Registry
 @click.command("plugins")
 @click.pass_obj
 def list_plugins(registry: Registry) -> None:
-    """List what every plugin provides, and why any failed to load."""
+    """List what plugins provide, and why any failed to load."""
     source = registry.plugins
     brought: dict[str, list[str]] = {}
     for kind in KINDS:

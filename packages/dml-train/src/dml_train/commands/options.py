@@ -17,7 +17,7 @@ SET = click.option(
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set a key of the recipe: --set loss.scale=32.",
+    help="Set a key of the recipe, as loss.scale=32, or a whole table, as 'loss={name=\"arc-face\"}'; repeatable.",
 )
 
 

@@ -13,7 +13,7 @@ from dml_train.recipe_loading import load
 
 @click.group()
 def protocol() -> None:
-    """Measure a recipe by a protocol of more than one run."""
+    """Measure a recipe by a protocol of several runs."""
 
 
 @protocol.command()
@@ -39,8 +39,9 @@ def mlrc(
     dim: int,
     jobs: int,
 ) -> None:
-    """A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
+    """A Metric Learning Reality Check, of four folds.
 
+    Four models, each of which holds out another part of the training classes, measured each by itself and joined.
     Stopped and given again, the command goes on: runs in --out that are done are kept.
     """
     from dml_train.many_runs import Outcome

@@ -10,7 +10,7 @@ from dml_train.bundled import bundled, bundled_text, summary
 @click.command()
 @click.argument("name", required=False)
 def recipes(name: str | None) -> None:
-    """List the recipes that come with dml and what they reproduce, or print the one of this NAME."""
+    """List the recipes that come with dml, or print one by its NAME."""
     if name is not None:
         click.echo(bundled_text(name), nl=False)
         return

@@ -15,10 +15,11 @@ from dml_train.commands.options import FILE, FOLDER, refuse_existing
 @click.option("--out", type=FILE, help="Of several runs: a new HTML file for the page that compares them.")
 @click.pass_obj
 def report(registry: Registry, runs: tuple[Path, ...], out: Path | None) -> None:
-    """Write a run's report.html anew from what is in its folder; of several runs, one page that compares them.
+    """Write a run's report, or a page that compares runs.
 
-    Runs are compared with the first: figures side by side, paired tests on the same queries, curves, settings that
-    differ, and queries that only one of them gets right.
+    A run's report.html is written anew from what is in its folder. Several runs are compared with the first:
+    figures side by side, paired tests on the same queries, curves, settings that differ, and queries that only one
+    of them gets right.
     """
     from dml_train.report import write_report, write_side_by_side
 

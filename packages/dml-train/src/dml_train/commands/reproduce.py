@@ -20,7 +20,9 @@ from dml_train.commands.options import CONSOLE, FOLDER
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs a row.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
-@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Change every recipe.")
+@click.option(
+    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
+)
 @click.option(
     "--out", type=FOLDER, default=Path("runs/reproduce"), show_default=True, help="Where runs and pages go."
 )
@@ -34,7 +36,7 @@ def reproduce(
     assignments: tuple[str, ...],
     out: Path,
 ) -> None:
-    """Run the papers' tables, and set what is measured beside what was published.
+    """Run the papers' tables, published beside measured.
 
     A table is named as ice/table-2, all tables of a paper as ice; without a name all are listed. Stopped and given
     again, the command goes on: runs in --out that are done are kept.

@@ -42,9 +42,10 @@ def search(
     html: Path | None,
     on_bad_image: str,
 ) -> None:
-    """Find the images that are nearest to each QUERY by a run's embedding, exactly, and print them with their scores.
+    """Find the images nearest to each QUERY, exactly.
 
-    A query that is itself an image of the gallery isn't among what it finds.
+    Nearest by a run's embedding; they are printed with their scores. A query that is itself an image of the gallery
+    isn't among what it finds.
     """
     if gallery is not None and index is not None:
         raise DmlError("both --gallery and --index were given; expected one of them")

@@ -33,7 +33,7 @@ def train(
     force: bool,
     nproc: int,
 ) -> None:
-    """Train by RECIPE: a TOML file, or the name of a recipe that comes with dml.
+    """Train by RECIPE: a TOML file, or a bundled recipe's name.
 
     Started by torchrun (torchrun ... -m dml_train train RECIPE --out DIR), the ranks train together, too.
     """

@@ -18,14 +18,14 @@ from dml_train.recipe_loading import read
     "ranges",
     metavar="KEY=LOW:HIGH[:log]",
     multiple=True,
-    help="Vary a number: optimizer.lr=1e-4:1e-2:log.",
+    help="Vary a number: optimizer.lr=1e-4:1e-2:log; repeatable.",
 )
 @click.option(
     "--choice",
     "choices",
     metavar="KEY=[A,B]",
     multiple=True,
-    help="Vary among values: sampler.images_per_class=[2,4].",
+    help="Vary among values: sampler.images_per_class=[2,4]; repeatable.",
 )
 @click.option("--space", type=FILE, help="A TOML file of ranges and choices.")
 @click.option(
@@ -56,10 +56,10 @@ def tune(
     assignments: tuple[str, ...],
     out: Path,
 ) -> None:
-    """Search settings of RECIPE on classes held out of training; the test classes stay unseen.
+    """Search settings of RECIPE on held-out training classes.
 
-    Stopped and given again, the command goes on; with more --trials, a finished search does. Needs optuna:
-    pip install 'dml-train[tune]'.
+    The test classes stay unseen. Stopped and given again, the command goes on; with more --trials, a finished
+    search does. Needs optuna: pip install 'dml-train[tune]'.
     """
     from dml_train.tuning.page import markdown, write
     from dml_train.tuning.search import Search, run_search
