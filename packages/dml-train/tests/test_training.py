@@ -179,6 +179,50 @@ def test_another_recipe_is_refused_on_resuming_and_what_differs_is_listed(run, o
     assert run(resume=True, force=True, loss={"scale": 5.0}).evaluation.exists()
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "differs"),
+    [
+        ({}, {"embedding": {"dim": 4}}, "embedding.dim: 8 there, 4 here"),
+        ({}, {"dataset": {"num_classes": 7}}, "dataset.num_classes: 6 there, 7 here"),
+        ({}, {"optimizer": {"name": "sgd"}}, "optimizer.name: 'adamw' there, 'sgd' here"),
+        ({"optimizer": {"name": "sgd"}}, {"optimizer": {"name": "adamw"}}, "'sgd' there, 'adamw' here"),
+    ],
+)
+def test_a_forced_recipe_that_the_checkpoint_does_not_fit_is_refused_and_the_run_is_as_it_was(
+    run, out, before, changes, differs
+):
+    run(**before)
+    (out / "evaluation.json").unlink()
+    files = contents(out)
+    with pytest.raises(
+        DmlError, match=rf"(?s)the checkpoint in .* doesn't fit the recipe, which differs:.*{differs}"
+    ):
+        run(resume=True, force=True, **{**before, **changes})
+    assert contents(out) == files
+    assert run(resume=True, **before).evaluation.exists()
+
+
+def test_a_finished_run_goes_on_with_another_recipe_by_force(run, out):
+    run()
+    with pytest.raises(DmlError, match=r"training\.steps: 12 there, 16 here"):
+        run(resume=True, training={"steps": 16})
+    folder = run(resume=True, force=True, training={"steps": 16})
+    assert json.loads(folder.evaluation.read_text())["step"] == 16
+    assert [line["step"] for line in lines(folder) if "loss" in line] == [*range(1, 17)]
+    assert "steps = 16" in folder.recipe.read_text()
+
+
+def test_a_forced_number_of_the_optimizer_is_used(run, out):
+    run(optimizer={"name": "sgd", "momentum": 0.9})
+    folder = run(resume=True, force=True, optimizer={"name": "sgd", "momentum": 0.5}, training={"steps": 16})
+    groups = checkpoint.newest(folder.checkpoints).state()["optimizer"]["param_groups"]
+    assert {group["momentum"] for group in groups} == {0.5}
+
+
 def test_a_mistake_found_while_building_leaves_no_folder(run, out):
     with pytest.raises(DmlError, match="classes_per_batch is 40; expected at most 6"):
         run(sampler={"classes_per_batch": 40})
@@ -273,7 +317,7 @@ def test_half_precision_trains_to_float32_embeddings(run, device, precision):
 
 
 def test_a_compiled_network_follows_the_plain_one_and_leaves_the_same_names(run, tmp_path, monkeypatch):
-    # What is ours is the tracing; the code that the default backend would generate takes a minute to compile.
+    # What is ours is the tracing; test_compiled_network has the code that the default backend generates.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     plain = run(where=tmp_path / "plain")
     compiled = run(where=tmp_path / "compiled", training={"compile": True})

@@ -64,6 +64,7 @@ class PartedOptimizer:
         for group in self.torch.param_groups:
             for parameter in group["params"] if group.get("momentum") else []:
                 self.torch.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.write_groups()
 
     def write_groups(self) -> None:
         """Carry the attributes over into torch's parameter groups."""

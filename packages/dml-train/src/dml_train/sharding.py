@@ -85,7 +85,16 @@ class Shards:
         return loss, optimizer
 
     def take(self, loss: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Take up what `whole` gave: this rank's rows of it, on its own number of ranks."""
+        """Take up what `whole` gave: this rank's rows of it, on its own number of ranks.
+
+        The optimizer's numbers (momentum, betas, …) stay those that it was made with.
+
+        Raises:
+            ValueError: if the state is that of another kind of optimizer.
+        """
+        groups = self._optimizer.state_dict()["param_groups"]
+        if [group.keys() for group in groups] != [group.keys() for group in optimizer["param_groups"]]:
+            raise ValueError("the saved state is that of another kind of optimizer")
         for name in self._rows:
             loss[name] = self._own(loss[name], name)
         names = self._indices()
@@ -97,7 +106,7 @@ class Shards:
                     # Out of the checkpoint's file, which may go while the run lasts.
                     state[key] = value.clone()
         self._loss.load_state_dict(loss)
-        self._optimizer.load_state_dict(optimizer)
+        self._optimizer.load_state_dict({**optimizer, "param_groups": groups})
 
     def _indices(self) -> dict[int, str]:
         """The parameters' places in the optimizer's state, by which torch knows them."""

@@ -22,7 +22,7 @@ from dml_train.run_folder import RunFolder, write_whole
 from dml_train.trainer import Trainer
 
 # Keys that may differ between a run and its continuation: they change nothing of what is computed.
-_FREE = ("training.workers:", "training.device:", "checkpoints.", "logging.")
+_FREE = ("training.workers:", "training.device:", "training.timeout:", "checkpoints.", "logging.")
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
         recipe: what to do.
         out: the run's folder; must be new or empty, unless with `resume`.
         resume: go on from the newest whole checkpoint in `out`; from the start where there is none.
-        force: with `resume`, go on also where the recipe differs from the run's.
+        force: with `resume`, go on also where the recipe differs from the run's, even if that was complete.
         registry: where components are found; default: all that is installed.
         console: where progress is shown; default: the error stream.
 
@@ -56,13 +56,25 @@ def train(
         if not ranks.first:
             console = Console(quiet=True)
         resume = resume or launched_again()
-        if ranks.alone(lambda: _is_complete(out, recipe, resume, force)):
+        differs = ranks.alone(lambda: _differences(out, recipe, resume, force))
+        if differs == [] and ranks.alone(RunFolder(out).evaluation.is_file):
             console.print(f"the run in {out} is complete", markup=False, highlight=False)
             return RunFolder(out)
         experiment = build(recipe, registry, ranks)
         with ExitStack() as until_the_end:
             folder = ranks.alone(lambda: _begin(out, recipe, until_the_end))
-            Trainer(experiment, folder, registry, console, ranks).train()
+            try:
+                trainer = Trainer(experiment, folder, registry, console, ranks)
+            except (RuntimeError, ValueError, KeyError) as error:
+                if not differs:
+                    raise
+                raise DmlError(
+                    f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
+                    + "\n  ".join(differs)
+                    + f"\nGo on with the run's own recipe, or begin anew with another --out ({error})"
+                ) from error
+            ranks.alone(lambda: _take_up(folder, recipe, differs))
+            trainer.train()
     return folder
 
 
@@ -106,24 +118,12 @@ def _document(folder: RunFolder) -> dict[str, object]:
         raise DmlError(f"{folder.recipe} is damaged: {error}") from error
 
 
-def _is_complete(out: Path, recipe: Recipe, resume: bool, force: bool) -> bool:
-    """Whether there is nothing left to do; an error if what is there isn't this recipe's to go on with."""
+def _differences(out: Path, recipe: Recipe, resume: bool, force: bool) -> list[str] | None:
+    """How this recipe differs from that of the run to go on with; None if there is none."""
     folder = RunFolder(out)
     if not (resume and folder.recipe.is_file()):
         RunFolder.refuse(out)
-        return False
-    _refuse_other_recipe(folder, recipe, force)
-    return folder.evaluation.is_file()
-
-
-def _begin(out: Path, recipe: Recipe, until_the_end: ExitStack) -> RunFolder:
-    folder = RunFolder(out) if RunFolder(out).recipe.is_file() else RunFolder.create(out)
-    until_the_end.enter_context(folder.held())
-    write_whole(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
-    return folder
-
-
-def _refuse_other_recipe(folder: RunFolder, recipe: Recipe, force: bool) -> None:
+        return None
     found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
     if found and not force:
         raise DmlError(
@@ -131,6 +131,23 @@ def _refuse_other_recipe(folder: RunFolder, recipe: Recipe, force: bool) -> None
             + "\n  ".join(found)
             + "\nGo on with the run's own recipe, or with this one by --force"
         )
+    return found
+
+
+def _begin(out: Path, recipe: Recipe, until_the_end: ExitStack) -> RunFolder:
+    begun = RunFolder(out).recipe.is_file()
+    folder = RunFolder(out) if begun else RunFolder.create(out)
+    until_the_end.enter_context(folder.held())
+    if not begun:
+        _take_up(folder, recipe, None)
+    return folder
+
+
+def _take_up(folder: RunFolder, recipe: Recipe, differs: list[str] | None) -> None:
+    """Let the folder's recipe be this one; figures of a run that ended by another one are no longer its."""
+    if differs:
+        folder.evaluation.unlink(missing_ok=True)
+    write_whole(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
 
 
 @contextmanager
