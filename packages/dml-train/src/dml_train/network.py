@@ -5,14 +5,15 @@ Shapes: `R` rows of this rank, `D` embedding dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dml_core import DmlError
 from dml_train.distributed import Ranks
 from dml_train.experiment import Experiment
 from dml_train.seeds import FORWARD, seed_torch
@@ -32,7 +33,9 @@ class Network:
     def __init__(self, experiment: Experiment, ranks: Ranks) -> None:
         self._experiment, self._ranks = experiment, ranks
         self._size = experiment.recipe.training.micro_batch
+        self._compiles = experiment.recipe.training.compile
         self._replica: nn.Module = experiment.model
+        self._without_exchange: Callable[[], AbstractContextManager[None]] = nullcontext
         self._replicated_for: list[bool] | None = None
         self._cached: tuple[Tensor, Tensor, int] | None = None  # images, their embeddings, the step
 
@@ -41,9 +44,11 @@ class Network:
         self._replicate()
         if self._size is None or len(images_R) <= self._size:
             return self._forward(self._replica, images_R, step, 0)
+        # Compiled code draws other dropout than the plain one: both passes must go through the same.
+        network = self._replica if self._compiles else self._experiment.model
         with torch.no_grad(), _statistics_kept(self._experiment.model):
             parts = [
-                self._forward(self._experiment.model, part, step, k)
+                self._forward(network, part, step, k)
                 for k, part in enumerate(torch.split(images_R, self._size))
             ]
         embeddings_RD = torch.cat(parts).requires_grad_()
@@ -59,8 +64,7 @@ class Network:
         images, gradients = torch.split(images_R, self._size), torch.split(embeddings_RD.grad, self._size)
         for k, (part, gradient) in enumerate(zip(images, gradients, strict=True)):
             # Ranks exchange gradients once, with the last part.
-            waits = isinstance(self._replica, DistributedDataParallel) and k < len(images) - 1
-            with self._replica.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            with self._without_exchange() if k < len(images) - 1 else nullcontext():
                 torch.autograd.backward(self._forward(self._replica, part, step, k), gradient)
 
     def _forward(self, network: nn.Module, images: Tensor, step: int, part: int) -> Tensor:
@@ -68,7 +72,22 @@ class Network:
         # Both passes of a part draw the same dropout.
         seed_torch(device, self._experiment.recipe.training.seed, FORWARD, step, self._ranks.rank, part)
         with torch.autocast(device.type, precision, precision != torch.float32):
+            embeddings: Tensor = self._compiled(network, images) if self._compiles else network(images)
+        return embeddings
+
+    def _compiled(self, network: nn.Module, images: Tensor) -> Tensor:
+        from torch._dynamo.exc import (
+            TorchDynamoException,
+        )  # here: it takes seconds, which few runs need to wait
+
+        try:
             embeddings: Tensor = network(images)
+        except TorchDynamoException as error:
+            raise DmlError(
+                f"training.compile is true, and torch can't compile the network: {error}\n"
+                "Install what it misses (on a CPU a C++ compiler: g++, or what the environment variable CXX names), "
+                "or leave out training.compile"
+            ) from error
         return embeddings
 
     def _replicate(self) -> None:
@@ -76,15 +95,25 @@ class Network:
         trains = [parameter.requires_grad for parameter in self._experiment.model.parameters()]
         if trains != self._replicated_for:
             self._replicated_for = trains
-            self._replica = self._ranks.replicate(self._experiment.model)
-            if self._experiment.recipe.training.compile:
-                self._replica = cast("nn.Module", torch.compile(self._replica))
+            replica = self._ranks.replicate(self._experiment.model)
+            self._without_exchange = nullcontext
+            if isinstance(replica, DistributedDataParallel):
+                self._without_exchange = replica.no_sync
+            if self._compiles:
+                # Code for each of the few sizes: code for any size would come with the second one, so that what a
+                # part gives would depend on what came before, and a resumed run end with other bits.
+                replica = cast("nn.Module", torch.compile(replica, dynamic=False))
+            self._replica = replica
 
 
 @contextmanager
 def _statistics_kept(model: nn.Module) -> Iterator[None]:
     """Batch norms normalise as in training, but their running statistics stay: the second pass updates them."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+    norms = [
+        m
+        for m in model.modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
+    ]
     for norm in norms:
         norm.track_running_stats = False
     try:

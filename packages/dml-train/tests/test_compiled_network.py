@@ -1,0 +1,111 @@
+"""training.compile with the code that torch's default backend generates: the same run, resumed to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sharded_ranks import in_ranks, train_until
+from test_training import Stop, StopAt, same
+
+from dml_core import DmlError
+from dml_train import checkpoint
+from dml_train.distributed import ALONE
+from dml_train.experiment import build
+from dml_train.network import Network
+from dml_train.recipe import parse
+from dml_train.run_folder import RunFolder
+from dml_train.training import train
+
+generates_code = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None,
+    reason="needs a C++ compiler, for torch's generated code",
+)
+# Three parts of a batch of eight, of two sizes, and so two graphs.
+PARTS = {"backbone": {"dropout": 0.0, "norm": False}, "training": {"steps": 6, "micro_batch": 3}}
+COMPILED = {**PARTS, "training": {**PARTS["training"], "compile": True}}
+
+
+def losses(path):
+    lines = map(json.loads, RunFolder(path).metrics.read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@generates_code
+def test_generated_code_follows_the_plain_network_and_a_stopped_run_goes_on_to_the_same_bits(
+    tiny_registry, tiny_document, quiet, tmp_path
+):
+    def run(name, tables, resume=False):
+        recipe = parse(tiny_document(**tables, checkpoints={"every": 2}), tiny_registry)
+        torch._dynamo.reset()  # as in a process of its own
+        return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
+
+    plain, whole = run("plain", PARTS), run("whole", COMPILED)
+    stopper = StopAt(3)
+    tiny_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run("cut", COMPILED)
+    tiny_registry.plugins.manager.unregister(stopper)
+    cut = run("cut", COMPILED, resume=True)
+
+    # float32: sums in another order, six steps long
+    assert losses(whole.path) == pytest.approx(losses(plain.path), rel=1e-5)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
+    one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, cut))
+    assert same(one.weights(), other.weights())
+    assert same(one.state(), other.state())
+
+
+@generates_code
+@pytest.mark.slow
+def test_two_ranks_with_generated_code_follow_one_without(tiny_document, tmp_path):
+    one, two = (tiny_document(**tables) for tables in (PARTS, COMPILED))
+    train_until(one, tmp_path / "one", 99)
+    in_ranks(2, train_until, two, tmp_path / "two", 99)
+    # as above
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+@generates_code
+def test_both_passes_of_a_part_draw_the_same_dropout_in_generated_code(
+    tiny_registry, tiny_document, monkeypatch
+):
+    document = tiny_document(
+        training={"micro_batch": 4, "compile": True}, backbone={"dropout": 0.5, "norm": False}
+    )
+    experiment = build(parse(document, tiny_registry), tiny_registry)
+    network = Network(experiment, ALONE)
+    experiment.model.train()
+    images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    embeddings = network.embed(images, step=0)
+    again, forward = [], network._forward
+    embeddings.square().sum().backward()
+
+    def keep(*arguments):
+        again.append(forward(*arguments))
+        return again[-1]
+
+    monkeypatch.setattr(network, "_forward", keep)
+    network.finish_backward()
+    # Other graphs, since one keeps what the backward pass needs; another mask would differ by the values themselves.
+    torch.testing.assert_close(torch.cat(again), embeddings, rtol=1e-5, atol=1e-6)
+
+
+def test_what_torch_cannot_compile_is_said_with_what_to_do(
+    tiny_registry, tiny_document, quiet, tmp_path, monkeypatch
+):
+    def backend(graph, inputs):
+        raise OSError("no g++ here")
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    recipe = parse(tiny_document(training={"compile": True}), tiny_registry)
+    with pytest.raises(
+        DmlError, match=r"(?s)can't compile the network: .*no g\+\+ here.*or leave out training.compile"
+    ):
+        train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
