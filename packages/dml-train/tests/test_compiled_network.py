@@ -18,7 +18,7 @@ from dml_train import checkpoint
 from dml_train.distributed import ALONE
 from dml_train.experiment import build
 from dml_train.network import Network
-from dml_train.recipe import parse
+from dml_train.recipe_checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import train
 
