@@ -9,7 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from dml_eval_rs import evaluate
 
 SHORT = ("--set", "training.steps=12", "--set", "dataset.max_classes=80")
 
@@ -39,7 +42,11 @@ def test_four_ranks_follow_the_losses_of_one(tmp_path):
         expected, rel=1e-5
     )  # sums in another order, 12 steps long
     for run in ("one", "four"):
-        assert json.loads((tmp_path / run / "evaluation.json").read_text())["recall"]["1"] > 0.3
+        measured = json.loads((tmp_path / run / "evaluation.json").read_text())
+        assert measured["recall"]["1"] > 0.3
+        embeddings, labels = (np.load(tmp_path / run / f"{name}.npy") for name in ("embeddings", "labels"))
+        expected = evaluate(embeddings, labels, recall_at=map(int, measured["recall"])).to_dict()
+        assert {name: measured[name] for name in expected} == expected  # however many ranks shared it
         assert "<html" in (tmp_path / run / "report.html").read_text()
 
 

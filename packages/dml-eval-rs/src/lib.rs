@@ -1,16 +1,19 @@
 //! Python bindings of `dml-eval`: they convert, release the interpreter, and map errors. `python/dml_eval_rs` is the facade.
 
 mod convert;
+mod peers;
 mod running;
 mod streaming;
 
 use dml_eval::{
-    Codes, Dense, Joined, KMeansOptions, Matrix, PerQuery, Precision, Result, Similarity, Source, Ties, Unit,
+    Codes, Dense, EvaluateOptions, Joined, KMeansOptions, Matrix, PerQuery, Precision, Result, Similarity, Source,
+    Ties, Unit,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, ToPyArray};
 use pyo3::prelude::*;
 
 use convert::{Items, Rows, option};
+use peers::run_together;
 use running::{failed, run};
 
 /// Name, value of each query, mean.
@@ -36,7 +39,7 @@ fn precision(name: &str) -> Result<Option<Precision>> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, kernel=None, screen=None, crowd=None))]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, screen=None, crowd=None))]
 #[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
 fn evaluate<'py>(
     py: Python<'py>,
@@ -49,6 +52,7 @@ fn evaluate<'py>(
     ties: &str,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
+    peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
     screen: Option<&str>,
     crowd: Option<usize>,
@@ -58,16 +62,17 @@ fn evaluate<'py>(
     let screen = screen.map_or(Ok(None), precision).map_err(failed)?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
     let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
-    let results = run(py, threads, progress, |control| {
+    let options = EvaluateOptions { recall_at, ties, crowd };
+    let results = run_together(py, threads, progress, peers, |peers, control| {
         let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
-        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, crowd, control)
+        dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)
     })?;
-    Ok(columns(py, &recall_at, results))
+    Ok(columns(py, &options.recall_at, results))
 }
 
 #[pyfunction]
-#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, kernel=None, crowd=None))]
+#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, crowd=None))]
 #[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
 fn evaluate_codes<'py>(
     py: Python<'py>,
@@ -79,6 +84,7 @@ fn evaluate_codes<'py>(
     ties: &str,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
+    peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
     crowd: Option<usize>,
 ) -> PyResult<Vec<Column<'py>>> {
@@ -86,10 +92,11 @@ fn evaluate_codes<'py>(
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
     let space = Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel).map_err(failed)?;
     let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
-    let results = run(py, threads, progress, |control| {
-        dml_eval::evaluate(&space, labels, gallery_labels, &recall_at, ties, crowd, control)
+    let options = EvaluateOptions { recall_at, ties, crowd };
+    let results = run_together(py, threads, progress, peers, |peers, control| {
+        dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)
     })?;
-    Ok(columns(py, &recall_at, results))
+    Ok(columns(py, &options.recall_at, results))
 }
 
 #[pyfunction]
@@ -167,7 +174,7 @@ fn knn_codes<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, more=None, unit=false, bits=0, threads=None, progress=None, kernel=None))]
+#[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, more=None, unit=false, bits=0, threads=None, progress=None, peers=None, kernel=None))]
 #[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
 #[expect(clippy::type_complexity, reason = "the fields of KMeans")]
 fn kmeans<'py>(
@@ -182,6 +189,7 @@ fn kmeans<'py>(
     bits: usize,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
+    peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f64>>, f64, usize)> {
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
@@ -189,10 +197,10 @@ fn kmeans<'py>(
     let joined = second.as_ref().map(|second| Joined(&first, second));
     let all: &dyn Source = joined.as_ref().map_or(&first, |joined| joined);
     let options = KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
-    let found = run(py, threads, progress, |control| {
+    let found = run_together(py, threads, progress, peers, |peers, control| {
         let scaled = if unit { Some(Unit::new(all, control)?) } else { None };
         let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
-        dml_eval::kmeans(Matrix::Made(x), options, kernel, control)
+        dml_eval::kmeans(Matrix::Made(x), options, kernel, peers, control)
     })?;
     Ok((found.labels.to_pyarray(py), found.centroids.to_pyarray(py), found.inertia, found.iterations))
 }

@@ -285,6 +285,49 @@ class Evaluator(Protocol):
         ...
 
 
+class Peers(Protocol):
+    """The processes that share a measurement, as one of them sees them."""
+
+    @property
+    def rank(self) -> int:
+        """This one's place, from 0."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """How many threads this one may use, so that those of one machine share its cores."""
+        ...
+
+    def all_gather(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Everybody's (n,) numbers, one after the other in the order of the ranks; n differs from rank to rank."""
+        ...
+
+    def all_reduce(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sums over all ranks, entry by entry, of (n,) counts; n is the same everywhere."""
+        ...
+
+
+@runtime_checkable
+class ShardedEvaluator(Protocol):
+    """An `Evaluator` whose work several processes can share. The trainer asks any other on the first rank alone."""
+
+    def evaluate_sharded(
+        self,
+        peers: Peers,
+        embeddings: npt.NDArray[Any],  # (Q, D), whole and the same on every rank, as are the others
+        labels: npt.NDArray[Any],  # (Q,)
+        gallery: npt.NDArray[Any] | None = None,  # (G, D)
+        gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
+    ) -> Evaluation:
+        """What `evaluate` gives, to the bit, on every rank. All ranks call it at the same point."""
+        ...
+
+
 class RunLogger(Protocol):
     """What a `dml_loggers` factory returns."""
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result, argument};
+use crate::peers::Peers;
 
 /// Which of a match and a non-match with the same key comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,16 @@ impl Books {
     /// All counts, query by query.
     pub fn counts(&self) -> Vec<u64> {
         self.slots.iter().map(|c| c.load(Relaxed)).collect()
+    }
+
+    /// Adds what the peers have counted in the same books since all had the counts `before`, if there were any.
+    pub(crate) fn add_up(&self, before: &[u64], peers: &dyn Peers) -> Result<()> {
+        let before = |i: usize| before.get(i).copied().unwrap_or(0);
+        let new: Vec<u64> = self.counts().iter().enumerate().map(|(i, count)| count - before(i)).collect();
+        for (i, (slot, counted)) in self.slots.iter().zip(peers.sum(&new)?).enumerate() {
+            slot.store(before(i) + counted, Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn count(&self, q: usize, slot: usize, negatives: u64) {

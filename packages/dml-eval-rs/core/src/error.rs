@@ -54,6 +54,9 @@ pub enum Error {
         /// The number of queries.
         queries: usize,
     },
+    /// What the work is shared with could not be reached.
+    #[error("the exchange with the other processes failed: {0}")]
+    Exchange(String),
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

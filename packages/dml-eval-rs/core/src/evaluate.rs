@@ -8,6 +8,7 @@ use crate::crowd;
 use crate::error::{Error, Result, argument};
 use crate::ledger::Ledger;
 use crate::metrics::PerQuery;
+use crate::peers::{Peers, part};
 use crate::positives::{Classes, Find};
 use crate::space::{Side, Space};
 use crate::traverse;
@@ -15,21 +16,32 @@ use crate::traverse;
 /// Books are kept for so many bytes of positives at a time, or as many as the inputs have, if that is more.
 const LEDGER_BYTES: usize = 96 << 20;
 
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Each K of Recall@K, at least 1.
+    pub recall_at: Vec<u64>,
+    /// Which of a match and a non-match with the same key comes first.
+    pub ties: Ties,
+    /// The number of matches from which on all keys of a query are computed; `None` for the one that is quickest. It changes no
+    /// bit.
+    pub crowd: Option<usize>,
+}
+
 /// The metrics of every query.
 ///
 /// Labels are dense codes, the same for both sides. Without `gallery_labels` the queries are their own gallery and each
-/// leaves itself out. `crowd` is the number of matches from which on all keys of a query are computed; `None` for the
-/// one that is quickest. It changes no bit.
+/// leaves itself out. With peers each does a part of the work, and all get the same result: that of one alone.
 #[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
 pub fn evaluate<S: Space>(
     space: &S,
     labels: &[u32],
     gallery_labels: Option<&[u32]>,
-    recall_at: &[u64],
-    ties: Ties,
-    crowd: Option<usize>,
+    options: &Options,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<PerQuery> {
+    let Options { recall_at, ties, crowd } = options;
     let queries = space.rows(Side::Query);
     let own_gallery = gallery_labels.is_none();
     let gallery_labels = gallery_labels.unwrap_or(labels);
@@ -43,42 +55,93 @@ pub fn evaluate<S: Space>(
     if (0..queries).all(|q| matches(q) == 0) {
         return Err(Error::NoMatches { queries });
     }
+    let find = Find { labels, classes: &classes, first_item: 0, itself: itself.as_deref() };
     let least = crowd.unwrap_or_else(|| crowd::least_matches(space));
     let few = |q: usize| Some(matches(q)).filter(|m| *m < least).unwrap_or(0);
     let many = |q: usize| Some(matches(q)).filter(|m| *m >= least).unwrap_or(0);
     let budget = LEDGER_BYTES.max(space.bytes()) / Books::BYTES_PER_POSITIVE;
-    let (screened, crowded) = (strips(queries, few, budget), strips(queries, many, budget));
-    let by_symmetry = own_gallery && screened.len() == 1;
-    let (n, m) = (queries as u64, gallery_labels.len() as u64);
-    let crowd_size = (0..queries).filter(|q| many(*q) > 0).count() as u64;
-    let screened_size: u64 = screened.iter().map(|s| s.len() as u64).sum();
-    control.expect(crowd_size * m + if by_symmetry { n * (n - 1) / 2 } else { screened_size * m });
+    let by_symmetry = own_gallery && strips(0..queries, few, budget).len() == 1;
+
+    // What this one of the peers does: pairs of a query and an earlier one, or queries of its own.
+    let rounds = if by_symmetry { Round::all(queries, peers) } else { Vec::new() };
+    let share = |weight: &dyn Fn(usize) -> usize| part(peers, queries, |q| u64::from(weight(q) > 0));
+    let screened = if by_symmetry { Vec::new() } else { strips(share(&few), few, budget) };
+    let crowded = strips(share(&many), many, budget);
+    let pairs: usize = rounds.iter().map(Round::pairs).sum::<usize>()
+        + screened.iter().map(|s| s.len() * gallery_labels.len()).sum::<usize>()
+        + crowded.iter().flat_map(Clone::clone).filter(|q| many(*q) > 0).count() * gallery_labels.len();
+    control.expect(pairs as u64);
 
     let mut results = PerQuery::new(queries, recall_at.len());
-    let open = |strip: Range<usize>, wanted: &(dyn Fn(usize) -> usize + Sync)| {
-        let find = Find { labels, classes: &classes, first_item: 0, itself: itself.as_deref() };
-        let (offsets, positives) = find.positives(space, strip, wanted, control)?;
-        Books::open(ties, offsets, positives, &[])
-    };
+    let mut closed: Vec<usize> = Vec::new();
     for strip in screened {
-        let books = open(strip.clone(), &few)?;
+        let (offsets, positives) = find.positives(space, strip.clone(), &few, control)?;
+        let books = Books::open(*ties, offsets, positives, &[])?;
         let ledger = Ledger::open(space, &books, strip.start, (labels, gallery_labels), 0, usize::MAX);
-        if by_symmetry {
-            traverse::triangle(space, &ledger, control)?;
-        } else {
-            traverse::rectangle(space, &ledger, strip.clone(), control)?;
-        }
+        traverse::rectangle(space, &ledger, strip.clone(), control)?;
         results.close(&books, strip.start, recall_at);
+        closed.extend(strip.filter(|q| few(*q) > 0));
     }
     for strip in crowded {
-        let books = open(strip.clone(), &many)?;
+        let (offsets, positives) = find.positives(space, strip.clone(), &many, control)?;
+        let books = Books::open(*ties, offsets, positives, &[])?;
         let members: Vec<u32> = strip.clone().filter(|q| many(*q) > 0).map(|q| q as u32).collect();
-        let first_query = strip.start;
-        let count = crowd::Count { books: &books, first_query, query_labels: labels, gallery_labels, first_item: 0 };
+        let count = crowd::Count {
+            books: &books,
+            first_query: strip.start,
+            query_labels: labels,
+            gallery_labels,
+            first_item: 0,
+        };
         count.run(space, &members, control)?;
-        results.close(&books, first_query, recall_at);
+        results.close(&books, strip.start, recall_at);
+        closed.extend(members.iter().map(|q| *q as usize));
+    }
+    results.exchange(&closed, peers)?;
+    if by_symmetry {
+        let offsets = find.offsets(0..queries, &few);
+        let books = Books::open(*ties, offsets, find.together(space, &few, peers, control)?, &[])?;
+        let ledger = Ledger::open(space, &books, 0, (labels, labels), 0, usize::MAX);
+        let mut counted = Vec::new();
+        for round in rounds {
+            traverse::triangle(space, &ledger, round.rows, round.columns, control)?;
+            if !peers.is_alone() {
+                books.add_up(&counted, peers)?;
+                ledger.renew();
+                counted = books.counts();
+            }
+        }
+        results.close(&books, 0, recall_at);
     }
     Ok(results)
+}
+
+/// A part of the pairs of an array with itself: those of an item in `rows` and a later one in `columns`.
+struct Round {
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl Round {
+    /// What one of the peers does. With others there are several rounds, between which counts are added up: what all learn
+    /// from the pairs of a few items spares each of them to learn it by itself, which costs more than the products.
+    fn all(items: usize, peers: &dyn Peers) -> Vec<Round> {
+        let edges = if peers.is_alone() { vec![0, items] } else { vec![0, items / 64, items / 16, items / 4, items] };
+        let round = |rows: Range<usize>| {
+            let columns = part(peers, items, |c| Round::before(&rows, c) as u64);
+            Round { rows, columns }
+        };
+        edges.windows(2).map(|edge| round(edge[0]..edge[1])).filter(|round| !round.rows.is_empty()).collect()
+    }
+
+    /// How many rows come before this column.
+    fn before(rows: &Range<usize>, column: usize) -> usize {
+        column.clamp(rows.start, rows.end) - rows.start
+    }
+
+    fn pairs(&self) -> usize {
+        self.columns.clone().map(|c| Round::before(&self.rows, c)).sum()
+    }
 }
 
 /// The positives of all queries in one part of a gallery, whose first item has the index `first_item` in the whole.
@@ -96,7 +159,7 @@ pub fn find_positives<S: Space>(
 ) -> Result<(Vec<usize>, Vec<Positive>)> {
     check_lengths(space, labels, gallery_labels)?;
     let find = Find { labels, classes: &Classes::new(gallery_labels), first_item, itself };
-    find.positives(space, 0..labels.len(), &|_| usize::MAX, control)
+    find.positives(space, 0..labels.len(), &|_| 1, control)
 }
 
 /// Counts the negatives of one part of a gallery into the books of all queries.
@@ -142,10 +205,10 @@ fn check_lengths<S: Space>(space: &S, labels: &[u32], gallery_labels: &[u32]) ->
 
 /// Cuts the queries so that no strip has more positives than `budget`, or one query has them all. Strips without any are left
 /// out.
-fn strips(queries: usize, matches: impl Fn(usize) -> usize, budget: usize) -> Vec<Range<usize>> {
+fn strips(queries: Range<usize>, matches: impl Fn(usize) -> usize, budget: usize) -> Vec<Range<usize>> {
     let mut strips = Vec::new();
-    let (mut start, mut held) = (0, 0);
-    for q in 0..queries {
+    let (mut start, mut held) = (queries.start, 0);
+    for q in queries.clone() {
         let m = matches(q);
         if held > 0 && held + m > budget {
             strips.push(start..q);
@@ -154,7 +217,7 @@ fn strips(queries: usize, matches: impl Fn(usize) -> usize, budget: usize) -> Ve
         held += m;
     }
     if held > 0 {
-        strips.push(start..queries);
+        strips.push(start..queries.end);
     }
     strips
 }

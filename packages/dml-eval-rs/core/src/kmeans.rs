@@ -9,6 +9,7 @@ use crate::error::{Error, Result, argument};
 use crate::exact::squared_distance;
 use crate::kernel::Kernel;
 use crate::matrix::{Matrix, Picked, Source};
+use crate::peers::{Peers, part};
 use crate::random::Random;
 use crate::search::nearest;
 
@@ -44,7 +45,15 @@ pub struct Options {
 }
 
 /// Lloyd's algorithm until no row changes its cluster, or for `max_iterations` rounds.
-pub fn kmeans(x: Matrix<'_>, options: Options, kernel: &'static Kernel, control: &Control) -> Result<KMeans> {
+///
+/// With peers each finds the nearest centres of a part of the rows, and all get the same result: that of one alone.
+pub fn kmeans(
+    x: Matrix<'_>,
+    options: Options,
+    kernel: &'static Kernel,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<KMeans> {
     let n = x.rows();
     if options.clusters < 1 || options.clusters > n {
         return argument(format!("n_clusters is {}; expected 1 to {n}, the number of items", options.clusters));
@@ -60,7 +69,7 @@ pub fn kmeans(x: Matrix<'_>, options: Options, kernel: &'static Kernel, control:
     let mut best: Option<KMeans> = None;
     for run in 0..options.runs {
         let mut random = Random::new(options.seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        let found = lloyd(x, options, &mut random, kernel, control)?;
+        let found = lloyd(x, options, &mut random, kernel, peers, control)?;
         if best.as_ref().is_none_or(|b| found.inertia < b.inertia) {
             best = Some(found);
         }
@@ -73,10 +82,11 @@ fn lloyd(
     options: Options,
     random: &mut Random,
     kernel: &'static Kernel,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<KMeans> {
-    let mut centroids = start(x, options.clusters, random, kernel, control)?;
-    let mut homes = assign(&x, &centroids, kernel, control)?;
+    let mut centroids = start(x, options.clusters, random, kernel, peers, control)?;
+    let mut homes = assign(&x, &centroids, kernel, peers, control)?;
     let mut iterations = 0;
     while iterations < options.max_iterations {
         iterations += 1;
@@ -86,20 +96,41 @@ fn lloyd(
         if !moved.contains(&true) {
             break;
         }
-        homes = reassign(&x, &centroids, &moved, homes, kernel, control)?;
+        homes = reassign(&x, &centroids, &moved, homes, kernel, peers, control)?;
     }
     let inertia = homes.distances.iter().sum();
     Ok(KMeans { labels: homes.labels, centroids, inertia, iterations })
 }
 
 /// The nearest centre of every row, and its squared distance.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Homes {
     labels: Vec<u32>,
     distances: Vec<f64>,
 }
 
-fn assign(x: &Matrix<'_>, centroids: &Array2<f64>, kernel: &'static Kernel, control: &Control) -> Result<Homes> {
+fn assign(
+    x: &Matrix<'_>,
+    centroids: &Array2<f64>,
+    kernel: &'static Kernel,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<Homes> {
+    if peers.is_alone() {
+        return assign_here(x, centroids, kernel, control);
+    }
+    let rows: Vec<usize> = part(peers, x.rows(), |_| 1).collect();
+    let Homes { labels, distances } = if rows.is_empty() {
+        Homes::default()
+    } else {
+        assign_here(&Matrix::Made(&Picked(x, &rows)), centroids, kernel, control)?
+    };
+    let labels: Vec<f64> = labels.into_iter().map(f64::from).collect();
+    let labels = peers.gather(&labels)?.into_iter().map(|l| l as u32).collect();
+    Ok(Homes { labels, distances: peers.gather(&distances)? })
+}
+
+fn assign_here(x: &Matrix<'_>, centroids: &Array2<f64>, kernel: &'static Kernel, control: &Control) -> Result<Homes> {
     // Centres of single-precision rows are single-precision numbers, and such rows are compared in place.
     let narrow = centroids.mapv(|v| v as f32);
     let centres = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow.view()) };
@@ -120,14 +151,15 @@ fn reassign(
     moved: &[bool],
     mut homes: Homes,
     kernel: &'static Kernel,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<Homes> {
     let centres: Vec<usize> = (0..moved.len()).filter(|c| moved[*c]).collect();
     let homeless: Vec<usize> = (0..x.rows()).filter(|row| moved[homes.labels[*row] as usize]).collect();
     if 4 * homeless.len() > 3 * x.rows() || 4 * centres.len() > 3 * moved.len() {
-        return assign(x, centroids, kernel, control);
+        return assign(x, centroids, kernel, peers, control);
     }
-    let nearest_moved = assign(x, &centroids.select(ndarray::Axis(0), &centres), kernel, control)?;
+    let nearest_moved = assign(x, &centroids.select(ndarray::Axis(0), &centres), kernel, peers, control)?;
     for row in 0..x.rows() {
         let challenger = (nearest_moved.distances[row], centres[nearest_moved.labels[row] as usize] as u32);
         if challenger < (homes.distances[row], homes.labels[row]) {
@@ -135,7 +167,7 @@ fn reassign(
         }
     }
     if !homeless.is_empty() {
-        let again = assign(&Matrix::Made(&Picked(x, &homeless)), centroids, kernel, control)?;
+        let again = assign(&Matrix::Made(&Picked(x, &homeless)), centroids, kernel, peers, control)?;
         for (i, &row) in homeless.iter().enumerate() {
             (homes.distances[row], homes.labels[row]) = (again.distances[i], again.labels[i]);
         }
@@ -194,12 +226,13 @@ fn start(
     clusters: usize,
     random: &mut Random,
     kernel: &'static Kernel,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<Array2<f64>> {
     let chosen = if x.rows() as f64 * clusters as f64 * x.dim() as f64 <= PLUS_PLUS_WORK {
         plus_plus(x, clusters, random, control)?
     } else {
-        batches(&x, clusters, random, kernel, control)?
+        batches(&x, clusters, random, kernel, peers, control)?
     };
     Ok(gather(&x, &chosen))
 }
@@ -222,6 +255,7 @@ fn batches(
     clusters: usize,
     random: &mut Random,
     kernel: &'static Kernel,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<Vec<usize>> {
     const ROUNDS: usize = 8;
@@ -240,7 +274,7 @@ fn batches(
         if chosen.len() == clusters {
             break;
         }
-        let homes = assign(x, &gather(x, &batch), kernel, control)?;
+        let homes = assign(x, &gather(x, &batch), kernel, peers, control)?;
         for (distance, new) in distances.iter_mut().zip(homes.distances) {
             *distance = if round == 0 { new } else { distance.min(new) };
         }
@@ -310,13 +344,15 @@ fn plus_plus(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Cont
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::Alone;
 
     #[test]
     fn batches_draw_distinct_rows_even_where_rows_coincide() {
         let x = Array2::from_shape_fn((200, 2), |(i, _)| (i % 7) as f32);
         let (kernel, control) = (crate::kernel::select(None).unwrap(), Control::default());
         for clusters in [1, 5, 20, 199, 200] {
-            let rows = batches(&Matrix::F32(x.view()), clusters, &mut Random::new(1), kernel, &control).unwrap();
+            let rows =
+                batches(&Matrix::F32(x.view()), clusters, &mut Random::new(1), kernel, &Alone, &control).unwrap();
             let distinct: std::collections::BTreeSet<_> = rows.iter().collect();
             assert_eq!((rows.len(), distinct.len()), (clusters, clusters));
         }
@@ -345,15 +381,15 @@ mod tests {
         let before = Array2::from_shape_fn((12, 3), |_| (random.below(5) as f64) - 2.0);
         let (kernel, control) = (crate::kernel::select(None).unwrap(), Control::default());
         let rows = Matrix::F32(x.view());
-        let homes = assign(&rows, &before, kernel, &control).unwrap();
+        let homes = assign(&rows, &before, kernel, &Alone, &control).unwrap();
         for count in [1, 3, 6, 12] {
             let mut after = before.clone();
             let moved: Vec<bool> = (0..12).map(|c| c % (12 / count) == 0).collect();
             for c in (0..12).filter(|c| moved[*c]) {
                 after.row_mut(c).mapv_inplace(|v| v + random.below(3) as f64 - 1.0);
             }
-            let expected = assign(&rows, &after, kernel, &control).unwrap();
-            assert_eq!(reassign(&rows, &after, &moved, homes.clone(), kernel, &control).unwrap(), expected);
+            let expected = assign(&rows, &after, kernel, &Alone, &control).unwrap();
+            assert_eq!(reassign(&rows, &after, &moved, homes.clone(), kernel, &Alone, &control).unwrap(), expected);
         }
     }
 }

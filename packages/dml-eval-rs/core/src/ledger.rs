@@ -47,6 +47,13 @@ impl<'a> Ledger<'a> {
         Ledger { books, first_query, query_labels, gallery_labels, first_item, values, active, fresh }
     }
 
+    /// Drops the positives that no longer matter by what the books hold now.
+    pub fn renew(&self) {
+        for (q, active) in self.active.iter().enumerate() {
+            active.store(self.books.still_active(q, active.load(Relaxed) as usize) as u32, Relaxed);
+        }
+    }
+
     fn active_values(&self, q: usize) -> &[f64] {
         &self.values[self.books.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::books::{Books, Ties};
+use crate::error::Result;
+use crate::peers::Peers;
 
 /// Metrics of every query, in order; NaN where a query has no match.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +64,34 @@ impl PerQuery {
             self.map_at_r[at] = row.map_at_r;
             self.reciprocal_rank[at] = row.reciprocal_rank;
         }
+    }
+}
+
+impl PerQuery {
+    /// Takes in the queries that the peers have closed, and gives them those closed here.
+    pub(crate) fn exchange(&mut self, closed: &[usize], peers: &dyn Peers) -> Result<()> {
+        if peers.is_alone() {
+            return Ok(());
+        }
+        let mut columns: Vec<&mut Vec<f64>> = self.recall.iter_mut().collect();
+        columns.extend([
+            &mut self.precision_at_1,
+            &mut self.r_precision,
+            &mut self.map_at_r,
+            &mut self.reciprocal_rank,
+        ]);
+        let mut rows = Vec::with_capacity(closed.len() * (1 + columns.len()));
+        for &q in closed {
+            rows.push(q as f64);
+            rows.extend(columns.iter().map(|column| column[q]));
+        }
+        let rows = peers.gather(&rows)?;
+        for row in rows.chunks_exact(1 + columns.len()) {
+            for (column, value) in columns.iter_mut().zip(&row[1..]) {
+                column[row[0] as usize] = *value;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::books::Positive;
 use crate::control::Control;
 use crate::error::Result;
+use crate::peers::{Peers, part};
 use crate::space::{Scratch, Space};
 
 /// Gallery indices by label.
@@ -68,19 +69,25 @@ impl Find<'_> {
         self.classes.members(self.labels[query as usize]).iter().copied().filter(move |m| !is_own(*m))
     }
 
+    /// Where the positives of some queries begin, and where the last ones end; those of which `wanted` is 0 have none.
+    pub fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Vec<usize> {
+        let mut offsets = vec![0];
+        for query in queries {
+            let number = if wanted(query) > 0 { self.others(query as u32).count() } else { 0 };
+            offsets.push(offsets[offsets.len() - 1] + number);
+        }
+        offsets
+    }
+
     /// The positives of some queries, and where each query's begin; none for those of which `wanted` is 0.
     pub fn positives<S: Space>(
         &self,
         space: &S,
         queries: Range<usize>,
-        wanted: &(dyn Fn(usize) -> usize + Sync),
+        wanted: &dyn Fn(usize) -> usize,
         control: &Control,
     ) -> Result<(Vec<usize>, Vec<Positive>)> {
-        let mut offsets = vec![0];
-        for query in queries.clone() {
-            let number = if wanted(query) > 0 { self.others(query as u32).count() } else { 0 };
-            offsets.push(offsets[offsets.len() - 1] + number);
-        }
+        let offsets = self.offsets(queries.clone(), wanted);
         let mut positives = vec![Positive { key: 0.0, index: 0 }; offsets[queries.len()]];
         let mut parts: Vec<Part<'_>> = Vec::with_capacity(queries.len());
         let mut rest = positives.as_mut_slice();
@@ -106,6 +113,24 @@ impl Find<'_> {
         });
         control.check()?;
         Ok((offsets, positives))
+    }
+
+    /// The positives of all queries, of which each of the peers finds a part.
+    pub fn together<S: Space>(
+        &self,
+        space: &S,
+        wanted: &dyn Fn(usize) -> usize,
+        peers: &dyn Peers,
+        control: &Control,
+    ) -> Result<Vec<Positive>> {
+        let own = part(peers, self.labels.len(), |q| wanted(q) as u64);
+        let (_, positives) = self.positives(space, own, wanted, control)?;
+        if peers.is_alone() {
+            return Ok(positives);
+        }
+        let numbers: Vec<f64> = positives.iter().flat_map(|p| [p.key, p.index as f64]).collect();
+        let all = peers.gather(&numbers)?;
+        Ok(all.chunks_exact(2).map(|p| Positive { key: p[0], index: p[1] as u64 }).collect())
     }
 
     fn by_pairs<S: Space>(&self, space: &S, part: &mut Part<'_>, buffers: &mut Buffers, control: &Control) {

@@ -104,13 +104,19 @@ fn blocks(rows: std::ops::Range<usize>, size: usize) -> impl Iterator<Item = std
     rows.step_by(size).map(move |start| start..(start + size).min(end))
 }
 
-/// Every pair of two different items of one array, once.
-pub(crate) fn triangle<S: Space, O: Observer>(space: &S, observer: &O, control: &Control) -> Result<()> {
-    let (n, size) = (space.rows(Side::Query), rows_per_block(space));
-    for columns in blocks(0..n, size) {
+/// Every pair of an item in `rows` and a later one in `columns`, of one array.
+pub(crate) fn triangle<S: Space, O: Observer>(
+    space: &S,
+    observer: &O,
+    rows: std::ops::Range<usize>,
+    columns: std::ops::Range<usize>,
+    control: &Control,
+) -> Result<()> {
+    let size = rows_per_block(space);
+    for columns in blocks(columns, size) {
         control.check()?;
         let column_block = Block::load(space, Side::Query, columns.clone(), space.kernel().columns);
-        for rows in blocks(0..columns.end, size) {
+        for rows in blocks(rows.start..rows.end.min(columns.end), size) {
             control.check()?;
             let row_block = Block::load(space, Side::Query, rows, space.kernel().rows);
             pair(space, observer, &row_block, &column_block, true, control)?;

@@ -1,8 +1,8 @@
 //! Whatever the shapes and bytes: an answer or an error, never a panic, and the same bits from every kernel.
 
 use dml_eval::{
-    Books, Codes, Control, Dense, Error, KMeansOptions, Matrix, PerQuery, Positive, Precision, Similarity, Ties,
-    evaluate, kernel_names, kmeans, nearest, select_kernel,
+    Alone, Books, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, PerQuery, Positive, Precision,
+    Similarity, Ties, evaluate, kernel_names, kmeans, nearest, select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
 use proptest::prelude::*;
@@ -72,7 +72,8 @@ proptest! {
             let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
             let ranked = |crowd| {
                 let gallery_labels = gallery_labels.as_deref();
-                evaluate(&space, &labels, gallery_labels, &[1, 3, u64::MAX], ties, Some(crowd), &Control::default())
+                let options = EvaluateOptions { recall_at: vec![1, 3, u64::MAX], ties, crowd: Some(crowd) };
+                evaluate(&space, &labels, gallery_labels, &options, &Alone, &Control::default())
             };
             let found = CROWDS.map(ranked);
             assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
@@ -106,7 +107,10 @@ proptest! {
         let labels: Vec<u32> = (0..n as u32).map(|i| i % 3).collect();
         agree(|name, _| {
             let space = Codes::new(codes.view(), None, select_kernel(Some(name))?)?;
-            let ranked = |crowd| evaluate(&space, &labels, None, &[1, 5], ties, Some(crowd), &Control::default());
+            let ranked = |crowd| {
+                let options = EvaluateOptions { recall_at: vec![1, 5], ties, crowd: Some(crowd) };
+                evaluate(&space, &labels, None, &options, &Alone, &Control::default())
+            };
             let found = CROWDS.map(ranked);
             assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
             found[0].as_ref().map(bits).map_err(Error::clone)
@@ -121,7 +125,7 @@ proptest! {
     ) {
         agree(|name, _| {
             let options = KMeansOptions { clusters, seed, runs: 1, max_iterations: 5 };
-            kmeans(Matrix::F32(x.view()), options, select_kernel(Some(name))?, &Control::default())
+            kmeans(Matrix::F32(x.view()), options, select_kernel(Some(name))?, &Alone, &Control::default())
                 .map(|found| (found.labels, found.inertia.to_bits()))
         });
     }

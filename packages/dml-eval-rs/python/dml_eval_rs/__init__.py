@@ -11,6 +11,7 @@ import warnings
 from dml_eval_rs import _native
 from dml_eval_rs.clustering import KMeans, ami, kmeans, nmi
 from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
+from dml_eval_rs.peers import Peers
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
 from dml_eval_rs.streaming import Books, Counter
@@ -22,6 +23,7 @@ __all__ = [
     "Evaluation",
     "Interval",
     "KMeans",
+    "Peers",
     "ami",
     "binarize",
     "evaluate",

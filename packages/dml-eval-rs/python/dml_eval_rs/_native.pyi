@@ -6,6 +6,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs.peers import Peers
+
 _Rows = npt.NDArray[np.float16] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
 _Progress = Callable[[int, int], object]
 
@@ -38,6 +40,7 @@ def evaluate(
     ties: str,
     threads: int | None = None,
     progress: _Progress | None = None,
+    peers: Peers | None = None,
     kernel: str | None = None,
     screen: str | None = None,
     crowd: int | None = None,
@@ -52,6 +55,7 @@ def evaluate_codes(
     ties: str,
     threads: int | None = None,
     progress: _Progress | None = None,
+    peers: Peers | None = None,
     kernel: str | None = None,
     crowd: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
@@ -90,6 +94,7 @@ def kmeans(
     bits: int = 0,
     threads: int | None = None,
     progress: _Progress | None = None,
+    peers: Peers | None = None,
     kernel: str | None = None,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], float, int]: ...
 def nmi(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...

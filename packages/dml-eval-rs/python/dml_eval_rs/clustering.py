@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
+from dml_eval_rs.peers import Peers
 
 MAX_ITER = 100
 
@@ -148,6 +149,7 @@ def cluster_agreement(
     seed: int,
     threads: int | None,
     progress: Callable[[int, int], object] | None = None,
+    peers: Peers | None = None,
 ) -> tuple[float, float]:
     """NMI and AMI of the labels with a k-means of all rows.
 
@@ -160,6 +162,7 @@ def cluster_agreement(
         seed: of the clustering.
         threads: number of threads; None for all cores that the process may use.
         progress: called as ``progress(done, total)``, in pairs compared.
+        peers: processes that share the clustering, all with the same rows.
 
     Returns:
         NMI and AMI.
@@ -180,5 +183,6 @@ def cluster_agreement(
         bits=bits,
         threads=threads,
         progress=progress,
+        peers=peers,
     )
     return _native.nmi(code_N, found_N), _native.ami(code_N, found_N)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import Component, hookimpl
+from dml_core import Component, Peers, hookimpl
 from dml_eval_rs import Evaluation, binarize, evaluate, evaluate_codes, knn, knn_codes
 from dml_eval_rs.clustering import cluster_agreement
 from dml_eval_rs.retrieval import Similarity, Ties
@@ -37,6 +37,27 @@ class ExactEvaluator:
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
         """The metrics; with no gallery, each query leaves itself out."""
+        return self._evaluate(None, embeddings, labels, gallery, gallery_labels)
+
+    def evaluate_sharded(
+        self,
+        peers: Peers,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None = None,
+        gallery_labels: npt.NDArray[Any] | None = None,
+    ) -> Evaluation:
+        """The same, each of the peers doing a part of the work."""
+        return self._evaluate(peers, embeddings, labels, gallery, gallery_labels)
+
+    def _evaluate(
+        self,
+        peers: Peers | None,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None,
+        gallery_labels: npt.NDArray[Any] | None,
+    ) -> Evaluation:
         return evaluate(
             embeddings,
             labels,
@@ -48,7 +69,8 @@ class ExactEvaluator:
             nmi=self.nmi,
             n_clusters=self.n_clusters,
             seed=self.seed,
-            threads=self.threads,
+            threads=_threads(self.threads, peers),
+            peers=peers,
         )
 
     def nearest(
@@ -87,8 +109,30 @@ class HammingEvaluator:
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
         """The metrics of the codes; with no gallery, each query leaves itself out."""
+        return self._evaluate(None, embeddings, labels, gallery, gallery_labels)
+
+    def evaluate_sharded(
+        self,
+        peers: Peers,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None = None,
+        gallery_labels: npt.NDArray[Any] | None = None,
+    ) -> Evaluation:
+        """The same, each of the peers doing a part of the work."""
+        return self._evaluate(peers, embeddings, labels, gallery, gallery_labels)
+
+    def _evaluate(
+        self,
+        peers: Peers | None,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None,
+        gallery_labels: npt.NDArray[Any] | None,
+    ) -> Evaluation:
         codes = binarize(embeddings, self.threshold)
         gallery_codes = None if gallery is None else binarize(gallery, self.threshold)
+        threads = _threads(self.threads, peers)
         result = evaluate_codes(
             codes,
             labels,
@@ -96,7 +140,8 @@ class HammingEvaluator:
             gallery_labels,
             recall_at=self.recall_at,
             ties=self.ties,
-            threads=self.threads,
+            threads=threads,
+            peers=peers,
         )
         if not self.nmi:
             return result
@@ -108,7 +153,8 @@ class HammingEvaluator:
             bits=embeddings.shape[1],
             n_clusters=self.n_clusters,
             seed=self.seed,
-            threads=self.threads,
+            threads=threads,
+            peers=peers,
         )
         return replace(result, nmi=nmi, ami=ami)
 
@@ -127,6 +173,10 @@ class HammingEvaluator:
     def bytes_per_item(self, dim: int) -> int:
         """Bytes of one code: a bit a dimension."""
         return -(-dim // 8)
+
+
+def _threads(threads: int | None, peers: Peers | None) -> int | None:
+    return peers.threads if threads is None and peers is not None else threads
 
 
 @hookimpl

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dml_eval_rs import _native, arguments
 from dml_eval_rs.clustering import checked_clusters, cluster_agreement
 from dml_eval_rs.evaluation import Evaluation
+from dml_eval_rs.peers import Peers, check_alike
 
 Similarity = Literal["cosine", "dot", "euclidean"]
 Ties = Literal["index", "optimistic", "pessimistic", "expected"]
@@ -37,6 +38,7 @@ def evaluate(
     seed: int = 0,
     threads: int | None = None,
     progress: Progress | None = None,
+    peers: Peers | None = None,
 ) -> Evaluation:
     """Exact Recall@K, precision@1, R-precision, MAP@R and reciprocal rank of every query, and their means.
 
@@ -67,6 +69,8 @@ def evaluate(
         threads: number of threads; None for all cores that the process may use.
         progress: called as ``progress(done, total)``, in pairs compared, several times a second. With `nmi` the total
             grows as the clustering goes on.
+        peers: processes that all make this call with the same arrays. Each does a part of the work, and all get the
+            bits that one alone would get.
 
     Returns:
         The means over the queries that have a match (R ≥ 1), with every query's own values.
@@ -74,7 +78,7 @@ def evaluate(
     Raises:
         TypeError: if an array is of the wrong kind: integers as embeddings, floats as labels.
         ValueError: if shapes don't fit or are empty, a number isn't finite (the first such row is named), a row is all
-            zeros under the cosine, a number is out of range, or no query has a match.
+            zeros under the cosine, a number is out of range, no query has a match, or the peers' arrays differ.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
@@ -96,6 +100,8 @@ def evaluate(
         raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
     if n_clusters is not None:
         checked_clusters(n_clusters, len(queries_QD) + (0 if gallery_GD is None else len(gallery_GD)))
+    options = (similarity, ks, ties, nmi, n_clusters, checked_seed)
+    check_alike(peers, options, queries_QD, gallery_GD, code_Q, code_G)
     stages = None if progress is None else _Stages(progress)
     columns = _native.evaluate(
         queries_QD,
@@ -107,6 +113,7 @@ def evaluate(
         ties=ties,
         threads=checked_threads,
         progress=None if stages is None else stages.next(),
+        peers=peers,
     )
     agreement: tuple[float | None, float | None] = (None, None)
     if nmi:
@@ -120,6 +127,7 @@ def evaluate(
             seed=checked_seed,
             threads=checked_threads,
             progress=None if stages is None else stages.next(),
+            peers=peers,
         )
     return evaluation_of(columns, ks, *agreement)
 
@@ -134,6 +142,7 @@ def evaluate_codes(
     ties: Ties = "index",
     threads: int | None = None,
     progress: Progress | None = None,
+    peers: Peers | None = None,
 ) -> Evaluation:
     """The metrics of `evaluate` for binary codes under the Hamming distance.
 
@@ -148,6 +157,7 @@ def evaluate_codes(
         ties: as in `evaluate`.
         threads: number of threads; None for all cores that the process may use.
         progress: called as ``progress(done, total)``, in pairs compared.
+        peers: as in `evaluate`.
 
     Returns:
         As `evaluate`; `nmi` and `ami` are None.
@@ -171,6 +181,7 @@ def evaluate_codes(
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
         labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GW, "gallery_codes")
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
+    check_alike(peers, (ks, ties), codes_QW, gallery_GW, code_Q, code_G)
     columns = _native.evaluate_codes(
         codes_QW,
         code_Q,
@@ -180,6 +191,7 @@ def evaluate_codes(
         ties=ties,
         threads=checked_threads,
         progress=progress,
+        peers=peers,
     )
     return evaluation_of(columns, ks, None, None)
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -24,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dml_core import DmlError
 
 T = TypeVar("T")
+Number = TypeVar("Number", bound=np.number[Any])
 
 
 class _Gather(torch.autograd.Function):
@@ -53,11 +56,18 @@ class Ranks:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0  # the place among those of this machine, which is also the number of its GPU
+    local_world_size: int = 1  # how many this machine has
 
     @property
     def first(self) -> bool:
         """Whether this is the rank that writes."""
         return self.rank == 0
+
+    @property
+    def threads(self) -> int:
+        """This rank's share of the cores that it may run on, at least 1."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // self.local_world_size)
 
     def gather(self, rows_RD: Tensor) -> Tensor:
         """All ranks' rows, (W · R, D), with gradient."""
@@ -107,6 +117,31 @@ class Ranks:
             raise outcome[1]
         result: T = outcome[0]
         return result
+
+    def all_gather(self, rows: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """All ranks' rows in the order of the ranks; each has as many as it has."""
+        if self.world_size == 1:
+            return rows
+        lengths = torch.zeros(self.world_size, dtype=torch.int64)
+        lengths[self.rank] = len(rows)
+        dist.all_reduce(lengths)
+        parts = [np.empty((length, *rows.shape[1:]), rows.dtype) for length in lengths.tolist()]
+        parts[self.rank] = np.ascontiguousarray(rows)
+        sent = [
+            dist.broadcast(torch.from_numpy(part), src=rank, async_op=True)
+            for rank, part in enumerate(parts)
+            if part.size
+        ]
+        for work in filter(None, sent):
+            work.wait()
+        return np.concatenate(parts)
+
+    def all_reduce(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sums over all ranks, entry by entry."""
+        sums = np.array(counts)
+        if self.world_size > 1:
+            dist.all_reduce(torch.from_numpy(sums))
+        return sums
 
     def collect(self, part: T) -> list[T]:
         """Every rank's part, in the order of the ranks; an empty list on all but the first."""
@@ -176,7 +211,7 @@ def join(timeout: float) -> Iterator[Ranks]:
             world_size=world_size,
             timeout=patience,
         )
-        yield Ranks(rank, world_size, local_rank)
+        yield Ranks(rank, world_size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo has no class of its own
             raise

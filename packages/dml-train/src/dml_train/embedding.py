@@ -6,7 +6,8 @@ Shapes: `N` items, `B` images of one pass, `D` embedding dimension, `C` classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dml_core import DmlError, Evaluation, Evaluator, Split
+from dml_core import DmlError, Evaluation, Evaluator, ShardedEvaluator, Split
+from dml_train.distributed import Ranks
 from dml_train.loading import Chunks, load_ahead
 from dml_train.model import EmbeddingModel
 from dml_train.run_folder import RunFolder, read_array, write_array
@@ -134,10 +136,32 @@ class Embedded:
 
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
     """What the evaluator measures; what it refuses in the arrays becomes a `DmlError`."""
-    try:
+    with _refusals():
         return evaluator.evaluate(
             embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels
         )
+
+
+def evaluate_on(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> dict[str, Any]:
+    """The figures that the evaluator measures, on every rank; what it refuses becomes a `DmlError` on each.
+
+    Args:
+        ranks: who share the work if the evaluator can share it (`ShardedEvaluator`); if not, the first does it.
+        evaluator: what measures.
+        embedded: whole on all ranks if they share the work, else on the first.
+    """
+    if ranks.world_size > 1 and isinstance(evaluator, ShardedEvaluator):
+        with _refusals():
+            return evaluator.evaluate_sharded(
+                ranks, embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels
+            ).to_dict()
+    return ranks.alone(lambda: evaluate(evaluator, embedded).to_dict())
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
     except (TypeError, ValueError) as error:
         raise DmlError(f"can't evaluate: {error}") from error
 

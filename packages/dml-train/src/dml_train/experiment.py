@@ -23,6 +23,7 @@ from dml_core import (
     Registry,
     Schedule,
     Schedules,
+    ShardedEvaluator,
     Split,
     nearest,
     schedule_from_table,
@@ -73,7 +74,7 @@ class Experiment:
         return self.model if self.average is None else cast("EmbeddingModel", self.average.module)
 
     def embed_test(self, console: Console, ranks: Ranks = ALONE) -> Embedded:
-        """The test split, and its gallery if it has one, as the weights are now; whole on the first rank only."""
+        """The test split, and its gallery if it has one, as the weights are now; where, `embed` says."""
         test, gallery = self.dataset.test, self.dataset.gallery
         queries = self.embed(test, console, ranks)
         if gallery is None:
@@ -89,7 +90,10 @@ class Experiment:
         return Embedded(self.embed(self.validation, console, ranks), self.validation.labels)
 
     def embed(self, split: Split, console: Console, ranks: Ranks = ALONE) -> npt.NDArray[np.float32]:
-        """The embeddings of a split as the weights are now, (N, D) float32; on all ranks but the first, (0, D)."""
+        """The embeddings of a split as the weights are now, (N, D) float32.
+
+        Every rank gets them if the evaluator lets the ranks share its work; else all but the first get (0, D).
+        """
         share = np.array_split(np.arange(len(split)), ranks.world_size)[ranks.rank]
         with stage(console, "embed", len(share)) as show:
             part = embed(
@@ -101,6 +105,8 @@ class Experiment:
                 items=share,
                 progress=lambda done, _: show(done, ""),
             )
+        if isinstance(self.evaluator, ShardedEvaluator):
+            return ranks.all_gather(part)
         return np.concatenate([part[:0], *ranks.collect(part)])
 
 

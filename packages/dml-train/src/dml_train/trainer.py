@@ -23,7 +23,7 @@ from dml_core.components import Run
 from dml_train import checkpoint
 from dml_train.checkpoint import Checkpoint
 from dml_train.distributed import ALONE, Agreement, Ranks
-from dml_train.embedding import Embedded, evaluate, figures
+from dml_train.embedding import Embedded, evaluate_on, figures
 from dml_train.experiment import Experiment
 from dml_train.interruption import Interrupted, Interruption
 from dml_train.loading import Batch, StepBatches, load_ahead
@@ -183,8 +183,8 @@ class Trainer:
         return self.selects and self.best.see(self.done, figures(result))
 
     def evaluate(self, embedded: Embedded, name: str) -> dict[str, Any]:
-        """Measure an embedding, which only the first rank has, and pass on the figures."""
-        measured = self.ranks.alone(lambda: evaluate(self.experiment.evaluator, embedded).to_dict())
+        """Measure an embedding and pass on the figures."""
+        measured = evaluate_on(self.ranks, self.experiment.evaluator, embedded)
         self.record(self.done, {f"{name}/{key}": value for key, value in figures(measured).items()})
         result = {**measured, "split": split_of(name)}
         self.hook.dml_evaluation_end(run=self.run, step=self.done, result=result)

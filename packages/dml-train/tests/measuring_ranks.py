@@ -1,0 +1,77 @@
+"""What a rank does in the tests of shared measuring: in a module of its own, which rank processes can import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_world import TinyEvaluator
+
+from dml_core import DmlError, ShardedEvaluator
+from dml_eval_rs.plugin import ExactEvaluator, HammingEvaluator
+from dml_train.distributed import join
+from dml_train.embedding import Embedded, evaluate, evaluate_on
+
+
+def some_embeddings() -> Embedded:
+    """Classes of a few and of many items, and similarities that are equal."""
+    rng = np.random.default_rng(0)
+    labels = np.concatenate([np.repeat(np.arange(40), 5), np.full(100, 40)])
+    x = rng.integers(-2, 3, (300, 12)) + rng.integers(-1, 2, (41, 12))[labels] + 0.5
+    return Embedded(x.astype(np.float32), labels)
+
+
+def evaluators() -> list[Any]:
+    return [
+        ExactEvaluator(recall_at=(1, 5), nmi=True),
+        ExactEvaluator(similarity="euclidean", ties="expected"),
+        HammingEvaluator(recall_at=(1, 5), nmi=True),
+    ]
+
+
+def measure() -> None:
+    """Every rank gets, to the bit, what one process measures."""
+    whole = some_embeddings()
+    queries = slice(0, 90)
+    separate = Embedded(whole.embeddings[queries], whole.labels[queries], whole.embeddings, whole.labels)
+    with join(120) as ranks:
+        assert ranks.world_size > 1
+        for evaluator in evaluators():
+            assert isinstance(evaluator, ShardedEvaluator)
+            for embedded in (whole, separate):
+                assert evaluate_on(ranks, evaluator, embedded) == evaluate(evaluator, embedded).to_dict()
+
+
+def measure_alone() -> None:
+    """An evaluator that can't share its work is asked on the first rank, which alone has the arrays."""
+    whole = some_embeddings()
+    with join(120) as ranks:
+        embedded = whole if ranks.first else Embedded(whole.embeddings[:0], whole.labels)
+        expected = evaluate(TinyEvaluator(), whole).to_dict()
+        assert evaluate_on(ranks, TinyEvaluator(), embedded) == expected
+
+
+def be_refused() -> None:
+    """What the evaluator refuses, it refuses on every rank; they can go on together."""
+    whole = some_embeddings()
+    unmatched = Embedded(whole.embeddings, np.arange(300))
+    with join(120) as ranks:
+        for evaluator in (ExactEvaluator(), HammingEvaluator()):
+            with pytest.raises(DmlError, match="can't evaluate: none of the 300 queries has a match"):
+                evaluate_on(ranks, evaluator, unmatched)
+            evaluate_on(ranks, evaluator, whole)
+
+
+def exchange() -> None:
+    """Rows of any number and kind come in the order of the ranks; counts are summed."""
+    with join(120) as ranks:
+        for shape, dtype in (((), np.float64), ((3,), np.float32)):
+            rows = [np.full((2 * rank, *shape), rank, dtype) for rank in range(ranks.world_size)]
+            gathered = ranks.all_gather(rows[ranks.rank])
+            assert gathered.dtype == dtype
+            assert np.array_equal(gathered, np.concatenate(rows))
+        counts = np.array([ranks.rank, 1])
+        expected = [sum(range(ranks.world_size)), ranks.world_size]
+        assert ranks.all_reduce(counts).tolist() == expected
+        assert counts.tolist() == [ranks.rank, 1]  # what was given stays

@@ -1,0 +1,33 @@
+"""Evaluation during training: ranks embed a part each, share the measuring, and get the bits of one process."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from measuring_ranks import be_refused, exchange, measure, measure_alone
+from sharded_ranks import in_ranks
+
+from dml_train.distributed import Ranks
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_measure_together_what_one_measures(world_size):
+    in_ranks(world_size, measure)
+
+
+def test_an_evaluator_that_cannot_share_is_asked_on_the_first_rank():
+    in_ranks(2, measure_alone)
+
+
+def test_what_is_refused_is_refused_on_every_rank():
+    in_ranks(2, be_refused)
+
+
+def test_ranks_exchange_rows_and_counts():
+    in_ranks(3, exchange)
+
+
+def test_ranks_of_one_machine_share_its_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert [Ranks(local_world_size=n).threads for n in (1, 2, 3, 8, 16)] == [8, 4, 2, 1, 1]
