@@ -1,9 +1,9 @@
 """A measurement shared by processes beside one process alone: a table of processor time.
 
-    python benchmarks/evaluator/ranks.py [--items 15000 60000] [--ranks 1 2 4] [--difficulty hard]
+    python benchmarks/evaluator/ranks.py [--items 15000 60000] [--ranks 1 2 4] [--jobs hard easy birds codes gallery]
 
-Each process has one thread. Processor time, so that processes that wait for a core count as if each had one: the longest is
-what a measurement would take with a core for each, and the sum is what it costs.
+Each process has one thread. Processor time, so that processes that wait for a core count as if each had one: the
+longest is what a measurement would take with a core for each, and the sum is what it costs.
 """
 
 from __future__ import annotations

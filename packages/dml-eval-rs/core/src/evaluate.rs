@@ -99,8 +99,8 @@ pub fn evaluate<S: Space>(
     }
     results.exchange(&closed, peers)?;
     if by_symmetry {
-        let offsets = find.offsets(0..queries, &few);
-        let books = Books::open(*ties, offsets, find.together(space, &few, peers, control)?, &[])?;
+        let (offsets, positives) = find.together(space, &few, peers, control)?;
+        let books = Books::open(*ties, offsets, positives, &[])?;
         let ledger = Ledger::open(space, &books, 0, (labels, labels), 0, usize::MAX);
         let mut counted = Vec::new();
         for round in rounds {

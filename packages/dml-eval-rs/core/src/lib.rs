@@ -5,7 +5,7 @@
 //! counts come from packed rows that are multiplied tile by tile (`panels`, `traverse`, `kernel`, `ledger`); queries with very many
 //! positives are counted from all of their keys (`key_table`, `crowd`). [`nearest`] keeps shortlists. Fast arithmetic only ever
 //! screens: what its error bound can't decide is decided in float64 in one stated order (`exact`), so results have the same bits
-//! everywhere.
+//! everywhere. So several processes can share the work ([`Peers`]): what each counts is added up.
 
 mod books;
 mod clustering;

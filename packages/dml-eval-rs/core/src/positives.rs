@@ -70,7 +70,7 @@ impl Find<'_> {
     }
 
     /// Where the positives of some queries begin, and where the last ones end; those of which `wanted` is 0 have none.
-    pub fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Vec<usize> {
+    fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Vec<usize> {
         let mut offsets = vec![0];
         for query in queries {
             let number = if wanted(query) > 0 { self.others(query as u32).count() } else { 0 };
@@ -115,22 +115,23 @@ impl Find<'_> {
         Ok((offsets, positives))
     }
 
-    /// The positives of all queries, of which each of the peers finds a part.
+    /// The same of all queries, of which each of the peers finds a part.
     pub fn together<S: Space>(
         &self,
         space: &S,
         wanted: &dyn Fn(usize) -> usize,
         peers: &dyn Peers,
         control: &Control,
-    ) -> Result<Vec<Positive>> {
+    ) -> Result<(Vec<usize>, Vec<Positive>)> {
         let own = part(peers, self.labels.len(), |q| wanted(q) as u64);
-        let (_, positives) = self.positives(space, own, wanted, control)?;
+        let (offsets, positives) = self.positives(space, own, wanted, control)?;
         if peers.is_alone() {
-            return Ok(positives);
+            return Ok((offsets, positives));
         }
         let numbers: Vec<f64> = positives.iter().flat_map(|p| [p.key, p.index as f64]).collect();
         let all = peers.gather(&numbers)?;
-        Ok(all.chunks_exact(2).map(|p| Positive { key: p[0], index: p[1] as u64 }).collect())
+        let positives = all.chunks_exact(2).map(|p| Positive { key: p[0], index: p[1] as u64 }).collect();
+        Ok((self.offsets(0..self.labels.len(), wanted), positives))
     }
 
     fn by_pairs<S: Space>(&self, space: &S, part: &mut Part<'_>, buffers: &mut Buffers, control: &Control) {
