@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -47,25 +48,32 @@ class Network:
         # Compiled code draws other dropout than the plain one: both passes must go through the same.
         network = self._replica if self._compiles else self._experiment.model
         with torch.no_grad(), _statistics_kept(self._experiment.model):
-            parts = [
-                self._forward(network, part, step, k)
-                for k, part in enumerate(torch.split(images_R, self._size))
-            ]
+            parts = [self._forward(network, part, step, k) for k, part in enumerate(self._parts(images_R))]
         embeddings_RD = torch.cat(parts).requires_grad_()
         self._cached = images_R, embeddings_RD, step
         return embeddings_RD
 
     def finish_backward(self) -> None:
-        """Take the embeddings' gradients on to the weights, where the loss's backward stopped at them."""
-        if self._cached is None or self._size is None:
-            return
-        (images_R, embeddings_RD, step), self._cached = self._cached, None
-        assert embeddings_RD.grad is not None
-        images, gradients = torch.split(images_R, self._size), torch.split(embeddings_RD.grad, self._size)
-        for k, (part, gradient) in enumerate(zip(images, gradients, strict=True)):
-            # Ranks exchange gradients once, with the last part.
-            with self._without_exchange() if k < len(images) - 1 else nullcontext():
-                torch.autograd.backward(self._forward(self._replica, part, step, k), gradient)
+        """Take the embeddings' gradients on to the weights, where the loss's backward stopped at them.
+
+        All ranks then go on with the first one's buffers: what their batch norms have seen differs, and they are to
+        measure, and to average, what is saved.
+        """
+        if self._cached is not None:
+            (images_R, embeddings_RD, step), self._cached = self._cached, None
+            assert embeddings_RD.grad is not None
+            images, gradients = self._parts(images_R), self._parts(embeddings_RD.grad)
+            for k, (part, gradient) in enumerate(zip(images, gradients, strict=True)):
+                # Ranks exchange gradients once, with the last part.
+                with self._without_exchange() if k < len(images) - 1 else nullcontext():
+                    torch.autograd.backward(self._forward(self._replica, part, step, k), gradient)
+        if self._ranks.world_size > 1:
+            _share_buffers(self._experiment.model)
+
+    def _parts(self, rows_R: Tensor) -> tuple[Tensor, ...]:
+        """As few parts as may be, of nearly equal size: a batch norm makes nothing of a single row that is left."""
+        assert self._size is not None
+        return torch.tensor_split(rows_R, -(-len(rows_R) // self._size))
 
     def _forward(self, network: nn.Module, images: Tensor, step: int, part: int) -> Tensor:
         device, precision = self._experiment.device, self._experiment.precision
@@ -104,6 +112,19 @@ class Network:
                 # part gives would depend on what came before, and a resumed run end with other bits.
                 replica = cast("nn.Module", torch.compile(replica, dynamic=False))
             self._replica = replica
+
+
+@torch.no_grad()
+def _share_buffers(model: nn.Module) -> None:
+    """Give all ranks the first one's buffers of what is in training mode; others don't change."""
+    buffers = [b for module in model.modules() if module.training for b in module.buffers(recurse=False)]
+    for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
+        alike = [buffer for buffer in buffers if buffer.dtype == dtype]
+        joined = torch.cat([buffer.flatten() for buffer in alike])
+        dist.broadcast(joined, src=0)
+        parts = torch.split(joined, [buffer.numel() for buffer in alike])
+        for buffer, values in zip(alike, parts, strict=True):
+            buffer.copy_(values.view_as(buffer))
 
 
 @contextmanager
