@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from fnmatch import fnmatch
 from typing import Any
 
@@ -64,6 +66,13 @@ def test_a_recipe_says_what_is_published_what_is_stated_and_what_was_chosen(name
     for word in ("Paper: ", "Published", "Recall@1", "From the paper", "chosen"):
         assert word in comment.replace("\n# ", " ")
     assert load(name, [], registry()).dataset["name"] in OFFICIAL
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_what_a_recipes_comment_says_can_be_set_can_be(name):
+    comment = re.sub(r"\n# ?", " ", bundled_text(name).partition("\n\n")[0])
+    said = [shlex.split(words)[0] for words in re.findall(r"--set ('[^']+'|[^\s,;)]+)", comment)]
+    load(name, [assignment for assignment in said if "=" in assignment], registry())
 
 
 def test_every_data_set_of_every_papers_main_table_has_its_recipes():
