@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -65,6 +66,14 @@ def dml(registry: Registry) -> Callable[..., Result]:
         return result
 
     return dml
+
+
+@pytest.fixture
+def small_files() -> Iterator[Callable[[int], None]]:
+    """Call it, and the kernel refuses to make any file larger than so many bytes, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

@@ -30,14 +30,6 @@ def test_a_rank_that_dies_or_is_silent_is_missed_within_the_timeout(silent):
     in_ranks(2, lose_the_other, silent, codes=[0, -signal.SIGKILL])
 
 
-@pytest.fixture
-def small_files():
-    """Call it, and the kernel refuses to make any file larger than so many bytes, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
 def test_a_write_that_the_kernel_refuses_leaves_the_checkpoint_before(tmp_path, small_files, large):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from dml_core import DmlError
 from dml_train.loggers import JsonLines, TensorBoard
 
 
@@ -57,3 +59,43 @@ def test_tensorboard_gets_every_curve_and_hides_what_was_done_again(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert set(events.Tags()["scalars"]) == {"loss", "time/images_per_second"}
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 2.0), (3, 30.0)]
+
+
+def test_a_full_disk_is_said_with_the_file_and_closing_says_nothing_more(tmp_path, small_files):
+    logger = JsonLines(tmp_path)
+    logger.log(1, {"loss": 1.0})
+    small_files(30)
+    with pytest.raises(DmlError, match=r"can't write .*metrics.jsonl: File too large; .*go on with --resume"):
+        logger.log(2, {"loss": 2.0})
+    logger.close()
+
+
+def test_a_disk_that_is_full_for_tensorboard_is_said_and_closing_says_nothing_more(tmp_path, monkeypatch):
+    logger = TensorBoard(tmp_path)
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(logger._writer, "add_scalar", full)
+        patch.setattr(logger._writer, "close", full)
+        with pytest.raises(DmlError, match=r"can't write .*tensorboard: No space left"):
+            TensorBoard.close(logger)
+        with pytest.raises(DmlError, match=r"can't write .*tensorboard: No space left.*go on with --resume"):
+            logger.log(1, {"loss": 1.0})
+        logger.close()
+    logger._writer.close()
+
+
+def test_figures_that_are_measured_twice_are_one_line_whether_the_run_was_stopped_between_or_not(tmp_path):
+    for name, stops in (("whole", False), ("cut", True)):
+        (tmp_path / name).mkdir()
+        logger = JsonLines(tmp_path / name)
+        logger.log(1, {"validation/recall/1": 0.5})
+        if stops:
+            logger.close()
+            logger = JsonLines(tmp_path / name, start_step=1)
+        logger.log(1, {"validation/recall/1": 0.5})
+        logger.close()
+    one, other = (tmp_path / name / "metrics.jsonl" for name in ("whole", "cut"))
+    assert one.read_bytes() == other.read_bytes()

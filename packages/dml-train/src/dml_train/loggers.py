@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dml_core import Component
+from dml_core import Component, DmlError
 from dml_train.run_folder import RunFolder
 
 CLOCK = "time/"  # what begins with this was read off the clock and differs from run to run
@@ -38,12 +39,27 @@ class JsonLines:
         self._file = path.open("a", encoding="utf-8", buffering=1)  # by lines: a killed run loses none
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one line, unless an earlier attempt ended with the very same one: the figures of the finished run."""
+        """Write one line, unless the one before is the very same: figures of a step measured once more at the end.
+
+        Whether they were measured by this attempt or by one that was stopped then makes no difference.
+
+        Raises:
+            DmlError: if the disk is full or refuses.
+        """
         lasting = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
         line = json.dumps({"step": step, **lasting}) + "\n"
         if line != self._last:
+            with _refusals(Path(self._file.name)):
+                self._write(line)
+        self._last = line
+
+    def _write(self, line: str) -> None:
+        try:
             self._file.write(line)
-        self._last = ""
+        except OSError:
+            with suppress(OSError):  # which closing would raise anew, over the rest of the line
+                self._file.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -62,16 +78,43 @@ class TensorBoard:
         # Imported here: it takes a second, which commands that don't train needn't wait for.
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=start_step + 1)
+        self._path, self._failed = directory / "tensorboard", False
+        with _refusals(self._path):
+            self._writer = SummaryWriter(str(self._path), purge_step=start_step + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        """Add one point to each curve.
+
+        Raises:
+            DmlError: if the disk is full or refuses, what was added a moment ago.
+        """
+        try:
+            with _refusals(self._path):
+                for name, value in values.items():
+                    self._writer.add_scalar(name, value, step)
+        except DmlError:
+            self._failed = True
+            raise
 
     def close(self) -> None:
-        """Write what is held back."""
-        self._writer.close()
+        """Write what is held back; nothing once `log` has failed.
+
+        Raises:
+            DmlError: as `log`.
+        """
+        if not self._failed:
+            with _refusals(self._path):
+                self._writer.close()
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DmlError(
+            f"can't write {path}: {error.strerror}; checkpoints are whole. Make room there, then go on with --resume"
+        ) from error
 
 
 def components() -> Iterable[Component]:
