@@ -80,8 +80,10 @@ class Ranks:
         """The model as it is to be called in training: its gradients are summed over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # What one rank's batch norms have seen differs from the others'; each step goes out from the first's.
-        replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        # Buffers, `Network` shares: after a step, since what is then measured and saved is to be the same everywhere.
+        replica: nn.Module = DistributedDataParallel(
+            model, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
         return replica
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
