@@ -184,7 +184,7 @@ def test_an_unknown_kind_is_an_error():
         registry_of(RANKED).entries("loss")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("returned", [[3], 3, [RANKED, None]])
+@pytest.mark.parametrize("returned", [[3], 3, RANKED, [RANKED, None]])
 def test_a_hook_that_returns_something_else_is_set_aside_and_the_rest_works(returned):
     source = Plugins()
     wrong = ModuleType("wrong")
@@ -193,6 +193,7 @@ def test_a_hook_that_returns_something_else_is_set_aside_and_the_rest_works(retu
     source.register(plugin_with(CLASSES), "right = right", "right-losses", "0.1")
     assert list(Registry(source).entries("losses")) == ["classes"]
     assert "wrong-losses 0.1" in str(source.failures[0])
+    assert "dml_losses returned" in str(source.failures[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

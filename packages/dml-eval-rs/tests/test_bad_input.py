@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,11 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         ),
         (lambda: evaluate(X, np.arange(6)), ValueError, "none of the 6 queries has a match"),
         (
+            lambda: evaluate(CODES, LABELS),
+            TypeError,
+            "embeddings has dtype uint8; .*: binary codes go to evaluate_codes",
+        ),
+        (
             lambda: evaluate_codes(CODES.astype(np.int8), LABELS),
             TypeError,
             "codes has dtype int8; expected uint8",
@@ -172,13 +178,30 @@ def test_the_command_refuses_a_truncated_or_pickled_file_with_code_2(
     np.save(whole, X)
     torn = tmp_path / "torn.npy"
     torn.write_bytes(whole.read_bytes()[:-8])
+    np.savez(tmp_path / "archive.npz", x=X)
     objects = tmp_path / "objects.npy"
     np.save(objects, np.array([{}, {}], object), allow_pickle=True)
-    for path in (torn, objects, labels.with_name("missing.npy")):
+    for path in (torn, objects, tmp_path / "archive.npz", labels.with_name("missing.npy")):
         assert main([str(path), str(labels)]) == 2
         message = capsys.readouterr().err
         assert path.name in message
         assert "Traceback" not in message
+
+
+def test_the_command_shows_how_far_it_is_on_a_terminal_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "l.npy", LABELS)
+    arguments = [str(tmp_path / "x.npy"), str(tmp_path / "l.npy")]
+    assert main(arguments) == 0
+    piped = capsys.readouterr()
+    assert piped.err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert shown.err.endswith("\r    \r")
+    assert shown.out == piped.out
 
 
 def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,12 @@ def test_a_batch_that_does_not_fit_is_refused(loss, embeddings, labels, error, m
     [
         (X, None, ValueError, "gallery was given without gallery_labels"),
         (None, Y, ValueError, "gallery_labels was given without gallery"),
+        (
+            (Y, Y, Y),
+            None,
+            ValueError,
+            "gallery was given without gallery_labels",
+        ),  # a miner's tuple of another library
         (X[:, :2], Y, ValueError, r"gallery has shape \(4, 2\); expected \(rows, 3\)"),
         (X, Y.float(), TypeError, r"gallery_labels has dtype torch\.float32"),
         (X, Y[:2], ValueError, r"gallery_labels has shape \(2,\); expected \(4,\) to match gallery"),

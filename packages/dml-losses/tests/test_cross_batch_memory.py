@@ -60,10 +60,16 @@ def test_a_state_dict_of_another_capacity_is_refused() -> None:
         other.load_state_dict(saved.state_dict())
 
 
+class WithoutGallery(nn.Module):
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return embeddings.sum()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ((NormSoftmax(3, D), 10), TypeError, "loss is NormSoftmax, a class loss; expected a pair loss"),
+        ((WithoutGallery(), 10), TypeError, "loss is WithoutGallery, whose forward takes no gallery"),
         ((InstanceCrossEntropy(), 0), ValueError, "capacity is 0; expected at least 1"),
         ((InstanceCrossEntropy(), 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
     ],

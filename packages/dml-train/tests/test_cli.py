@@ -62,6 +62,7 @@ def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
         (["e.npy", "short.npy"], "can't evaluate: labels has shape (2,); expected (4,)"),
         (["e.npy", "none.npy"], "can't read none.npy as a .npy file: No such file"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
+        (["e.npy", "both.npz"], "both.npz is an archive of arrays; expected a .npy file"),
         (["e.npy", "l.npy", "--gallery", "e.npy"], "--gallery and --gallery-labels belong together"),
         (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
         (["e.npy", "l.npy", "--set", "recal_at=[1]"], "did you mean 'recall_at'?"),
@@ -75,6 +76,7 @@ def test_what_eval_cannot_do_is_one_message_and_exit_code_2(dml, tmp_path, monke
     np.save("e.npy", np.eye(4))
     np.save("l.npy", np.array([0, 0, 1, 1]))
     np.save("short.npy", np.array([0, 1]))
+    np.savez("both.npz", e=np.eye(4), l=np.array([0, 0, 1, 1]))
     (tmp_path / "text.npy").write_text("1, 2, 3")
     result = dml("eval", *arguments, code=2)
     assert message in result.stderr

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from run_traces import lines, same
+from tiny_world import TinyLoss
 
 from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
@@ -237,6 +238,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(run, out):
     with pytest.raises(DmlError, match=r"the loss of step 6 is nan.*checkpoint of step 4 is whole.*items \["):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, float("nan")], "milestones": [5]}},
             logging={"every": 6})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("returned", "came"),
+    [(lambda e: e.sum(1), r"a tensor of shape \(8,\)"), (lambda e: {"loss": e.sum()}, r"{'loss': tensor")],
+)
+def test_a_loss_that_returns_no_scalar_is_named(run, monkeypatch, returned, came):
+    monkeypatch.setattr(TinyLoss, "forward", lambda self, embeddings, labels: returned(embeddings))
+    with pytest.raises(DmlError, match=f"^TinyLoss returned {came}.*; expected a scalar tensor"):
+        run()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -155,7 +155,10 @@ class Registry:
         for implementation in caller.get_hookimpls():
             provider = self.plugins.provider_of(implementation.plugin)
             try:
-                brought = list(implementation.function())
+                returned = implementation.function()
+                if not isinstance(returned, Iterable):
+                    raise TypeError(f"dml_{kind} returned {returned!r}; expected an iterable of Component")
+                brought = list(returned)
                 if wrong := [item for item in brought if not isinstance(item, Component)]:
                     raise TypeError(f"dml_{kind} returned {wrong[0]!r}; expected an iterable of Component")
             except Exception as error:  # a stranger's code: set aside with its reason

@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "recall_at": options.recall_at,
             "ties": options.ties,
             "threads": options.threads,
+            "progress": _show if sys.stderr.isatty() else None,
         }
         if arrays[0].dtype == np.uint8:
             if options.nmi or options.similarity:
@@ -51,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _show(done: int, total: int) -> None:
+    """How far it is, on a terminal; gone from the line when all is done."""
+    print("\r    \r" if done >= total else f"\r{done / total:4.0%}", end="", file=sys.stderr, flush=True)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dml-eval",
@@ -68,8 +74,17 @@ def _parser() -> argparse.ArgumentParser:
         help="default: the queries, each without itself",
     )
     parser.add_argument("--similarity", choices=SIMILARITIES, help="default: cosine")
-    parser.add_argument("--recall-at", type=int, nargs="+", default=[1, 10, 100, 1000], metavar="K")
-    parser.add_argument("--ties", choices=TIES, default="index")
+    parser.add_argument(
+        "--recall-at",
+        type=int,
+        nargs="+",
+        default=[1, 10, 100, 1000],
+        metavar="K",
+        help="default: 1 10 100 1000",
+    )
+    parser.add_argument(
+        "--ties", choices=TIES, default="index", help="of equal items; default: index, the first comes first"
+    )
     parser.add_argument("--nmi", action="store_true", help="cluster as well, and compare with the labels")
     parser.add_argument("--seed", type=int, default=0, help="of the clustering")
     parser.add_argument("--threads", type=int, default=None, help="default: all cores")
@@ -80,12 +95,17 @@ def _parser() -> argparse.ArgumentParser:
 def _load(path: Path) -> npt.NDArray[Any]:
     """A .npy file, mapped and not read; objects are never unpickled."""
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        loaded: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{path} is not a whole .npy file of numbers or strings: {error}") from error
-    return array
+    if isinstance(loaded, np.lib.npyio.NpzFile):
+        loaded.close()
+        raise ValueError(
+            f"{path} is an archive of arrays; expected a .npy file: numpy.save writes one array of it"
+        )
+    return loaded
 
 
 if __name__ == "__main__":

@@ -18,9 +18,12 @@ def embeddings(x: object, name: str, rows_of: str = "rows") -> npt.NDArray[Any]:
     """A two-dimensional float array, aligned and in native byte order; a mapped file stays one."""
     array = _array(x, name)
     if array.dtype.newbyteorder("=").type not in _FLOATS:
-        raise TypeError(
-            f"{name} has dtype {array.dtype}; expected float16, float32 or float64: use {name}.astype(numpy.float32)"
+        mend = (
+            "binary codes go to evaluate_codes, knn_codes or dml-eval"
+            if array.dtype == np.uint8
+            else f"use {name}.astype(numpy.float32)"
         )
+        raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64: {mend}")
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(
             f"{name} has shape {array.shape}; expected ({rows_of}, dim) with at least one row and one column"

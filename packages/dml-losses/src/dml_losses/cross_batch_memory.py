@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class CrossBatchMemory(torch.nn.Module):
             has told the dimension.
 
     Raises:
-        TypeError: for a class loss, or counts that aren't whole numbers.
+        TypeError: for a class loss, a loss that takes no gallery, or counts that aren't whole numbers.
         ValueError: for a capacity below 1 or warm-up below 0.
     """
 
@@ -42,6 +43,13 @@ class CrossBatchMemory(torch.nn.Module):
                 f"loss is {type(loss).__name__}, a class loss; expected a pair loss such as InstanceCrossEntropy "
                 "(a class loss gets a memory from MemVir)"
             )
+        try:
+            inspect.signature(loss.forward).bind(*["embeddings", "labels", "gallery", "gallery_labels"])
+        except TypeError as error:
+            raise TypeError(
+                f"loss is {type(loss).__name__}, whose forward takes no gallery; expected "
+                "forward(embeddings, labels, gallery=None, gallery_labels=None), which compares with a memory's rows"
+            ) from error
         self.loss = loss
         self.capacity = whole("capacity", capacity, 1)
         self.warmup_steps = whole("warmup_steps", warmup_steps, 0)

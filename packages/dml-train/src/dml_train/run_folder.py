@@ -128,10 +128,15 @@ def read_array(path: Path) -> npt.NDArray[Any]:
         DmlError: if it isn't one.
     """
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DmlError(f"can't read {path} as a .npy file: {reason}") from error
+    if isinstance(array, np.lib.npyio.NpzFile):
+        array.close()
+        raise DmlError(
+            f"{path} is an archive of arrays; expected a .npy file: numpy.save writes one array of it"
+        )
     return array
 
 

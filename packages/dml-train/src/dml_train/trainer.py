@@ -134,6 +134,7 @@ class Trainer:
         embeddings_RD = self.network.embed(images_R, batch.step)
         seed_torch(device, self.training.seed, LOSS, batch.step)
         loss = experiment.loss(self.ranks.gather(embeddings_RD), labels_B)
+        _check_scalar(loss, experiment.loss)
         self.scaler.scale(loss).backward()
         self.network.finish_backward()
         if batch.step == self.begun:
@@ -284,3 +285,10 @@ def split_of(name: str) -> str:
 def due(done: int, every: int) -> bool:
     """Whether something that comes every so many steps (0: never) comes now."""
     return every > 0 and done % every == 0
+
+
+def _check_scalar(value: object, loss: torch.nn.Module) -> None:
+    """Refuse what a stranger's loss returned, unless it is a scalar tensor."""
+    if not isinstance(value, torch.Tensor) or value.dim():
+        came = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        raise DmlError(f"{type(loss).__name__} returned {came}; expected a scalar tensor")

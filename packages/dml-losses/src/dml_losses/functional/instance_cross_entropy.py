@@ -55,7 +55,8 @@ def instance_cross_entropy(
         TypeError: for embeddings that aren't floating, or labels that aren't integers.
         ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
     """
-    gallery_moves = gallery is None or gallery.requires_grad
+    # What is no tensor at all is refused below.
+    gallery_moves = not isinstance(gallery, torch.Tensor) or gallery.requires_grad
     return _loss(
         embeddings,
         labels,
