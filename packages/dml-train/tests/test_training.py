@@ -250,6 +250,16 @@ def test_a_loss_that_returns_no_scalar_is_named(run, monkeypatch, returned, came
         run()
 
 
+def test_a_step_that_spoils_the_run_with_a_finite_loss_is_not_saved(run, out):
+    spoil = {"loss.scale": {"kind": "step", "values": [4.0, 1e30, 4.0], "milestones": [7, 8]}}
+    with pytest.raises(
+        DmlError, match=r"after step 8 .* isn't finite.*checkpoint of step 4 .* is whole.*lower"
+    ):
+        run(schedule=spoil)
+    assert [c.step for c in checkpoint.whole(out / "checkpoints")] == [4]
+    assert run(resume=True, force=True).evaluation.exists()
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_image_that_cannot_be_loaded_is_named(run, workers):
     with pytest.raises(

@@ -65,8 +65,14 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
         state: nested dicts, lists and tuples of tensors, numbers, strings and None.
 
     Raises:
-        DmlError: if the disk is full or refuses, with what is left whole.
+        DmlError: if the disk is full or refuses, or the run has diverged, with what is left whole.
     """
+    if (name := _diverged(weights, state)) is not None:
+        raise DmlError(
+            f"after step {step} {name} isn't finite, and nobody could go on from there, so no checkpoint is saved; "
+            f"{_kept(folder)}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
+            "or training.precision = 'float32'"
+        )
     final = folder / _name(step)
     aside = folder / f".{final.name}.partial"
     try:
@@ -92,17 +98,11 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
     # safetensors and torch report a full disk as errors of their own.
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        whole = newest(folder)
-        kept = (
-            f"the checkpoint of step {whole.step} ({whole.path}) is whole"
-            if whole
-            else "there is no other yet"
-        )
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
         raise DmlError(
             f"could not save the checkpoint of step {step} in {folder}: "
-            f"{'the disk is full' if full else error} ({free} MiB free); {kept}. "
+            f"{'the disk is full' if full else error} ({free} MiB free); {_kept(folder)}. "
             "Make room there, then go on with --resume"
         ) from error
     return Checkpoint(step, final)
@@ -172,6 +172,37 @@ def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
             if kept <= keep or step in protected:
                 continue
         shutil.rmtree(path)
+
+
+def _diverged(weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> str | None:
+    """What of the network, the loss or the optimizer's moments diverged in a step whose own loss was still finite.
+
+    In weights only NaN counts: a network may keep infinities on purpose, in a mask.
+    """
+    for part, tree in (("the network's", dict(weights)), ("the loss's", state.get("loss"))):
+        for name, tensor in _tensors(tree):
+            if tensor.isnan().any():
+                return f"{part} {name}"
+    for name, moment in _tensors(state.get("optimizer")):
+        if not moment.isfinite().all():
+            return f"the optimizer's {name}"
+    return None
+
+
+def _tensors(tree: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested dicts, with the key that each has."""
+    if isinstance(tree, Tensor):
+        yield name, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _tensors(value, str(key))
+
+
+def _kept(folder: Path) -> str:
+    whole = newest(folder)
+    return (
+        f"the checkpoint of step {whole.step} ({whole.path}) is whole" if whole else "there is no other yet"
+    )
 
 
 def _name(step: int) -> str:

@@ -25,6 +25,7 @@ from dml_core import BatchSampler, DmlError, Split
 from dml_train.seeds import row_seeds
 
 Item = TypeVar("Item")
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Batch(NamedTuple):
@@ -121,7 +122,7 @@ def load_ahead(
         num_workers=workers,
         multiprocessing_context=context,
         collate_fn=_unchanged,
-        worker_init_fn=end_with_parent if workers else None,
+        worker_init_fn=_begin_helping if workers else None,
         pin_memory=pin,
     )
     others = multiprocessing.active_children()
@@ -154,14 +155,21 @@ def _children_deaf() -> Iterator[None]:
     for which it needs its batches.
     """
     resource_tracker.ensure_running()  # now, since starting it would let signals through again (Python 3.11)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_with_parent(worker: int = 0) -> None:
+def _begin_helping(worker: int) -> None:
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, _STOPS
+    )  # if the fork server had been started before, by somebody else
+    end_with_parent()
+
+
+def end_with_parent() -> None:
     """Let this process end when the one that it works for does, even if that was killed.
 
     torch's own watch asks whether the process's parent has changed; but that is the fork server, which in turn
