@@ -130,6 +130,17 @@ def test_what_a_rank_has_to_say_is_said(ranks_are, tmp_path):
         launch.launch(2, [], tmp_path / "run")
 
 
+def test_what_the_cause_has_to_say_comes_before_what_the_rank_that_lost_it_says(ranks_are, tmp_path):
+    lost, cause = (
+        json.dumps({"message": f"rank 0 {words}", "timestamp": 1}) for words in ("lost another rank", "broke")
+    )
+    ranks_are(
+        f"[ $RANK = 0 ] && words='{lost}' || words='{cause}'\necho $words > $TORCHELASTIC_ERROR_FILE; exit 2"
+    )
+    with pytest.raises(DmlError, match=r"^rank 0 broke$"):
+        launch.launch(2, [], tmp_path / "run")
+
+
 def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(
     tiny_registry, tiny_document
 ):

@@ -20,6 +20,7 @@ from dml_core.components import (
     SparseLoss,
     Split,
     is_class_loss,
+    is_shardable,
 )
 from dml_core.errors import (
     DmlError,
@@ -74,6 +75,7 @@ __all__ = [
     "UnknownName",
     "hookimpl",
     "is_class_loss",
+    "is_shardable",
     "nearest",
     "plugins",
     "registry",

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +89,6 @@ class PairLoss(Protocol):
         ...
 
 
-@runtime_checkable
 class ClassLoss(Protocol):
     """Compares instances with class weights; known by its attribute `class_weights`."""
 
@@ -150,14 +149,11 @@ class ClassShard(Protocol):
         ...
 
 
-@runtime_checkable
-class ShardableLoss(Protocol):
+class ShardableLoss(ClassLoss, Protocol):
     """A class loss that can be computed by ranks of which each has the weights of some classes.
 
-    Its one parameter is `class_weights`, with a row for each class.
+    Its one parameter is `class_weights`, with a row for each class. Known by `is_shardable`.
     """
-
-    class_weights: torch.Tensor  # (C, D)
 
     def sharded_forward(
         self,
@@ -171,6 +167,11 @@ class ShardableLoss(Protocol):
         is composed: each rank back-propagates its share of the value, and the embeddings' gradients are summed.
         """
         ...
+
+
+def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
+    """Whether a loss is a `ShardableLoss`. From Python 3.12 on, `isinstance` doesn't see a module's parameters."""
+    return is_class_loss(loss) and callable(getattr(loss, "sharded_forward", None))
 
 
 @runtime_checkable

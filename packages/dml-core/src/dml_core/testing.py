@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, distributed, nn
 
-from dml_core.components import ShardableLoss
+from dml_core.components import is_shardable
 
 NUM_CLASSES = 6
 DIM = 8
@@ -134,13 +134,13 @@ class LossContract(ABC):
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
         """Where the loss has a `sharded_forward`: given all classes, it has the value and gradients of `forward`."""
-        if not isinstance(self._loss(), ShardableLoss):
+        if not is_shardable(self._loss()):
             return
         embeddings, labels = self._batch()
         found = []
         for sharded in (False, True):
             loss, leaf = self._loss(), embeddings.clone().requires_grad_()
-            assert isinstance(loss, ShardableLoss)
+            assert is_shardable(loss)
             shard = _AllClasses(loss.class_weights)
             value = loss.sharded_forward(leaf, labels, shard) if sharded else loss(leaf, labels)
             gradients = torch.autograd.grad(value, (leaf, loss.class_weights))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dml_core import Rows, ShardableLoss, is_class_loss
+from dml_core import Rows, ShardableLoss, is_class_loss, is_shardable
 from dml_losses.arguments import check_batch, check_class_weights
 from dml_losses.class_shard import RankClasses
 from dml_losses.functional.over_ranks import in_common, place, shared_out
@@ -54,7 +54,7 @@ class ShardedClasses(torch.nn.Module):
         super().__init__()
         if reason := _unfit(loss):
             raise TypeError(f"loss is {type(loss).__name__}, {reason}")
-        assert isinstance(loss, ShardableLoss)
+        assert is_shardable(loss)
         weights = loss.class_weights
         self.num_classes = len(weights)
         self._place = place()
@@ -101,12 +101,12 @@ def _unfit(loss: torch.nn.Module) -> str:
     if not is_class_loss(loss):
         return "which has no class_weights; expected a class loss such as ArcFace"
     method = "sharded_forward(embeddings, labels, shard)"
-    if not isinstance(loss, ShardableLoss):
+    parameters = [name for name, _ in loss.named_parameters()]
+    if not is_shardable(loss):
         return (
             f"whose class weights can't be spread over ranks: it has no method {method}; expected a loss that has it, "
             "such as ArcFace or NormSoftmax (see dml_core.components.ShardableLoss)"
         )
-    parameters = [name for name, _ in loss.named_parameters()]
     if parameters != ["class_weights"]:
         return (
             f"whose parameters are {', '.join(parameters) or 'none'}; expected class_weights alone, since the gradient "

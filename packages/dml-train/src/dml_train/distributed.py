@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dml_core import DmlError
 
+LOST = "lost another rank"  # in what a rank says of another one's end
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.number[Any])
 
@@ -218,7 +219,7 @@ def join(timeout: float) -> Iterator[Ranks]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo has no class of its own
             raise
         raise DmlError(
-            f"rank {rank} of {world_size} lost another rank, which died or was silent for {timeout:g} s "
+            f"rank {rank} of {world_size} {LOST}, which died or was silent for {timeout:g} s "
             "(training.timeout); see what that one says, then go on with --resume"
         ) from error
     finally:

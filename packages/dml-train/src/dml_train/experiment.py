@@ -145,7 +145,7 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE, *, pretraine
                 f"training.sync_batch_norm needs a GPU for each rank; the device is {device}. "
                 "Use training.freeze_batch_norm, or a backbone without batch norm"
             )
-        model.backbone = nn.SyncBatchNorm.convert_sync_batchnorm(model.backbone)  # type: ignore[no-untyped-call]
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place: the head's, too
     loss = build_loss(recipe, len(train.class_names), model.head, registry, device)
     optimizer = PartedOptimizer(
         recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}

@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dml_core import DmlError
+from dml_train.distributed import LOST
 
 _LAUNCHED = "DML_LAUNCHED"  # set for ranks whose errors this module reports
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch's agent looks for what a rank has to say
@@ -58,7 +59,13 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path) -> None:
         killed = {
             rank: f for rank, f in error.failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM
         }
-        rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()
+        # One that lost another rank may say so before that other has said why.
+        causes = {
+            rank: f
+            for rank, f in error.failures.items()
+            if f.exitcode == 2 and LOST not in f.error_file_data.get("message", LOST)
+        }
+        rank, failure = next(iter((killed or causes).items()), None) or error.get_first_failure()
         if failure.exitcode in (128 + signal.SIGTERM, 128 + signal.SIGINT):
             sys.exit(failure.exitcode)
         if failure.exitcode == 2 and failure.error_file_data.get("message"):
