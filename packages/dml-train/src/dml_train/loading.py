@@ -163,9 +163,8 @@ def _children_deaf() -> Iterator[None]:
 
 
 def _begin_helping(worker: int) -> None:
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, _STOPS
-    )  # if the fork server had been started before, by somebody else
+    # Once more, if somebody else had started the fork server before.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     end_with_parent()
 
 

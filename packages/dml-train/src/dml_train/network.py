@@ -84,9 +84,8 @@ class Network:
         return embeddings
 
     def _compiled(self, network: nn.Module, images: Tensor) -> Tensor:
-        from torch._dynamo.exc import (
-            TorchDynamoException,
-        )  # here: it takes seconds, which few runs need to wait
+        # Imported here, since it takes seconds that few runs need to wait.
+        from torch._dynamo.exc import TorchDynamoException
 
         try:
             embeddings: Tensor = network(images)
