@@ -26,6 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from dml_core import DmlError
 
 LOST = "lost another rank"  # in what a rank says of another one's end
+# Groups that this process has left stay in memory. Whoever drops the last reference to one waits for gloo's threads
+# with the interpreter locked, and one of them, still letting go of a tensor, may wait for that very lock (torch 2.11).
+_left: list[dist.ProcessGroup | None] = []
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.number[Any])
 
@@ -81,10 +84,8 @@ class Ranks:
         """The model as it is to be called in training: its gradients are summed over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # Buffers, `Network` shares: after a step, since what is then measured and saved is to be the same everywhere.
-        replica: nn.Module = DistributedDataParallel(
-            model, gradient_as_bucket_view=True, broadcast_buffers=False
-        )
+        # A forward begins with the first rank's buffers; `Network` sees to it that a step ends with them, too.
+        replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -224,6 +225,7 @@ def join(timeout: float) -> Iterator[Ranks]:
         ) from error
     finally:
         if dist.is_initialized():
+            _left.append(dist.group.WORLD)
             dist.destroy_process_group()
 
 
