@@ -37,27 +37,17 @@ class ExactEvaluator:
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
         """The metrics; with no gallery, each query leaves itself out."""
-        return self._evaluate(None, embeddings, labels, gallery, gallery_labels)
+        return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
 
     def evaluate_sharded(
         self,
-        peers: Peers,
+        peers: Peers | None,
         embeddings: npt.NDArray[Any],
         labels: npt.NDArray[Any],
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
-        """The same, each of the peers doing a part of the work."""
-        return self._evaluate(peers, embeddings, labels, gallery, gallery_labels)
-
-    def _evaluate(
-        self,
-        peers: Peers | None,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None,
-        gallery_labels: npt.NDArray[Any] | None,
-    ) -> Evaluation:
+        """The same, each of the peers, if there are any, doing a part of the work."""
         return evaluate(
             embeddings,
             labels,
@@ -109,27 +99,17 @@ class HammingEvaluator:
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
         """The metrics of the codes; with no gallery, each query leaves itself out."""
-        return self._evaluate(None, embeddings, labels, gallery, gallery_labels)
+        return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
 
     def evaluate_sharded(
         self,
-        peers: Peers,
+        peers: Peers | None,
         embeddings: npt.NDArray[Any],
         labels: npt.NDArray[Any],
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
-        """The same, each of the peers doing a part of the work."""
-        return self._evaluate(peers, embeddings, labels, gallery, gallery_labels)
-
-    def _evaluate(
-        self,
-        peers: Peers | None,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None,
-        gallery_labels: npt.NDArray[Any] | None,
-    ) -> Evaluation:
+        """The same, each of the peers, if there are any, doing a part of the work."""
         codes = binarize(embeddings, self.threshold)
         gallery_codes = None if gallery is None else binarize(gallery, self.threshold)
         threads = _threads(self.threads, peers)
