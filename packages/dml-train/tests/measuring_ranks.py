@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_world import TinyEvaluator
+import torch
+from tiny_world import TinyEvaluator, TinySplit
 
 from dml_core import DmlError, ShardedEvaluator
 from dml_eval_rs.plugin import ExactEvaluator, HammingEvaluator
+from dml_train.backbones import SmallConv
 from dml_train.distributed import join
-from dml_train.embedding import Embedded, evaluate, evaluate_on
+from dml_train.embedding import Embedded, embed, evaluate, evaluate_on, share
+from dml_train.model import EmbeddingHead, EmbeddingModel
 
 
 def some_embeddings() -> Embedded:
@@ -41,6 +44,19 @@ def measure() -> None:
             assert isinstance(evaluator, ShardedEvaluator)
             for embedded in (whole, separate):
                 assert evaluate_on(ranks, evaluator, embedded) == evaluate(evaluator, embedded).to_dict()
+
+
+def embed_together() -> None:
+    """Ranks get, to the bit, the embeddings of one process: more passes than ranks, as many, and fewer."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = EmbeddingModel(SmallConv(1, widths=[32, 64], stride=2), EmbeddingHead(64, 64)).eval()
+    with join(120) as ranks:
+        for num_classes in (200, 40, 1):
+            split = TinySplit(num_classes, 8, seed=0)
+            alone = embed(model, split, device=torch.device("cpu"))
+            part = embed(model, split, device=torch.device("cpu"), items=share(len(split), ranks))
+            assert np.array_equal(ranks.all_gather(part), alone)
 
 
 def measure_alone() -> None:

@@ -87,6 +87,17 @@ def embed(
     return np.concatenate(parts)
 
 
+def share(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
+    """The items that this rank embeds, (n,): whole passes of the network.
+
+    The last bits of an embedding depend on how many images its pass has. So passes are divided and not items, and
+    any number of ranks gets what one gets.
+    """
+    passes = -(-num_items // _CHUNK)
+    begin, end = (passes * rank // ranks.world_size * _CHUNK for rank in (ranks.rank, ranks.rank + 1))
+    return np.arange(begin, min(end, num_items))
+
+
 def shared_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
     """A gallery's labels as those of the queries' split, by class name, (N,).
 

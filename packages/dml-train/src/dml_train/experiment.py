@@ -29,7 +29,7 @@ from dml_core import (
     schedule_from_table,
 )
 from dml_train.distributed import ALONE, Ranks
-from dml_train.embedding import Embedded, embed, shared_labels
+from dml_train.embedding import Embedded, embed, share, shared_labels
 from dml_train.levelled_loss import LevelledLoss
 from dml_train.model import EmbeddingHead, EmbeddingModel, LevelledHead
 from dml_train.optimizers import PartedOptimizer
@@ -94,15 +94,15 @@ class Experiment:
 
         Every rank gets them if the evaluator lets the ranks share its work; else all but the first get (0, D).
         """
-        share = np.array_split(np.arange(len(split)), ranks.world_size)[ranks.rank]
-        with stage(console, "embed", len(share)) as show:
+        items = share(len(split), ranks)
+        with stage(console, "embed", len(items)) as show:
             part = embed(
                 self.measured,
                 split,
                 device=self.device,
                 precision=self.precision,
                 workers=self.recipe.training.workers,
-                items=share,
+                items=items,
                 progress=lambda done, _: show(done, ""),
             )
         if isinstance(self.evaluator, ShardedEvaluator):
