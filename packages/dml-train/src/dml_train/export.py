@@ -6,6 +6,7 @@ Shapes: `B` images, `C`, `H`, `W` of the network's input, `D` embedding dimensio
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -103,7 +104,9 @@ def _write_onnx(model: EmbeddingModel, shape: tuple[int, int, int], path: Path) 
 
 
 def _torch(path: Path) -> Callable[[Tensor], npt.NDArray[np.float32]]:
-    with path.open("rb") as file:
+    with path.open("rb") as file, warnings.catch_warnings():
+        # torch 2.11 warns that nobody may write to the tensors that it reads here. Nobody does.
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         program = torch.export.load(file).module()
     return lambda images: np.asarray(program(images).detach().numpy(), dtype=np.float32)
 
