@@ -136,3 +136,16 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
     assert "hello" in dml("--help").stdout
     tiny_registry.plugins.register(Hostile(), distribution="hostile", version="2")
     assert "hostile 2 adds a command 'train', which dml has already" in dml("--help", code=2).stderr
+
+
+def test_a_command_that_is_stopped_by_ctrl_c_exits_as_shells_expect(dml, tiny_registry):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    class Long:
+        @hookimpl
+        def dml_commands(self):
+            return [click.Command("long", callback=interrupted)]
+
+    tiny_registry.plugins.register(Long(), distribution="long")
+    assert dml("long", code=130).stderr == "stopped by Ctrl-C\n"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import resource
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from rough_sources import Fatal, Signalled
 from sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
-from dml_train import checkpoint, launch
+from dml_train import checkpoint
 from dml_train.data import read_image_folder, with_image_options
 from dml_train.distributed import Ranks
 from dml_train.experiment import build
@@ -99,46 +97,6 @@ def test_no_loader_process_outlives_the_loading():
     with pytest.raises(DmlError, match="a loader process died"):
         list(load_ahead(Fatal(), range(9), 2, pin=False))
     assert not multiprocessing.active_children()
-
-
-@pytest.fixture
-def ranks_are(tmp_path, monkeypatch):
-    """Ranks that `launch` starts run this shell script."""
-
-    def make(script):
-        program = tmp_path / "rank.sh"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-
-    return make
-
-
-def test_the_rank_that_died_is_named_and_the_others_are_stopped(ranks_are, tmp_path):
-    ranks_are(f'[ "$RANK" = 1 ] && kill -9 $$\ntrap "touch {tmp_path}/stopped; exit 1" TERM\nsleep 60 & wait')
-    with pytest.raises(
-        DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped.*--resume"
-    ):
-        launch.launch(2, [], tmp_path / "run")
-    assert (tmp_path / "stopped").exists()
-
-
-def test_what_a_rank_has_to_say_is_said(ranks_are, tmp_path):
-    words = json.dumps({"message": "the recipe is wrong", "timestamp": 1})
-    ranks_are(f"echo '{words}' > $TORCHELASTIC_ERROR_FILE; exit 2")
-    with pytest.raises(DmlError, match=r"^the recipe is wrong$"):
-        launch.launch(2, [], tmp_path / "run")
-
-
-def test_what_the_cause_has_to_say_comes_before_what_the_rank_that_lost_it_says(ranks_are, tmp_path):
-    lost, cause = (
-        json.dumps({"message": f"rank 0 {words}", "timestamp": 1}) for words in ("lost another rank", "broke")
-    )
-    ranks_are(
-        f"[ $RANK = 0 ] && words='{lost}' || words='{cause}'\necho $words > $TORCHELASTIC_ERROR_FILE; exit 2"
-    )
-    with pytest.raises(DmlError, match=r"^rank 0 broke$"):
-        launch.launch(2, [], tmp_path / "run")
 
 
 def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(

@@ -1,11 +1,12 @@
 """The `dml` command: thin commands over `dml_train`, and those that plugins add.
 
-A `DmlError` becomes its message on the error stream and exit code 2; a run that was asked to stop exits with 128
-plus the signal's number.
+A `DmlError` becomes its message on the error stream and exit code 2; a run that was asked to stop, or any command that
+is by Ctrl-C, exits with 128 plus the signal's number.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from typing import IO, Any, cast
 
@@ -49,6 +50,10 @@ class Dml(click.Group):
             if first_process():
                 click.echo(str(error), err=True)
             ctx.exit(128 + error.number)
+        except KeyboardInterrupt:
+            if first_process():
+                click.echo("stopped by Ctrl-C", err=True)
+            ctx.exit(128 + signal.SIGINT)
 
     def _of_plugins(self, ctx: click.Context) -> dict[str, click.Command]:
         if (collected := ctx.meta.get(__name__)) is not None:

@@ -1,88 +1,163 @@
-"""Starting ranks on this machine: what torchrun does, with the errors of the `dml` command."""
+"""Starting ranks on this machine: what torchrun does, with the errors and the Ctrl-C of the `dml` command."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, start_processes
+from torch.distributed.elastic.multiprocessing.api import RunProcsResult, SignalException, SubprocessContext
 
 from dml_core import DmlError
 from dml_train.distributed import LOST
 
 _LAUNCHED = "DML_LAUNCHED"  # set for ranks whose errors this module reports
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch's agent looks for what a rank has to say
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for what a rank has to say
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # which torch sets handlers of
+_SECONDS_BETWEEN_LOOKS = 0.1
 
 
-def launch(nproc: int, arguments: Sequence[str], folder: Path) -> None:
+def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -> None:
     """Run ``dml`` with these arguments as so many ranks, and wait for their end.
+
+    A signal to stop is passed on to the ranks, which have `timeout` to save and end; a Ctrl-C after it kills them.
 
     Args:
         nproc: ranks, each with a GPU of its own where there are any.
         arguments: of the `dml` command.
         folder: the run's, to say where to go on.
+        timeout: seconds for which ranks wait for one another.
 
     Raises:
-        DmlError: what a rank had to say; or which rank died, and of what.
+        DmlError: what a rank had to say; or which rank died, and of what; or which didn't stop.
         SystemExit: 128 plus the signal's number, if the ranks were asked to stop and saved a checkpoint.
     """
-    # What the agent logs of a failing rank, the exception has too.
+    # What torch logs of a failing rank is said here, too.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    os.environ[_LAUNCHED] = "1"
-    # As torchrun does; said here so that it doesn't warn. A rank on the CPU gets its share of the cores.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=nproc,
-        run_id=str(uuid.uuid4()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
+    with TemporaryDirectory(prefix="dml-ranks-") as notes, _signals_kept() as before:
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        shared = {
+            "WORLD_SIZE": str(nproc),
+            "LOCAL_WORLD_SIZE": str(nproc),
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(store.port),
+            # As torchrun does. A rank on the CPU gets its share of the cores.
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc))),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            _LAUNCHED: "1",
+        }
+        try:
+            ranks = start_processes(
+                name="ranks",
+                entrypoint=sys.executable,
+                args=dict.fromkeys(range(nproc), ("-m", "dml_train", *arguments)),
+                envs={rank: {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)},
+                logs_specs=DefaultLogsSpecs(log_dir=notes),
+            )
+        except SignalException as early:  # those that began see that their launcher is gone
+            sys.exit(128 + early.sigval)
+        stop = _Stop(ranks, hangup=before[signal.SIGHUP] != signal.SIG_IGN)
+        while (result := ranks.wait(0)) is None and not stop.asked:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        if result is None:
+            ranks.close(stop.asked, math.ceil(timeout))
+            result = ranks.wait(0)
+    onwards = f"go on from the last checkpoint in {folder} with --resume"
+    if stop.at_once:
+        click.echo(f"all ranks were killed; {onwards}", err=True)
+        sys.exit(128 + signal.SIGINT)
+    if result is None:
+        raise DmlError(f"the ranks can't be ended, even by SIGKILL; once they have, {onwards}")
+    if result.is_failed():
+        _tell(result, nproc, stop.asked, onwards)
+
+
+class _Stop:
+    """Being asked to stop by a signal, in place of torch's handlers, which raise wherever the launcher is just then.
+
+    Args:
+        ranks: those that a second Ctrl-C kills.
+        hangup: whether SIGHUP is heeded; nohup has it ignored.
+    """
+
+    def __init__(self, ranks: PContext, *, hangup: bool) -> None:
+        self._ranks = ranks
+        self.asked: signal.Signals | None = None
+        self.at_once = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+        signal.signal(signal.SIGHUP, self._note if hangup else signal.SIG_IGN)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            self.at_once = True
+            assert isinstance(self._ranks, SubprocessContext)
+            for rank in self._ranks.subprocess_handlers.values():
+                if rank.proc.returncode is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(rank.proc.pid, signal.SIGKILL)
+            return
+        if number == signal.SIGINT:
+            words = b"stopping after this step, with a checkpoint; Ctrl-C once more kills all ranks\n"
+            with suppress(OSError):
+                os.write(sys.stderr.fileno(), words)
+        # A terminal that closes is no reason not to save.
+        self.asked = self.asked or (signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
+
+
+def _tell(result: RunProcsResult, nproc: int, asked: signal.Signals | None, onwards: str) -> NoReturn:
+    """Say why the ranks failed, or exit as those do that were asked to stop."""
+    failures = result.failures
+    # A rank that died by a signal is the cause of what the others have to say.
+    # SIGTERM is how those are stopped that are left.
+    passed_on = {-signal.SIGTERM, -(asked or signal.SIGTERM)}
+    killed = {rank: f for rank, f in failures.items() if f.exitcode < 0 and f.exitcode not in passed_on}
+    # One that lost another rank may say so before that other has said why.
+    causes = {
+        rank: f
+        for rank, f in failures.items()
+        if f.exitcode == 2 and LOST not in f.error_file_data.get("message", LOST)
+    }
+    earliest = min(failures, key=lambda rank: failures[rank].timestamp)
+    rank = next(iter(killed or causes), earliest)
+    failure = failures[rank]
+    if failure.exitcode in (128 + signal.SIGTERM, 128 + signal.SIGINT):
+        sys.exit(failure.exitcode)
+    if asked and failure.exitcode in passed_on:  # before its first step, or after its last
+        sys.exit(128 + asked)
+    if failure.exitcode == 2 and failure.error_file_data.get("message"):
+        raise DmlError(str(failure.error_file_data["message"]))
+    cause = (
+        f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"failed ({failure.exitcode})"
     )
+    raise DmlError(f"rank {rank} of {nproc} {cause}, and the others were stopped; {onwards}")
+
+
+@contextmanager
+def _signals_kept() -> Iterator[dict[int, Any]]:
+    """What is done upon signals is afterwards what it was, which is given."""
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
-        elastic_launch(config, sys.executable)("-m", "dml_train", *arguments)
-    except ChildFailedError as error:
-        # A rank that died by a signal is the cause of what the others have to say.
-        # SIGTERM is how the agent stops those that are left.
-        killed = {
-            rank: f for rank, f in error.failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM
-        }
-        # One that lost another rank may say so before that other has said why.
-        causes = {
-            rank: f
-            for rank, f in error.failures.items()
-            if f.exitcode == 2 and LOST not in f.error_file_data.get("message", LOST)
-        }
-        rank, failure = next(iter((killed or causes).items()), None) or error.get_first_failure()
-        if failure.exitcode in (128 + signal.SIGTERM, 128 + signal.SIGINT):
-            sys.exit(failure.exitcode)
-        if failure.exitcode == 2 and failure.error_file_data.get("message"):
-            raise DmlError(str(failure.error_file_data["message"])) from error
-        cause = (
-            f"was killed by {failure.signal_name()}"
-            if failure.exitcode < 0
-            else f"failed ({failure.exitcode})"
-        )
-        raise DmlError(
-            f"rank {rank} of {nproc} {cause}, and the others were stopped; "
-            f"go on from the last checkpoint in {folder} with --resume"
-        ) from error
-    except SignalException as error:
-        sys.exit(128 + error.sigval)
+        yield before
     finally:
-        del os.environ[_LAUNCHED]
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def report(message: str) -> None:

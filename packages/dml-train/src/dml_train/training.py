@@ -16,6 +16,7 @@ from dml_train import checkpoint
 from dml_train.checkpoint import Checkpoint
 from dml_train.distributed import join, launched_again
 from dml_train.experiment import Experiment, build
+from dml_train.interruption import ends_with_launcher
 from dml_train.recipe import Recipe, differences
 from dml_train.recipe_checking import parse
 from dml_train.run_folder import RunFolder, write_whole
@@ -52,7 +53,11 @@ def train(
         Interrupted: SIGTERM or SIGINT came; a checkpoint was written.
     """
     registry, console = registry or installed(), console or Console(stderr=True)
-    with join(recipe.training.timeout) as ranks, _determinism(recipe.training.deterministic):
+    with (
+        ends_with_launcher(),
+        join(recipe.training.timeout) as ranks,
+        _determinism(recipe.training.deterministic),
+    ):
         if not ranks.first:
             console = Console(quiet=True)
         resume = resume or launched_again()

@@ -44,7 +44,9 @@ def train(
     if nproc > 1:
         flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
         settings = [part for assignment in assignments for part in ("--set", assignment)]
-        launch.launch(nproc, ["train", source, *settings, "--out", str(out), *flags], out)
+        launch.launch(
+            nproc, ["train", source, *settings, "--out", str(out), *flags], out, checked.training.timeout
+        )
         return
     folder = run_training(checked, out, resume=resume, force=force, registry=registry)
     if first_process():

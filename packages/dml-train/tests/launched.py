@@ -1,0 +1,67 @@
+"""What the tests of launching do in processes of their own; in a module that those can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from dml_core import DmlError
+from dml_train import interruption, launch
+
+
+def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:
+    """Launch two ranks that run this shell script, in which ``{tmp}`` is the folder."""
+    os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
+    program = tmp_path / "rank.sh"
+    program.write_text(f"#!/bin/sh\n{script.replace('{tmp}', str(tmp_path))}\n")
+    program.chmod(0o755)
+    sys.executable = str(program)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if ignored is not None:
+        signal.signal(ignored, signal.SIG_IGN)
+    try:
+        launch.launch(2, [], tmp_path / "run", timeout)
+    except DmlError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
+    """Fork a process that may look like a rank of an elastic agent, and end; it notes whether it was asked to stop."""
+    ready, write = os.pipe()
+    if os.fork():
+        os.read(ready, 1)
+        return
+    if leads:
+        os.setsid()
+    if elastic:
+        os.environ["TORCHELASTIC_RUN_ID"] = "a run"
+    interruption._SECONDS_BETWEEN_LOOKS = 0.01
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    parent = os.getppid()
+    with interruption.ends_with_launcher():
+        os.write(write, b".")
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        end = "asked" if asked.wait(240 if elastic and leads else 0.5) else "went on"
+    part = tmp_path / "end.part"
+    part.write_text(end)
+    part.rename(tmp_path / "end")
+    os._exit(0)
+
+
+def marked(words: str) -> list[int]:
+    """The processes with these words in their environment, which they get from the one that started them."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if words.encode() in environ.read_bytes():
+                found.append(int(environ.parent.name))
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
