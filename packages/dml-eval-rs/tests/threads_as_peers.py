@@ -44,9 +44,9 @@ class ThreadPeer:
     def _exchange(self, own: Any) -> list[Any]:
         self.exchanges += 1
         self.table.seats[self.rank] = own
-        self.table.barrier.wait(timeout=60)
+        self.table.barrier.wait(timeout=300)
         everybodys = list(self.table.seats)
-        self.table.barrier.wait(timeout=60)
+        self.table.barrier.wait(timeout=300)
         return everybodys
 
 
