@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SKIPPED = {".venv", "target", "runs", "dist", "node_modules"}
-PAGES = [path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts)]
+SKIPPED = {"target", "runs", "dist", "node_modules"}
+
+
+def is_page(path: Path) -> bool:
+    """Whether it is the project's; in hidden folders are those of installed packages and of tools' caches."""
+    parts = path.relative_to(ROOT).parts
+    return not SKIPPED & set(parts) and not any(part.startswith(".") for part in parts)
+
+
+PAGES = sorted(filter(is_page, ROOT.rglob("*.md")))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
