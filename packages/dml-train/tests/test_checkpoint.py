@@ -100,6 +100,18 @@ def test_a_full_disk_is_said_and_leaves_the_checkpoint_before(tmp_path, monkeypa
     assert newest(tmp_path).step == 1
 
 
+def test_infinities_that_are_not_trained_are_saved_and_nan_is_not(tmp_path):
+    weights = {"mask": torch.tensor([0.0, -torch.inf])}
+    assert write(tmp_path, 1, weights, {}, untrained={"mask"}).step == 1
+    with pytest.raises(DmlError, match=r"after step 2 the network's mask isn't finite"):
+        write(tmp_path, 2, weights, {})
+    with pytest.raises(DmlError, match=r"after step 2 the loss's mask isn't finite"):
+        write(tmp_path, 2, {}, {"loss": weights})
+    weights["mask"][0] = torch.nan
+    with pytest.raises(DmlError, match=r"after step 2 the trained mask isn't finite"):
+        write(tmp_path, 2, {}, {"model": weights}, untrained={"mask"})
+
+
 class Evil:
     def __reduce__(self):
         return (print, ("this ran",))

@@ -250,6 +250,31 @@ def test_a_loss_that_returns_no_scalar_is_named(run, monkeypatch, returned, came
         run()
 
 
+@pytest.mark.parametrize(
+    ("changes", "spoilt"),
+    [
+        ({}, "the network's backbone"),
+        ({"optimizer": {"backbone": 0.0, "head": 0.0}}, "the loss's class_weights"),
+        ({"training": {"average": 0.9}}, "the network's backbone"),
+    ],
+)
+def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, spoilt):
+    # With a finite loss, and no momentum that would show it, too.
+    leap = {
+        "optimizer.lr": {"kind": "step", "values": [0.01, 1e38, 0.01], "milestones": [7, 8]},
+        "loss.scale": {"kind": "step", "values": [4.0, 1e4, 4.0], "milestones": [7, 8]},
+    }
+    optimizer = {"name": "sgd", "momentum": 0.0, **changes.get("optimizer", {})}
+    tables = {**changes, "optimizer": optimizer}
+    with pytest.raises(
+        DmlError, match=rf"after step 8 {spoilt}.* isn't finite.*of step 4 .* is whole.*lower"
+    ):
+        run(schedule=leap, **tables)
+    assert [line["loss"] < 1e5 for line in lines(RunFolder(out))] == [True] * 8
+    assert [c.step for c in checkpoint.whole(out / "checkpoints")] == [4]
+    assert run(resume=True, force=True, **tables).evaluation.exists()
+
+
 def test_a_step_that_spoils_the_run_with_a_finite_loss_is_not_saved(run, out):
     spoil = {"loss.scale": {"kind": "step", "values": [4.0, 1e30, 4.0], "milestones": [7, 8]}}
     with pytest.raises(

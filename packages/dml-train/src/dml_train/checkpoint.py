@@ -55,7 +55,13 @@ class Checkpoint:
         return state
 
 
-def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> Checkpoint:
+def write(
+    folder: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    untrained: Collection[str] = (),
+) -> Checkpoint:
     """Write a checkpoint so that at every moment either all of it is there under its name, or nothing.
 
     Args:
@@ -63,11 +69,12 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
         step: optimizer steps done.
         weights: of backbone and head.
         state: nested dicts, lists and tuples of tensors, numbers, strings and None.
+        untrained: what no step moves of the weights and of ``state["loss"]``, and so may hold infinities on purpose.
 
     Raises:
         DmlError: if the disk is full or refuses, or the run has diverged, with what is left whole.
     """
-    if (name := _diverged(weights, state)) is not None:
+    if (name := _diverged(weights, state, untrained)) is not None:
         raise DmlError(
             f"after step {step} {name} isn't finite, and nobody could go on from there, so no checkpoint is saved; "
             f"{_kept(folder)}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
@@ -174,14 +181,18 @@ def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
         shutil.rmtree(path)
 
 
-def _diverged(weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> str | None:
+def _diverged(
+    weights: Mapping[str, Tensor], state: Mapping[str, Any], untrained: Collection[str]
+) -> str | None:
     """What of the network, the loss or the optimizer's moments diverged in a step whose own loss was still finite.
 
-    In weights only NaN counts: a network may keep infinities on purpose, in a mask.
+    Of what isn't trained only NaN counts: a network may keep infinities on purpose, in a mask.
     """
-    for part, tree in (("the network's", dict(weights)), ("the loss's", state.get("loss"))):
+    # Beside an average of the weights, which is `weights` then, the state has those that are averaged.
+    parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
+    for part, tree in parts.items():
         for name, tensor in _tensors(tree):
-            if tensor.isnan().any():
+            if tensor.isnan().any() if name in untrained else not tensor.isfinite().all():
                 return f"{part} {name}"
     for name, moment in _tensors(state.get("optimizer")):
         if not moment.isfinite().all():

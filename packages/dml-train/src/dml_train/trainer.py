@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -207,7 +207,11 @@ class Trainer:
             if experiment.average is not None:
                 state |= {"model": experiment.model.state_dict(), "averaged": experiment.average.n_averaged}
             written = checkpoint.write(
-                self.folder.checkpoints, self.done, experiment.measured.state_dict(), state
+                self.folder.checkpoints,
+                self.done,
+                experiment.measured.state_dict(),
+                state,
+                untrained={*_untrained(experiment.model), *_untrained(experiment.loss)},
             )
             checkpoint.prune(self.folder.checkpoints, experiment.recipe.checkpoints.keep, {self.best.step})
             self.hook.dml_checkpoint_saved(run=self.run, step=self.done, path=written.path)
@@ -285,6 +289,12 @@ def split_of(name: str) -> str:
 def due(done: int, every: int) -> bool:
     """Whether something that comes every so many steps (0: never) comes now."""
     return every > 0 and done % every == 0
+
+
+def _untrained(module: torch.nn.Module) -> Iterator[str]:
+    """The names of what no optimizer moves."""
+    yield from (name for name, _ in module.named_buffers())
+    yield from (name for name, parameter in module.named_parameters() if not parameter.requires_grad)
 
 
 def _check_scalar(value: object, loss: torch.nn.Module) -> None:
