@@ -224,6 +224,40 @@ def test_a_forced_number_of_the_optimizer_is_used(run, out):
     assert {group["momentum"] for group in groups} == {0.5}
 
 
+def newest(folder):
+    found = checkpoint.newest(folder.checkpoints)
+    return found.weights(), found.state()
+
+
+def test_an_average_begins_or_ends_by_force_and_the_training_goes_on_as_without(run, tmp_path):
+    longer = {"steps": 16, "average": 0.9}
+    every = {"checkpoints": {"every": 1, "keep": 4}}
+    plain = newest(run(where=tmp_path / "plain", training={"steps": 16}))[0]
+
+    run(where=tmp_path / "begun")
+    begun = run(where=tmp_path / "begun", resume=True, force=True, training=longer, **every)
+    weights, state = newest(begun)
+    assert same(state["model"], plain)
+    assert state["averaged"] == 4
+    trained = [c.state()["model"]["head.linear.weight"] for c in checkpoint.whole(begun.checkpoints)][::-1]
+    expected = trained[0]
+    for then in trained[1:]:
+        expected = 0.9 * expected + 0.1 * then
+    # Two roundings in another order.
+    torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
+
+    run(where=tmp_path / "ended", training={"average": 0.9})
+    ended = run(where=tmp_path / "ended", resume=True, force=True, training={"steps": 16})
+    assert same(newest(ended)[0], plain)
+
+
+def test_scaling_of_the_loss_begins_or_ends_by_force(run, out):
+    for steps, precision, scales in ((12, "float32", False), (16, "float16", True), (20, "float32", False)):
+        folder = run(resume=True, force=True, training={"steps": steps, "precision": precision})
+        assert bool(newest(folder)[1]["scaler"]) == scales
+    assert [line["step"] for line in lines(folder) if "loss" in line] == [*range(1, 21)]
+
+
 def test_a_mistake_found_while_building_leaves_no_folder(run, out):
     with pytest.raises(DmlError, match="classes_per_batch is 40; expected at most 6"):
         run(sampler={"classes_per_batch": 40})

@@ -231,12 +231,15 @@ class Trainer:
         if newest is None:
             return 0
         experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
-        experiment.measured.load_state_dict(newest.weights())
+        weights = newest.weights()
+        # A run that is forced to go on with an average begins it here; one without goes on from what was averaged.
+        experiment.model.load_state_dict(state.get("model", weights))
         if experiment.average is not None:
-            experiment.model.load_state_dict(state["model"])
-            experiment.average.n_averaged.copy_(state["averaged"])
+            experiment.average.module.load_state_dict(weights)
+            experiment.average.n_averaged.fill_(state.get("averaged", 0))
         self.shards.take(state["loss"], state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty where nothing was scaled: then this one begins anew
+            self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
         return newest.step
 
