@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from dml_core import DmlError
 from dml_train import interruption, launch
@@ -21,8 +22,17 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
     program.chmod(0o755)
     sys.executable = str(program)
     os.environ["OMP_NUM_THREADS"] = "1"
+    # A shell that starts tests in the background has its children ignore Ctrl-C, which then no rank's trap catches.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if ignored is not None:
         signal.signal(ignored, signal.SIG_IGN)
+
+    class Stop(launch._Stop):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            (tmp_path / "launched").touch()  # from now on, a signal is passed on to the ranks
+
+    launch._Stop = Stop
     try:
         launch.launch(2, [], tmp_path / "run", timeout)
     except DmlError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shlex
 import signal
 import sys
 import time
@@ -17,6 +18,9 @@ import tiny_run
 from dml_core import DmlError
 from dml_train import checkpoint, launch
 from dml_train.run_folder import RunFolder
+
+PATIENCE = 600  # seconds after which a process is taken to hang
+WAITING = "while :; do sleep 0.1; done"  # for a signal, and with nothing left running when it came
 
 
 @pytest.fixture
@@ -33,7 +37,9 @@ def ranks_are(tmp_path, monkeypatch):
 
 
 def test_the_rank_that_died_is_named_and_the_others_are_stopped(ranks_are, tmp_path):
-    ranks_are(f'[ "$RANK" = 1 ] && kill -9 $$\ntrap "touch {tmp_path}/stopped; exit 1" TERM\nsleep 60 & wait')
+    script = "[ $RANK = 1 ] && {{ until [ -e '{0}/ready' ]; do sleep 0.01; done; kill -9 $$; }}\n"
+    script += "trap \"touch '{0}/stopped'; exit 1\" TERM\ntouch '{0}/ready'\n" + WAITING
+    ranks_are(script.format(tmp_path))
     with pytest.raises(
         DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped.*--resume"
     ):
@@ -50,12 +56,16 @@ def test_what_a_rank_has_to_say_is_said(ranks_are, tmp_path):
 
 def test_what_the_cause_has_to_say_comes_before_what_the_rank_that_lost_it_says(ranks_are, tmp_path):
     lost, cause = (
-        json.dumps({"message": f"rank 0 {words}", "timestamp": 1}) for words in ("lost another rank", "broke")
+        json.dumps({"message": words, "timestamp": 1})
+        for words in ("rank 0 lost another rank", "rank 1 broke")
     )
+    # The one that has the cause ends only when the other has, and it is stopped.
+    says = "echo $words > $TORCHELASTIC_ERROR_FILE; exit 2"
+    first = f"words='{lost}'; until [ -e '{tmp_path}/ready' ]; do sleep 0.01; done; {says}"
     ranks_are(
-        f"[ $RANK = 0 ] && words='{lost}' || words='{cause}'\necho $words > $TORCHELASTIC_ERROR_FILE; exit 2"
+        f"[ $RANK = 0 ] && {{ {first}; }}\nwords='{cause}'\ntrap '{says}' TERM\ntouch '{tmp_path}/ready'\n{WAITING}"
     )
-    with pytest.raises(DmlError, match=r"^rank 0 broke$"):
+    with pytest.raises(DmlError, match=r"^rank 1 broke$"):
         launch.launch(2, [], tmp_path / "run", 60)
 
 
@@ -80,7 +90,7 @@ def started(tmp_path):
 
 def until(true):
     """Wait for it: a moment, or minutes on a machine with ten times the work that it has cores for."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -103,18 +113,18 @@ def gone(tmp_path, *names):
 
 
 # A rank that says that it has begun, and its id, and does what a trap says when it is asked to stop.
-BEGUN = "echo $$ > {tmp}/$RANK.part; mv {tmp}/$RANK.part {tmp}/$RANK"
+BEGUN = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
 STUBBORN = f"trap '' INT TERM\n{BEGUN}\n[ $RANK = 1 ] && kill -STOP $$\nexec sleep 600"
 
 
 def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_even_one_that_is_halted(started, tmp_path):
     process = started(launched.launch_script, STUBBORN, 600)
-    until(there(tmp_path, "0", "1"))
+    until(there(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGINT)
     until(said(tmp_path, "Ctrl-C once more kills all ranks"))
     os.kill(process.pid, signal.SIGTERM)  # which is no Ctrl-C
     os.kill(process.pid, signal.SIGINT)
-    process.join(240)
+    process.join(PATIENCE)
     assert process.exitcode == 128 + signal.SIGINT
     assert said(tmp_path, f"all ranks were killed; go on from the last checkpoint in {tmp_path / 'run'}")()
     assert gone(tmp_path, "0", "1")
@@ -122,9 +132,9 @@ def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_even_one_that_is_halted(st
 
 def test_ranks_that_do_not_stop_within_the_timeout_are_killed(started, tmp_path):
     process = started(launched.launch_script, STUBBORN, 0.5)
-    until(there(tmp_path, "0", "1"))
+    until(there(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGTERM)
-    process.join(240)
+    process.join(PATIENCE)
     assert process.exitcode == 2
     assert said(tmp_path, "of 2 was killed by SIGKILL")()
     assert gone(tmp_path, "0", "1")
@@ -144,23 +154,23 @@ def test_what_comes_of_asking_ranks_to_stop_is_what_the_launcher_says(
     started, tmp_path, number, passed_on, does, code, words
 ):
     words_file = json.dumps({"message": words, "timestamp": 1})
-    script = f"WORDS='{words_file}'\ntrap '{does}' {passed_on}\n{BEGUN}\nsleep 600 & wait"
+    script = f"WORDS='{words_file}'\ntrap '{does}' {passed_on}\n{BEGUN}\n{WAITING}"
     process = started(launched.launch_script, script, 600)
-    until(there(tmp_path, "0", "1"))
+    until(there(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, number)
-    process.join(240)
+    process.join(PATIENCE)
     assert process.exitcode == code
     assert said(tmp_path, words)()
     assert gone(tmp_path, "0", "1")
 
 
 def test_ranks_launched_under_nohup_go_on_when_the_terminal_closes(started, tmp_path):
-    script = f"{BEGUN}\nwhile ! [ -e {{tmp}}/done ]; do sleep 0.1; done"
+    script = f"{BEGUN}\nwhile ! [ -e '{{tmp}}/done' ]; do sleep 0.1; done"
     process = started(launched.launch_script, script, 600, signal.SIGHUP)
-    until(there(tmp_path, "0", "1"))
+    until(there(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGHUP)
     (tmp_path / "done").touch()
-    process.join(240)
+    process.join(PATIENCE)
     assert process.exitcode == 0
 
 
@@ -171,7 +181,7 @@ def test_only_a_rank_that_an_agent_started_itself_ends_with_its_parent(
     started, tmp_path, elastic, leads, end
 ):
     process = started(launched.orphaned, elastic, leads)
-    process.join(240)
+    process.join(PATIENCE)
     until(there(tmp_path, "end"))
     assert (tmp_path / "end").read_text() == end
 
@@ -186,7 +196,8 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_nothing_behind(started, t
     (tmp_path / "run.json").write_text(json.dumps(document))
     run = RunFolder(tmp_path / "run")
     mark = f"DML_TEST_MARK={tmp_path}"
-    script = f"export {mark}\nexec {sys.executable} {tiny_run.__file__} {tmp_path / 'run.json'} {run.path}"
+    command = shlex.join(map(str, (sys.executable, tiny_run.__file__, tmp_path / "run.json", run.path)))
+    script = f"export {shlex.quote(mark)}\nexec {command}"
     process = started(launched.launch_script, script, 60)
     until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
     ranks_and_helpers = launched.marked(mark)

@@ -70,9 +70,9 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
                 envs={rank: {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)},
                 logs_specs=DefaultLogsSpecs(log_dir=notes),
             )
+            stop = _Stop(ranks, hangup=before[signal.SIGHUP] != signal.SIG_IGN)
         except SignalException as early:  # those that began see that their launcher is gone
             sys.exit(128 + early.sigval)
-        stop = _Stop(ranks, hangup=before[signal.SIGHUP] != signal.SIG_IGN)
         while (result := ranks.wait(0)) is None and not stop.asked:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         if result is None:
