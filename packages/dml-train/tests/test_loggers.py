@@ -33,6 +33,21 @@ def test_lines_behind_the_checkpoint_are_dropped_and_so_is_a_torn_one(tmp_path, 
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("damage", [b"\0\0\0\n", b"3\n", b"{}\n"])
+def test_a_damaged_line_among_whole_ones_is_named(tmp_path, damage):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + damage + b'{"step": 3}\n')
+    with pytest.raises(DmlError, match=r"line 2 of .*metrics.jsonl is damaged; move the file away"):
+        JsonLines(tmp_path, start_step=3)
+    assert damage in path.read_bytes()
+
+
+def test_a_file_that_cannot_be_opened_is_said(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(DmlError, match=r"can't write .*metrics.jsonl: Is a directory"):
+        JsonLines(tmp_path)
+
+
 def test_the_last_figures_are_not_written_twice(tmp_path):
     for _ in range(2):
         logger = JsonLines(tmp_path, start_step=1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import signal
 from functools import partial
 
 import numpy as np
@@ -15,6 +18,7 @@ from dml_core import DmlError, hookimpl
 from dml_train import checkpoint
 from dml_train.distributed import ALONE
 from dml_train.experiment import build, build_model
+from dml_train.interruption import Interrupted
 from dml_train.network import Network
 from dml_train.recipe_checking import parse
 from dml_train.run_folder import RunFolder
@@ -124,6 +128,45 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp
     assert same(one.state(), other.state())
 
 
+class SignalAt:
+    """An observer to whose process two SIGTERMs come at a moment of the run."""
+
+    def __init__(self, moment, step):
+        self.moment, self.step = moment, step
+
+    def come(self, moment, step):
+        if (moment, step) == (self.moment, self.step):
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+
+    @hookimpl
+    def dml_evaluation_end(self, step):
+        self.come("evaluation", step)
+
+    @hookimpl
+    def dml_checkpoint_saved(self, step):
+        self.come("save", step)
+
+
+@pytest.mark.parametrize(
+    ("moment", "step", "stops"), [("evaluation", 6, 7), ("save", 8, 9), ("save", 12, 12)]
+)
+def test_a_signal_while_measuring_or_saving_stops_the_run_at_the_next_step_or_its_end(
+    run, tiny_registry, tmp_path, moment, step, stops
+):
+    tables = {"evaluation": {"every": 6, "unit": "step"}}
+    whole = run(where=tmp_path / "whole", **tables)
+    observer = SignalAt(moment, step)
+    tiny_registry.plugins.register(observer, distribution="signals")
+    with pytest.raises(Interrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
+        run(where=tmp_path / "cut", **tables)
+    tiny_registry.plugins.manager.unregister(observer)
+    assert checkpoint.newest(tmp_path / "cut" / "checkpoints").step == stops
+    cut = run(where=tmp_path / "cut", resume=True, **tables)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert same(newest(cut), newest(whole))
+
+
 def test_resuming_falls_back_from_a_torn_checkpoint(run, tiny_registry, tmp_path):
     whole = run(where=tmp_path / "whole")
     stopper = StopAt(9)
@@ -147,6 +190,15 @@ def test_what_a_run_killed_at_its_very_beginning_left_is_no_hindrance(run, out, 
     out.mkdir()
     (out / ".recipe.toml.partial").write_text("[trai")
     assert run(resume=resume, training={"steps": 1}).evaluation.exists()
+
+
+def test_a_folder_that_cannot_be_held_is_said(run, out, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.ENOSYS, "Function not implemented")  # some file systems of clusters
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(DmlError, match=r"can't keep other processes out of .*: Function not implemented"):
+        run()
 
 
 def test_two_processes_do_not_train_in_one_folder(run, out):

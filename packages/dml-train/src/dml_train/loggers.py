@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from dml_core import Component, DmlError
 from dml_train.run_folder import RunFolder
@@ -22,21 +23,37 @@ class JsonLines:
     Args:
         directory: the run's folder.
         start_step: steps done when logging begins; later lines of an earlier attempt are dropped.
+
+    Raises:
+        DmlError: if the file is damaged, or can't be written.
     """
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
         path = RunFolder(directory).metrics
-        kept, self._last = 0, ""
+        self._last = ""
+        with _refusals(path):
+            self._file = self._opened(path, start_step)
+
+    def _opened(self, path: Path, start_step: int) -> TextIO:
+        kept = 0
         if path.exists():
-            for line in path.read_bytes().splitlines(keepends=True):
+            for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
                 # The last line may be torn; it is newer than any checkpoint, as lines are flushed before those.
-                if not line.endswith(b"\n") or json.loads(line)["step"] > start_step:
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    step = json.loads(line)["step"]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise DmlError(
+                        f"line {number} of {path} is damaged; move the file away to go on without what it holds"
+                    ) from error
+                if step > start_step:
                     break
                 kept += len(line)
                 self._last = line.decode()
             with path.open("r+b") as file:
                 file.truncate(kept)
-        self._file = path.open("a", encoding="utf-8", buffering=1)  # by lines: a killed run loses none
+        return path.open("a", encoding="utf-8", buffering=1)  # by lines: a killed run loses none
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, unless the one before is the very same: figures of a step measured once more at the end.
@@ -113,7 +130,7 @@ def _refusals(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DmlError(
-            f"can't write {path}: {error.strerror}; checkpoints are whole. Make room there, then go on with --resume"
+            f"can't write {path}: {error.strerror}; checkpoints are whole. Mend that, then go on with --resume"
         ) from error
 
 

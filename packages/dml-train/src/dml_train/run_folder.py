@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -108,17 +108,21 @@ def held(folder: Path, doing: str) -> Iterator[None]:
         doing: what they would be told that another process is at.
 
     Raises:
-        DmlError: if another process holds it.
+        DmlError: if another process holds it, or it can't be held.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as until_the_end:
         try:
+            descriptor = os.open(folder, os.O_RDONLY)
+            until_the_end.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DmlError(f"another process is {doing}; wait for it, or stop it first") from error
+        except OSError as error:
+            raise DmlError(
+                f"can't keep other processes out of {folder}: {error.strerror}; "
+                "expected a folder that may be read, on a file system with locks (flock)"
+            ) from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

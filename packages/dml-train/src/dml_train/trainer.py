@@ -120,8 +120,11 @@ class Trainer:
                     self.save()
                 if self.best.exhausted:
                     break
-                if stop_signal and not ends:
+                if stop_signal:
                     raise Interrupted(stop_signal, self.done, self.folder.path)
+            # The last step is saved, too, and what comes after it can take longer than anybody waits who asks to stop.
+            if stop_signal := max(agree(interruption.asked), agree(0)):
+                raise Interrupted(stop_signal, self.done, self.folder.path)
 
     def step(self, batch: Batch) -> None:
         """One optimizer step on one global batch."""
