@@ -39,6 +39,23 @@ def test_every_step_is_the_batch_alone_and_the_weights_with_the_past(compensate:
             weights.sub_(0.1 * gradients[1])
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 1e4), (torch.float32, 1e30)])
+def test_long_embeddings_of_short_class_weights_leave_the_loss_finite(
+    dtype: torch.dtype, size: float
+) -> None:
+    """The ratio of the two lengths is beyond float16, and the longer ones' square is beyond float32."""
+    broad = BroadFace(ArcFace(C, D), 10).to(dtype)
+    with torch.no_grad():
+        broad.class_weights.mul_(1e-2)
+    x, y = batch(0)
+    for _ in range(2):
+        leaf = (size * x.clamp(-2, 2)).to(dtype).requires_grad_()
+        value = broad(leaf, y)
+        assert torch.isfinite(value)
+        for gradient in grad(value, (leaf, broad.class_weights)):
+            assert torch.isfinite(gradient).all()
+
+
 def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
     torch.manual_seed(0)
     straight = BroadFace(ArcFace(C, D), 10)

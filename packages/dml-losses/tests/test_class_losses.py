@@ -60,7 +60,7 @@ def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("num_classes", [2, 3, 7])
+@pytest.mark.parametrize("num_classes", [2, 3, 7, 12])  # of twelve, five aren't in the batch
 def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: int) -> None:
     fast, slow = CASES[name]
     x, w = rows(9, 0).requires_grad_(), rows(num_classes, 1).requires_grad_()
@@ -107,16 +107,40 @@ def test_float32_is_within_1e_5_of_float64(name: str) -> None:
     torch.testing.assert_close(narrow.double(), CASES[name][0](x, y, w), rtol=1e-5, atol=0)
 
 
-def test_embeddings_on_their_own_class_weight_have_a_finite_angular_margin() -> None:
-    w = rows(3, 9).float()
-    x, y = w.clone().requires_grad_(), torch.arange(3)
-    for loss in (
-        F.arc_face(x, y, w),
-        F.curricular_face(x, y, w, torch.tensor(0.0)),
-        F.arc_face(x, (y + 1) % 3, -w),
-    ):
-        assert torch.isfinite(loss)
-        assert torch.isfinite(grad(loss, x)[0]).all()
+ANGULAR: dict[str, Loss] = {
+    "arc-face": lambda x, y, w: F.arc_face(x, y, w, scale=8.0),
+    "curricular-face": lambda x, y, w: F.curricular_face(x, y, w, torch.tensor(0.3), scale=8.0),
+}
+
+
+@pytest.mark.parametrize("name", ANGULAR)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
+    name: str, sign: float
+) -> None:
+    """At 0° and 180°, where the angle has no derivative; of a hundred cosines in float32 some are beyond 1."""
+    w = rows(100, 9).float()
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        x = (sign * w).to(dtype).requires_grad_()
+        value = ANGULAR[name](x, torch.arange(100), w.to(dtype))
+        found.append((value.detach().double(), grad(100 * value, x)[0].double()))
+    # the direction to the own class is rounding, 1e-7, over the least sine, 3e-4, times the scale
+    torch.testing.assert_close(*found, rtol=1e-4, atol=8e-3)
+
+
+@pytest.mark.parametrize("name", ["arc-face", "curricular-face"])
+@pytest.mark.parametrize("distance", [1e-4, 1e-2])
+def test_near_the_own_class_the_angular_margin_is_still_that_of_the_equation(
+    name: str, distance: float
+) -> None:
+    fast, slow = CASES[name]
+    w, y = rows(6, 12), torch.arange(6)
+    x = (w + distance * rows(6, 13)).requires_grad_()
+    value, expected = fast(x, y, w), slow(x, y, w)
+    # arccos loses what the sine is below 1; float32's 0.3 is CurricularFace's t
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(grad(value, x)[0], grad(expected, x)[0], rtol=1e-4, atol=1e-6)
 
 
 def test_curricular_faces_t_is_a_moving_average_in_training_only() -> None:

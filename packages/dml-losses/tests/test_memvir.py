@@ -26,11 +26,13 @@ def make(name: str) -> nn.Module:
     made: nn.Module = {
         "softmax": lambda: dml.Softmax(C, D),
         "norm-softmax": lambda: dml.NormSoftmax(C, D),
+        "heated-up": lambda: dml.HeatedUpSoftmax(C, D),
         "heated-up-batch": lambda: dml.HeatedUpSoftmax(C, D, feature_norm="batch"),
         "cos-face": lambda: dml.CosFace(C, D),
         "arc-face": lambda: dml.ArcFace(C, D),
         "curricular-face": lambda: dml.CurricularFace(C, D),
-        "proxy-nca": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
+        "proxy-nca": lambda: dml.ProxyNCA(C, D),
+        "proxy-nca with the positive": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
         "proxy-anchor": lambda: dml.ProxyAnchor(C, D),
         "soft-triple": lambda: dml.SoftTriple(C, D, centers_per_class=3),
     }[name]()
@@ -38,8 +40,8 @@ def make(name: str) -> nn.Module:
 
 
 LOSSES = [
-    *("softmax", "norm-softmax", "heated-up-batch", "cos-face", "arc-face"),
-    *("curricular-face", "proxy-nca", "proxy-anchor", "soft-triple"),
+    *("softmax", "norm-softmax", "heated-up", "heated-up-batch", "cos-face", "arc-face", "curricular-face"),
+    *("proxy-nca", "proxy-nca with the positive", "proxy-anchor", "soft-triple"),
 ]
 
 
@@ -132,6 +134,15 @@ def test_a_bfloat16_queue_is_half_the_memory_and_nearly_the_value() -> None:
     for step in range(5):
         # eight bits of mantissa in the queued rows, at a temperature of 0.05
         torch.testing.assert_close(narrow(*batch(step)), wide(*batch(step)), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("name", ["norm-softmax", "proxy-anchor"])
+def test_a_bfloat16_queue_is_read_under_a_float16_autocast(name: str) -> None:
+    plain, cast = (MemVir(make(name), 2, 0, queue_dtype="bfloat16") for _ in range(2))
+    for step in range(4):
+        with torch.autocast("cpu", dtype=torch.float16):
+            value = cast(*batch(step))
+        assert torch.equal(value, plain(*batch(step)))
 
 
 def test_a_queue_on_the_cpu_stays_there() -> None:

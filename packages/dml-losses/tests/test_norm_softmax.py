@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import reference_losses as reference
 import torch
@@ -7,7 +10,8 @@ from torch.autograd import grad
 
 from dml_losses import NormSoftmax
 from dml_losses.functional import cosine_softmax as operator_module
-from dml_losses.functional import norm_softmax
+from dml_losses.functional import heated_up_softmax, norm_softmax
+from dml_losses.functional.cosine_softmax import Virtual
 
 
 def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
@@ -37,6 +41,51 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
 
 
+def past(rows_seed: int, count: int) -> Virtual:
+    """Constants beside nine classes: four more, and so many rows of theirs."""
+    labels = 9 + torch.arange(count) % 4
+    return Virtual(rows(count, rows_seed), labels, (rows(1, rows_seed + 1), rows(3, rows_seed + 2)))
+
+
+def test_blocks_do_not_change_the_result_with_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, y = rows(20, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(20) % 9
+    constants = past(20, 17)
+    joined = norm_softmax(
+        torch.cat((x, constants.embeddings)),
+        torch.cat((y, constants.labels)),
+        torch.cat((w, *constants.class_weights)),
+    )
+    monkeypatch.setitem(operator_module._BLOCK_ELEMENTS, "cpu", 1)
+    monkeypatch.setattr(operator_module, "_FEWEST_ROWS", 7)
+    blocked = norm_softmax(x, y, w, virtual=constants)
+    torch.testing.assert_close(blocked, joined, rtol=1e-13, atol=0)
+    for one, other in zip(grad(blocked, (x, w)), grad(joined, (x, w))):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("loss", [norm_softmax, partial(heated_up_softmax, feature_norm="batch")])
+def test_constants_get_no_gradient_and_may_have_other_dtypes(loss: Callable[..., torch.Tensor]) -> None:
+    x, w, y = rows(6, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(6)
+    wide = past(30, 5)
+    narrow = Virtual(
+        wide.embeddings.float().requires_grad_(),
+        wide.labels.int(),
+        tuple(part.float() for part in wide.class_weights),
+    )
+    value = loss(x, y, w, virtual=narrow)
+    torch.testing.assert_close(value, loss(x, y, w, virtual=wide), rtol=1e-6, atol=0)  # of float32
+    assert grad(value, narrow.embeddings, allow_unused=True) == (None,)
+
+
+def test_a_backward_pass_under_autocast_is_the_one_without() -> None:
+    found = []
+    for cast in (False, True):
+        x, w = rows(6, 4).float().requires_grad_(), rows(4, 5).float().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast):
+            found.append(grad(norm_softmax(x, torch.arange(6) % 4, w), (x, w)))
+    assert all(map(torch.equal, *found))
+
+
 def test_value_without_gradient_is_the_same() -> None:
     x, w, y = rows(6, 4), rows(4, 5).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
     with torch.no_grad():
@@ -60,6 +109,16 @@ def test_a_zero_class_weight_is_at_cosine_zero_and_stays() -> None:
     expected = reference.norm_softmax_value(x, y, w.detach(), 0.05)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
     assert torch.equal(grad(value, w)[0][1], torch.zeros(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_short_class_weights_beside_wider_embeddings_have_a_gradient_that_fits(dtype: torch.dtype) -> None:
+    """Proportional to 1/norm, where the norm is the dtype's smallest normal number."""
+    tiny = torch.finfo(dtype).smallest_normal
+    w = torch.tensor([[tiny, 0], [0, tiny]], dtype=dtype, requires_grad=True)
+    x = torch.tensor([[1.0, 0.5]], dtype=torch.float64)
+    gradient = grad(norm_softmax(x, torch.tensor([1]), w, temperature=1e-3), w)[0]
+    assert gradient.abs().max() == torch.finfo(dtype).max
 
 
 def test_weights_start_uniform_within_one_over_root_dim() -> None:

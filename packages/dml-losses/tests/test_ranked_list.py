@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import reference_losses as reference
 import torch
@@ -59,11 +61,24 @@ def test_pairs_on_the_right_side_of_their_boundaries_cost_nothing() -> None:
     assert torch.equal(grad(value, x)[0], torch.zeros_like(x))
 
 
-def test_duplicated_rows_of_two_classes_have_a_finite_gradient() -> None:
-    x = torch.ones(4, 8, requires_grad=True)
+@pytest.mark.parametrize("seed", range(5))
+def test_duplicated_rows_of_two_classes_have_a_finite_gradient(seed: int) -> None:
+    x = rows(1, seed, dim=8).float().repeat(4, 1).requires_grad_()
     gradient = grad(ranked_list(x, torch.tensor([0, 0, 1, 1])), x)[0]
     assert torch.isfinite(gradient).all()
     assert gradient.abs().max() < 1e-3  # there is no direction to part in
+
+
+@pytest.mark.parametrize("distance", [1e-5, 1e-3])
+def test_negatives_next_to_each_other_part_as_fast_as_any(distance: float) -> None:
+    """The derivative of the distance is 1 wherever there is a direction: half of λ for each of two queries."""
+    angle = 2 * math.asin(distance / 2)
+    x = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64).requires_grad_()
+    value = ranked_list(x, torch.tensor([0, 1]))
+    # 2 − 2·cosine has an error of 1e-16, which is 1e-6 of 1e-10
+    assert value.item() == pytest.approx(0.5 * (1.2 - distance), rel=1e-9)
+    gradient = grad(value, x)[0]
+    assert gradient[:, 1].tolist() == pytest.approx([0.25, -0.25], rel=1e-5)
 
 
 def test_simpler_puts_the_boundaries_around_distance_one() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from dml_core import MemoryQueue, is_class_loss
 from dml_losses.arguments import whole
+from dml_losses.functional.sphere import full_precision, inverse_norms
 
 
 class BroadFace(torch.nn.Module):
@@ -71,13 +72,9 @@ class BroadFace(torch.nn.Module):
         batch_loss: torch.Tensor = self.loss(embeddings, labels, weights.detach())
         past, past_labels, extras = self.queue.contents()
         if self.compensate and len(past):
-            then, now = extras["class_weight"], weights.detach()[past_labels]
-            then_norm = torch.linalg.vector_norm(then, dim=1, keepdim=True)
-            ratio = torch.linalg.vector_norm(past, dim=1, keepdim=True) / then_norm.where(
-                then_norm > 0, torch.inf
-            )
-            past = past + ratio * (now - then)
-        rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
+            past = _moved(past, extras["class_weight"], weights.detach()[past_labels])
+        with torch.autocast(embeddings.device.type, enabled=False):  # whose cat takes one half precision only
+            rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)
         if self.training:
             if self._steps >= self.warmup_steps:
@@ -93,3 +90,12 @@ class BroadFace(torch.nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._steps = int(self.steps)
+
+
+def _moved(past: torch.Tensor, then: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+    """x̃ + ‖x̃‖/‖w̃‖·(w − w̃), (N, D) in float32 at least; x̃ where x̃ or w̃ has no direction (see `unit_rows`)."""
+    past, then, now = full_precision(past), full_precision(then), full_precision(now)
+    norm_N = torch.linalg.vector_norm(past, dim=1)
+    ratio_N = norm_N.where(norm_N < torch.inf, 0) * inverse_norms(then)
+    moved: torch.Tensor = past + ratio_N[:, None] * (now - then)
+    return moved

@@ -147,7 +147,7 @@ class MemVir(torch.nn.Module):
         num_classes = len(weights) // getattr(self.loss, "centers_per_class", 1)
         device = embeddings.device
         past = Virtual(
-            torch.cat([self.queue_embeddings[slot, : self._rows[slot]] for slot in slots]).to(device),
+            _joined(*(self.queue_embeddings[slot, : self._rows[slot]] for slot in slots)).to(device),
             torch.cat(
                 [
                     self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
@@ -160,9 +160,9 @@ class MemVir(torch.nn.Module):
             value: torch.Tensor = self.loss(embeddings, labels, weights, virtual=past)
         else:
             value = self.loss(
-                torch.cat((embeddings, past.embeddings.to(embeddings.dtype))),
+                _joined(embeddings, past.embeddings.to(embeddings.dtype)),
                 torch.cat((labels.long(), past.labels)),
-                torch.cat((weights, *(some.to(weights.dtype) for some in past.class_weights))),
+                _joined(weights, *(some.to(weights.dtype) for some in past.class_weights)),
             )
         return value
 
@@ -226,3 +226,9 @@ class MemVir(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         self._steps, self._stored = self.counters.tolist()
         self._rows = self.queue_rows.tolist()
+
+
+def _joined(*parts: torch.Tensor) -> torch.Tensor:
+    """The parts, one after another. Autocast's own cat takes no half precision but autocast's, and not the queue's."""
+    with torch.autocast(parts[0].device.type, enabled=False):
+        return torch.cat(parts)

@@ -167,7 +167,7 @@ def _operator(
             value -= logsigmoid(-gap_R1).sum() / num_rows
             push_R1 = gap_R1.sigmoid()
         else:
-            push_R1 = (total_R1 > 0).to(gap_R1.dtype)
+            push_R1 = torch.ones_like(gap_R1)
             value += gap_R1.where(total_R1 > 0, 0).sum() / num_rows
         if not weights_move and not (live and features_move):
             continue

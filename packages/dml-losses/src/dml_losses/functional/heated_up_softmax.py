@@ -63,7 +63,7 @@ def heated_up_softmax(
 def batch_normalised(
     embeddings: torch.Tensor, eps: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """BN(f)/√D with the batch's own mean and (biased) variance, and these two without gradient.
+    """BN(f)/√D with the batch's own mean and (biased) variance, and these two.
 
     Args:
         embeddings: (B, D), any floating dtype.
@@ -77,4 +77,4 @@ def batch_normalised(
     centred_BD = x_BD - mean_D
     variance_D = centred_BD.square().mean(dim=0)
     normalised_BD = centred_BD * (variance_D + eps).rsqrt() * x_BD.shape[1] ** -0.5
-    return normalised_BD, mean_D.detach(), variance_D.detach()
+    return normalised_BD, mean_D, variance_D

@@ -38,7 +38,7 @@ class Block:
         positive: (R, P) bool, the same without the query itself.
         num_positives: (R,), how many positives each query has, in `similarity`'s dtype.
         num_pairs: (), how many (query, positive) pairs the whole call has, at least 1, likewise.
-        num_matched: (), how many queries have a positive, at least 1, likewise.
+        num_matched: (), how many queries have a positive, likewise.
         num_queries: how many queries the whole call has.
     """
 
@@ -116,7 +116,7 @@ def value_and_gradients(
     last_Q = torch.searchsorted(other.labels, query.labels, right=True)
     num_positives_Q = (last_Q - first_Q - int(within)).to(queries.dtype)
     num_pairs = num_positives_Q.sum().clamp_min(1)
-    num_matched = (num_positives_Q > 0).sum().clamp_min(1).to(queries.dtype)
+    num_matched = (num_positives_Q > 0).sum().to(queries.dtype)
 
     value = queries.new_zeros(())
     # Within a batch the two sides' gradients add up in one buffer.

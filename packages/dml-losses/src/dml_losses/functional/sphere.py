@@ -14,24 +14,29 @@ def full_precision(x: torch.Tensor) -> torch.Tensor:
     """`x` in float32 if it is narrower, itself otherwise.
 
     A cosine in bfloat16 has two or three digits, and times a scale of 64 that is a logit wrong in its first
-    decimal; so losses compute in float32 at least. For float16 the gradient is clamped into float16's range on
+    decimal; so losses compute in float32 at least. The gradient is clamped into the narrower dtype's range on
     its way back, since the exact gradient of a short row (proportional to 1/norm) need not fit there.
     """
-    if x.dtype == torch.float16:
-        widened: torch.Tensor = _WidenHalf.apply(x)
-        return widened
-    return x.float() if x.dtype == torch.bfloat16 else x
+    return _widened(x, torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-class _WidenHalf(torch.autograd.Function):
+def _widened(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if x.dtype == dtype:
+        return x
+    wide: torch.Tensor = _Widen.apply(x, dtype)
+    return wide
+
+
+class _Widen(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.float()
+    def forward(ctx: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        ctx.dtype = x.dtype
+        return x.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        largest = torch.finfo(torch.float16).max
-        return gradient.clamp(-largest, largest).half()
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        largest = torch.finfo(ctx.dtype).max
+        return gradient.clamp(-largest, largest).to(ctx.dtype), None
 
 
 def unit_rows(x: torch.Tensor) -> torch.Tensor:
@@ -43,8 +48,8 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
         x: (N, D), float32 or float64.
 
     Returns:
-        (N, D). A row whose norm is below √tiny of its dtype (1e-19 for float32) has no direction: it becomes
-        zero, is therefore at cosine 0 from everything, and receives no gradient.
+        (N, D). A row whose norm is below √tiny of its dtype (1e-19 for float32), or whose square overflows (above
+        1e19), has no direction: it becomes zero, is therefore at cosine 0 from everything, and receives no gradient.
     """
     norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     # Dividing by infinity gives the zero row and a zero gradient, where dividing by a small epsilon would give
@@ -88,7 +93,7 @@ def common_precision(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, to
     """Both in `full_precision`, and in float64 if either is."""
     x, y = full_precision(x), full_precision(y)
     dtype = torch.promote_types(x.dtype, y.dtype)
-    return x.to(dtype), y.to(dtype)
+    return _widened(x, dtype), _widened(y, dtype)
 
 
 def cosines(x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:

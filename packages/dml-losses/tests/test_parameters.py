@@ -1,0 +1,99 @@
+"""A loss's parameters: the papers' values by default, in the module and in its function, and all of them at work."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dml_losses as dml
+from dml_losses import functional as F
+
+# The paper's values by the name of the parameter, and others for which the loss isn't what it is by default.
+CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[str, Any]]] = [
+    (dml.InstanceCrossEntropy, F.instance_cross_entropy,
+     {"scale": 64.0, "reweight": True, "anchor_gradient": False},
+     {"scale": 8.0, "reweight": False, "anchor_gradient": True}),
+    (dml.RankedListLoss, F.ranked_list,
+     {"margin": 0.4, "alpha": 1.2, "negative_temperature": 10.0, "positive_temperature": 0.0, "balance": 0.5},
+     {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0, "balance": 0.3}),
+    (dml.NormSoftmax, F.norm_softmax, {"temperature": 0.05}, {"temperature": 0.2}),
+    (dml.HeatedUpSoftmax, F.heated_up_softmax,
+     {"alpha": 16.0, "feature_norm": "l2"}, {"alpha": 3.0, "feature_norm": "batch"}),
+    (dml.CosFace, F.cos_face, {"scale": 64.0, "margin": 0.35}, {"scale": 5.0, "margin": 0.2}),
+    (dml.ArcFace, F.arc_face, {"scale": 64.0, "margin": 0.5}, {"scale": 5.0, "margin": 0.2}),
+    (dml.ProxyNCA, F.proxy_nca,
+     {"scale": 1.0, "positive_in_denominator": False}, {"scale": 3.0, "positive_in_denominator": True}),
+    (dml.ProxyAnchor, F.proxy_anchor, {"scale": 32.0, "margin": 0.1}, {"scale": 5.0, "margin": 0.3}),
+    (dml.SoftTriple, F.soft_triple,
+     {"centers_per_class": 10, "scale": 20.0, "center_temperature": 0.1, "margin": 0.01, "merge_weight": 0.2},
+     {"centers_per_class": 3, "scale": 5.0, "center_temperature": 0.5, "margin": 0.1, "merge_weight": 0.7}),
+]  # fmt: skip
+IDS = [case[0].__name__ for case in CASES]
+
+
+def defaults(callable_: Callable[..., Any], names: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(callable_).parameters
+    return {name: parameters[name].default for name in names}
+
+
+@pytest.mark.parametrize(("module", "function", "paper", "others"), CASES, ids=IDS)
+def test_defaults_are_the_papers(module, function, paper, others) -> None:
+    assert defaults(module, paper) == defaults(function, paper) == paper
+
+
+def test_defaults_of_what_has_no_function_of_the_same_parameters() -> None:
+    assert defaults(dml.RankedListLoss.simpler, {"margin": 0, "negative_temperature": 0}) == {
+        "margin": 0.4,
+        "negative_temperature": 10.0,
+    }
+    curricular = {"scale": 64.0, "margin": 0.5, "momentum": 0.01}
+    assert defaults(dml.CurricularFace, curricular) == curricular
+    assert defaults(F.curricular_face, {"scale": 0, "margin": 0}) == {"scale": 64.0, "margin": 0.5}
+    assert defaults(dml.NormSoftmax, {"class_fraction": 0, "seed": 0}) == {"class_fraction": 1.0, "seed": 0}
+    assert defaults(dml.MemVir, {"warmup_steps": 0, "queue_dtype": 0, "queue_on_cpu": 0}) == {
+        "warmup_steps": 0,
+        "queue_dtype": "float32",
+        "queue_on_cpu": False,
+    }
+    assert defaults(dml.CrossBatchMemory, {"warmup_steps": 0}) == {"warmup_steps": 0}
+    assert defaults(dml.BroadFace, {"warmup_steps": 0, "compensate": 0}) == {
+        "warmup_steps": 0,
+        "compensate": True,
+    }
+
+
+def value_and_gradient(
+    loss: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: torch.Tensor, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    leaf = x.clone().requires_grad_()
+    value = loss(leaf, *arguments, **options)
+    return value, torch.autograd.grad(value, leaf)[0]
+
+
+@pytest.mark.parametrize(("module", "function", "paper", "others"), CASES, ids=IDS)
+def test_the_module_is_its_function_with_its_parameters(module, function, paper, others) -> None:
+    """Each alone makes another loss than the default, and the one that the function makes of it."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
+    pair = module in (dml.InstanceCrossEntropy, dml.RankedListLoss)
+    for name, value in others.items():
+        torch.manual_seed(0)
+        loss = module(**{name: value}) if pair else module(4, 5, **{name: value})
+        weights = () if pair else (loss.class_weights,)
+        found = value_and_gradient(loss, x, y)
+        assert all(map(torch.equal, found, value_and_gradient(function, x, y, *weights, **{name: value})))
+        if name != "centers_per_class":  # by default it would be another number of weights
+            assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), name
+
+
+@pytest.mark.parametrize(("module", "function", "paper", "others"), CASES[2:], ids=IDS[2:])
+def test_class_weights_that_are_given_replace_the_modules_own(module, function, paper, others) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(9, 5, generator=generator), torch.arange(9) % 4
+    loss = module(4, 5)
+    given = torch.randn(2 * len(loss.class_weights), 5, generator=generator)
+    assert torch.equal(loss(x, y + 4, given), function(x, y + 4, given))
