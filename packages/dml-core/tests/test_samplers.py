@@ -82,6 +82,45 @@ def test_epochs_differ_and_seeds_differ_and_equal_ones_are_equal():
     assert ClassBalancedSampler(labels, 4, 2, seed=4).batch_at(0, 0).tolist() != first[0]
 
 
+def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
+    """Ten decks of twenty classes with ten images each, of which a batch has two."""
+    sampler = ClassBalancedSampler(np.arange(200) // 10, 5, 2, batches_per_epoch=40)
+    batches = np.stack([sampler.batch_at(0, position) for position in range(40)])
+    decks = (batches[:, ::2] // 10).reshape(10, 20)
+    assert len({tuple(deck) for deck in decks}) == 10
+    # An image is never drawn with a chance of 0.8¹⁰ = 0.11: some 179 of them come, give or take 4.
+    assert len(np.unique(batches)) > 150
+    pairs = [tuple(sorted(pair % 10)) for pair in batches.reshape(-1, 2)]
+    assert len(set(pairs)) > 40  # of the 45 that there are
+
+
+def test_setting_the_epoch_goes_to_its_start():
+    sampler = ClassBalancedSampler(np.arange(100) // 5, 4, 2, seed=3)
+    whole = list(sampler)
+    for _ in range(2):
+        sampler.set_epoch(0)
+        assert next(iter(sampler)) == whole[0]
+        assert sampler.position == 1
+    with pytest.raises(ValueError, match="epoch is -1; expected an integer of at least 0"):
+        sampler.set_epoch(-1)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "other", "message"),
+    [
+        (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 2, 1), "classes_per_batch is 2"),
+        (ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 2), ClassBalancedSampler([0, 0, 1, 1], 1, 1, 0, 2),
+         "images_per_class is 1"),
+        (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 5), "batches_per_epoch is 5"),
+        (ShuffledSampler([0, 0, 1, 1], 2), ShuffledSampler([0, 0, 1, 1, 1], 2), "num_items is 5"),
+        (ShuffledSampler([0, 0, 1, 1, 1], 4), ShuffledSampler([0, 0, 1, 1, 1], 3), "batch_size is 3"),
+    ],
+)  # fmt: skip
+def test_a_state_of_other_data_or_settings_is_refused_with_what_differs(sampler, other, message):
+    with pytest.raises(ValueError, match=f"{message} there and"):
+        sampler.load_state_dict(other.state_dict())
+
+
 def test_an_epoch_has_about_as_many_images_as_there_are():
     assert len(ClassBalancedSampler(np.arange(100) // 5, 4, 2)) == 12
     assert len(ClassBalancedSampler([0, 1, 2], 3, 4)) == 1

@@ -56,15 +56,56 @@ def test_long_embeddings_of_short_class_weights_leave_the_loss_finite(
             assert torch.isfinite(gradient).all()
 
 
-def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_a_resumed_run_goes_on_with_the_same_bits(warmup: int) -> None:
     torch.manual_seed(0)
-    straight = BroadFace(ArcFace(C, D), 10)
+    straight = BroadFace(ArcFace(C, D), 10, warmup)
     for step in range(3):
         straight(*batch(step))
-    resumed = BroadFace(ArcFace(C, D), 10)
+    resumed = BroadFace(ArcFace(C, D), 10, warmup)
     resumed.load_state_dict(straight.state_dict())
-    for step in range(3, 6):
+    for step in range(3, 8):
         assert torch.equal(resumed(*batch(step)), straight(*batch(step)))
+
+
+def test_an_embedding_whose_class_had_no_direction_stays_where_it_was() -> None:
+    broad = BroadFace(ArcFace(1, 2), 4)
+    broad.class_weights.data.zero_()
+    broad(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
+    broad.class_weights.data = torch.tensor([[0.0, 1.0]])
+    plain = broad.loss
+    x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([0])
+    expected = plain(x, y) + plain(torch.tensor([[3.0, 0.0], [1.0, 2.0]]), torch.tensor([0, 0]))
+    assert torch.equal(broad(x, y), expected)
+
+
+def test_evaluation_mode_stores_nothing() -> None:
+    broad = BroadFace(ArcFace(C, D), 10).eval()
+    broad(*batch(0))
+    assert len(broad.queue) == 0
+    assert broad.steps == 0
+
+
+def test_given_class_weights_replace_its_own() -> None:
+    given, own = BroadFace(ArcFace(C, D), 10), BroadFace(ArcFace(C, D), 10)
+    own.class_weights.data = torch.randn(C, D, generator=torch.Generator().manual_seed(1))
+    for step in range(3):
+        assert torch.equal(given(*batch(step), own.class_weights), own(*batch(step)))
+
+
+def test_the_loss_gets_rows_of_the_dtype_that_came() -> None:
+    seen: list[torch.dtype] = []
+
+    class Recording(ArcFace):
+        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
+            seen.append(embeddings.dtype)
+            return super().forward(embeddings, labels, class_weights)
+
+    broad = BroadFace(Recording(C, D), 10)  # the queue is in float32
+    for step in range(2):
+        x, y = batch(step)
+        broad(x.to(torch.bfloat16), y)
+    assert seen == [torch.bfloat16] * 4
 
 
 @pytest.mark.parametrize(

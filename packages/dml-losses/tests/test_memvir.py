@@ -104,6 +104,30 @@ def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int
     assert seen == equation_4
 
 
+def test_given_class_weights_are_compared_with_and_queued() -> None:
+    given, own = MemVir(make("norm-softmax"), 2, 0), MemVir(make("norm-softmax"), 2, 0)
+    other = torch.randn(C, D, generator=torch.Generator().manual_seed(1))
+    own.class_weights.data = other
+    for step in range(4):
+        assert torch.equal(given(*batch(step), other), own(*batch(step)))
+    assert torch.equal(given.queue_weights[0], other)
+
+
+def test_a_loss_that_knows_no_constants_gets_the_dtypes_that_it_would_get_alone() -> None:
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+
+    class Recording(NormSoftmax):
+        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
+            seen.append((embeddings.dtype, class_weights.dtype))
+            return super().forward(embeddings, labels, class_weights)
+
+    loss = MemVir(Recording(C, D).to(torch.float16), 2, 0)  # the queue is in float32
+    for step in range(4):
+        x, y = batch(step)
+        loss(x.to(torch.bfloat16), y)
+    assert seen == [(torch.bfloat16, torch.float16)] * 4
+
+
 def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
     straight = MemVir(make("norm-softmax"), 2, 1, 1)
     values = [straight(*batch(step)) for step in range(9)]
@@ -146,16 +170,30 @@ def test_a_bfloat16_queue_is_read_under_a_float16_autocast(name: str) -> None:
 
 
 def test_a_queue_on_the_cpu_stays_there() -> None:
-    loss = MemVir(make("norm-softmax"), 2, 0, queue_on_cpu=True).to("meta")
-    assert loss.class_weights.device.type == "meta"
-    assert loss.queue_weights.device.type == "cpu"
-    assert set(loss.state_dict()) == set(MemVir(make("norm-softmax"), 2, 0).state_dict())
+    moved = MemVir(make("norm-softmax"), 2, 0, queue_on_cpu=True).to("meta")
+    for loss in (moved, MemVir(make("norm-softmax").to("meta"), 2, 0, queue_on_cpu=True)):
+        assert loss.class_weights.device.type == "meta"
+        assert {
+            getattr(loss, f"queue_{name}").device.type for name in ("embeddings", "labels", "weights")
+        } == {"cpu"}
+        assert set(loss.state_dict()) == set(MemVir(make("norm-softmax"), 2, 0).state_dict())
 
 
-def test_memory_is_reported_before_it_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="dml_losses.memvir"):
-        MemVir(NormSoftmax(1000, 64), 2, 3)
-    assert "8 copies of the class weights: 0.00 GiB" in caplog.text
+@pytest.mark.parametrize(
+    ("num_steps", "level", "text"),
+    [
+        (2, logging.INFO, "8 copies of the class weights: 0.25 GiB"),
+        (8, logging.WARNING, "32 copies of the class weights: 1.00 GiB"),
+    ],
+)
+def test_memory_is_reported_before_it_is_taken_and_is_a_warning_from_a_gibibyte_on(
+    caplog: pytest.LogCaptureFixture, num_steps: int, level: int, text: str
+) -> None:
+    with caplog.at_level(logging.INFO, logger="dml_losses.memvir"), torch.device("meta"):
+        MemVir(NormSoftmax(2**13, 2**10), num_steps, 3)  # 2**25 bytes
+    (record,) = caplog.records
+    assert record.levelno == level
+    assert text in record.getMessage()
 
 
 def test_a_state_dict_of_another_capacity_is_refused() -> None:

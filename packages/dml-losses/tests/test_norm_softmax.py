@@ -150,6 +150,8 @@ def test_temperature_is_an_attribute_that_a_schedule_can_move() -> None:
         ((0, 4), ValueError, "num_classes is 0; expected at least 1"),
         ((4, 0), ValueError, "embedding_dim is 0; expected at least 1"),
         ((4.0, 4), TypeError, r"num_classes is 4\.0; expected a whole number"),
+        ((4, 4, 0.05, 1.0, -1), ValueError, "seed is -1; expected at least 0"),
+        ((4, 4, 0.05, 1.0, 0.5), TypeError, r"seed is 0\.5; expected a whole number"),
         ((4, 4, 0.0), ValueError, r"temperature is 0\.0; expected a finite number above 0"),
     ],
 )

@@ -90,6 +90,25 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
             assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), name
 
 
+@pytest.mark.parametrize(
+    ("module", "others"),
+    [
+        *((module, others) for module, _, _, others in CASES if hasattr(module, "sharded_forward")),
+        (dml.CurricularFace, {"scale": 5.0, "margin": 0.2, "momentum": 0.4}),
+    ],
+)
+def test_a_loss_of_shared_out_classes_has_its_parameters(module, others) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
+    for name, value in others.items():
+        sides = []
+        for wrap in (lambda loss: loss, dml.ShardedClasses):
+            torch.manual_seed(0)
+            loss = wrap(module(4, 5, **{name: value}))
+            sides.append([part for _ in range(2) for part in value_and_gradient(loss, x, y)])
+        torch.testing.assert_close(*sides)  # float32, sums in another order
+
+
 @pytest.mark.parametrize(("module", "function", "paper", "others"), CASES[2:], ids=IDS[2:])
 def test_class_weights_that_are_given_replace_the_modules_own(module, function, paper, others) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -97,10 +97,9 @@ class MemoryQueue(nn.Module):
 
     def contents(self) -> Contents:
         """What is held, oldest first, as copies: (n, D), (n,) and the extras; n is 0 in an empty queue."""
-        oldest = self._pointer if self._fill == self.capacity else 0
 
         def in_order(ring: Tensor) -> Tensor:
-            return torch.cat((ring[oldest : self._fill], ring[:oldest]))
+            return torch.cat((ring[self._pointer : self._fill], ring[: self._pointer]))
 
         extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
         return Contents(in_order(self.embeddings), in_order(self.labels), extras)

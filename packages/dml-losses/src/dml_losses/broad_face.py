@@ -78,7 +78,7 @@ class BroadFace(torch.nn.Module):
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)
         if self.training:
             if self._steps >= self.warmup_steps:
-                self.queue.enqueue(embeddings.detach(), labels, class_weight=weights.detach()[labels.long()])
+                self.queue.enqueue(embeddings, labels, class_weight=weights[labels.long()])
             self._steps += 1
             self.steps.fill_(self._steps)
         return value

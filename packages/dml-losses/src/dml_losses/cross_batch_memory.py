@@ -75,7 +75,7 @@ class CrossBatchMemory(torch.nn.Module):
         if self.training:
             if self._steps >= self.warmup_steps:
                 queue = self.queue or self._make_queue(embeddings.shape[1], embeddings.device)
-                queue.enqueue(embeddings.detach(), labels)
+                queue.enqueue(embeddings, labels)
             self._steps += 1
             self.steps.fill_(self._steps)
         return value

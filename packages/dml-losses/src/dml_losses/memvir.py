@@ -116,15 +116,14 @@ class MemVir(torch.nn.Module):
     ) -> torch.Tensor:
         """The scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode the step is queued."""
         weights = self.class_weights if class_weights is None else class_weights
-        started = self._steps >= self.warmup_steps
-        slots = self._selected() if started else []
+        slots = self._selected()
         if not slots:
             value: torch.Tensor = self.loss(embeddings, labels, weights)
         else:
             value = self._with_virtual_classes(embeddings, labels, weights, slots)
         if self.training:
-            if started and self.num_steps:
-                self._enqueue(embeddings.detach(), labels, weights.detach())
+            if self._steps >= self.warmup_steps and self.num_steps:
+                self._enqueue(embeddings, labels, weights)
             self._count(self._steps + 1, self._stored)
         return value
 
