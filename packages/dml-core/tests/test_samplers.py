@@ -83,11 +83,13 @@ def test_epochs_differ_and_seeds_differ_and_equal_ones_are_equal():
 
 
 def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
-    """Ten decks of twenty classes with ten images each, of which a batch has two."""
+    """Two epochs of ten decks of twenty classes with ten images each, of which a batch has two."""
     sampler = ClassBalancedSampler(np.arange(200) // 10, 5, 2, batches_per_epoch=40)
-    batches = np.stack([sampler.batch_at(0, position) for position in range(40)])
-    decks = (batches[:, ::2] // 10).reshape(10, 20)
-    assert len({tuple(deck) for deck in decks}) == 10
+    epochs = np.stack([[sampler.batch_at(epoch, position) for position in range(40)] for epoch in range(2)])
+    decks = (epochs[:, :, ::2] // 10).reshape(20, 20)
+    assert len({tuple(deck) for deck in decks}) == 20
+    assert (epochs[0] % 10 != epochs[1] % 10).any()
+    batches = epochs[0]
     # An image is never drawn with a chance of 0.8¹⁰ = 0.11: some 179 of them come, give or take 4.
     assert len(np.unique(batches)) > 150
     pairs = [tuple(sorted(pair % 10)) for pair in batches.reshape(-1, 2)]
@@ -111,7 +113,8 @@ def test_setting_the_epoch_goes_to_its_start():
         (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 2, 1), "classes_per_batch is 2"),
         (ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 2), ClassBalancedSampler([0, 0, 1, 1], 1, 1, 0, 2),
          "images_per_class is 1"),
-        (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 5), "batches_per_epoch is 5"),
+        (ClassBalancedSampler([0, 0, 1, 1], 1, 2), ClassBalancedSampler([0, 0, 1, 1], 1, 2, 0, 5),
+         "batches_per_epoch is 5"),
         (ShuffledSampler([0, 0, 1, 1], 2), ShuffledSampler([0, 0, 1, 1, 1], 2), "num_items is 5"),
         (ShuffledSampler([0, 0, 1, 1, 1], 4), ShuffledSampler([0, 0, 1, 1, 1], 3), "batch_size is 3"),
     ],
