@@ -174,6 +174,20 @@ def test_the_shuffled_sampler_gives_any_batch_in_any_order():
         assert sampler.batch_at(epoch, position).tolist() == batch
 
 
+def test_the_shuffled_sampler_shuffles_anew_each_epoch_and_without_bias():
+    labels = np.zeros(50, dtype=np.int64)
+    orders = [
+        [index for batch in ShuffledSampler(labels, 10, seed=seed) for index in batch] for seed in range(2)
+    ]
+    sampler = ShuffledSampler(labels, 10)
+    orders += [[index for batch in sampler for index in batch] for _ in range(3)][1:]
+    assert len({tuple(order) for order in orders}) == 4
+    assert sorted(orders[0]) not in orders
+    few = ShuffledSampler([0] * 5, 5, seed=1)
+    first = Counter(int(few.batch_at(epoch, 0)[0]) for epoch in range(500))
+    assert all(abs(first[item] - 100) < 45 for item in range(5))  # five standard deviations
+
+
 def test_the_shuffled_sampler_refuses_a_batch_larger_than_the_data():
     with pytest.raises(ValueError, match="batch_size is 4; expected at most 3"):
         ShuffledSampler([0, 1, 2], 4)
