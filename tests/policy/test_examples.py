@@ -30,7 +30,7 @@ def run(script: Path, folder: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

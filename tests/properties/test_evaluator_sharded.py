@@ -24,13 +24,14 @@ def test_ranks_sum_their_counts_to_one_evaluation(tmp_path: Path) -> None:
     x = rng.normal(size=(60, 8))[labels] + rng.normal(size=(400, 8))
     np.save(tmp_path / "x.npy", x.astype(np.float32))
     np.save(tmp_path / "l.npy", labels)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # By this address, since not every machine can look up its own name.
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, str(EXAMPLE), "x.npy", "l.npy", "--queries", "400", "--block", "90"],
+        [sys.executable, *torchrun, str(EXAMPLE), "x.npy", "l.npy", "--queries", "400", "--block", "90"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

@@ -28,7 +28,7 @@ def start_world(size: int, folder: Path, device: str) -> list[Results]:
         for rank in range(size)
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
     return [torch.load(folder / str(rank)) for rank in range(size)]
 

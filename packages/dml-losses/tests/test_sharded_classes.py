@@ -35,7 +35,7 @@ def test_ranks_that_share_the_classes_train_as_one_process_does(tmp_path: Path) 
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(timeout=300)
+        process.join(timeout=600)
     exitcodes = [process.exitcode for process in ranks]
     for process in ranks:
         process.kill()  # one that waits for another in vain would be waited for when the tests end

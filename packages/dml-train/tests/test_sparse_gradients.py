@@ -179,10 +179,11 @@ def test_two_ranks_take_the_steps_of_one_process(run, tmp_path: Path, tiny_docum
     document = tmp_path / "document.json"
     document.write_text(json.dumps(tiny_document(**tables)))
     script = Path(__file__).with_name("tiny_run.py")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    # By this address, since not every machine can look up its own name.
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
     done = subprocess.run(
         [sys.executable, *torchrun, str(script), str(document), str(tmp_path / "two")],
-        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+        capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     weights = [
