@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from run_traces import losses
 from sharded_ranks import in_ranks, step_as_one, train_until
 
@@ -10,7 +11,12 @@ from dml_train import checkpoint
 from dml_train.run_folder import RunFolder
 
 PLAIN = {
-    "training": {"steps": 16, "gradient_clip": 0.5},
+    "training": {
+        "steps": 16,
+        "gradient_clip": 0.5,
+        "average": 0.9,
+        "micro_batch": 3,
+    },  # of 8, 4 or 2 rows a rank
     "backbone": {"dropout": 0.0, "norm": False},
     "dataset": {"num_classes": 7},
     "sampler": {"classes_per_batch": 4, "images_per_class": 2},
@@ -41,8 +47,10 @@ def test_one_then_two_then_four_ranks_then_one_train_as_one_does_without_shardin
     assert len(expected) == 16
     # float32: sums in another order, sixteen steps long
     assert losses(RunFolder(tmp_path / "sharded")) == pytest.approx(expected, rel=1e-4)
-    state = checkpoint.newest(tmp_path / "sharded" / "checkpoints").state()
-    assert state["loss"]["loss.class_weights"].shape == (7, 8)
+    one, other = (checkpoint.newest(tmp_path / run / "checkpoints") for run in ("whole", "sharded"))
+    assert other.state()["loss"]["loss.class_weights"].shape == (7, 8)
+    averages = (last.weights()["head.linear.weight"] for last in (one, other))
+    torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-4)  # as above, and weights near 0 are among them
 
 
 def test_ranks_clip_by_one_norm_and_skip_a_step_together():
