@@ -43,7 +43,7 @@ class Interruption:
     In a thread other than the main one, which signals don't reach, it does nothing.
 
     Args:
-        final: whether a second SIGINT is obeyed. Ranks get Ctrl-C twice, from the terminal and from torchrun.
+        final: whether a second SIGINT is obeyed. Ranks can get one Ctrl-C twice, from terminal and launcher.
     """
 
     def __init__(self, *, final: bool = True) -> None:
