@@ -145,6 +145,7 @@ def test_a_state_of_another_sampler_is_refused_and_the_place_kept():
         (([0, 0, 1], 0, 1), r"classes_per_batch is 0; expected an integer of at least 1"),
         (([0, 0, 1], 1, 0), r"images_per_class is 0"),
         (([0, 0, 1], 1.5, 1), r"classes_per_batch is 1.5"),
+        (([0, 0, 1], True, 1), r"classes_per_batch is True"),
         (([0, 0, 1], 1, 1, -1), r"seed is -1"),
         (([0, 0, 1], 1, 1, 0, 0), r"batches_per_epoch is 0"),
         (([], 1, 1), r"labels has shape \(0,\)"),
@@ -155,6 +156,11 @@ def test_a_state_of_another_sampler_is_refused_and_the_place_kept():
 def test_bad_arguments_are_refused_with_the_value(arguments, message):
     with pytest.raises(ValueError, match=message):
         ClassBalancedSampler(*arguments)
+
+
+def test_numpys_integers_are_integers():
+    sampler = ClassBalancedSampler([0, 0, 1], np.int64(2), np.int32(1), seed=np.uint8(3))
+    assert sampler.state_dict() == ClassBalancedSampler([0, 0, 1], 2, 1, seed=3).state_dict()
 
 
 @given(st.integers(1, 60), st.data())

@@ -73,6 +73,16 @@ def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: i
         torch.testing.assert_close(gradient, want, rtol=1e3 * tolerance, atol=tolerance)
 
 
+def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
+    """Proxies are taken 512 at a time: of 520, the last eight have a block of their own, and no row of the batch."""
+    x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
+    value = F.proxy_anchor(x, y, w, scale=8.0)
+    expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
+    torch.testing.assert_close(value, expected, rtol=1e-11, atol=0)
+    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
+        torch.testing.assert_close(gradient, want, rtol=1e-8, atol=1e-11)
+
+
 @pytest.mark.parametrize("centers", [1, 3])
 def test_soft_triple_is_its_equation(centers: int) -> None:
     x, w = rows(7, 2).requires_grad_(), rows(4 * centers, 3).requires_grad_()

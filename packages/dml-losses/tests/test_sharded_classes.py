@@ -18,6 +18,7 @@ import dml_losses.plugin
 from dml_core import ClassShard, DmlError, Plugins, Registry
 from dml_losses import GlobalBatch, InstanceCrossEntropy, MemVir, NormSoftmax, ProxyAnchor, ShardedClasses
 from dml_losses.class_shard import RankClasses
+from dml_losses.functional import cosine_softmax
 from dml_losses.functional.sharded_softmax import sharded_softmax
 
 SIZES = (2, 4)
@@ -105,6 +106,20 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     for got, wanted in zip(*sides, strict=True):
         # acos loses half of the digits at cosines of 1, where a scale of 1000 multiplies what is lost
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
+
+
+def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for fewest in (64, 7):
+        monkeypatch.setitem(cosine_softmax._BLOCK_ELEMENTS, "cpu", 1)
+        monkeypatch.setattr(cosine_softmax, "_FEWEST_ROWS", fewest)
+        torch.manual_seed(0)
+        x, w = torch.randn(40, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
+        value = sharded_softmax(
+            x, torch.arange(40) % 9, w, 0, 8.0, angular_margin=0.3, progress=torch.tensor(0.2)
+        )
+        found.append((value, *torch.autograd.grad(value, (x, w))))
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.gpu

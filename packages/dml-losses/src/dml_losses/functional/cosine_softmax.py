@@ -23,7 +23,6 @@ from torch.nn.functional import logsigmoid
 
 from dml_losses.functional.sphere import full_precision, inverse_norms, through_norm_, unit_rows
 
-# Logits at a time: on a CPU, what stays in cache between the passes, but rows enough for a product.
 _BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
 _FEWEST_ROWS = 64
 
@@ -141,7 +140,7 @@ def _operator(
     features_gradient_BD = torch.empty_like(features if features_move else features[:0])
     row_N = features.new_empty(num_rows if weights_move else 0)
     columns_NC = features.new_empty(num_rows if weights_move else 0, num_classes)
-    step = max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(features.device.type, 2**26) // total_classes)
+    step = rows_at_a_time(features.device, total_classes)
     in_place = weights_move and total_classes == num_classes
     scratch_RT = features.new_empty(0 if in_place else min(step, num_rows), total_classes)
     starts = [*range(0, batch, step), *range(batch, num_rows, step)]
@@ -184,6 +183,11 @@ def _operator(
             if not in_place:
                 columns_NC[rows] = block_RT[:, :num_classes]
     return value, features_gradient_BD, inverse_norm_T[:num_classes].clone(), row_N, columns_NC
+
+
+def rows_at_a_time(device: torch.device, columns: int) -> int:
+    """The rows of a block of logits: on a CPU, what stays in cache between the passes, but enough for a product."""
+    return max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(device.type, 2**26) // max(columns, 1))
 
 
 def with_margin(

@@ -20,12 +20,9 @@ from torch import distributed
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from dml_losses.functional.cosine_softmax import with_margin
+from dml_losses.functional.cosine_softmax import rows_at_a_time, with_margin
 from dml_losses.functional.over_ranks import reduced_
 from dml_losses.functional.sphere import inverse_norms, through_norm_
-
-_BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}  # as in `cosine_softmax`
-_FEWEST_ROWS = 64
 
 
 def sharded_softmax(
@@ -102,7 +99,7 @@ class _ShardedSoftmax(torch.autograd.Function):
 
         columns_BL = features.new_empty(batch, own_classes)
         highest_B, total_B = features.new_full((batch,), -torch.inf), features.new_zeros(batch)
-        step = max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(features.device.type, 2**26) // max(own_classes, 1))
+        step = rows_at_a_time(features.device, own_classes)
         for start in range(0, batch if own_classes else 0, step):
             rows = slice(start, start + step)
             block_RL = columns_BL[rows]
