@@ -14,6 +14,9 @@ import pytest
 
 from dml_eval_rs import evaluate
 
+PATIENCE = (
+    600  # seconds after which a process is taken to hang; nothing here takes fifty where nothing else runs
+)
 SHORT = ("--set", "training.steps=12", "--set", "dataset.max_classes=80")
 
 
@@ -23,7 +26,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, errors
     return output, errors
 
@@ -52,9 +55,11 @@ def test_four_ranks_follow_the_losses_of_one(tmp_path):
 
 def test_terminated_then_refused_then_resumed(tmp_path):
     run = tmp_path / "run"
-    arguments = ("train", "glyphs-tiny", "--set", "dataset.max_classes=80", "--out", run)
+    # Long enough that, however late this process sees the first step and sends the signal, it isn't over.
+    tables = ("--set", "dataset.max_classes=80", "--set", "training.steps=200", "--set", "logging.every=1")
+    arguments = ("train", "glyphs-tiny", *tables, "--out", run)
     process = start(*arguments)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not ((run / "metrics.jsonl").exists() and losses(run)) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
@@ -69,5 +74,5 @@ def test_terminated_then_refused_then_resumed(tmp_path):
     assert losses(run) == done
 
     finish(start(*arguments, "--resume"), 0)
-    assert len(losses(run)) == 40
+    assert len(losses(run)) == 200
     assert losses(run)[: len(done)] == done
