@@ -101,8 +101,10 @@ class MemoryQueue(nn.Module):
         def in_order(ring: Tensor) -> Tensor:
             return torch.cat((ring[self._pointer : self._fill], ring[: self._pointer]))
 
-        extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
-        return Contents(in_order(self.embeddings), in_order(self.labels), extras)
+        # Autocast's own cat takes no other half precision than autocast's, such as the queue's may be.
+        with torch.autocast(self.embeddings.device.type, enabled=False):
+            extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
+            return Contents(in_order(self.embeddings), in_order(self.labels), extras)
 
     @torch.no_grad()
     def reset(self) -> None:
