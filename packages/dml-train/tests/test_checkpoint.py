@@ -70,6 +70,28 @@ def test_the_one_before_a_torn_checkpoint_is_used(tmp_path):
     assert save(tmp_path, 3) == newest(tmp_path)
 
 
+def test_a_checkpoint_on_a_failing_disk_is_passed_over_and_one_that_may_not_be_read_is_not(
+    tmp_path, monkeypatch
+):
+    for step in (1, 2):
+        save(tmp_path, step)
+    (tmp_path / "step-00000003").write_text("no folder")
+    errors = {"step-00000002": OSError(errno.EIO, "Input/output error")}
+
+    def read(path):
+        if path.parent.name in errors:
+            raise errors[path.parent.name]
+        return digest(path)
+
+    digest = checkpoint._sha256
+    monkeypatch.setattr(checkpoint, "_sha256", read)
+    assert newest(tmp_path).step == 1
+    assert torn(tmp_path) == {tmp_path / "step-00000002": "it can't be read: Input/output error"}
+    errors["step-00000002"] = PermissionError(errno.EACCES, "Permission denied")
+    with pytest.raises(PermissionError):
+        newest(tmp_path)
+
+
 def test_what_is_left_of_a_killed_write_is_no_checkpoint_and_does_not_hinder_the_next(tmp_path):
     save(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".step-00000002.partial")

@@ -138,14 +138,27 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
     assert "hostile 2 adds a command 'train', which dml has already" in dml("--help", code=2).stderr
 
 
-def test_a_command_that_is_stopped_by_ctrl_c_exits_as_shells_expect(dml, tiny_registry):
-    def interrupted():
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C\n"),
+        (
+            PermissionError(13, "Permission denied", "theirs"),
+            2,
+            "error: can't use theirs: Permission denied\n",
+        ),
+    ],
+)
+def test_ctrl_c_and_what_is_not_permitted_end_a_command_without_a_traceback(
+    dml, tiny_registry, error, code, said
+):
+    def end():
+        raise error
 
-    class Long:
+    class Ending:
         @hookimpl
         def dml_commands(self):
-            return [click.Command("long", callback=interrupted)]
+            return [click.Command("end", callback=end)]
 
-    tiny_registry.plugins.register(Long(), distribution="long")
-    assert dml("long", code=130).stderr == "stopped by Ctrl-C\n"
+    tiny_registry.plugins.register(Ending(), distribution="ending")
+    assert dml("end", code=code).stderr == said

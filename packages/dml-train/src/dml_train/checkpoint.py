@@ -110,7 +110,7 @@ def write(
         raise DmlError(
             f"could not save the checkpoint of step {step} in {folder}: "
             f"{'the disk is full' if full else error} ({free} MiB free); {_kept(folder)}. "
-            "Make room there, then go on with --resume"
+            f"{'Make room there' if full else 'Mend that'}, then go on with --resume"
         ) from error
     return Checkpoint(step, final)
 
@@ -164,6 +164,10 @@ def fault(path: Path) -> str | None:
                 return f"{name} has another SHA-256 than what was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
+    except PermissionError:  # whole perhaps, and training anew from an older one would drop it
+        raise
+    except OSError as error:  # of a disk that is failing
+        return f"it can't be read: {error.strerror}"
     except (ValueError, KeyError, TypeError):
         return f"{MANIFEST} is damaged"
     return None
@@ -223,7 +227,11 @@ def _name(step: int) -> str:
 def _by_step(folder: Path) -> list[tuple[int, Path]]:
     if not folder.is_dir():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name))]
+    found = [
+        (int(match[1]), path)
+        for path in folder.iterdir()
+        if (match := _FOLDER.fullmatch(path.name)) and path.is_dir()
+    ]
     return sorted(found, reverse=True)
 
 

@@ -46,6 +46,8 @@ class Dml(click.Group):
             return super().invoke(ctx)
         except DmlError as error:
             raise Refusal(str(error)) from error
+        except PermissionError as error:  # wherever it was: there is nothing to add
+            raise Refusal(f"can't use {error.filename}: {error.strerror}") from error
         except Interrupted as error:
             if first_process():
                 click.echo(str(error), err=True)
