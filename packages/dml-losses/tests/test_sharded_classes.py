@@ -254,6 +254,14 @@ def test_what_a_shard_tells_is_that_of_all_logits(classes, cuts, size, seed) -> 
     torch.testing.assert_close(torch.stack(told).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_where_there_is_no_other_class_nothing_on_the_way_back_is_nan() -> None:
+    only, logits = RankClasses(torch.empty(1, 4), 0, 1), torch.randn(3, 1, requires_grad=True)
+    with torch.autograd.detect_anomaly():
+        softplus(only.other_logits(logits, torch.zeros(3)) - 1).sum().backward()
+    assert (logits.grad == 0).all()
+
+
 def test_a_shard_without_classes_tells_of_none() -> None:
     none, empty = RankClasses(torch.empty(0, 4), 5, 9), torch.empty(3, 0, requires_grad=True)
     true, others = none.true_logits(empty, torch.arange(3)), none.other_logits(empty, torch.arange(3))
