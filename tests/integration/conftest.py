@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +76,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Callable[[], Environment]:
-    """Make an empty environment."""
+def environment(tmp_path: Path) -> Iterator[Callable[[], Environment]]:
+    """Make an empty environment. It is gone after the test: with torch it has gigabytes, of which pytest keeps all."""
+    folder = tmp_path / "environment"
 
     def make() -> Environment:
-        folder = tmp_path / "environment"
         run(UV, "venv", "--quiet", "--python", sys.executable, folder, cwd=tmp_path)
         return Environment(folder)
 
-    return make
+    yield make
+    shutil.rmtree(folder)
