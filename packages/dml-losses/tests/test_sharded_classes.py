@@ -16,7 +16,15 @@ from torch.nn.functional import softplus
 
 import dml_losses.plugin
 from dml_core import ClassShard, DmlError, Plugins, Registry
-from dml_losses import GlobalBatch, InstanceCrossEntropy, MemVir, NormSoftmax, ProxyAnchor, ShardedClasses
+from dml_losses import (
+    GlobalBatch,
+    InstanceCrossEntropy,
+    MemVir,
+    NormSoftmax,
+    ProxyAnchor,
+    ShardedClasses,
+    sharded_classes,
+)
 from dml_losses.class_shard import RankClasses
 from dml_losses.functional import cosine_softmax
 from dml_losses.functional.sharded_softmax import sharded_softmax
@@ -157,6 +165,29 @@ def test_narrow_embeddings_get_their_gradient_in_their_own_dtype(dtype: torch.dt
     assert value.dtype == torch.float32
     assert x.grad.dtype == dtype
     assert torch.isfinite(x.grad).all()
+
+
+def test_a_loss_gets_its_embeddings_in_float32_at_least() -> None:
+    class Recording(NormSoftmax):
+        def sharded_forward(
+            self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+        ) -> torch.Tensor:
+            seen.append(embeddings.dtype)
+            return super().sharded_forward(embeddings, labels, shard)
+
+    seen: list[torch.dtype] = []
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        ShardedClasses(Recording(3, 4))(torch.randn(2, 4).to(dtype), torch.arange(2))
+    assert seen == [torch.float32] * 3 + [torch.float64]
+
+
+def test_fewer_classes_than_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded_classes, "place", lambda: (0, 4))
+    with pytest.raises(
+        ValueError, match="there are 3 classes for 4 ranks; expected at least a class for each"
+    ):
+        ShardedClasses(NormSoftmax(3, 4))
+    assert len(ShardedClasses(NormSoftmax(4, 4)).loss.class_weights) == 1
 
 
 def test_every_registered_loss_that_can_be_sharded_is_held_to_that() -> None:

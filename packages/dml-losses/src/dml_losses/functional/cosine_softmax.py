@@ -45,7 +45,7 @@ class Virtual:
         """The same in one dtype and on one device, without gradient."""
         return Virtual(
             full_precision(self.embeddings.detach()).to(device, dtype),
-            self.labels.to(device).long(),
+            self.labels.to(device),
             tuple(full_precision(weights.detach()).to(device, dtype) for weights in self.class_weights),
         )
 
