@@ -2,7 +2,7 @@
 
 use dml_eval::Matrix;
 use half::f16;
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{Element, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -83,4 +83,10 @@ impl Rows<'_> {
 /// The slice of an optional array.
 pub fn option<'a>(array: &'a Option<PyReadonlyArray1<'_, u32>>) -> PyResult<Option<&'a [u32]>> {
     Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
+}
+
+/// A new array of zeros, by numpy's own function: it raises a MemoryError where there is no room.
+pub fn zeros<'py, T: Element>(py: Python<'py>, shape: [usize; 2]) -> PyResult<Bound<'py, PyArray2<T>>> {
+    let array = py.import("numpy")?.call_method1("zeros", (shape, numpy::dtype::<T>(py)))?;
+    Ok(array.cast_into()?)
 }

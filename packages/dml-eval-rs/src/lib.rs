@@ -9,10 +9,10 @@ use dml_eval::{
     Codes, Dense, EvaluateOptions, Joined, KMeansOptions, Matrix, PerQuery, Precision, Result, Similarity, Source,
     Ties, Unit,
 };
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, ToPyArray};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
-use convert::{Items, Rows, option};
+use convert::{Items, Rows, option, zeros};
 use peers::run_together;
 use running::{failed, run};
 
@@ -20,16 +20,19 @@ use running::{failed, run};
 type Column<'py> = (String, Bound<'py, PyArray1<f64>>, f64);
 
 fn columns<'py>(py: Python<'py>, recall_at: &[u64], results: PerQuery) -> Vec<Column<'py>> {
-    let column = |name: String, values: &[f64]| (name, values.to_pyarray(py), dml_eval::mean(values));
+    let column = |name: String, values: Vec<f64>| {
+        let mean = dml_eval::mean(&values);
+        (name, values.into_pyarray(py), mean)
+    };
     recall_at
         .iter()
-        .zip(&results.recall)
+        .zip(results.recall)
         .map(|(k, values)| column(format!("recall@{k}"), values))
         .chain([
-            column("precision_at_1".into(), &results.precision_at_1),
-            column("r_precision".into(), &results.r_precision),
-            column("map_at_r".into(), &results.map_at_r),
-            column("reciprocal_rank".into(), &results.reciprocal_rank),
+            column("precision_at_1".into(), results.precision_at_1),
+            column("r_precision".into(), results.r_precision),
+            column("map_at_r".into(), results.map_at_r),
+            column("reciprocal_rank".into(), results.reciprocal_rank),
         ])
         .collect()
 }
@@ -108,7 +111,7 @@ fn binarize<'py>(
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyArray2<u8>>> {
     let matrix = embeddings.matrix();
-    let codes = PyArray2::zeros(py, [matrix.rows(), matrix.dim().div_ceil(8)], false);
+    let codes = zeros(py, [matrix.rows(), matrix.dim().div_ceil(8)])?;
     let mut guard = codes.readwrite();
     let out = guard.as_array_mut();
     run(py, threads, None, |control| dml_eval::binarize(matrix, threshold, out, control))?;
@@ -135,8 +138,8 @@ fn knn<'py>(
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
     let screen = screen.map_or(Ok(None), precision).map_err(failed)?.unwrap_or(Precision::BFloat16);
     let (rows, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
-    let similarities = PyArray2::zeros(py, [rows.rows(), k], false);
-    let indices = PyArray2::zeros(py, [rows.rows(), k], false);
+    let similarities = zeros(py, [rows.rows(), k])?;
+    let indices = zeros(py, [rows.rows(), k])?;
     let (mut similarities_guard, mut indices_guard) = (similarities.readwrite(), indices.readwrite());
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
     run(py, threads, progress, |control| {
@@ -163,8 +166,8 @@ fn knn_codes<'py>(
 ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i64>>)> {
     let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
     let space = Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel).map_err(failed)?;
-    let distances = PyArray2::zeros(py, [codes.as_array().nrows(), k], false);
-    let indices = PyArray2::zeros(py, [codes.as_array().nrows(), k], false);
+    let distances = zeros(py, [codes.as_array().nrows(), k])?;
+    let indices = zeros(py, [codes.as_array().nrows(), k])?;
     let (mut distances_guard, mut indices_guard) = (distances.readwrite(), indices.readwrite());
     let (out, out_indices) = (distances_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
     run(py, threads, progress, |control| {
@@ -202,19 +205,19 @@ fn kmeans<'py>(
         let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
         dml_eval::kmeans(Matrix::Made(x), options, kernel, peers, control)
     })?;
-    Ok((found.labels.to_pyarray(py), found.centroids.to_pyarray(py), found.inertia, found.iterations))
+    Ok((found.labels.into_pyarray(py), found.centroids.into_pyarray(py), found.inertia, found.iterations))
 }
 
 #[pyfunction]
 fn nmi(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
-    py.detach(|| dml_eval::nmi(a, b)).map_err(failed)
+    run(py, Some(1), None, |_| dml_eval::nmi(a, b))
 }
 
 #[pyfunction]
 fn ami(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
-    py.detach(|| dml_eval::ami(a, b)).map_err(failed)
+    run(py, Some(1), None, |control| dml_eval::ami(a, b, control))
 }
 
 #[pyfunction]

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use dml_eval::{Control, Error, Result};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// How often signals are looked for and progress is told.
@@ -19,6 +19,7 @@ impl From<Failure> for PyErr {
     fn from(Failure(error): Failure) -> PyErr {
         match error {
             Error::Cancelled => PyKeyboardInterrupt::new_err(()),
+            Error::Memory { .. } => PyMemoryError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),
         }
     }
@@ -49,14 +50,16 @@ pub fn run<T: Send>(
     };
     let result = py.detach(|| {
         std::thread::scope(|scope| {
-            let (finished, waiting) = channel::<()>();
-            let worker = scope.spawn(|| {
+            let no_thread = |reason: String| PyOSError::new_err(format!("the system starts no more threads: {reason}"));
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
+            let pool = pool.map_err(|e| no_thread(e.to_string()))?;
+            let (control, (finished, waiting)) = (&control, channel::<()>());
+            let worker = std::thread::Builder::new().spawn_scoped(scope, move || {
                 // Dropped when this thread ends, in a panic, too, which wakes the one that waits.
                 let _finished = finished;
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
-                let pool = pool.map_err(|e| Error::Argument(format!("could not start {threads:?} threads: {e}")))?;
-                pool.install(|| work(&control))
+                pool.install(|| work(control))
             });
+            let worker = worker.map_err(|e| no_thread(e.to_string()))?;
             let mut interrupted = None;
             while interrupted.is_none() && waiting.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = Python::attach(tell) {

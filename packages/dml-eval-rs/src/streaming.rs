@@ -1,7 +1,9 @@
 //! An evaluation in parts: positives of one part of a gallery, counts of one part, and the end.
 
-use dml_eval::{Books, Codes, Control, Dense, Error, PerQuery, Positive, Precision, Result, Similarity, Ties};
-use numpy::{PyArray1, PyReadonlyArray1, ToPyArray};
+use dml_eval::{
+    Books, Codes, Control, Dense, Error, PerQuery, Positive, Precision, Result, Similarity, Ties, collected,
+};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::convert::Items;
@@ -64,21 +66,25 @@ pub fn find_positives<'py>(
     let (queries, gallery) = (queries.view(), gallery.view());
     let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
     let itself = itself.as_ref().map(|i| i.as_slice()).transpose()?;
-    let (offsets, positives) = run(py, threads, progress, |control: &Control| {
+    let (offsets, keys, indices) = run(py, threads, progress, |control: &Control| {
         with_space!(queries, gallery, similarity, labels, control, |space| {
-            dml_eval::find_positives(&space, labels, gallery_labels, first_item, itself, control)
+            let (offsets, positives) =
+                dml_eval::find_positives(&space, labels, gallery_labels, first_item, itself, control)?;
+            Ok((
+                collected(offsets.into_iter().map(|o| o as u64))?,
+                collected(positives.iter().map(|p| p.key))?,
+                collected(positives.iter().map(|p| p.index))?,
+            ))
         })
     })?;
-    let offsets: Vec<u64> = offsets.into_iter().map(|o| o as u64).collect();
-    let (keys, indices): (Vec<f64>, Vec<u64>) = positives.into_iter().map(|p| (p.key, p.index)).unzip();
-    Ok((offsets.to_pyarray(py), keys.to_pyarray(py), indices.to_pyarray(py)))
+    Ok((offsets.into_pyarray(py), keys.into_pyarray(py), indices.into_pyarray(py)))
 }
 
 /// The books that the facade keeps in arrays.
 fn books(ties: &str, offsets: &[u64], keys: &[f64], indices: &[u64], counts: &[u64]) -> Result<Books> {
     let ties: Ties = ties.parse()?;
-    let positives = keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }).collect();
-    Books::open(ties, offsets.iter().map(|o| *o as usize).collect(), positives, counts)
+    let positives = collected(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
+    Books::open(ties, collected(offsets.iter().map(|o| *o as usize))?, positives, counts)
 }
 
 #[pyfunction]
@@ -104,16 +110,18 @@ pub fn count<'py>(
     let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
     let books = books(ties, offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
     let books = books.map_err(failed)?;
-    run(py, threads, progress, |control: &Control| {
+    let counts = run(py, threads, progress, |control: &Control| {
         with_space!(queries, gallery, similarity, labels, control, |space| {
-            dml_eval::count(&space, &books, labels, gallery_labels, first_item, control)
+            dml_eval::count(&space, &books, labels, gallery_labels, first_item, control)?;
+            books.counts()
         })
     })?;
-    Ok(books.counts().to_pyarray(py))
+    Ok(counts.into_pyarray(py))
 }
 
 #[pyfunction]
-#[pyo3(signature = (ties, offsets, keys, indices, counts, recall_at))]
+#[pyo3(signature = (ties, offsets, keys, indices, counts, recall_at, *, threads=None))]
+#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
 pub fn close<'py>(
     py: Python<'py>,
     ties: &str,
@@ -122,10 +130,14 @@ pub fn close<'py>(
     indices: PyReadonlyArray1<'py, u64>,
     counts: PyReadonlyArray1<'py, u64>,
     recall_at: Vec<u64>,
+    threads: Option<usize>,
 ) -> PyResult<Vec<Column<'py>>> {
     let books = books(ties, offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
     let books = books.map_err(failed)?;
-    let mut results = PerQuery::new(books.queries(), recall_at.len());
-    results.close(&books, 0, &recall_at);
+    let results = run(py, threads, None, |control| {
+        let mut results = PerQuery::new(books.queries(), recall_at.len())?;
+        results.close(&books, 0, &recall_at, control)?;
+        Ok(results)
+    })?;
     Ok(columns(py, &recall_at, results))
 }

@@ -16,6 +16,13 @@ LABELS = np.array([0, 0, 1, 1, 2, 2])
 CODES = np.random.default_rng(0).integers(0, 256, (6, 3), dtype=np.uint8)
 
 
+class Tensor:
+    """One that requires a gradient."""
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+
 def with_value(row: int, value: float) -> np.ndarray:
     x = X.copy()
     x[row:, 1] = value
@@ -44,6 +51,28 @@ def test_a_row_of_zeros_has_no_cosine() -> None:
     ):
         evaluate(bad, LABELS)
     assert evaluate(bad, LABELS, similarity="euclidean").n_queries == 6
+
+
+def test_rows_that_are_all_zeros_are_all_ties_without_the_cosine() -> None:
+    zeros = np.zeros((5, 3), np.float32)
+    for similarity in ("dot", "euclidean"):
+        assert evaluate(zeros, [0, 1, 0, 1, 1], similarity=similarity, recall_at=1).recall == {1: 1 / 5}  # type: ignore[arg-type]
+        assert knn(zeros, zeros, 3, similarity=similarity)[1].tolist() == [[0, 1, 2]] * 5  # type: ignore[arg-type]
+
+
+def test_keys_that_vanish_on_either_side_of_zero_are_ties() -> None:
+    # -1e-340 is -0.0 in float64.
+    query, gallery = np.array([[1, 1e-170, 0]]), np.array([[0.0, -1, 0], [0, 0, 1], [0, 1, 0]])
+    assert knn(query, gallery, 3)[1].tolist() == [[0, 1, 2]]
+
+
+def test_the_widest_code_is_ranked_by_all_of_its_bits() -> None:
+    codes = np.zeros((4, 8192), np.uint8)
+    codes[1] = 255
+    codes[2, -1] = 1
+    distances, indices = knn_codes(codes, codes, 4)
+    assert indices[0].tolist() == [0, 3, 2, 1]
+    assert distances[0].tolist() == [0, 0, 1, 65_536]
 
 
 def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None:
@@ -115,6 +144,24 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
             TypeError,
             "every K of recall_at is 1.5; expected an integer",
         ),
+        (
+            lambda: evaluate(X, LABELS, recall_at=2**70),
+            ValueError,
+            r"every K of recall_at is \d+; expected at most 2\*\*63 - 1",
+        ),
+        (lambda: evaluate(X, LABELS, recall_at=1.5), TypeError, "recall_at is 1.5; expected integers"),
+        (lambda: evaluate(X, LABELS, threads=5000), ValueError, "threads is 5000; expected at most 4096"),
+        (
+            lambda: evaluate(np.ma.masked_less(X, 0), LABELS),
+            TypeError,
+            "embeddings has masked entries; expected an array without",
+        ),
+        (
+            lambda: evaluate(X, np.ma.masked_equal(LABELS, 2)),
+            TypeError,
+            "labels has masked entries",
+        ),
+        (lambda: evaluate(Tensor(), LABELS), TypeError, "embeddings is a Tensor, which numpy can't read"),
         (lambda: evaluate(X, LABELS, ties="random"), ValueError, "ties is 'random'; expected one of 'index'"),
         (
             lambda: evaluate(X, LABELS, similarity="l2"),
@@ -155,6 +202,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
             "k is 6; expected 1 to 5, the gallery's size without",
         ),
         (lambda: knn(X, X, 0), ValueError, "k is 0; expected at least 1"),
+        (lambda: knn(X, X, 2**70), ValueError, "k is .*; expected at most 2"),
         (lambda: knn(X, X[:4], 1, exclude_self=True), ValueError, "6 queries and 4 gallery items"),
         (lambda: knn_codes(CODES, CODES[:, :1], 1), ValueError, "gallery_codes has shape"),
         (lambda: kmeans(X, 7), ValueError, "n_clusters is 7; expected 1 to 6"),

@@ -92,6 +92,9 @@ def test_no_cluster_is_empty_even_where_rows_coincide() -> None:
     assert sorted(everything.labels) == list(range(6))
     # More clusters than distinct rows: coinciding centroids share one row set, and nothing fails.
     assert kmeans(x, 5, seed=0).inertia == 0.0
+    # Every centre that is drawn is one of the rows left over, which are found without looking through all again.
+    alike = kmeans(np.ones((3000, 1)), 3000, max_iter=1)
+    assert (alike.labels.tolist(), alike.inertia) == ([0] * 3000, 0.0)
 
 
 def test_nmi_of_an_evaluation_is_that_of_its_parts() -> None:

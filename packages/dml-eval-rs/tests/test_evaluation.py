@@ -133,6 +133,17 @@ def test_signed_and_unsigned_labels_meet_without_loss() -> None:
     assert result.recall == {1: 1.0}
 
 
+def test_foreign_byte_orders_and_widths_change_no_label() -> None:
+    x = np.eye(3)
+    queries = np.array([-1, 2**53 + 1, 5], ">i8")
+    gallery = np.array([2**64 - 1, 2**53, 5], ">u8")
+    assert evaluate(x, queries, x, gallery, recall_at=1).n_unmatched == 2
+    same = evaluate(x, np.array([1, 0, 1], bool), x, np.array([0, 1, 1], np.uint64), recall_at=1)
+    assert (same.n_unmatched, same.recall) == (0, {1: 1 / 3})
+    extremes = np.array([-(2**63), 2**63 - 1, -(2**63), 2**63 - 1])
+    assert evaluate(np.eye(4)[[0, 1, 0, 1]], extremes, recall_at=1).recall == {1: 1.0}
+
+
 def test_a_k_beyond_the_gallery_means_all_of_it_and_repeats_count_once() -> None:
     result = evaluate(noisy(3.0), LABELS, recall_at=[1, 10**12, 1])
     assert list(result.recall) == [1, 10**12]

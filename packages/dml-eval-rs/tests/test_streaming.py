@@ -108,6 +108,7 @@ def test_a_refused_block_leaves_the_counter_as_it_was() -> None:
             lambda: counter.count(rest, labels, 60),
         ),
         (ValueError, "first_index is -1", lambda: counter.count(rest, labels, -1)),
+        (ValueError, "first_index is 4611686018427387904", lambda: counter.count(rest, labels, 2**62)),
         (ValueError, "50 items are counted already", lambda: counter.find_positives(rest, labels)),
         (ValueError, "50 of 90 items are counted", counter.result),
         (ValueError, "items 0 to 49 were fed before", lambda: counter.merge(counter)),

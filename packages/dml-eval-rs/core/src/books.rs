@@ -8,8 +8,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rayon::prelude::*;
+use zerocopy::FromZeros;
 
 use crate::error::{Error, Result, argument};
+use crate::memory::{collected, room};
 use crate::peers::Peers;
 
 /// Which of a match and a non-match with the same key comes first.
@@ -40,7 +42,7 @@ impl std::str::FromStr for Ties {
 }
 
 /// A gallery item with the query's label.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, FromZeros, PartialEq)]
 pub struct Positive {
     /// What orders the gallery: larger is nearer.
     pub key: f64,
@@ -73,7 +75,7 @@ impl Books {
                 positives.len()
             ));
         }
-        let mut parts = Vec::with_capacity(offsets.len() - 1);
+        let mut parts = room(offsets.len() - 1)?;
         let mut rest = positives.as_mut_slice();
         for part in offsets.windows(2) {
             let (own, after) = rest.split_at_mut(part[1] - part[0]);
@@ -88,7 +90,7 @@ impl Books {
         if !(counts.is_empty() || counts.len() == slots) {
             return argument(format!("there are {} counts; expected {slots}, or none", counts.len()));
         }
-        books.slots = (0..slots).map(|i| AtomicU64::new(counts.get(i).copied().unwrap_or(0))).collect();
+        books.slots = collected((0..slots).map(|i| AtomicU64::new(counts.get(i).copied().unwrap_or(0))))?;
         Ok(books)
     }
 
@@ -114,16 +116,16 @@ impl Books {
     }
 
     /// All counts, query by query.
-    pub fn counts(&self) -> Vec<u64> {
-        self.slots.iter().map(|c| c.load(Relaxed)).collect()
+    pub fn counts(&self) -> Result<Vec<u64>> {
+        collected(self.slots.iter().map(|c| c.load(Relaxed)))
     }
 
-    /// Adds what the peers have counted in the same books since all had the counts `before`, if there were any.
-    pub(crate) fn add_up(&self, before: &[u64], peers: &dyn Peers) -> Result<()> {
-        let before = |i: usize| before.get(i).copied().unwrap_or(0);
-        let new: Vec<u64> = self.counts().iter().enumerate().map(|(i, count)| count - before(i)).collect();
-        for (i, (slot, counted)) in self.slots.iter().zip(peers.sum(&new)?).enumerate() {
-            slot.store(before(i) + counted, Relaxed);
+    /// Adds what the peers have counted in the same books since all had the counts `shared`, which are brought up to date.
+    pub(crate) fn add_up(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
+        let new = collected(self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before))?;
+        for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(peers.sum(&new)?) {
+            *shared += counted;
+            slot.store(*shared, Relaxed);
         }
         Ok(())
     }

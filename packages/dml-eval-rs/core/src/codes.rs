@@ -44,8 +44,9 @@ impl<'a> Codes<'a> {
         }
         let own_gallery = gallery.is_none();
         let gallery = gallery.unwrap_or(queries);
-        if u32::try_from(gallery.nrows()).is_err() {
-            return argument(format!("gallery_codes has {} rows; expected fewer than 2**32", gallery.nrows()));
+        let most = rows.max(gallery.nrows());
+        if u32::try_from(most).is_err() {
+            return argument(format!("there are {most} rows; expected fewer than 2**32: evaluate them in parts"));
         }
         if !(queries.is_standard_layout() && gallery.is_standard_layout()) {
             return argument("codes are not contiguous; expected C order: use numpy.ascontiguousarray");
@@ -118,7 +119,7 @@ impl Space for Codes<'_> {
         }));
     }
 
-    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) {
+    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
         let product = self.kernel.product(Word::Bits);
         let shape = Shape { rows: self.kernel.rows, columns: self.kernel.columns, steps: self.steps(), tiles: 1 };
         fill(
@@ -131,7 +132,7 @@ impl Space for Codes<'_> {
             |_, negative| 0.0 + f64::from(negative),
             keys,
             control,
-        );
+        )
     }
 
     fn crowd_share(&self) -> usize {

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use crate::books::{Books, Positive};
 use crate::control::Control;
 use crate::error::Result;
+use crate::memory::{collected, zeros};
 use crate::space::{Side, Space};
 
 /// Keys that are held at a time, in all.
@@ -40,12 +41,12 @@ impl Count<'_> {
     pub fn run<S: Space>(&self, space: &S, queries: &[u32], control: &Control) -> Result<()> {
         let items = space.rows(Side::Gallery) as u32;
         let span = (KEYS / QUERIES.min(queries.len()).max(1)) as u32;
-        let mut keys = Vec::new();
+        let mut keys: Vec<f64> = zeros(QUERIES.min(queries.len()) * items.min(span) as usize)?;
         for queries in queries.chunks(QUERIES) {
             for start in (0..items).step_by(span as usize) {
-                let columns: Vec<u32> = (start..items.min(start.saturating_add(span))).collect();
-                keys.resize(queries.len() * columns.len(), 0.0);
-                space.key_table(queries, &columns, &mut keys, control);
+                let columns = collected(start..items.min(start.saturating_add(span)))?;
+                let keys = &mut keys[..queries.len() * columns.len()];
+                space.key_table(queries, &columns, keys, control)?;
                 control.check()?;
                 keys.par_chunks(columns.len()).zip(queries).for_each_init(
                     Buffers::default,

@@ -114,11 +114,9 @@ impl<'a> Dense<'a> {
                 queries.dim()
             ));
         }
-        let largest_index = gallery.as_ref().unwrap_or(&queries).rows();
-        if u32::try_from(largest_index).is_err() {
-            return argument(format!(
-                "the gallery has {largest_index} rows; expected fewer than 2**32: evaluate it in shards"
-            ));
+        let most = gallery.as_ref().map_or(0, Source::rows).max(queries.rows());
+        if u32::try_from(most).is_err() {
+            return argument(format!("there are {most} rows; expected fewer than 2**32: evaluate them in parts"));
         }
         let query_squares = validate(&queries, "embeddings", similarity, control)?;
         let gallery_squares = gallery.as_ref().map(|g| validate(g, "gallery", similarity, control)).transpose()?;
@@ -288,7 +286,7 @@ impl Space for Dense<'_> {
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let dim = self.queries.dim() as f64;
-        // Two roundings a term, since a kernel may or may not fuse them.
+        // Two roundings a term, since a kernel may or may not fuse them: more than any needs, see docs/evaluator-exactness.md.
         let operations = (2.0 * dim + 8.0) * UNIT32;
         if operations >= 0.5 {
             return f64::INFINITY;
@@ -342,7 +340,7 @@ impl Space for Dense<'_> {
         }
     }
 
-    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) {
+    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
         let sum = match self.similarity {
             Similarity::Euclidean => Sum::Distance,
             _ if self.queries.is_double() || self.gallery.is_double() => Sum::Dot64,
@@ -363,7 +361,7 @@ impl Space for Dense<'_> {
             |item, sum| self.key(item, sum),
             keys,
             control,
-        );
+        )
     }
 
     fn crowd_share(&self) -> usize {

@@ -54,6 +54,12 @@ pub enum Error {
         /// The number of queries.
         queries: usize,
     },
+    /// The system has no more memory to give.
+    #[error("{bytes} more bytes of memory were needed and could not be had")]
+    Memory {
+        /// How many were asked for at once.
+        bytes: usize,
+    },
     /// What the work is shared with could not be reached.
     #[error("the exchange with the other processes failed: {0}")]
     Exchange(String),

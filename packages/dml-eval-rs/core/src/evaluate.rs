@@ -7,6 +7,7 @@ use crate::control::Control;
 use crate::crowd;
 use crate::error::{Error, Result, argument};
 use crate::ledger::Ledger;
+use crate::memory::{collected, room};
 use crate::metrics::PerQuery;
 use crate::peers::{Peers, part};
 use crate::positives::{Classes, Find};
@@ -49,8 +50,8 @@ pub fn evaluate<S: Space>(
     if let Some(k) = recall_at.iter().find(|k| **k < 1) {
         return argument(format!("recall_at holds {k}; expected every K to be at least 1"));
     }
-    let itself = own_gallery.then(|| (0..queries as i64).collect::<Vec<_>>());
-    let classes = Classes::new(gallery_labels);
+    let itself = own_gallery.then(|| collected((0..queries).map(|q| q as i64))).transpose()?;
+    let classes = Classes::new(gallery_labels)?;
     let matches = |q: usize| classes.members(labels[q]).len() - usize::from(own_gallery);
     if (0..queries).all(|q| matches(q) == 0) {
         return Err(Error::NoMatches { queries });
@@ -72,14 +73,14 @@ pub fn evaluate<S: Space>(
         + crowded.iter().flat_map(Clone::clone).filter(|q| many(*q) > 0).count() * gallery_labels.len();
     control.expect(pairs as u64);
 
-    let mut results = PerQuery::new(queries, recall_at.len());
-    let mut closed: Vec<usize> = Vec::new();
+    let mut results = PerQuery::new(queries, recall_at.len())?;
+    let mut closed: Vec<usize> = room(queries)?;
     for strip in screened {
         let (offsets, positives) = find.positives(space, strip.clone(), &few, control)?;
         let books = Books::open(*ties, offsets, positives, &[])?;
-        let ledger = Ledger::open(space, &books, strip.start, (labels, gallery_labels), 0, usize::MAX);
+        let ledger = Ledger::open(space, &books, strip.start, (labels, gallery_labels), 0, usize::MAX)?;
         traverse::rectangle(space, &ledger, strip.clone(), control)?;
-        results.close(&books, strip.start, recall_at);
+        results.close(&books, strip.start, recall_at, control)?;
         closed.extend(strip.filter(|q| few(*q) > 0));
     }
     for strip in crowded {
@@ -94,24 +95,23 @@ pub fn evaluate<S: Space>(
             first_item: 0,
         };
         count.run(space, &members, control)?;
-        results.close(&books, strip.start, recall_at);
+        results.close(&books, strip.start, recall_at, control)?;
         closed.extend(members.iter().map(|q| *q as usize));
     }
     results.exchange(&closed, peers)?;
     if by_symmetry {
         let (offsets, positives) = find.together(space, &few, peers, control)?;
         let books = Books::open(*ties, offsets, positives, &[])?;
-        let ledger = Ledger::open(space, &books, 0, (labels, labels), 0, usize::MAX);
-        let mut counted = Vec::new();
+        let ledger = Ledger::open(space, &books, 0, (labels, labels), 0, usize::MAX)?;
+        let mut shared = if peers.is_alone() { Vec::new() } else { books.counts()? };
         for round in rounds {
             traverse::triangle(space, &ledger, round.rows, round.columns, control)?;
             if !peers.is_alone() {
-                books.add_up(&counted, peers)?;
+                books.add_up(&mut shared, peers)?;
                 ledger.renew();
-                counted = books.counts();
             }
         }
-        results.close(&books, 0, recall_at);
+        results.close(&books, 0, recall_at, control)?;
     }
     Ok(results)
 }
@@ -158,7 +158,7 @@ pub fn find_positives<S: Space>(
     control: &Control,
 ) -> Result<(Vec<usize>, Vec<Positive>)> {
     check_lengths(space, labels, gallery_labels)?;
-    let find = Find { labels, classes: &Classes::new(gallery_labels), first_item, itself };
+    let find = Find { labels, classes: &Classes::new(gallery_labels)?, first_item, itself };
     find.positives(space, 0..labels.len(), &|_| 1, control)
 }
 
@@ -185,7 +185,7 @@ pub fn count<S: Space>(
     if few.is_empty() {
         return Ok(());
     }
-    let ledger = Ledger::open(space, books, 0, (labels, gallery_labels), first_item, least);
+    let ledger = Ledger::open(space, books, 0, (labels, gallery_labels), first_item, least)?;
     traverse::rectangle(space, &ledger, 0..labels.len(), control)
 }
 

@@ -127,14 +127,22 @@ mod tests {
 
     #[test]
     fn lanes_add_every_eighth_element_and_combine_in_a_fixed_tree() {
-        let q: Vec<f64> = (0..19).map(|i| 1.0 + f64::from(i) * 1e-9).collect();
-        let g: Vec<f64> = (0..19).map(|i| 1e8 / (1.0 + f64::from(i))).collect();
-        let mut s = [0.0f64; 8];
-        for i in 0..19 {
-            s[i % 8] += q[i] * g[i];
+        let mut random = crate::random::Random::new(1);
+        let mut differing = [0; 2];
+        for _ in 0..50 {
+            let (q, g): (Vec<f64>, Vec<f64>) = (0..19).map(|_| (random.uniform() - 0.5, random.uniform())).unzip();
+            let mut s = [0.0f64; 8];
+            for i in 0..19 {
+                s[i % 8] += q[i] * g[i];
+            }
+            let expected = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+            assert_eq!(dot(&q, &g).to_bits(), expected.to_bits());
+            let pairwise = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+            for (count, other) in differing.iter_mut().zip([s.iter().sum(), pairwise]) {
+                *count += u32::from(other != expected);
+            }
         }
-        let expected = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-        assert_eq!(dot(&q, &g).to_bits(), expected.to_bits());
+        assert!(differing.iter().all(|count| *count > 5), "these numbers can't tell one order from another");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Tables of keys: all pairs of some queries and some gallery items, tile by tile.
 
 use rayon::prelude::*;
+use zerocopy::FromZeros;
 
 use crate::control::Control;
+use crate::error::Result;
 use crate::panels::Panels;
 use crate::space::{Scratch, Side};
 
@@ -23,7 +25,7 @@ pub(crate) struct Shape {
 
 /// Fills `keys`, (queries, items), from tiles: `encode` packs a row, `tile` multiplies a panel of queries and one of items, and
 /// `key` makes a key of an item's value in the tile.
-pub(crate) fn fill<T: Copy + Default + Send + Sync, V: Copy + Default>(
+pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),
     encode: impl Fn(Side, usize, &mut Scratch, &mut [T]) + Sync,
@@ -31,17 +33,17 @@ pub(crate) fn fill<T: Copy + Default + Send + Sync, V: Copy + Default>(
     key: impl Fn(u32, V) -> f64 + Sync,
     keys: &mut [f64],
     control: &Control,
-) {
+) -> Result<()> {
     let Shape { rows: height, columns: width, steps, tiles } = shape;
     let pack = |side: Side, indices: &[u32], width: usize| {
         let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(side, indices[i] as usize, scratch, words);
-        Panels::load(indices.len(), width, steps, row).0
+        Panels::load(indices.len(), width, steps, row).map(|(panels, _)| panels)
     };
-    let query_panels = pack(Side::Query, queries, height);
+    let query_panels = pack(Side::Query, queries, height)?;
     let together = (QUERIES_TOGETHER / height).max(1);
     let block = (WORDS / (steps * width)).max(1) * width;
     for (b, block_items) in items.chunks(block).enumerate() {
-        let item_panels = pack(Side::Gallery, block_items, width);
+        let item_panels = pack(Side::Gallery, block_items, width)?;
         keys.par_chunks_mut(together * height * items.len()).enumerate().for_each_init(
             || vec![V::default(); tiles * height * width],
             |values, (group, keys)| {
@@ -62,4 +64,5 @@ pub(crate) fn fill<T: Copy + Default + Send + Sync, V: Copy + Default>(
             },
         );
     }
+    Ok(())
 }

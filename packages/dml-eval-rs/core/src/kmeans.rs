@@ -1,6 +1,6 @@
 //! k-means, deterministic for a seed whatever the number of threads.
 
-use ndarray::Array2;
+use ndarray::{Array2, ArrayView2};
 use rayon::prelude::*;
 
 use crate::control::Control;
@@ -9,7 +9,9 @@ use crate::error::{Error, Result, argument};
 use crate::exact::squared_distance;
 use crate::kernel::Kernel;
 use crate::matrix::{Matrix, Picked, Source};
+use crate::memory::{collected, filled, zeros};
 use crate::peers::{Peers, part};
+use crate::positives::Classes;
 use crate::random::Random;
 use crate::search::nearest;
 
@@ -90,7 +92,7 @@ fn lloyd(
     let mut iterations = 0;
     while iterations < options.max_iterations {
         iterations += 1;
-        let next = means(x, &homes.labels, &homes.distances, options.clusters);
+        let next = means(x, &homes.labels, &homes.distances, options.clusters, control)?;
         let moved: Vec<bool> = centroids.rows().into_iter().zip(next.rows()).map(|(a, b)| a != b).collect();
         centroids = next;
         if !moved.contains(&true) {
@@ -119,26 +121,27 @@ fn assign(
     if peers.is_alone() {
         return assign_here(x, centroids, kernel, control);
     }
-    let rows: Vec<usize> = part(peers, x.rows(), |_| 1).collect();
+    let rows = collected(part(peers, x.rows(), |_| 1))?;
     let Homes { labels, distances } = if rows.is_empty() {
         Homes::default()
     } else {
         assign_here(&Matrix::Made(&Picked(x, &rows)), centroids, kernel, control)?
     };
-    let labels: Vec<f64> = labels.into_iter().map(f64::from).collect();
-    let labels = peers.gather(&labels)?.into_iter().map(|l| l as u32).collect();
+    let labels = collected(labels.into_iter().map(f64::from))?;
+    let labels = collected(peers.gather(&labels)?.into_iter().map(|l| l as u32))?;
     Ok(Homes { labels, distances: peers.gather(&distances)? })
 }
 
 fn assign_here(x: &Matrix<'_>, centroids: &Array2<f64>, kernel: &'static Kernel, control: &Control) -> Result<Homes> {
     // Centres of single-precision rows are single-precision numbers, and such rows are compared in place.
-    let narrow = centroids.mapv(|v| v as f32);
-    let centres = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow.view()) };
+    let narrow = collected(centroids.iter().map(|v| *v as f32))?;
+    let narrow = ArrayView2::from_shape(centroids.dim(), &narrow).expect("as many numbers as the centres have");
+    let centres = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow) };
     let space = Dense::new(x.view(), Some(centres), Similarity::Euclidean, Precision::BFloat16, kernel, control)?;
-    let mut labels = vec![0i64; x.rows()];
-    let mut distances = vec![0.0; x.rows()];
-    nearest(&space, 1, false, control, |_, key| -key, &mut distances, &mut labels)?;
-    Ok(Homes { labels: labels.into_iter().map(|l| l as u32).collect(), distances })
+    let mut labels: Vec<i64> = zeros(x.rows())?;
+    let mut distances: Vec<f64> = zeros(x.rows())?;
+    nearest(&space, 1, false, control, |_, key| 0.0 - key, &mut distances, &mut labels)?;
+    Ok(Homes { labels: collected(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
 /// What `assign` would give, with less work once few centres move.
@@ -176,34 +179,38 @@ fn reassign(
 }
 
 /// The means of the clusters, each summed in the order of its rows. An empty cluster gets a row far from its centre.
-fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize) -> Array2<f64> {
-    let mut members: Vec<Vec<u32>> = vec![Vec::new(); clusters];
-    for (row, &label) in labels.iter().enumerate() {
-        members[label as usize].push(row as u32);
-    }
-    let empty = members.iter().filter(|m| m.is_empty()).count();
-    if empty > 0 {
+fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize, control: &Control) -> Result<Array2<f64>> {
+    let mut labels = collected(labels.iter().copied())?;
+    let mut sizes: Vec<usize> = zeros(clusters)?;
+    labels.iter().for_each(|label| sizes[*label as usize] += 1);
+    if sizes.contains(&0) {
         // The farthest rows, of clusters that keep others; ties by index.
-        let mut farthest: Vec<u32> = (0..labels.len() as u32).collect();
-        farthest.sort_by(|&a, &b| distances[b as usize].total_cmp(&distances[a as usize]).then(a.cmp(&b)));
+        let mut farthest = collected(0..labels.len() as u32)?;
+        farthest.sort_unstable_by(|&a, &b| distances[b as usize].total_cmp(&distances[a as usize]).then(a.cmp(&b)));
         let mut donors = farthest.into_iter();
         for cluster in 0..clusters {
-            while members[cluster].is_empty() {
+            while sizes[cluster] == 0 {
                 let Some(row) = donors.next() else { break };
-                let home = &mut members[labels[row as usize] as usize];
-                if home.len() > 1 {
-                    home.retain(|m| *m != row);
-                    members[cluster].push(row);
+                let home = &mut labels[row as usize];
+                if sizes[*home as usize] > 1 {
+                    sizes[*home as usize] -= 1;
+                    sizes[cluster] = 1;
+                    *home = cluster as u32;
                 }
             }
         }
     }
-    let mut centroids = Array2::zeros((clusters, x.dim()));
+    let members = Classes::new(&labels)?;
+    let mut centroids = origins(clusters, x.dim())?;
     let single = !x.is_double();
-    centroids.axis_iter_mut(ndarray::Axis(0)).into_par_iter().zip(&members).for_each_init(
+    centroids.axis_iter_mut(ndarray::Axis(0)).into_par_iter().enumerate().for_each_init(
         || vec![0.0; x.dim()],
-        |row, (mut centroid, members)| {
+        |row, (cluster, mut centroid)| {
+            let members = members.members(cluster as u32);
             for &m in members {
+                if control.is_cancelled() {
+                    return;
+                }
                 x.widen(m as usize, row);
                 for (c, v) in centroid.iter_mut().zip(row.iter()) {
                     *c += v;
@@ -217,7 +224,13 @@ fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize) -> A
             }
         },
     );
-    centroids
+    control.check()?;
+    Ok(centroids)
+}
+
+/// So many centres, all zero.
+fn origins(clusters: usize, dim: usize) -> Result<Array2<f64>> {
+    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?).expect("as many zeros as the shape has"))
 }
 
 /// The first centres: k-means++ (Arthur and Vassilvitskii 2007) where that is quick, the same in batches where it is not.
@@ -234,16 +247,16 @@ fn start(
     } else {
         batches(&x, clusters, random, kernel, peers, control)?
     };
-    Ok(gather(&x, &chosen))
+    gather(&x, &chosen)
 }
 
 /// Copies of some rows, as centres.
-fn gather(x: &Matrix<'_>, rows: &[usize]) -> Array2<f64> {
-    let mut centroids = Array2::zeros((rows.len(), x.dim()));
+fn gather(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
+    let mut centroids = origins(rows.len(), x.dim())?;
     for (mut centroid, row) in centroids.rows_mut().into_iter().zip(rows) {
         x.widen(*row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
     }
-    centroids
+    Ok(centroids)
 }
 
 /// Rows drawn in a few batches, the first evenly and each later one with chances in proportion to the squared distance from
@@ -259,14 +272,14 @@ fn batches(
     control: &Control,
 ) -> Result<Vec<usize>> {
     const ROUNDS: usize = 8;
-    let mut distances = vec![1.0; x.rows()];
+    let mut distances = filled(x.rows(), 1.0)?;
     let mut chosen: Vec<usize> = Vec::new();
     for round in 0.. {
         let wanted = (clusters - chosen.len()).div_ceil(ROUNDS.saturating_sub(round).max(1));
         let mut batch = draw(&distances, wanted, random);
         if batch.is_empty() {
             // Every row coincides with a centre: any that are none yet.
-            let mut unused = vec![true; x.rows()];
+            let mut unused = filled(x.rows(), true)?;
             chosen.iter().for_each(|row| unused[*row] = false);
             batch.extend((0..x.rows()).filter(|row| unused[*row]).take(clusters - chosen.len()));
         }
@@ -274,7 +287,7 @@ fn batches(
         if chosen.len() == clusters {
             break;
         }
-        let homes = assign(x, &gather(x, &batch), kernel, peers, control)?;
+        let homes = assign(x, &gather(x, &batch)?, kernel, peers, control)?;
         for (distance, new) in distances.iter_mut().zip(homes.distances) {
             *distance = if round == 0 { new } else { distance.min(new) };
         }
@@ -307,11 +320,15 @@ fn draw(weights: &[f64], wanted: usize, random: &mut Random) -> Vec<usize> {
 fn plus_plus(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
     let n = x.rows();
     let mut chosen = vec![random.below(n)];
-    let mut distances = vec![f64::INFINITY; n];
+    let mut distances = filled(n, f64::INFINITY)?;
+    let mut used = filled(n, false)?;
+    let mut first_unused = 0;
     let mut centre = vec![0.0; x.dim()];
     while chosen.len() < clusters {
         control.check()?;
-        x.widen(chosen[chosen.len() - 1], &mut centre);
+        let last = chosen[chosen.len() - 1];
+        used[last] = true;
+        x.widen(last, &mut centre);
         distances.par_chunks_mut(CHUNK).enumerate().for_each_init(
             || vec![0.0; x.dim()],
             |row, (chunk, distances)| {
@@ -323,7 +340,6 @@ fn plus_plus(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Cont
         );
         let total: f64 = distances.iter().sum();
         let mut left = random.uniform() * total;
-        // Where all rows coincide with centres, any row that is none yet.
         let mut pick = None;
         for (row, &d) in distances.iter().enumerate() {
             if d > 0.0 {
@@ -334,9 +350,13 @@ fn plus_plus(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Cont
                 }
             }
         }
-        let unused = || (0..n).find(|row| !chosen.contains(row));
-        let Some(row) = pick.or_else(unused) else { break };
-        chosen.push(row);
+        // Where all rows coincide with centres, the first row that is none yet.
+        chosen.push(pick.unwrap_or_else(|| {
+            while used[first_unused] {
+                first_unused += 1;
+            }
+            first_unused
+        }));
     }
     Ok(chosen)
 }

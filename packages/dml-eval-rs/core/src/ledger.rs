@@ -6,7 +6,9 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::books::Books;
+use crate::error::Result;
 use crate::kernel::Found;
+use crate::memory::{collected, room, zeros};
 use crate::space::{Scratch, Side, Space, round_down, round_up};
 use crate::traverse::{Observer, Task};
 
@@ -35,16 +37,17 @@ impl<'a> Ledger<'a> {
         (query_labels, gallery_labels): (&'a [u32], &'a [u32]),
         first_item: u64,
         least: usize,
-    ) -> Self {
+    ) -> Result<Self> {
         let queries = books.queries();
-        let values = (0..queries)
-            .flat_map(|q| books.positives(q).iter().map(move |p| space.value(first_query + q, p.key)))
-            .collect();
+        let mut values = room(books.offsets[queries])?;
+        values.extend(
+            (0..queries).flat_map(|q| books.positives(q).iter().map(move |p| space.value(first_query + q, p.key))),
+        );
         let few = |q: &usize| Some(books.positives(*q).len()).filter(|n| *n < least).unwrap_or(0);
         let active = (0..queries).map(|q| books.still_active(q, few(&q)) as u32);
-        let active = active.map(AtomicU32::new).collect();
-        let fresh = (0..queries).map(|_| AtomicU32::new(0)).collect();
-        Ledger { books, first_query, query_labels, gallery_labels, first_item, values, active, fresh }
+        let active = collected(active.map(AtomicU32::new))?;
+        let fresh = zeros(queries)?;
+        Ok(Ledger { books, first_query, query_labels, gallery_labels, first_item, values, active, fresh })
     }
 
     /// Drops the positives that no longer matter by what the books hold now.

@@ -8,6 +8,8 @@
 //! everywhere. So several processes can share the work ([`Peers`]): what each counts is added up.
 
 mod books;
+#[cfg(test)]
+mod bounds;
 mod clustering;
 mod codes;
 mod control;
@@ -21,6 +23,7 @@ mod key_table;
 mod kmeans;
 mod ledger;
 mod matrix;
+mod memory;
 mod metrics;
 mod panels;
 mod peers;
@@ -41,6 +44,7 @@ pub use evaluate::{Options as EvaluateOptions, count, evaluate, find_positives};
 pub use kernel::{Kernel, names as kernel_names, select as select_kernel};
 pub use kmeans::{KMeans, Options as KMeansOptions, kmeans};
 pub use matrix::{Joined, Matrix, Source, Unit};
+pub use memory::collected;
 pub use metrics::{PerQuery, mean};
 pub use peers::{Alone, Peers};
 pub use search::nearest;

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::square;
+use crate::memory::zeros;
 
 /// Rows that are widened to float64, exactly, when they are needed and never all at once.
 pub trait Source: Sync + std::fmt::Debug {
@@ -194,7 +195,7 @@ impl<'a> Unit<'a> {
     /// Reads through the rows once. They have been found finite, and none of them zero.
     pub fn new(of: &'a dyn Source, control: &Control) -> Result<Self> {
         const ROWS: usize = 256;
-        let mut factors = vec![0.0; of.rows()];
+        let mut factors: Vec<f64> = zeros(of.rows())?;
         factors.par_chunks_mut(ROWS).enumerate().for_each_init(
             || vec![0.0; of.dim()],
             |row, (chunk, factors)| {

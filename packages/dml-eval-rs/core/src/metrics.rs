@@ -2,8 +2,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use rayon::prelude::*;
+
 use crate::books::{Books, Ties};
+use crate::control::Control;
 use crate::error::Result;
+use crate::memory::{filled, room};
 use crate::peers::Peers;
 
 /// Metrics of every query, in order; NaN where a query has no match.
@@ -23,6 +27,7 @@ pub struct PerQuery {
 
 /// The metrics of one query.
 struct Row {
+    recall: Vec<f64>,
     precision_at_1: f64,
     r_precision: f64,
     map_at_r: f64,
@@ -31,39 +36,37 @@ struct Row {
 
 impl PerQuery {
     /// No query has a match yet.
-    pub fn new(queries: usize, recall_at: usize) -> Self {
-        let column = || vec![f64::NAN; queries];
-        PerQuery {
-            recall: (0..recall_at).map(|_| column()).collect(),
-            precision_at_1: column(),
-            r_precision: column(),
-            map_at_r: column(),
-            reciprocal_rank: column(),
-        }
+    pub fn new(queries: usize, recall_at: usize) -> Result<Self> {
+        let column = || filled(queries, f64::NAN);
+        Ok(PerQuery {
+            recall: (0..recall_at).map(|_| column()).collect::<Result<_>>()?,
+            precision_at_1: column()?,
+            r_precision: column()?,
+            map_at_r: column()?,
+            reciprocal_rank: column()?,
+        })
     }
 
     /// Takes in those queries of complete books that have positives; the first one of the books is query `first_query`.
-    pub fn close(&mut self, books: &Books, first_query: usize, recall_at: &[u64]) {
-        for q in (0..books.queries()).filter(|q| !books.positives(*q).is_empty()) {
-            let at = first_query + q;
-            let row = if books.ties == Ties::Expected {
-                let groups = groups(books, q);
-                for (column, &k) in self.recall.iter_mut().zip(recall_at) {
-                    column[at] = expected_recall(&groups, k);
+    pub fn close(&mut self, books: &Books, first_query: usize, recall_at: &[u64], control: &Control) -> Result<()> {
+        // So many queries at a time: their rows are small, and a single one may take long where very many items are tied.
+        const TOGETHER: usize = 1 << 14;
+        for start in (0..books.queries()).step_by(TOGETHER) {
+            let queries = start..(start + TOGETHER).min(books.queries());
+            let rows: Vec<Option<Row>> = queries.into_par_iter().map(|q| row(books, q, recall_at, control)).collect();
+            control.check()?;
+            for (at, row) in (first_query + start..).zip(rows) {
+                let Some(row) = row else { continue };
+                for (column, value) in self.recall.iter_mut().zip(row.recall) {
+                    column[at] = value;
                 }
-                expected(&groups)
-            } else {
-                let ranks = ranks(books, q);
-                for (column, &k) in self.recall.iter_mut().zip(recall_at) {
-                    column[at] = f64::from(u8::from(ranks[0] <= k));
-                }
-                definite(&ranks)
-            };
-            self.precision_at_1[at] = row.precision_at_1;
-            self.r_precision[at] = row.r_precision;
-            self.map_at_r[at] = row.map_at_r;
-            self.reciprocal_rank[at] = row.reciprocal_rank;
+                self.precision_at_1[at] = row.precision_at_1;
+                self.r_precision[at] = row.r_precision;
+                self.map_at_r[at] = row.map_at_r;
+                self.reciprocal_rank[at] = row.reciprocal_rank;
+            }
         }
+        Ok(())
     }
 }
 
@@ -80,7 +83,7 @@ impl PerQuery {
             &mut self.map_at_r,
             &mut self.reciprocal_rank,
         ]);
-        let mut rows = Vec::with_capacity(closed.len() * (1 + columns.len()));
+        let mut rows = room(closed.len() * (1 + columns.len()))?;
         for &q in closed {
             rows.push(q as f64);
             rows.extend(columns.iter().map(|column| column[q]));
@@ -101,6 +104,17 @@ pub fn mean(values: &[f64]) -> f64 {
     sum / n as f64
 }
 
+/// One query's metrics; none without positives.
+fn row(books: &Books, q: usize, recall_at: &[u64], control: &Control) -> Option<Row> {
+    if books.positives(q).is_empty() || control.is_cancelled() {
+        None
+    } else if books.ties == Ties::Expected {
+        Some(expected(&groups(books, q), recall_at))
+    } else {
+        Some(definite(&ranks(books, q), recall_at))
+    }
+}
+
 /// Ranks of the positives, ascending. Those beyond R may be too small, but not R or less (see `books`).
 fn ranks(books: &Books, q: usize) -> Vec<u64> {
     let mut negatives = 0;
@@ -114,7 +128,7 @@ fn ranks(books: &Books, q: usize) -> Vec<u64> {
         .collect()
 }
 
-fn definite(ranks: &[u64]) -> Row {
+fn definite(ranks: &[u64], recall_at: &[u64]) -> Row {
     let r = ranks.len() as u64;
     let mut hits = 0u64;
     let mut precisions = 0.0;
@@ -123,6 +137,7 @@ fn definite(ranks: &[u64]) -> Row {
         precisions += hits as f64 / rank as f64;
     }
     Row {
+        recall: recall_at.iter().map(|k| f64::from(u8::from(ranks[0] <= *k))).collect(),
         precision_at_1: f64::from(u8::from(ranks[0] == 1)),
         r_precision: hits as f64 / r as f64,
         map_at_r: precisions / r as f64,
@@ -167,8 +182,7 @@ fn groups(books: &Books, q: usize) -> (Vec<Group>, u64) {
 }
 
 /// The chance that a positive is among the first K: one less the chance that the first group's are all drawn later.
-fn expected_recall((groups, _): &(Vec<Group>, u64), k: u64) -> f64 {
-    let first = groups[0];
+fn expected_recall(first: Group, k: u64) -> f64 {
     let drawn = k.saturating_sub(first.before);
     if drawn > first.negatives {
         return 1.0;
@@ -183,7 +197,7 @@ fn expected_recall((groups, _): &(Vec<Group>, u64), k: u64) -> f64 {
     1.0 - none
 }
 
-fn expected((groups, r): &(Vec<Group>, u64)) -> Row {
+fn expected((groups, r): &(Vec<Group>, u64), recall_at: &[u64]) -> Row {
     let r = *r;
     let mut hits = 0.0;
     let mut precisions = 0.0;
@@ -209,6 +223,7 @@ fn expected((groups, r): &(Vec<Group>, u64)) -> Row {
         none *= 1.0 - here;
     }
     Row {
+        recall: recall_at.iter().map(|k| expected_recall(first, *k)).collect(),
         precision_at_1: if first.before == 0 { t as f64 / s as f64 } else { 0.0 },
         r_precision: hits / r as f64,
         map_at_r: precisions / r as f64,

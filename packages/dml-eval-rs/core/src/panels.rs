@@ -1,7 +1,10 @@
 //! Rows packed for the products: panels of as many lanes as a tile is high or wide, step by step.
 
 use rayon::prelude::*;
+use zerocopy::FromZeros;
 
+use crate::error::Result;
+use crate::memory::{filled, zeros};
 use crate::space::Scratch;
 
 /// Packed rows. A panel holds the words of `width` rows: `panel[step * width + lane]`.
@@ -10,7 +13,7 @@ pub(crate) struct Panels<T> {
     words_per_panel: usize,
 }
 
-impl<T: Copy + Default + Send + Sync> Panels<T> {
+impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     /// Packs `rows` rows of `steps` words, which `encode` writes, the last panel filled up with zeros. Returns what `encode`
     /// returned of every row as well.
     pub fn load<E: Clone + Default + Send>(
@@ -18,10 +21,10 @@ impl<T: Copy + Default + Send + Sync> Panels<T> {
         width: usize,
         steps: usize,
         encode: impl Fn(usize, &mut Scratch, &mut [T]) -> E + Sync,
-    ) -> (Self, Vec<E>) {
+    ) -> Result<(Self, Vec<E>)> {
         let words_per_panel = steps * width;
-        let mut words = vec![T::default(); rows.div_ceil(width) * words_per_panel];
-        let mut extras = vec![E::default(); rows];
+        let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
+        let mut extras = filled(rows, E::default())?;
         words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate().for_each_init(
             || (Scratch::default(), vec![T::default(); steps]),
             |(scratch, row), (p, (panel, extras))| {
@@ -33,7 +36,7 @@ impl<T: Copy + Default + Send + Sync> Panels<T> {
                 }
             },
         );
-        (Panels { words, words_per_panel }, extras)
+        Ok((Panels { words, words_per_panel }, extras))
     }
 
     pub fn panel(&self, p: usize) -> &[T] {

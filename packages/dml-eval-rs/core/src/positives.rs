@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::books::Positive;
 use crate::control::Control;
 use crate::error::Result;
+use crate::memory::{collected, room, zeros};
 use crate::peers::{Peers, part};
 use crate::space::{Scratch, Space};
 
@@ -17,22 +18,22 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    pub fn new(labels: &[u32]) -> Self {
+    pub fn new(labels: &[u32]) -> Result<Self> {
         let classes = labels.iter().max().map_or(0, |l| *l as usize + 1);
-        let mut offsets = vec![0usize; classes + 1];
+        let mut offsets: Vec<usize> = zeros(classes + 1)?;
         for &l in labels {
             offsets[l as usize + 1] += 1;
         }
         for c in 0..classes {
             offsets[c + 1] += offsets[c];
         }
-        let mut next = offsets.clone();
-        let mut members = vec![0u32; labels.len()];
+        let mut next = collected(offsets.iter().copied())?;
+        let mut members: Vec<u32> = zeros(labels.len())?;
         for (i, &l) in labels.iter().enumerate() {
             members[next[l as usize]] = i as u32;
             next[l as usize] += 1;
         }
-        Classes { offsets, members }
+        Ok(Classes { offsets, members })
     }
 
     pub fn members(&self, label: u32) -> &[u32] {
@@ -70,13 +71,14 @@ impl Find<'_> {
     }
 
     /// Where the positives of some queries begin, and where the last ones end; those of which `wanted` is 0 have none.
-    fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Vec<usize> {
-        let mut offsets = vec![0];
+    fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
+        let mut offsets = room(queries.len() + 1)?;
+        offsets.push(0);
         for query in queries {
             let number = if wanted(query) > 0 { self.others(query as u32).count() } else { 0 };
             offsets.push(offsets[offsets.len() - 1] + number);
         }
-        offsets
+        Ok(offsets)
     }
 
     /// The positives of some queries, and where each query's begin; none for those of which `wanted` is 0.
@@ -87,9 +89,9 @@ impl Find<'_> {
         wanted: &dyn Fn(usize) -> usize,
         control: &Control,
     ) -> Result<(Vec<usize>, Vec<Positive>)> {
-        let offsets = self.offsets(queries.clone(), wanted);
-        let mut positives = vec![Positive { key: 0.0, index: 0 }; offsets[queries.len()]];
-        let mut parts: Vec<Part<'_>> = Vec::with_capacity(queries.len());
+        let offsets = self.offsets(queries.clone(), wanted)?;
+        let mut positives: Vec<Positive> = zeros(offsets[queries.len()])?;
+        let mut parts: Vec<Part<'_>> = room(queries.len())?;
         let mut rest = positives.as_mut_slice();
         for (i, query) in queries.enumerate() {
             let (part, after) = rest.split_at_mut(offsets[i + 1] - offsets[i]);
@@ -98,19 +100,19 @@ impl Find<'_> {
                 parts.push((query as u32, part));
             }
         }
-        parts.sort_by_key(|(query, _)| self.labels[*query as usize]);
+        // In place, where a stable sort would need room.
+        parts.sort_unstable_by_key(|(query, _)| (self.labels[*query as usize], *query));
         let label = |part: &Part<'_>| self.labels[part.0 as usize];
         let classes: Vec<&mut [Part<'_>]> = parts.chunk_by_mut(|a, b| label(a) == label(b)).collect();
-        classes.into_par_iter().for_each_init(Buffers::default, |buffers, class| {
+        classes.into_par_iter().try_for_each_init(Buffers::default, |buffers, class| {
             let members = self.classes.members(label(&class[0]));
             if class.len().min(members.len()) < Self::TABLE {
                 class.iter_mut().for_each(|part| self.by_pairs(space, part, buffers, control));
-                return;
+                return Ok(());
             }
-            for parts in class.chunks_mut((Self::TABLE_KEYS / members.len()).max(1)) {
-                self.by_table(space, members, parts, control);
-            }
-        });
+            let mut tables = class.chunks_mut((Self::TABLE_KEYS / members.len()).max(1));
+            tables.try_for_each(|parts| self.by_table(space, members, parts, control))
+        })?;
         control.check()?;
         Ok((offsets, positives))
     }
@@ -128,10 +130,11 @@ impl Find<'_> {
         if peers.is_alone() {
             return Ok((offsets, positives));
         }
-        let numbers: Vec<f64> = positives.iter().flat_map(|p| [p.key, p.index as f64]).collect();
+        let mut numbers = room(2 * positives.len())?;
+        numbers.extend(positives.iter().flat_map(|p| [p.key, p.index as f64]));
         let all = peers.gather(&numbers)?;
-        let positives = all.chunks_exact(2).map(|p| Positive { key: p[0], index: p[1] as u64 }).collect();
-        Ok((self.offsets(0..self.labels.len(), wanted), positives))
+        let positives = collected(all.chunks_exact(2).map(|p| Positive { key: p[0], index: p[1] as u64 }))?;
+        Ok((self.offsets(0..self.labels.len(), wanted)?, positives))
     }
 
     fn by_pairs<S: Space>(&self, space: &S, part: &mut Part<'_>, buffers: &mut Buffers, control: &Control) {
@@ -148,10 +151,10 @@ impl Find<'_> {
         }
     }
 
-    fn by_table<S: Space>(&self, space: &S, members: &[u32], parts: &mut [Part<'_>], control: &Control) {
-        let queries: Vec<u32> = parts.iter().map(|part| part.0).collect();
-        let mut keys = vec![0.0; queries.len() * members.len()];
-        space.key_table(&queries, members, &mut keys, control);
+    fn by_table<S: Space>(&self, space: &S, members: &[u32], parts: &mut [Part<'_>], control: &Control) -> Result<()> {
+        let queries = collected(parts.iter().map(|part| part.0))?;
+        let mut keys: Vec<f64> = zeros(queries.len() * members.len())?;
+        space.key_table(&queries, members, &mut keys, control)?;
         parts.par_iter_mut().zip(keys.par_chunks(members.len())).for_each(|((query, part), keys)| {
             let own = self.itself.map(|i| i[*query as usize]);
             let all = members.iter().zip(keys).map(|(m, key)| (self.first_item + u64::from(*m), *key));
@@ -160,6 +163,7 @@ impl Find<'_> {
                 *slot = Positive { key, index };
             }
         });
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::Found;
+use crate::memory::collected;
 use crate::space::{Scratch, Side, Space, round_down, round_up};
 use crate::traverse::{self, Observer, Task};
 
@@ -200,11 +201,10 @@ pub fn nearest<S: Space, T: Send>(
             k,
             first_query: first,
             exclude_self,
-            shortlists: rows
-                .clone()
-                .map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 }))
-                .collect(),
-            thresholds: rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())).collect(),
+            shortlists: collected(
+                rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 })),
+            )?,
+            thresholds: collected(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
         };
         traverse::rectangle(space, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use crate::control::Control;
+use crate::error::Result;
 use crate::kernel::{Kernel, Word};
+use crate::memory::zeros;
 use crate::panels::Panels;
 
 /// Which array an item is from.
@@ -68,7 +70,7 @@ pub(crate) trait Space: Sync {
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>);
     /// The keys of all pairs of these queries and these gallery items, query by query: quicker than `keys`, pair for pair,
     /// where there are many of both. What is left unfilled after a cancellation is of no use.
-    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control);
+    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
     /// From how many matches on, as one part in so many of a gallery, all keys of a query are computed: measured, where the two
     /// ways take equal time (docs/evaluator-speed.md).
     fn crowd_share(&self) -> usize;
@@ -88,14 +90,14 @@ pub(crate) struct Block {
 
 impl Block {
     /// Packs `rows` into panels of `width` lanes, the last one filled up with zeros.
-    pub fn load<S: Space>(space: &S, side: Side, rows: Range<usize>, width: usize) -> Block {
+    pub fn load<S: Space>(space: &S, side: Side, rows: Range<usize>, width: usize) -> Result<Block> {
         let (panels, extents) = Panels::load(rows.len(), width, space.steps(), |row, scratch, words| {
             space.encode(side, rows.start + row, scratch, words)
-        });
+        })?;
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
-        let mut biases: Vec<f32> = extents.iter().map(|e| e.bias as f32).collect();
-        biases.resize(rows.len().next_multiple_of(width), 0.0);
-        Block { rows, worst, extents, biases, panels }
+        let mut biases: Vec<f32> = zeros(rows.len().next_multiple_of(width))?;
+        biases.iter_mut().zip(&extents).for_each(|(bias, extent)| *bias = extent.bias as f32);
+        Ok(Block { rows, worst, extents, biases, panels })
     }
 
     pub fn panel(&self, p: usize) -> &[u32] {

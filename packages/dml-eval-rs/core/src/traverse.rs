@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Edge, Found, MAX_TILE};
+use crate::memory::collected;
 use crate::space::{Block, Scratch, Side, Space};
 
 /// Packed bytes of a block: two are alive at a time.
@@ -115,10 +116,10 @@ pub(crate) fn triangle<S: Space, O: Observer>(
     let size = rows_per_block(space);
     for columns in blocks(columns, size) {
         control.check()?;
-        let column_block = Block::load(space, Side::Query, columns.clone(), space.kernel().columns);
+        let column_block = Block::load(space, Side::Query, columns.clone(), space.kernel().columns)?;
         for rows in blocks(rows.start..rows.end.min(columns.end), size) {
             control.check()?;
-            let row_block = Block::load(space, Side::Query, rows, space.kernel().rows);
+            let row_block = Block::load(space, Side::Query, rows, space.kernel().rows)?;
             pair(space, observer, &row_block, &column_block, true, control)?;
         }
     }
@@ -135,10 +136,10 @@ pub(crate) fn rectangle<S: Space, O: Observer>(
     let size = rows_per_block(space);
     for columns in blocks(0..space.rows(Side::Gallery), size) {
         control.check()?;
-        let column_block = Block::load(space, Side::Gallery, columns, space.kernel().columns);
+        let column_block = Block::load(space, Side::Gallery, columns, space.kernel().columns)?;
         for rows in blocks(queries.clone(), size) {
             control.check()?;
-            let row_block = Block::load(space, Side::Query, rows, space.kernel().rows);
+            let row_block = Block::load(space, Side::Query, rows, space.kernel().rows)?;
             pair(space, observer, &row_block, &column_block, false, control)?;
         }
     }
@@ -154,8 +155,8 @@ fn pair<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let kernel = space.kernel();
-    let row_margins: Vec<f64> = rows.extents.iter().map(|&e| space.margin(e, columns.worst)).collect();
-    let column_margins: Vec<f64> = columns.extents.iter().map(|&e| space.margin(e, rows.worst)).collect();
+    let row_margins = collected(rows.extents.iter().map(|&e| space.margin(e, columns.worst)))?;
+    let column_margins = collected(columns.extents.iter().map(|&e| space.margin(e, rows.worst)))?;
     let fitting = |bytes: usize, lanes: usize| (bytes / (4 * space.steps() * lanes)).clamp(1, MOST_PANELS) * lanes;
     let (task_rows, task_columns) = (fitting(TASK_ROW_BYTES, kernel.rows), fitting(TASK_COLUMN_BYTES, kernel.columns));
     let (row_tasks, column_tasks) = (rows.rows.len().div_ceil(task_rows), columns.rows.len().div_ceil(task_columns));

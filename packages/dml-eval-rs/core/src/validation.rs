@@ -7,6 +7,7 @@ use crate::dense::Similarity;
 use crate::error::{Error, Result};
 use crate::kernel::square;
 use crate::matrix::{Matrix, Source, rescale};
+use crate::memory::zeros;
 
 /// The largest magnitude that dot and euclidean take.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
@@ -24,7 +25,7 @@ pub(crate) fn validate(
     control: &Control,
 ) -> Result<Vec<f64>> {
     const ROWS: usize = 256;
-    let mut squares = vec![0.0; matrix.rows()];
+    let mut squares: Vec<f64> = zeros(matrix.rows())?;
     squares.par_chunks_mut(ROWS).enumerate().for_each_init(Vec::new, |buffer, (chunk, squares)| {
         if control.is_cancelled() {
             return;

@@ -52,6 +52,24 @@ fn agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Re
     }
 }
 
+#[test]
+fn more_rows_than_indices_are_refused_before_one_is_read() {
+    let (row, code, control) = (Array2::<f32>::ones((1, 1)), Array2::<u8>::ones((1, 1)), Control::default());
+    let (many, codes) = (row.broadcast((1 << 32, 1)).unwrap(), code.broadcast((1 << 32, 1)).unwrap());
+    let kernel = select_kernel(None).unwrap();
+    let (few, few_codes) = (Matrix::F32(row.view()), code.view());
+    for (queries, gallery) in
+        [(Matrix::F32(many), None), (Matrix::F32(many), Some(few)), (few, Some(Matrix::F32(many)))]
+    {
+        let space = Dense::new(queries, gallery, Similarity::Dot, Precision::Float32, kernel, &control);
+        assert!(matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows")));
+    }
+    for (queries, gallery) in [(codes, None), (codes, Some(few_codes)), (few_codes, Some(codes))] {
+        let space = Codes::new(queries, gallery, kernel);
+        assert!(matches!(space, Err(Error::Argument(message)) if message.contains("there are 4294967296 rows")));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -139,8 +157,8 @@ proptest! {
     ) {
         let positives = keys.iter().map(|k| Positive { key: f64::from(*k), index: 0 }).collect();
         if let Ok(books) = Books::open(ties, offsets, positives, &counts) {
-            let mut results = PerQuery::new(books.queries(), 1);
-            results.close(&books, 0, &[3]);
+            let mut results = PerQuery::new(books.queries(), 1).unwrap();
+            results.close(&books, 0, &[3], &Control::default()).unwrap();
             prop_assert_eq!(results.map_at_r.len(), books.queries());
         }
     }

@@ -138,4 +138,6 @@ def close(
     indices: npt.NDArray[np.uint64],
     counts: npt.NDArray[np.uint64],
     recall_at: list[int],
+    *,
+    threads: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...

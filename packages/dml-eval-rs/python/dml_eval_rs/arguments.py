@@ -89,7 +89,11 @@ def encode(*parts: npt.NDArray[Any]) -> list[npt.NDArray[np.uint32]]:
             + " and ".join(str(part.dtype) for part in parts)
             + "; expected integers on both sides, or strings on both"
         )
-    if kinds == {"integer"} and any(p.dtype == np.uint64 for p in parts) and len(parts) > 1:
+    if (
+        kinds == {"integer"}
+        and any(p.dtype.kind == "u" and p.dtype.itemsize == 8 for p in parts)
+        and len(parts) > 1
+    ):
         # numpy would meet int64 and uint64 in float64, which merges large ids; no negative one equals any uint64.
         parts = tuple(_as_uint64_pairs(part) for part in parts)
         joined = np.concatenate(parts)
@@ -112,17 +116,21 @@ def _kind(part: npt.NDArray[Any]) -> str:
 
 def counts(x: Iterable[int], name: str) -> list[int]:
     """Distinct positive integers, in the order given."""
+    if not isinstance(x, (int, np.integer, Iterable)):
+        raise TypeError(f"{name} is {x!r}; expected integers of at least 1")
     values = [x] if isinstance(x, (int, np.integer)) else list(x)
     checked = [positive(value, f"every K of {name}") for value in values]
     return list(dict.fromkeys(checked))
 
 
 def positive(x: object, name: str) -> int:
-    """An integer of at least 1."""
+    """An integer from 1 to 2**63 - 1."""
     if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
         raise TypeError(f"{name} is {x!r}; expected an integer of at least 1")
     if x < 1:
         raise ValueError(f"{name} is {x}; expected at least 1")
+    if x >= 2**63:
+        raise ValueError(f"{name} is {x}; expected at most 2**63 - 1")
     return int(x)
 
 
@@ -137,7 +145,10 @@ def seed(x: object) -> int:
 
 def threads(x: int | None) -> int | None:
     """A number of threads, or None for all cores."""
-    return None if x is None else positive(x, "threads")
+    most = 4096  # more only cost memory, and the system may not start them
+    if x is not None and positive(x, "threads") > most:
+        raise ValueError(f"threads is {x}; expected at most {most}, or None for all cores")
+    return None if x is None else int(x)
 
 
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
@@ -148,14 +159,13 @@ def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
 
 
 def _array(x: object, name: str) -> npt.NDArray[Any]:
+    if np.ma.is_masked(x):
+        raise TypeError(
+            f"{name} has masked entries; expected an array without: drop those rows, or fill them"
+        )
     try:
-        array = np.asanyarray(x)
-    except (ValueError, TypeError) as error:
+        return np.asarray(x)
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor that requires a gradient
         raise TypeError(
             f"{name} is a {type(x).__name__}, which numpy can't read as an array: {error}"
         ) from error
-    return (
-        array.view(np.ndarray)
-        if type(array) is not np.ndarray and isinstance(array, np.memmap)
-        else np.asarray(x)
-    )

@@ -220,7 +220,13 @@ class Counter:
                 "that both sides have"
             )
         columns = _native.close(
-            self._ties, books.offsets, books.keys, books.indices, books.counts, self._recall_at
+            self._ties,
+            books.offsets,
+            books.keys,
+            books.indices,
+            books.counts,
+            self._recall_at,
+            threads=self._threads,
         )
         return evaluation_of(columns, self._recall_at, None, None)
 
@@ -236,8 +242,8 @@ class Counter:
             raise TypeError(f"block has dtype {items.dtype}; expected {self._queries.dtype}, as the queries")
         labels_G = arguments.labels(labels, "labels", items, "block")
         start = (before[-1][1] if before else 0) if first_index is None else first_index
-        if not isinstance(start, (int, np.integer)) or start < 0:
-            raise ValueError(f"first_index is {start!r}; expected an integer of at least 0")
+        if not isinstance(start, (int, np.integer)) or not 0 <= start < 2**62:
+            raise ValueError(f"first_index is {start!r}; expected an integer from 0 to 2**62 - 1")
         _join(before, ((int(start), int(start) + len(items)),))
         code_Q, code_G = arguments.encode(self._labels, labels_G)
         return items, code_Q, code_G, int(start)

@@ -1,0 +1,290 @@
+//! Rows that make the screen err as much as it can: no value may leave its margin, and no order may change.
+//!
+//! Other data hardly tests the bounds: rounding errors that point all ways stay far within them.
+
+use std::sync::Mutex;
+
+use ndarray::Array2;
+use proptest::prelude::*;
+
+use crate::books::Ties;
+use crate::codes::Codes;
+use crate::control::Control;
+use crate::dense::{Dense, Precision, Similarity};
+use crate::evaluate::{Options, evaluate};
+use crate::kernel::{Found, Kernel, names, select};
+use crate::matrix::Matrix;
+use crate::metrics::PerQuery;
+use crate::peers::Alone;
+use crate::random::Random;
+use crate::search::nearest;
+use crate::space::{Extent, Scratch, Side, Space, round_down, round_up};
+use crate::traverse::{Observer, Task, rectangle, triangle};
+
+const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
+
+fn screens() -> impl Iterator<Item = (&'static Kernel, Precision)> {
+    let kernels = names().into_iter().map(|name| select(Some(name)).unwrap());
+    kernels.flat_map(|kernel| [(kernel, Precision::Float32), (kernel, Precision::BFloat16)])
+}
+
+/// Lists every screened value with the margin of its query: (query, item, value, margin).
+#[derive(Default)]
+struct Listed(Mutex<Vec<(usize, usize, f32, f64)>>);
+
+impl Observer for Listed {
+    type Notes = ();
+
+    fn group(&self, side: Side, _item: usize) -> u32 {
+        u32::from(side == Side::Query)
+    }
+
+    fn limits(&self, _query: usize, _margin: f64) -> (f32, f32) {
+        (f32::MIN, f32::INFINITY)
+    }
+
+    fn absorb<S: Space>(&self, _: &S, task: &Task<'_>, found: &Found, _: &mut Scratch, (): &mut ()) {
+        let mut seen = self.0.lock().unwrap();
+        for hit in &found.row_hits {
+            let (row, column) = (hit.row as usize, hit.column as usize);
+            seen.push((task.first_row + row, task.first_column + column, hit.value, task.row_margins[row]));
+        }
+        for hit in &found.column_hits {
+            let (row, column) = (hit.row as usize, hit.column as usize);
+            seen.push((task.first_column + column, task.first_row + row, hit.value, task.column_margins[column]));
+        }
+    }
+}
+
+/// The largest error of a screened value, as a share of its margin. Without a gallery both ends of a pair are queries.
+fn largest_share(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) -> f64 {
+    let control = Control::default();
+    let mut largest = 0.0f64;
+    for (kernel, precision) in screens() {
+        let sides = (Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())));
+        let space = Dense::new(sides.0, sides.1, similarity, precision, kernel, &control).unwrap();
+        let listed = Listed::default();
+        let n = queries.nrows();
+        let pairs = if let Some(gallery) = gallery {
+            rectangle(&space, &listed, 0..n, &control).unwrap();
+            n * gallery.nrows()
+        } else {
+            triangle(&space, &listed, 0..n, 0..n, &control).unwrap();
+            n * (n - 1)
+        };
+        let seen = listed.0.into_inner().unwrap();
+        assert_eq!(seen.len(), pairs);
+        for (query, item, screened, margin) in seen {
+            let mut keys = Vec::new();
+            space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys);
+            let share = (f64::from(screened) - space.value(query, keys[0])).abs() / margin;
+            assert!(share <= 1.0, "{} {precision:?} {similarity:?} {query} {item}: {share}", kernel.name);
+            largest = largest.max(share);
+        }
+    }
+    largest
+}
+
+/// Rows near c·(1, 1, ...), c = 1 + 2⁻⁸ being halfway between two bfloat16: the numbers of a row are all slightly above, or all
+/// slightly below, and so are all rounded the same way, along the row itself. What that changes in the sum of a row its first
+/// number takes back, so that all similarities between these rows are nearly or truly equal. The second number brings the length
+/// to 8, so that the same holds when rows are scaled to length 1.
+fn collinear(rows: usize, seed: u64) -> Array2<f32> {
+    const DIM: usize = 64;
+    let mut random = Random::new(seed);
+    let (middle, step) = (1.0 + 1.0 / 256.0, 1.0 / f64::from(1 << 19));
+    let mut x = Array2::zeros((rows, DIM));
+    for mut row in x.rows_mut() {
+        let shift = if random.below(2) == 0 { step } else { -step };
+        row.fill((middle + shift) as f32);
+        row[0] = (middle - (DIM as f64 - 2.0) * shift + random.below(3) as f64 * step) as f32;
+        row[1] = (DIM as f64 - (DIM as f64 - 1.0) * middle * middle).sqrt() as f32;
+    }
+    x
+}
+
+/// Rows (1 + a, 2⁻¹², 2⁻¹², ...) with more or fewer zeros at the end. The products of the small numbers, 2⁻²⁴, are half of the last
+/// bit of what is summed up before them, and a float32 sum loses them all. `a` makes up for the zeros, nearly.
+fn absorbed(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
+    let mut random = Random::new(seed);
+    let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));
+    let mut x = Array2::zeros((rows, dim));
+    for mut row in x.rows_mut() {
+        let zeros = random.below(3) * ((dim - 1) / 4) * 2;
+        row.slice_mut(ndarray::s![1..dim - zeros]).fill(small);
+        row[0] = (1.0 + (zeros / 2 + random.below(3)) as f64 * bit) as f32;
+    }
+    x
+}
+
+/// Rows of any direction with lengths between `from` and `to`.
+fn scattered(rows: usize, dim: usize, (from, to): (f64, f64), seed: u64) -> Array2<f32> {
+    let mut random = Random::new(seed);
+    let mut x = Array2::from_shape_fn((rows, dim), |_| (random.uniform() - 0.5) as f32);
+    for mut row in x.rows_mut() {
+        let length = from * (to / from).powf(random.uniform());
+        let factor = length / row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        row.mapv_inplace(|v| (f64::from(v) * factor) as f32);
+    }
+    x
+}
+
+/// The same rows between tiny ones, which have small extents of their own.
+fn between_tiny(x: &Array2<f32>) -> Array2<f32> {
+    let tiny = Array2::from_elem((2, x.ncols()), 1.0 / 1024.0);
+    ndarray::concatenate![ndarray::Axis(0), tiny, *x, tiny]
+}
+
+fn has_bfloat16() -> bool {
+    screens().any(|(kernel, _)| kernel.has_bfloat16())
+}
+
+#[test]
+fn residuals_along_the_rows_reach_the_margin_and_not_beyond() {
+    let (x, ones) = (collinear(20, 1), Array2::<f32>::ones((3, 64)));
+    let reached = SIMILARITIES.map(|similarity| {
+        let shares = [
+            largest_share(&ones, Some(&between_tiny(&x)), similarity),
+            largest_share(&between_tiny(&x), Some(&ones), similarity),
+            largest_share(&x, None, similarity),
+            largest_share(&between_tiny(&x), None, similarity),
+        ];
+        shares[..3].iter().copied().fold(f64::INFINITY, f64::min)
+    });
+    if has_bfloat16() {
+        assert!(reached.iter().all(|share| *share > 0.9), "{reached:?}");
+    }
+}
+
+#[test]
+fn terms_that_a_float32_sum_loses_reach_half_of_the_margin() {
+    let x = absorbed(12, 1025, 1);
+    for rows in [x.clone(), between_tiny(&x)] {
+        // The other half is for kernels that round products, too.
+        assert!(largest_share(&rows, Some(&x), Similarity::Dot) > 0.45);
+        assert!(largest_share(&x, Some(&rows), Similarity::Dot) > 0.45);
+        assert!(largest_share(&rows, None, Similarity::Dot) > 0.45);
+    }
+}
+
+#[test]
+fn squared_lengths_that_are_rounded_stay_within_the_margin() {
+    let long = scattered(40, 8, (0.5, 1.0), 1);
+    let short = scattered(200, 8, (1e-9, 1e-3), 2);
+    // Three roundings of a bias of at most 1/2, of which the margin holds eight.
+    assert!(largest_share(&long, Some(&short), Similarity::Euclidean) > 0.13);
+    assert!(largest_share(&short, Some(&long), Similarity::Euclidean) > 0.13);
+    let both = ndarray::concatenate![ndarray::Axis(0), short, long, short];
+    assert!(largest_share(&both, None, Similarity::Euclidean) > 0.13);
+}
+
+#[test]
+fn a_sum_whose_error_has_no_bound_has_an_infinite_margin() {
+    let one = Array2::<f32>::ones((1, 1));
+    let margin = |dim: usize| {
+        let kernel = select(None).unwrap();
+        let row = Matrix::F32(one.broadcast((1, dim)).unwrap());
+        let space = Dense::new(row, None, Similarity::Dot, Precision::Float32, kernel, &Control::default()).unwrap();
+        space.margin(Extent { norm: 1.0, ..Extent::default() }, Extent { norm: 1.0, ..Extent::default() })
+    };
+    assert!(margin(1 << 21) < 0.6);
+    assert_eq!(margin(1 << 22), f64::INFINITY);
+}
+
+fn bits(found: &PerQuery) -> Vec<u64> {
+    let columns = [&found.recall[0], &found.r_precision, &found.map_at_r, &found.reciprocal_rank];
+    columns.into_iter().flatten().map(|v| v.to_bits()).collect()
+}
+
+/// Screened ranks, and neighbours, are those of all keys.
+fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) {
+    let control = Control::default();
+    let mut random = Random::new(7);
+    let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
+    let (labels, gallery_labels) = (label(queries.nrows()), gallery.map(|g| label(g.nrows())));
+    for (kernel, precision) in screens() {
+        let sides = (Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())));
+        let space = Dense::new(sides.0, sides.1, similarity, precision, kernel, &control).unwrap();
+        for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
+            let ranked = |crowd| {
+                let options = Options { recall_at: vec![2], ties, crowd: Some(crowd) };
+                bits(&evaluate(&space, &labels, gallery_labels.as_deref(), &options, &Alone, &control).unwrap())
+            };
+            assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
+        }
+        let (n, items) = (queries.nrows(), gallery.unwrap_or(queries).nrows());
+        for k in [1, 4, items / 2, items] {
+            let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
+            nearest(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
+            for query in 0..n {
+                let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
+                let mut all = Vec::new();
+                space.keys(&pairs, &mut Scratch::default(), &mut all);
+                let mut order: Vec<i64> = (0..items as i64).collect();
+                order.sort_by(|a, b| all[*b as usize].total_cmp(&all[*a as usize]).then(a.cmp(b)));
+                assert_eq!(indices[query * k..][..k], order[..k], "{} {precision:?} {similarity:?} {k}", kernel.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn near_ties_whose_errors_point_apart_are_decided_by_their_keys() {
+    let (x, ones) = (collinear(90, 3), Array2::<f32>::ones((4, 64)));
+    for similarity in SIMILARITIES {
+        assert_screen_decides_nothing(&ones, Some(&between_tiny(&x)), similarity);
+        assert_screen_decides_nothing(&between_tiny(&x), None, similarity);
+    }
+    let x = absorbed(70, 513, 4);
+    assert_screen_decides_nothing(&x.slice(ndarray::s![..5, ..]).to_owned(), Some(&x), Similarity::Dot);
+    assert_screen_decides_nothing(&x, None, Similarity::Dot);
+}
+
+#[test]
+fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
+    // So long that a table is filled in more than one block of items.
+    let (n, dim) = (60, 20_000);
+    let mut random = Random::new(1);
+    let double = Array2::from_shape_fn((n, dim), |_| random.uniform() - 0.5);
+    let single = double.mapv(|v| v as f32);
+    let codes = Array2::from_shape_fn((n, dim / 4), |(i, j)| if i % 2 == 0 { 7 } else { (i * j) as u8 });
+    let all: Vec<u32> = (0..n as u32).collect();
+    let pairs: Vec<(u32, u32)> = all.iter().flat_map(|q| all.iter().map(move |g| (*q, *g))).collect();
+    let matrices = [Matrix::F32(single.view()), Matrix::F64(double.view())];
+    fn check<S: Space>(space: &S, all: &[u32], pairs: &[(u32, u32)]) {
+        let (mut table, mut one_by_one) = (vec![0.0; pairs.len()], Vec::new());
+        space.key_table(all, all, &mut table, &Control::default()).unwrap();
+        space.keys(pairs, &mut Scratch::default(), &mut one_by_one);
+        let differing = table.iter().zip(&one_by_one).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        assert_eq!(differing, 0, "{} {:?}", space.kernel().name, space.word());
+    }
+    for name in names() {
+        let kernel = select(Some(name)).unwrap();
+        for (similarity, queries, gallery) in [
+            (Similarity::Cosine, 0, 0),
+            (Similarity::Dot, 0, 1),
+            (Similarity::Dot, 1, 0),
+            (Similarity::Euclidean, 1, 1),
+        ] {
+            let (queries, gallery) = (matrices[queries], Some(matrices[gallery]));
+            let control = Control::default();
+            let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, &control).unwrap();
+            check(&space, &all, &pairs);
+        }
+        check(&Codes::new(codes.view(), None, kernel).unwrap(), &all, &pairs);
+    }
+}
+
+proptest! {
+    #[test]
+    fn numbers_are_rounded_outwards_and_no_further_than_to_their_neighbours(x in prop_oneof![-2.0f64..2.0, -1e-40f64..1e-40, -1e39f64..1e39]) {
+        let (down, up) = (round_down(x), round_up(x));
+        prop_assert!(down.is_finite() && f64::from(up) >= x);
+        if x >= f64::from(f32::MIN) {
+            prop_assert!(f64::from(down) <= x);
+        }
+        if x.abs() <= f64::from(f32::MAX) {
+            prop_assert!(up == down || up == down.next_up());
+        }
+    }
+}
