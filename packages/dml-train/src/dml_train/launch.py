@@ -10,24 +10,25 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import click
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, start_processes
-from torch.distributed.elastic.multiprocessing.api import RunProcsResult, SignalException, SubprocessContext
+from torch.distributed.elastic.multiprocessing.api import RunProcsResult, SubprocessContext
 
 from dml_core import DmlError
 from dml_train.distributed import LOST
 
 _LAUNCHED = "DML_LAUNCHED"  # set for ranks whose errors this module reports
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for what a rank has to say
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # which torch sets handlers of
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -48,7 +49,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
     """
     # What torch logs of a failing rank is said here, too.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with TemporaryDirectory(prefix="dml-ranks-") as notes, _signals_kept() as before:
+    with TemporaryDirectory(prefix="dml-ranks-") as notes, _Stop() as stop:
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         shared = {
             "WORLD_SIZE": str(nproc),
@@ -62,17 +63,17 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             _LAUNCHED: "1",
         }
-        try:
-            ranks = start_processes(
-                name="ranks",
-                entrypoint=sys.executable,
-                args=dict.fromkeys(range(nproc), ("-m", "dml_train", *arguments)),
-                envs={rank: {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)},
-                logs_specs=DefaultLogsSpecs(log_dir=notes),
-            )
-            stop = _Stop(ranks, hangup=before[signal.SIGHUP] != signal.SIG_IGN)
-        except SignalException as early:  # those that began see that their launcher is gone
-            sys.exit(128 + early.sigval)
+        start = partial(
+            start_processes,
+            name="ranks",
+            entrypoint=sys.executable,
+            args=dict.fromkeys(range(nproc), ("-m", "dml_train", *arguments)),
+            envs={rank: {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)},
+            logs_specs=DefaultLogsSpecs(log_dir=notes),
+        )
+        # In the main thread, torch would put handlers of its own in place, which raise wherever it is just then.
+        with ThreadPoolExecutor(1) as other:
+            ranks = stop.ranks = other.submit(start).result()
         while (result := ranks.wait(0)) is None and not stop.asked:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         if result is None:
@@ -89,31 +90,35 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
 
 
 class _Stop:
-    """Being asked to stop by a signal, in place of torch's handlers, which raise wherever the launcher is just then.
+    """While it lasts, signals to stop are noted, and a second Ctrl-C kills all ranks."""
 
-    Args:
-        ranks: those that a second Ctrl-C kills.
-        hangup: whether SIGHUP is heeded; nohup has it ignored.
-    """
-
-    def __init__(self, ranks: PContext, *, hangup: bool) -> None:
-        self._ranks = ranks
+    def __init__(self) -> None:
+        self.ranks: PContext | None = None
         self.asked: signal.Signals | None = None
         self.at_once = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
-        signal.signal(signal.SIGHUP, self._note if hangup else signal.SIG_IGN)
+
+    def __enter__(self) -> _Stop:
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+            numbers.append(signal.SIGHUP)
+        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+        if self.asked and number == signal.SIGINT and isinstance(self.ranks, SubprocessContext):
             self.at_once = True
-            assert isinstance(self._ranks, SubprocessContext)
-            for rank in self._ranks.subprocess_handlers.values():
+            for rank in self.ranks.subprocess_handlers.values():
                 if rank.proc.returncode is None:
                     with suppress(ProcessLookupError):
                         os.killpg(rank.proc.pid, signal.SIGKILL)
             return
-        if number == signal.SIGINT:
+        if number == signal.SIGINT and not self.asked:
             words = b"stopping after this step, with a checkpoint; Ctrl-C once more kills all ranks\n"
             with suppress(OSError):
                 os.write(sys.stderr.fileno(), words)
@@ -147,17 +152,6 @@ def _tell(result: RunProcsResult, nproc: int, asked: signal.Signals | None, onwa
         f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"failed ({failure.exitcode})"
     )
     raise DmlError(f"rank {rank} of {nproc} {cause}, and the others were stopped; {onwards}")
-
-
-@contextmanager
-def _signals_kept() -> Iterator[dict[int, Any]]:
-    """What is done upon signals is afterwards what it was, which is given."""
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        yield before
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def report(message: str) -> None:
