@@ -66,6 +66,12 @@ def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
         assert torch.equal(resumed(*batch(step)), values[step])
 
 
+def test_the_memory_is_made_where_the_embeddings_are() -> None:
+    memory = CrossBatchMemory(InstanceCrossEntropy(), 10)
+    memory(torch.zeros(2, D, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta"))
+    assert {buffer.device.type for buffer in memory.queue.buffers()} == {"meta"}
+
+
 def test_evaluation_mode_stores_nothing() -> None:
     memory = CrossBatchMemory(InstanceCrossEntropy(), 10).eval()
     memory(*batch(0))
