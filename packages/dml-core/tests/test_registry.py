@@ -174,6 +174,35 @@ def test_what_a_factory_refuses_is_an_error_of_the_recipe():
         registry_of(RANKED).build("losses", {"name": "ranked", "margin": -1.0})
 
 
+def test_a_type_that_a_factory_refuses_is_an_error_of_the_recipe_and_its_own_messages_stay_as_they_are():
+    def of_a_whole_number(seed):
+        raise TypeError("seed is 0.5; expected a whole number")
+
+    def of_a_file(path):
+        raise DuplicateName("the file names two things alike")
+
+    components = [
+        Component("typed", of_a_whole_number, "raises a TypeError"),
+        Component("file", of_a_file, "raises a DmlError"),
+    ]
+    with pytest.raises(
+        InvalidOption, match=r"loss 'typed' \(.*of_a_whole_number of test-losses 1\.2\): seed is 0\.5"
+    ):
+        registry_of(*components).build("losses", {"name": "typed", "seed": 0.5})
+    with pytest.raises(DuplicateName, match=r"^the file names two things alike$"):
+        registry_of(*components).build("losses", {"name": "file", "path": "x"})
+
+
+def test_a_string_is_no_list_of_strings():
+    def named(names: Sequence[str] = ()) -> Sequence[str]:
+        return names
+
+    components = registry_of(Component("named", named, "takes names"))
+    assert components.build("losses", {"name": "named", "names": ["ab"]}) == ["ab"]
+    with pytest.raises(InvalidOption, match="option 'names' is 'ab', of type str"):
+        components.build("losses", {"name": "named", "names": "ab"})
+
+
 def test_a_table_without_a_name_is_an_error():
     with pytest.raises(InvalidOption, match=r"needs a key 'name'.*got the keys: margin"):
         registry_of(RANKED).build("losses", {"margin": 0.4})

@@ -75,6 +75,8 @@ def test_a_length_defaults_to_the_rest_of_the_run(unit):
 def test_warmup_rises_to_the_schedule_and_never_starts_at_zero():
     schedule = from_table(kind="constant", value=2.0, warmup=4)
     assert [schedule(p) for p in range(6)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    of_epochs = from_table(kind="constant", value=2.0, warmup=4, unit="epoch")  # which warms up in steps
+    assert [of_epochs(p) for p in range(6)] == [schedule(p) for p in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,7 @@ def test_warmup_rises_to_the_schedule_and_never_starts_at_zero():
         ({"kind": "linear", "start": 0, "end": 1, "length": 0}, "length is 0; expected more than 0"),
         ({"kind": "linear", "start": 0, "end": 1, "unit": "epochs"}, "did you mean 'epoch'"),
         ({"kind": "step", "values": [1], "milestones": [3]}, "1 values for 1 milestones"),
+        ({"kind": "step", "values": [1, 2, 3], "milestones": [3]}, "3 values for 1 milestones"),
         ({"kind": "step", "values": [1, 2, 3], "milestones": [3, 3]}, "expected them to rise"),
         ({"kind": "step", "values": 1, "milestones": [3]}, "expected a list of numbers"),
         ({"kind": "constant", "value": True}, "value of a constant schedule is True"),
@@ -104,6 +107,7 @@ class Loss(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.alpha, self.queue_size, self.name = 16.0, 5, "loss"
+        self._own = 3.0
         self.inner = torch.nn.ModuleList([torch.nn.Dropout(0.5)])
 
 
@@ -119,6 +123,7 @@ def test_schedules_move_attributes_by_path_and_keep_ints_ints():
     )
     assert schedules.apply(0) == {"loss.alpha": 16, "loss.inner.0.p": 0.5, "loss.queue_size": 0}
     assert (loss.alpha, loss.inner[0].p, loss.queue_size) == (16, 0.5, 0)
+    assert schedules.apply(1)["loss.queue_size"] == 2  # the nearest to 1.5, the even one
     schedules.apply(3)
     assert (loss.alpha, loss.inner[0].p, loss.queue_size) == (4, 0.125, 3)
     assert isinstance(loss.queue_size, int)
@@ -132,6 +137,7 @@ def test_schedules_move_attributes_by_path_and_keep_ints_ints():
         ("loss.alhpa", "Loss has no number 'alhpa'; did you mean 'alpha'"),
         ("loss.name", "Loss has no number 'name'"),
         ("loss.training", "Loss has no number 'training'"),
+        ("loss._own", "Loss has no number '_own'"),
         ("loss.iner.0.p", "Loss has no 'iner'; did you mean 'inner'"),
     ],
 )
