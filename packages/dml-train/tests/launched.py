@@ -28,9 +28,10 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
         signal.signal(ignored, signal.SIG_IGN)
 
     class Stop(launch._Stop):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            (tmp_path / "launched").touch()  # from now on, a signal is passed on to the ranks
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "ranks" and value is not None:
+                (tmp_path / "launched").touch()  # from now on, a second Ctrl-C has ranks to kill
 
     launch._Stop = Stop
     try:
