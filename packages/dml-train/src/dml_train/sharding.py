@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from dml_core import Rows, ShardedLoss
 from dml_train.distributed import Ranks
@@ -59,13 +59,12 @@ class Shards:
 
     def clip(self, parameters: list[nn.Parameter], limit: float) -> Tensor:
         """Scale all gradients down to this norm, taken over all rows of all ranks; the norm that they had."""
-        if not self:
-            return clip_grad_norm_(parameters, limit)
-        shared = self.shared(parameters)
-        own = [parameter for parameter in parameters if id(parameter) in self._names]
-        squared = _norm(own).square()
-        dist.all_reduce(squared)
-        norm = (_norm(shared).square() + squared).sqrt()
+        norm = gradient_norm(self.shared(parameters))
+        if self:
+            own = [parameter for parameter in parameters if id(parameter) in self._names]
+            squared = gradient_norm(own).square()
+            dist.all_reduce(squared)
+            norm = (norm.square() + squared).sqrt()
         clip_grads_with_norm_(parameters, limit, norm)
         return norm
 
@@ -142,5 +141,8 @@ def _has_rows(value: object, rows: int) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0 and len(value) == rows
 
 
-def _norm(parameters: list[nn.Parameter]) -> Tensor:
-    return get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
+    """The length of all gradients as one vector; a row that a sparse gradient names twice counts as its sum."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    # Of a sparse gradient by its values, since torch 2.11 takes no norm of a sparse tensor.
+    return get_total_norm([g.coalesce().values() if g.is_sparse else g for g in gradients])
