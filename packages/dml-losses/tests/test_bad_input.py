@@ -16,7 +16,7 @@ CLASS_LOSSES = [
         *(dml.CurricularFace, dml.ProxyNCA, dml.ProxyAnchor, dml.SoftTriple),
     )
 ]
-CLASS_LOSSES.append(dml.NormSoftmax(2, 3, class_fraction=0.5))
+CLASS_LOSSES += [dml.NormSoftmax(2, 3, class_fraction=0.5), dml.ShardedClasses(dml.NormSoftmax(2, 3))]
 PAIR_LOSSES = [InstanceCrossEntropy(), dml.RankedListLoss()]
 
 
