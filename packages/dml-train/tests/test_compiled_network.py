@@ -31,6 +31,14 @@ PARTS = {"backbone": {"dropout": 0.0, "norm": False}, "training": {"steps": 6, "
 COMPILED = {**PARTS, "training": {**PARTS["training"], "compile": True}}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def generated_here(tmp_path_factory):
+    """Torch keeps what it generates in /tmp, for this machine's CPU or for the one that had this disk before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
 def losses(path):
     lines = map(json.loads, RunFolder(path).metrics.read_text().splitlines())
     return [line["loss"] for line in lines if "loss" in line]
