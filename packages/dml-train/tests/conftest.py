@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,22 @@ def dml(registry: Registry) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def small_files() -> Iterator[Callable[[int], None]]:
-    """Call it, and the kernel refuses to make any file larger than so many bytes, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def small_files() -> Callable[[int], AbstractContextManager[None]]:
+    """While it lasts, the kernel refuses to make any file larger than so many bytes, as a full disk would.
+
+    Not for all of a test: pytest's own output may be such a file.
+    """
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import signal
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -32,11 +32,8 @@ def test_a_rank_that_dies_or_is_silent_is_missed_within_the_timeout(silent):
 def test_a_write_that_the_kernel_refuses_leaves_the_checkpoint_before(tmp_path, small_files, large):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
     checkpoint.write(tmp_path, 1, few, few)
-    small_files(50_000)
-    with pytest.raises(
-        DmlError,
-        match=r"could not save the checkpoint of step 2 .*the checkpoint of step 1 .* is whole.*--resume",
-    ):
+    words = r"could not save the checkpoint of step 2 .*the checkpoint of step 1 .* is whole.*--resume"
+    with small_files(50_000), pytest.raises(DmlError, match=words):
         checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
@@ -55,14 +52,14 @@ def test_a_run_whose_disk_was_full_goes_on_to_the_same_bits(
         @hookimpl
         def dml_checkpoint_saved(self, step):
             if step == 4:
-                small_files(4096)  # enough for the metrics
+                meanwhile.enter_context(small_files(4096))  # enough for the metrics
 
     full = Full()
     tiny_registry.plugins.register(full, distribution="full")
-    with pytest.raises(DmlError, match=r"checkpoint of step 8 .*the checkpoint of step 4 .* is whole"):
+    words = r"checkpoint of step 8 .*the checkpoint of step 4 .* is whole"
+    with ExitStack() as meanwhile, pytest.raises(DmlError, match=words):
         run("cut")
     tiny_registry.plugins.manager.unregister(full)
-    small_files(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     cut = run("cut", resume=True)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))

@@ -79,10 +79,11 @@ def test_tensorboard_gets_every_curve_and_hides_what_was_done_again(tmp_path):
 def test_a_full_disk_is_said_with_the_file_and_closing_says_nothing_more(tmp_path, small_files):
     logger = JsonLines(tmp_path)
     logger.log(1, {"loss": 1.0})
-    small_files(30)
-    with pytest.raises(DmlError, match=r"can't write .*metrics.jsonl: File too large; .*go on with --resume"):
-        logger.log(2, {"loss": 2.0})
-    logger.close()
+    words = r"can't write .*metrics.jsonl: File too large; .*go on with --resume"
+    with small_files(30):
+        with pytest.raises(DmlError, match=words):
+            logger.log(2, {"loss": 2.0})
+        logger.close()
 
 
 def test_a_disk_that_is_full_for_tensorboard_is_said_and_closing_says_nothing_more(tmp_path, monkeypatch):
