@@ -64,6 +64,7 @@ def soft_triple(
     centers_CKD = unit_rows(weights).reshape(-1, centers_per_class, weights.shape[1])
     with torch.autocast(weights.device.type, enabled=False):
         between_CKK = centers_CKD @ centers_CKD.mT
-    distance_CKK = (2 - 2 * between_CKK + 1e-5).sqrt()
+    # A GPU that multiplies in TF32 may find a cosine that is above 1 by more than the 1e-5.
+    distance_CKK = (2 - 2 * between_CKK + 1e-5).clamp_min(1e-5).sqrt()
     num_pairs = len(centers_CKD) * centers_per_class * (centers_per_class - 1)
     return loss + merge_weight * distance_CKK.triu(diagonal=1).sum() / num_pairs
