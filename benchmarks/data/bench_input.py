@@ -11,9 +11,9 @@ least; with them, of the clock's, from the first batch to the last, which needs 
 
 from __future__ import annotations
 
+import argparse
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -99,7 +99,13 @@ def cost(batches: Iterator[torch.Tensor], workers: int) -> float:
 
 
 def main() -> None:
-    batches, rounds = (int(a) for a in (*sys.argv[1:], *("8", "5")[len(sys.argv) - 1 :]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("batches", type=int, nargs="?", default=8)
+    parser.add_argument("rounds", type=int, nargs="?", default=5)
+    arguments = parser.parse_args()
+    batches, rounds = arguments.batches, arguments.rounds
     torch.set_num_threads(1)
     print(
         f"{platform.processor() or platform.machine()}, one thread a process, torch {torch.__version__}, torchvision "

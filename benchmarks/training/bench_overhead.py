@@ -11,6 +11,7 @@ memory that they free (`keep_freed_memory`).
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import io
@@ -18,7 +19,6 @@ import logging
 import platform
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -197,7 +197,13 @@ def bare_time(experiment: Experiment, shares: dict[str, float] | None = None) ->
 
 
 def main() -> None:
-    steps, rounds = (int(a) for a in (*sys.argv[1:], *("150", "7")[len(sys.argv) - 1 :]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", type=int, nargs="?", default=150)
+    parser.add_argument("rounds", type=int, nargs="?", default=7)
+    arguments = parser.parse_args()
+    steps, rounds = arguments.steps, arguments.rounds
     keep_freed_memory()
     watch = Stopwatch()
     plugins = Plugins()

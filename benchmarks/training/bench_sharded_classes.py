@@ -9,11 +9,11 @@ that of the slowest rank, and only means something where there are as many free 
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -92,7 +92,12 @@ def costs(world_size: int, classes: int, fraction: float, sharded: bool, steps: 
 
 
 def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", type=int, nargs="?", default=3)
+    arguments = parser.parse_args()
+    steps = arguments.steps
     cores = len(os.sched_getaffinity(0))
     machine = platform.processor() or platform.machine()
     print(

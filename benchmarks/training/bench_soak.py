@@ -9,6 +9,7 @@ Processes are forked from one that has imported everything, so that nearly all o
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import random
@@ -92,7 +93,13 @@ def end(out: Path) -> str:
 
 
 def main() -> None:
-    kills, seed = (int(a) for a in (*sys.argv[1:], *("200", "0")[len(sys.argv) - 1 :]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kills", type=int, nargs="?", default=200)
+    parser.add_argument("seed", type=int, nargs="?", default=0)
+    arguments = parser.parse_args()
+    kills, seed = arguments.kills, arguments.seed
     torch.set_num_threads(1)
     plugins = Plugins()
     plugins.register(dml_core.plugin, distribution="dml-core")
