@@ -22,8 +22,10 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
     program.chmod(0o755)
     sys.executable = str(program)
     os.environ["OMP_NUM_THREADS"] = "1"
-    # A shell that starts tests in the background has its children ignore Ctrl-C, which then no rank's trap catches.
+    # A shell that starts tests in the background has its children ignore Ctrl-C, which then no rank's trap catches, and
+    # nohup has them ignore SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if ignored is not None:
         signal.signal(ignored, signal.SIG_IGN)
 
