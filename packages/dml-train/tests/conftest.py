@@ -18,6 +18,9 @@ from rich.console import Console
 import dml_core.plugin
 from dml_core import Plugins, Registry
 from dml_train import cli
+from dml_train.recipe_checking import parse
+from dml_train.run_folder import RunFolder
+from dml_train.training import train
 
 sys.path.insert(0, str(Path(__file__).parent))  # where loader processes find tiny_world, too
 
@@ -105,3 +108,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run(
+    tiny_registry: Registry, tiny_document: Callable[..., dict[str, Any]], quiet: Console, out: Path
+) -> Callable[..., RunFolder]:
+    """Train by the tiny recipe with some keys changed."""
+
+    def run(where: Path = out, resume: bool = False, force: bool = False, **tables: Any) -> RunFolder:
+        recipe = parse(tiny_document(**tables), tiny_registry)
+        return train(recipe, where, resume=resume, force=force, registry=tiny_registry, console=quiet)
+
+    return run

@@ -1,4 +1,4 @@
-"""What runs left behind: read, and compared to the bit."""
+"""What runs left behind, read and compared to the bit; and an end before their end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dml_core import hookimpl
 from dml_train.run_folder import RunFolder
 
 
@@ -29,3 +30,19 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return type(one) is type(other) and one == other
+
+
+class Stop(Exception):
+    """How `StopAt` ends a run."""
+
+
+class StopAt:
+    """An observer that ends the run after a step, as if it had been killed there."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    @hookimpl
+    def dml_step_end(self, step: int) -> None:
+        if step == self.step:
+            raise Stop

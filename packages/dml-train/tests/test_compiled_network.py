@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from run_traces import Stop, StopAt, same
 from sharded_ranks import in_ranks, train_until
-from test_training import Stop, StopAt, same
 
 from dml_core import DmlError
 from dml_train import checkpoint

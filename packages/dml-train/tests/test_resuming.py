@@ -1,0 +1,233 @@
+"""A run that was stopped goes on to the same bits; what it doesn't go on from, or only by force, is said."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import signal
+
+import numpy as np
+import pytest
+import torch
+from run_traces import Stop, StopAt, lines, same
+
+from dml_core import DmlError, hookimpl
+from dml_train import checkpoint
+from dml_train.interruption import Interrupted
+from dml_train.run_folder import RunFolder
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more"),
+    [
+        ({"name": "adamw"}, {"training": {"average": 0.9}}),
+        (
+            {"name": "sgd"},
+            {
+                "evaluation": {"every": 1, "unit": "step"},
+                "validation": {"classes": 0.3, "metric": "recall/1", "patience": 11},
+            },
+        ),
+        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
+    ],
+)
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
+    schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
+        "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
+    whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule, **more)
+    stopper = StopAt(7)
+    tiny_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule, **more)
+    tiny_registry.plugins.manager.unregister(stopper)
+    cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule, **more)
+
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
+    one, other = (next(checkpoint.whole(folder.checkpoints)) for folder in (whole, cut))
+    assert one.step == other.step == 12
+    assert same(one.weights(), other.weights())
+    assert same(one.state(), other.state())
+
+
+class SignalAt:
+    """An observer to whose process two SIGTERMs come at a moment of the run."""
+
+    def __init__(self, moment, step):
+        self.moment, self.step = moment, step
+
+    def come(self, moment, step):
+        if (moment, step) == (self.moment, self.step):
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+
+    @hookimpl
+    def dml_evaluation_end(self, step):
+        self.come("evaluation", step)
+
+    @hookimpl
+    def dml_checkpoint_saved(self, step):
+        self.come("save", step)
+
+
+@pytest.mark.parametrize(
+    ("moment", "step", "stops"), [("evaluation", 6, 7), ("save", 8, 9), ("save", 12, 12)]
+)
+def test_a_signal_while_measuring_or_saving_stops_the_run_at_the_next_step_or_its_end(
+    run, tiny_registry, tmp_path, moment, step, stops
+):
+    tables = {"evaluation": {"every": 6, "unit": "step"}}
+    whole = run(where=tmp_path / "whole", **tables)
+    observer = SignalAt(moment, step)
+    tiny_registry.plugins.register(observer, distribution="signals")
+    with pytest.raises(Interrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
+        run(where=tmp_path / "cut", **tables)
+    tiny_registry.plugins.manager.unregister(observer)
+    assert checkpoint.newest(tmp_path / "cut" / "checkpoints").step == stops
+    cut = run(where=tmp_path / "cut", resume=True, **tables)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert same(newest(cut), newest(whole))
+
+
+def test_resuming_falls_back_from_a_torn_checkpoint(run, tiny_registry, tmp_path):
+    whole = run(where=tmp_path / "whole")
+    stopper = StopAt(9)
+    tiny_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run(where=tmp_path / "cut")
+    tiny_registry.plugins.manager.unregister(stopper)
+    torn = tmp_path / "cut" / "checkpoints" / "step-00000008" / checkpoint.STATE
+    torn.write_bytes(torn.read_bytes()[:-100])
+    cut = run(where=tmp_path / "cut", resume=True)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert checkpoint.torn(cut.checkpoints) == {}
+
+
+def test_resuming_where_nothing_is_begins(run):
+    assert run(resume=True).evaluation.exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_a_run_killed_at_its_very_beginning_left_is_no_hindrance(run, out, resume):
+    out.mkdir()
+    (out / ".recipe.toml.partial").write_text("[trai")
+    assert run(resume=resume, training={"steps": 1}).evaluation.exists()
+
+
+def test_a_folder_that_cannot_be_held_is_said(run, out, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.ENOSYS, "Function not implemented")  # some file systems of clusters
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(DmlError, match=r"can't keep other processes out of .*: Function not implemented"):
+        run()
+
+
+def test_two_processes_do_not_train_in_one_folder(run, out):
+    run()
+    (out / "evaluation.json").unlink()
+    with RunFolder(out).held(), pytest.raises(DmlError, match="another process is training in"):
+        run(resume=True)
+    assert run(resume=True).evaluation.exists()
+
+
+def test_a_complete_run_is_left_as_it_is(run, out):
+    run()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    run(resume=True)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_a_folder_that_exists_is_refused_and_untouched(run, out):
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(DmlError, match="exists already; nothing was touched"):
+        run()
+    assert [p.name for p in out.iterdir()] == ["mine.txt"]
+
+
+def test_another_recipe_is_refused_on_resuming_and_what_differs_is_listed(run, out):
+    run()
+    (out / "evaluation.json").unlink()
+    with pytest.raises(DmlError, match=r"(?s)loss.scale: 4.0 there, 5.0 here.*--force"):
+        run(resume=True, loss={"scale": 5.0})
+    assert run(resume=True, force=True, loss={"scale": 5.0}).evaluation.exists()
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "differs"),
+    [
+        ({}, {"embedding": {"dim": 4}}, "embedding.dim: 8 there, 4 here"),
+        ({}, {"dataset": {"num_classes": 7}}, "dataset.num_classes: 6 there, 7 here"),
+        ({}, {"optimizer": {"name": "sgd"}}, "optimizer.name: 'adamw' there, 'sgd' here"),
+        ({"optimizer": {"name": "sgd"}}, {"optimizer": {"name": "adamw"}}, "'sgd' there, 'adamw' here"),
+    ],
+)
+def test_a_forced_recipe_that_the_checkpoint_does_not_fit_is_refused_and_the_run_is_as_it_was(
+    run, out, before, changes, differs
+):
+    run(**before)
+    (out / "evaluation.json").unlink()
+    files = contents(out)
+    with pytest.raises(
+        DmlError, match=rf"(?s)the checkpoint in .* doesn't fit the recipe, which differs:.*{differs}"
+    ):
+        run(resume=True, force=True, **{**before, **changes})
+    assert contents(out) == files
+    assert run(resume=True, **before).evaluation.exists()
+
+
+def test_a_finished_run_goes_on_with_another_recipe_by_force(run, out):
+    run()
+    with pytest.raises(DmlError, match=r"training\.steps: 12 there, 16 here"):
+        run(resume=True, training={"steps": 16})
+    folder = run(resume=True, force=True, training={"steps": 16})
+    assert json.loads(folder.evaluation.read_text())["step"] == 16
+    assert [line["step"] for line in lines(folder) if "loss" in line] == [*range(1, 17)]
+    assert "steps = 16" in folder.recipe.read_text()
+
+
+def test_a_forced_number_of_the_optimizer_is_used(run, out):
+    run(optimizer={"name": "sgd", "momentum": 0.9})
+    folder = run(resume=True, force=True, optimizer={"name": "sgd", "momentum": 0.5}, training={"steps": 16})
+    groups = checkpoint.newest(folder.checkpoints).state()["optimizer"]["param_groups"]
+    assert {group["momentum"] for group in groups} == {0.5}
+
+
+def newest(folder):
+    found = checkpoint.newest(folder.checkpoints)
+    return found.weights(), found.state()
+
+
+def test_an_average_begins_or_ends_by_force_and_the_training_goes_on_as_without(run, tmp_path):
+    longer = {"steps": 16, "average": 0.9}
+    every = {"checkpoints": {"every": 1, "keep": 4}}
+    plain = newest(run(where=tmp_path / "plain", training={"steps": 16}))[0]
+
+    run(where=tmp_path / "begun")
+    begun = run(where=tmp_path / "begun", resume=True, force=True, training=longer, **every)
+    weights, state = newest(begun)
+    assert same(state["model"], plain)
+    assert state["averaged"] == 4
+    trained = [c.state()["model"]["head.linear.weight"] for c in checkpoint.whole(begun.checkpoints)][::-1]
+    expected = trained[0]
+    for then in trained[1:]:
+        expected = 0.9 * expected + 0.1 * then
+    # Two roundings in another order.
+    torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
+
+    run(where=tmp_path / "ended", training={"average": 0.9})
+    ended = run(where=tmp_path / "ended", resume=True, force=True, training={"steps": 16})
+    assert same(newest(ended)[0], plain)
+
+
+def test_scaling_of_the_loss_begins_or_ends_by_force(run, out):
+    for steps, precision, scales in ((12, "float32", False), (16, "float16", True), (20, "float32", False)):
+        folder = run(resume=True, force=True, training={"steps": steps, "precision": precision})
+        assert bool(newest(folder)[1]["scaler"]) == scales
+    assert [line["step"] for line in lines(folder) if "loss" in line] == [*range(1, 21)]
