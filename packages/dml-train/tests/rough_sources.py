@@ -17,6 +17,14 @@ class Signalled:
         return place
 
 
+class SignalledEarly(Signalled):
+    """The signal comes while the loading process is still finding out what it is to do."""
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.__dict__ |= state
+        os.kill(os.getpid(), self.number)
+
+
 class Fatal:
     """Its first place is there at once; the process that loads the second is killed, and another waits for work."""
 

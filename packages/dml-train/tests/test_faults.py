@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import subprocess
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +86,28 @@ def test_an_image_that_breaks_while_loading_is_named_by_its_path(tmp_path, worke
 def test_a_signal_to_stop_that_loader_processes_get_too_does_not_end_them(number):
     assert list(load_ahead(Signalled(number), range(3), 1, pin=False)) == [0, 1, 2]
     assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+OTHERS = """
+import multiprocessing, signal, sys, time
+from rough_sources import SignalledEarly
+from dml_train.loading import load_ahead
+
+number = signal.Signals(int(sys.argv[1]))
+assert list(load_ahead(SignalledEarly(number), range(3), 1, pin=False)) == [0, 1, 2]
+process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(600,), daemon=True)
+process.start()
+process.terminate()
+process.join(300)
+assert process.exitcode == -signal.SIGTERM, process.exitcode
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_loaders_do_not_hear_from_their_first_moment_on_other_processes_of_their_server_do(number):
+    subprocess.run(
+        [sys.executable, "-c", OTHERS, str(int(number))], check=True, cwd=Path(__file__).parent
+    )  # a program of its own: the server of this one may have been started by somebody else
 
 
 def test_no_loader_process_outlives_the_loading():

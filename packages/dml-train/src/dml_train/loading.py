@@ -6,13 +6,8 @@ Shapes: `B` rows of the global batch, `R` rows of this rank's part.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,10 +17,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dml_core import BatchSampler, DmlError, Split
+from dml_train.loader_processes import LoaderContext, loaders_start
 from dml_train.seeds import row_seeds
 
 Item = TypeVar("Item")
-_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Batch(NamedTuple):
@@ -109,24 +104,17 @@ def load_ahead(
     Raises:
         DmlError: if an item can't be loaded, with the reason; if a worker dies.
     """
-    context = None
-    if workers:
-        # Not fork: this process has threads (the evaluator's, OpenMP's), and a fork would copy their locks.
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        context = multiprocessing.get_context(method)
-        context.set_forkserver_preload([__name__])
     loader = DataLoader(
         source,
         batch_size=None,
         sampler=places,
         num_workers=workers,
-        multiprocessing_context=context,
+        multiprocessing_context=LoaderContext() if workers else None,
         collate_fn=_unchanged,
-        worker_init_fn=_begin_helping if workers else None,
         pin_memory=pin,
     )
     others = multiprocessing.active_children()
-    with _children_deaf():
+    with loaders_start():
         items = iter(loader)
     helpers = [process for process in multiprocessing.active_children() if process not in others]
     try:
@@ -145,43 +133,6 @@ def load_ahead(
         for process in helpers:
             process.kill()
             process.join()
-
-
-@contextmanager
-def _children_deaf() -> Iterator[None]:
-    """Processes started meanwhile never get SIGTERM or SIGINT; this one gets them when it is over.
-
-    Schedulers, terminals and torchrun send them to all processes of a run. It then takes its step to the end and saves,
-    for which it needs its batches.
-    """
-    resource_tracker.ensure_running()  # now, since starting it would let signals through again (Python 3.11)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin_helping(worker: int) -> None:
-    # Once more, if somebody else had started the fork server before.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    end_with_parent()
-
-
-def end_with_parent() -> None:
-    """Let this process end when the one that it works for does, even if that was killed.
-
-    torch's own watch asks whether the process's parent has changed; but that is the fork server, which in turn
-    lives as long as its children.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _unchanged(item: Item) -> Item:

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_train.interruption import Interrupted
-from dml_train.loading import end_with_parent
+from dml_train.loader_processes import end_with_parent
 from dml_train.recipe import Recipe
 from dml_train.run_folder import RunFolder, write_json
 from dml_train.training import train
