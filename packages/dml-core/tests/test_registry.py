@@ -114,6 +114,11 @@ def test_an_unknown_name_gives_the_nearest_and_all_known():
         registry_of(RANKED, CLASSES).build("losses", {"name": "rankde"})
 
 
+def test_of_a_family_that_nobody_brings_an_extra_may_be_missing():
+    with pytest.raises(UnknownName, match=r"\nnothing installed brings any loss 'pml/\.\.\.': .* its extra"):
+        registry_of(RANKED).build("losses", {"name": "pml/TripletMarginLoss"})
+
+
 def test_a_miss_lists_the_plugins_that_failed_to_load():
     source = Plugins([EntryPoint("triplets", "no_such_module", "dml")])
     with pytest.raises(UnknownName, match=r"1 plugin failed to load(.|\n)*triplets = no_such_module"):

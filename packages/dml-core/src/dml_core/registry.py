@@ -81,6 +81,12 @@ class Registry:
             return entries[name]
         known = ", ".join(entries) or "none: no installed plugin brings any"
         message = f"unknown {_SINGULAR[kind]} {name!r}{nearest(name, entries)} known: {known}"
+        family, slash, _ = name.rpartition("/")
+        if slash and not any(other.startswith(family + slash) for other in entries):
+            message += (
+                f"\nnothing installed brings any {_SINGULAR[kind]} '{family}/...': "
+                f"install the package that does, or its extra for them, as in 'a-package[{family}]'"
+            )
         if failures := self.plugins.failures:
             count = "1 plugin" if len(failures) == 1 else f"{len(failures)} plugins"
             message += f"\n{count} failed to load (see 'dml plugins'):" + "".join(
