@@ -11,6 +11,7 @@ import sys
 
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import providers
 
 settings.register_profile(
     "search",
@@ -23,6 +24,15 @@ settings.load_profile("ci")
 # Some of these are set where CI runs, and what is printed heeds them.
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(_name, None)
+
+
+def pytest_sessionstart() -> None:
+    """Let no example come from the project's code, but in a search.
+
+    Hypothesis tries numbers and words that stand in modules which are loaded by then: those before it decide which.
+    """
+    if settings.default.derandomize:
+        providers._get_local_constants = providers.Constants
 
 
 def pytest_runtest_setup() -> None:
