@@ -14,6 +14,7 @@ from pathlib import Path
 import launched
 import pytest
 import tiny_run
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from dml_core import DmlError
 from dml_train import checkpoint, launch
@@ -128,6 +129,17 @@ def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_even_one_that_is_halted(st
     assert process.exitcode == 128 + signal.SIGINT
     assert said(tmp_path, f"all ranks were killed; go on from the last checkpoint in {tmp_path / 'run'}")()
     assert gone(tmp_path, "0", "1")
+
+
+def test_a_second_ctrl_c_may_come_while_the_first_one_is_being_answered(monkeypatch):
+    more = iter([signal.SIGINT])
+    monkeypatch.setattr(os, "write", lambda stream, words: any(map(signal.raise_signal, more)))
+    with launch._Stop() as stop:
+        stop.ranks = object.__new__(SubprocessContext)
+        stop.ranks.subprocess_handlers = {}
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked == signal.SIGINT
+        assert stop.at_once
 
 
 def test_ranks_that_do_not_stop_within_the_timeout_are_killed(started, tmp_path):

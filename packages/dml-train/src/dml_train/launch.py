@@ -118,12 +118,13 @@ class _Stop:
                     with suppress(ProcessLookupError):
                         os.killpg(rank.proc.pid, signal.SIGKILL)
             return
-        if number == signal.SIGINT and not self.asked:
+        before = self.asked
+        # A terminal that closes is no reason not to save.
+        self.asked = before or (signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
+        if number == signal.SIGINT and not before:  # noted first: once more may come while this is being said
             words = b"stopping after this step, with a checkpoint; Ctrl-C once more kills all ranks\n"
             with suppress(OSError):
                 os.write(sys.stderr.fileno(), words)
-        # A terminal that closes is no reason not to save.
-        self.asked = self.asked or (signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
 
 
 def _tell(result: RunProcsResult, nproc: int, asked: signal.Signals | None, onwards: str) -> NoReturn:
