@@ -69,6 +69,8 @@ def test_a_mistake_found_while_building_leaves_no_folder(run, out):
         run(sampler={"classes_per_batch": 40})
     with pytest.raises(DmlError, match=r"schedule 'loss.sclae'.*did you mean 'scale'"):
         run(schedule={"loss.sclae": {"kind": "constant", "value": 1}})
+    with pytest.raises(DmlError, match=r"\[schedule.'optimizer.lr'\]: end is -1; expected .* at least 0"):
+        run(schedule={"optimizer.lr": {"kind": "cosine", "end": -1}})
     with pytest.raises(DmlError, match="this machine has"):
         run(training={"device": "cuda:99"})
     assert not out.exists()
@@ -78,6 +80,21 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(run, out):
     with pytest.raises(DmlError, match=r"the loss of step 6 is nan.*checkpoint of step 4 is whole.*items \["):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, float("nan")], "milestones": [5]}},
             logging={"every": 6})  # fmt: skip
+
+
+@pytest.mark.parametrize("refusal", [ZeroDivisionError("division by zero"), ValueError("scale is 0")])
+def test_a_number_that_a_schedule_brings_to_where_the_loss_cannot_follow_is_named(run, monkeypatch, refusal):
+    forward = TinyLoss.forward
+
+    def forward_above_0(self: TinyLoss, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.scale == 0:
+            raise refusal
+        return forward(self, embeddings, labels)
+
+    monkeypatch.setattr(TinyLoss, "forward", forward_above_0)
+    expected = rf"^step 6 can't be taken: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 is whole.* --force"
+    with pytest.raises(DmlError, match=expected):
+        run(schedule={"loss.scale": {"kind": "step", "values": [1, 0], "milestones": [5]}})
 
 
 @pytest.mark.parametrize(

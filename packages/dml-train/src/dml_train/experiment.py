@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from dml_core import (
     Dataset,
     DmlError,
     Evaluator,
+    InvalidOption,
     Registry,
     Schedule,
     Schedules,
@@ -253,12 +254,22 @@ def build_schedules(
             schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
         except DmlError as error:
             raise type(error)(f"[schedule.{path!r}]: {error}") from error
+        if root == "optimizer" and (below := _below_zero(options)):
+            raise InvalidOption(
+                f"[schedule.{path!r}]: {below}; expected numbers of at least 0, as in [optimizer]"
+            )
         loss = roots["loss"]
         if root == "loss" and isinstance(loss, LevelledLoss) and not name.startswith("levels."):
             bound |= {f"loss.levels.{level}.{name}": schedule for level in range(len(loss.levels))}
         else:
             bound[path] = schedule
     return Schedules(bound, roots)
+
+
+def _below_zero(options: Mapping[str, Any]) -> str:
+    """What a schedule would set that is negative: it stays between the values that its table names."""
+    named = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
+    return ", ".join(f"{key} is {given!r}" for key, given in named.items() if np.min(given) < 0)
 
 
 def find_device(name: str, local_rank: int = 0) -> torch.device:

@@ -136,7 +136,7 @@ class Trainer:
 
         embeddings_RD = self.network.embed(images_R, batch.step)
         seed_torch(device, self.training.seed, LOSS, batch.step)
-        loss = experiment.loss(self.ranks.gather(embeddings_RD), labels_B)
+        loss = self.loss(self.ranks.gather(embeddings_RD), labels_B, scheduled)
         _check_scalar(loss, experiment.loss)
         self.scaler.scale(loss).backward()
         self.network.finish_backward()
@@ -157,6 +157,24 @@ class Trainer:
         self.done = batch.step + 1
         self.images_seen += len(labels_B)
         self.unread.append((self.done, values, {"optimizer.lr": optimizer.lr, **scheduled}))
+
+    def loss(self, embeddings_BD: Tensor, labels_B: Tensor, scheduled: Mapping[str, float]) -> Any:
+        """What the loss returns for the global batch.
+
+        Raises:
+            DmlError: if the loss can't be computed with what the schedules made of its numbers, which a loss itself
+                checks only when it is made.
+        """
+        try:
+            return self.experiment.loss(embeddings_BD, labels_B)
+        except (ArithmeticError, ValueError) as error:
+            moved = [f"{path} = {value:g}" for path, value in scheduled.items() if path.startswith("loss.")]
+            if not moved:
+                raise
+            raise DmlError(
+                f"step {self.done + 1} can't be taken: {type(error).__name__}: {error}. The schedules had set "
+                f"{', '.join(moved)}; {self.kept()}. Mend the schedule, then go on with --resume --force"
+            ) from error
 
     def log(self, show: Show) -> None:
         """Pass on what the steps since the last time left on the device, read all at once.
@@ -278,13 +296,16 @@ class Trainer:
 
     def divergence(self, step: int, values: Mapping[str, float]) -> DmlError:
         """What to say of a loss that isn't finite."""
-        newest = checkpoint.newest(self.folder.checkpoints)
-        kept = f"the checkpoint of step {newest.step} is whole" if newest else "there is no checkpoint yet"
         return DmlError(
             f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g}); "
-            f"{kept}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
+            f"{self.kept()}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
             f"or training.precision = 'float32'. The batch was items {self.batches.indices(step - 1).tolist()}"
         )
+
+    def kept(self) -> str:
+        """Which checkpoint a run that ends by a fault can go on from."""
+        newest = checkpoint.newest(self.folder.checkpoints)
+        return f"the checkpoint of step {newest.step} is whole" if newest else "there is no checkpoint yet"
 
 
 def split_of(name: str) -> str:
