@@ -45,8 +45,9 @@ def in_ranks(
     # As under torchrun, the ranks find each other by a store of the process that starts them. Its port is its own from
     # the beginning; one that is only looked up here, somebody else could take before the first rank does.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    environment = dict(os.environ)  # the server that forks them has that of the test which started it
     processes = [
-        context.Process(target=_be, args=(rank, world_size, store.port, work, arguments))
+        context.Process(target=_be, args=(rank, world_size, store.port, environment, work, arguments))
         for rank in range(world_size)
     ]
     for process in processes:
@@ -60,8 +61,17 @@ def in_ranks(
     assert exitcodes == (codes or [0] * world_size)
 
 
-def _be(rank: int, world_size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _be(
+    rank: int,
+    world_size: int,
+    port: int,
+    environment: dict[str, str],
+    work: Callable[..., None],
+    arguments: tuple[Any, ...],
+) -> None:
     torch.set_num_threads(1)
+    os.environ.clear()
+    os.environ |= environment
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size}
     os.environ |= {name: str(value) for name, value in place.items()}
     os.environ |= {
@@ -79,6 +89,10 @@ def _be(rank: int, world_size: int, port: int, work: Callable[..., None], argume
 def _notes() -> TCPStore:
     """Where ranks leave each other notes, whatever they have joined."""
     return TCPStore("localhost", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
+
+
+def find_in_environment(name: str, value: str) -> None:
+    assert os.environ[name] == value
 
 
 def lose_the_other(silent: bool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from run_traces import Stop, StopAt, same
-from sharded_ranks import in_ranks, train_until
+from sharded_ranks import find_in_environment, in_ranks, train_until
 
 from dml_core import DmlError
 from dml_train import checkpoint
@@ -37,6 +37,12 @@ def generated_here(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    """As in a process of its own: after eight graphs of one function, torch would leave the ninth uncompiled."""
+    torch._dynamo.reset()
 
 
 def losses(path):
@@ -68,6 +74,12 @@ def test_generated_code_follows_the_plain_network_and_a_stopped_run_goes_on_to_t
     one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, cut))
     assert same(one.weights(), other.weights())
     assert same(one.state(), other.state())
+
+
+def test_ranks_generate_their_code_where_this_process_does_whoever_started_their_server(monkeypatch):
+    in_ranks(1, find_in_environment, "TORCHINDUCTOR_CACHE_DIR", os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "another")
+    in_ranks(1, find_in_environment, "TORCHINDUCTOR_CACHE_DIR", "another")
 
 
 @generates_code

@@ -222,6 +222,8 @@ def test_half_precision_trains_to_float32_embeddings(run, device, precision):
 def test_a_compiled_network_follows_the_plain_one_and_leaves_the_same_names(run, tmp_path, monkeypatch):
     # What is ours is the tracing; test_compiled_network has the code that the default backend generates.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     plain = run(where=tmp_path / "plain")
     compiled = run(where=tmp_path / "compiled", training={"compile": True})
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
