@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +41,21 @@ def test_a_write_that_the_kernel_refuses_leaves_the_checkpoint_before(tmp_path, 
     with small_files(50_000), pytest.raises(DmlError, match=words):
         checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
+def test_a_full_disk_is_called_so_whoever_found_it_full(tmp_path, small_files, monkeypatch, large):
+    def usage(folder):  # of a disk that has room again as soon as what was written is gone
+        free = 0 if (tmp_path / ".step-00000001.partial").exists() else 10**9
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
+    with (
+        small_files(50_000),
+        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Make room there"),
+    ):
+        checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 
 
 def test_a_run_whose_disk_was_full_goes_on_to_the_same_bits(

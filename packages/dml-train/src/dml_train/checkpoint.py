@@ -102,11 +102,11 @@ def write(
             shutil.rmtree(final)
         aside.rename(final)
         _sync(folder)
-    # safetensors and torch report a full disk as errors of their own.
+    # safetensors and torch report a full disk as errors of their own; torch's doesn't even say what it is.
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
+        shutil.rmtree(aside, ignore_errors=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
         raise DmlError(
             f"could not save the checkpoint of step {step} in {folder}: "
             f"{'the disk is full' if full else error} ({free} MiB free); {_kept(folder)}. "
