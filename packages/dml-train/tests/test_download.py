@@ -145,7 +145,7 @@ def test_a_connection_that_stalls_is_given_up_and_gone_on_with(serve, tmp_path):
     address, asked = serve(stalls(70_000), honest())
     get(address, tmp_path / "set.zip", timeout=3.0)  # as long as a busy machine may need for an answer
     only(tmp_path / "set.zip")
-    assert asked == [None, "bytes=70000-"]
+    assert asked[:2] == [None, "bytes=70000-"]  # more, where an honest answer, too, took too long
 
 
 def test_a_server_that_breaks_off_is_asked_for_the_rest_until_all_is_there(serve, tmp_path):
