@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -125,6 +127,32 @@ def test_what_loaders_do_not_hear_from_their_first_moment_on_other_processes_of_
     subprocess.run(
         [sys.executable, "-c", OTHERS, str(int(number))], check=True, cwd=Path(__file__).parent
     )  # a program of its own: the server of this one may have been started by somebody else
+
+
+UNSTARTABLE = """
+from dml_core import DmlError
+from dml_train.loading import load_ahead
+
+try:
+    next(load_ahead(range(3), range(3), 1, pin=False))
+except DmlError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python itself then takes another folder")
+def test_loader_processes_that_cannot_be_started_are_one_message_with_what_to_do(tmp_path):
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", UNSTARTABLE],
+        check=True, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(long)},
+    )  # fmt: skip
+    expected = (
+        rf"can't start loader processes: AF_UNIX path too long.*\({re.escape(str(long))}\).*workers = 0"
+    )
+    assert re.match(expected, done.stdout)
+    assert done.stderr == ""
 
 
 def test_no_loader_process_outlives_the_loading():

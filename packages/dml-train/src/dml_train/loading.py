@@ -6,6 +6,7 @@ Shapes: `B` rows of the global batch, `R` rows of this rank's part.
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -102,7 +103,7 @@ def load_ahead(
         pin: whether to put tensors into memory from which copies to a GPU can overlap.
 
     Raises:
-        DmlError: if an item can't be loaded, with the reason; if a worker dies.
+        DmlError: if an item can't be loaded, with the reason; if a worker can't be started, or dies.
     """
     loader = DataLoader(
         source,
@@ -114,8 +115,14 @@ def load_ahead(
         pin_memory=pin,
     )
     others = multiprocessing.active_children()
-    with loaders_start():
-        items = iter(loader)
+    try:
+        with loaders_start():
+            items = iter(loader)
+    except OSError as error:  # too many open files, no place for semaphores, a name too long for a socket
+        raise DmlError(
+            f"can't start loader processes: {error}. If the path of the folder for temporary files is longer than 75 "
+            f"characters ({tempfile.gettempdir()}), let TMPDIR name another; [training] workers = 0 needs no processes"
+        ) from error
     helpers = [process for process in multiprocessing.active_children() if process not in others]
     try:
         for item in items:
