@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dml_core import DmlError
@@ -35,11 +35,11 @@ def test_what_was_written_is_read(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000007"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from([WEIGHTS, STATE, MANIFEST]))
-def test_any_changed_or_missing_byte_is_found_out(tmp_path, data, name):
-    shutil.rmtree(tmp_path)
-    path = save(tmp_path, 1).path / name
+def test_any_changed_or_missing_byte_is_found_out(tmp_path_factory, data, name):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    path = save(folder, 1).path / name
     content = path.read_bytes()
     place = data.draw(st.integers(0, len(content) - 3))  # not the manifest's last brace and line end
     if data.draw(st.booleans()):
@@ -50,7 +50,7 @@ def test_any_changed_or_missing_byte_is_found_out(tmp_path, data, name):
         changed = bytes([content[place] ^ 1 << data.draw(st.integers(0, 7))])
         path.write_bytes(content[:place] + changed + content[place + 1 :])
     assert fault(path.parent) is not None
-    assert newest(tmp_path) is None
+    assert newest(folder) is None
 
 
 def test_the_one_before_a_torn_checkpoint_is_used(tmp_path):

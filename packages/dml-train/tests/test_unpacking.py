@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dml_core import DmlError
@@ -54,7 +54,7 @@ def test_what_was_packed_comes_out(tmp_path, pack):
     assert found(tmp_path / "out") == CONTENTS
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(
     contents=st.dictionaries(
         st.lists(st.text("abé .-", min_size=1, max_size=5).filter(lambda n: n.strip(". ")), min_size=1, max_size=3)
