@@ -19,6 +19,14 @@ def test_numbers_are_kept_to_the_bit_and_the_clock_is_left_out(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 0.30000000000000004}\n'
 
 
+def test_what_is_not_finite_is_null_as_every_reader_of_json_knows_it(tmp_path):
+    logger = JsonLines(tmp_path)
+    logger.log(1, {"loss": 0.5, "gradient_norm": float("nan"), "loss.scale": float("inf")})
+    logger.close()
+    expected = '{"step": 1, "loss": 0.5, "gradient_norm": null, "loss.scale": null}\n'
+    assert (tmp_path / "metrics.jsonl").read_text() == expected
+
+
 @pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 3, "loss": 9.0'])
 def test_lines_behind_the_checkpoint_are_dropped_and_so_is_a_torn_one(tmp_path, torn):
     first = JsonLines(tmp_path)

@@ -173,6 +173,13 @@ def test_long_curves_are_means_of_equal_stretches():
     assert curves({"a": []}) == []
 
 
+def test_a_value_that_was_not_finite_leaves_no_gap_in_its_curve():
+    values = [1.0, None, 3.0, *[2.0] * 2000]
+    (figure,) = curves({"a": [{"step": step, "gradient_norm": value} for step, value in enumerate(values)]})
+    (plain,) = curves({"a": [{"step": s, "gradient_norm": v} for s, v in enumerate(values) if v is not None]})
+    assert figure == plain
+
+
 def test_curves_of_several_runs_share_a_diagram_with_a_key():
     runs = {
         "a": [{"step": s, "loss": 4.0 / s} for s in (1, 2)],

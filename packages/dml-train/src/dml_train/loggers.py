@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ class JsonLines:
 
     The file of a resumed run is, byte for byte, that of a run which was never stopped. So what was read off the
     clock is left out (TensorBoard has it), and lines behind the checkpoint from which a run goes on are dropped.
+    JSON has neither NaN nor infinity: where a value is one, as a gradient's norm may be in a step that a loss scaler
+    skips, stands ``null``.
 
     Args:
         directory: the run's folder.
@@ -63,7 +66,11 @@ class JsonLines:
         Raises:
             DmlError: if the disk is full or refuses.
         """
-        lasting = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
+        lasting = {
+            name: value if math.isfinite(value) else None
+            for name, value in values.items()
+            if not name.startswith(CLOCK)
+        }
         line = json.dumps({"step": step, **lasting}) + "\n"
         if line != self._last:
             with _refusals(Path(self._file.name)):

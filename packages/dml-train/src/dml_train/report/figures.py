@@ -63,8 +63,10 @@ def thumbnail(picture: npt.NDArray[np.uint8]) -> str:
     return image_uri(image, "jpeg", quality=85) if large else image_uri(image, "png")
 
 
-def curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Figure]:
+def curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
     """A diagram for each value that any run logged at more than one step, in the order of first appearance.
+
+    A value that wasn't finite, None, is left out.
 
     Long curves are drawn as means of equal stretches of steps.
 
@@ -94,14 +96,14 @@ def image_uri(image: Image.Image, form: str, **options: Any) -> str:
     return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure | None:
+def _curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> Figure | None:
     """One value of every run that has it at more than one step; None if none has."""
     title = title_of(name)
     series: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], Mark]] = []
     courses, key = [], []
     longest = 1
     for mark, (run, lines) in zip(MARKS, runs.items(), strict=False):
-        logged = [(line["step"], line[name]) for line in lines if name in line]
+        logged = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
         if len(logged) < 2:
             continue
         steps, values = np.array(logged, dtype=np.float64).T

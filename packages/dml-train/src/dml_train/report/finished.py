@@ -82,7 +82,7 @@ class FinishedRun:
     folder: RunFolder
     recipe: Recipe
     result: Mapping[str, Any]
-    lines: Sequence[Mapping[str, float]]
+    lines: Sequence[Mapping[str, float | None]]
     measured: Measured | None
     queries: Items
     gallery: Items
@@ -164,7 +164,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _lines(path: Path) -> Sequence[Mapping[str, float]]:
+def _lines(path: Path) -> Sequence[Mapping[str, float | None]]:
     if not path.is_file():
         return []
     try:
