@@ -95,6 +95,15 @@ def find_in_environment(name: str, value: str) -> None:
     assert os.environ[name] == value
 
 
+def gather_large_gradients() -> None:
+    """Gradients of which float16 can't hold the double."""
+    with join(120) as ranks:
+        rows_RD = torch.ones(3, 2, dtype=torch.float16, requires_grad=True)
+        gradient_BD = torch.arange(12, dtype=torch.float16).reshape(6, 2) + 40_000
+        ranks.gather(rows_RD).backward(gradient_BD)
+        assert torch.equal(rows_RD.grad, gradient_BD[3 * ranks.rank : 3 * ranks.rank + 3])
+
+
 def lose_the_other(silent: bool) -> None:
     """The second of two ranks dies, at once or when the first has missed it, which says so."""
     with pytest.raises(DmlError, match=r"^rank 0 of 2 lost another rank, which died or was silent for 10 s"):

@@ -37,12 +37,12 @@ class _Gather(torch.autograd.Function):
     """All ranks' rows in the order of the ranks; backwards, this rank's rows of the gradient.
 
     Every rank computes the whole loss, so the gradient of all rows is known everywhere and nothing need be
-    reduced. `DistributedDataParallel` will average over the ranks what ought to be summed: hence the factor.
+    reduced.
     """
 
     @staticmethod
     def forward(ctx: Any, rows_RD: Tensor, rank: int, world_size: int) -> Tensor:
-        ctx.rank, ctx.world_size, ctx.rows = rank, world_size, len(rows_RD)
+        ctx.rank, ctx.rows = rank, len(rows_RD)
         gathered_BD = rows_RD.new_empty(world_size * len(rows_RD), *rows_RD.shape[1:])
         dist.all_gather_into_tensor(gathered_BD, rows_RD.contiguous())
         return gathered_BD
@@ -50,7 +50,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient_BD: Tensor) -> tuple[Tensor, None, None]:
         first = ctx.rank * ctx.rows
-        return gradient_BD[first : first + ctx.rows] * ctx.world_size, None, None
+        return gradient_BD[first : first + ctx.rows], None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,22 @@ class Ranks:
         return gathered_BD
 
     def replicate(self, model: nn.Module) -> nn.Module:
-        """The model as it is to be called in training: its gradients are summed over the ranks."""
+        """The model as it is to be called in training: its gradients become means over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
         # A forward begins with the first rank's buffers; `Network` sees to it that a step ends with them, too.
         replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
+
+    @torch.no_grad()
+    def sum_gradients(self, replicated: Iterable[nn.Parameter]) -> None:
+        """Make sums of the means over the ranks that a replicated model's gradients are.
+
+        Not beforehand: the gradients of float16 activations would leave their range on many ranks sooner than on few.
+        """
+        gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
+        if self.world_size > 1 and gradients:
+            torch._foreach_mul_(gradients, self.world_size)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Make gradients that every rank computed alike the same to the bit, as atomics on a GPU don't."""

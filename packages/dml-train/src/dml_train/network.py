@@ -56,6 +56,7 @@ class Network:
     def finish_backward(self) -> None:
         """Take the embeddings' gradients on to the weights, where the loss's backward stopped at them.
 
+        The weights then have the gradient of the global batch, on every rank.
         All ranks then go on with the first one's buffers: what their batch norms have seen differs, and they are to
         measure, and to average, what is saved.
         """
@@ -68,6 +69,7 @@ class Network:
                 with self._without_exchange() if k < len(images) - 1 else nullcontext():
                     torch.autograd.backward(self._forward(self._replica, part, step, k), gradient)
         if self._ranks.world_size > 1:
+            self._ranks.sum_gradients(self._experiment.model.parameters())
             _share_buffers(self._experiment.model)
 
     def _parts(self, rows_R: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,9 @@
+"""Float16 on several ranks: what is in range in one process is so on each of them."""
+
+from __future__ import annotations
+
+from sharded_ranks import gather_large_gradients, in_ranks
+
+
+def test_ranks_get_the_float16_gradients_that_one_process_gets():
+    in_ranks(2, gather_large_gradients)
