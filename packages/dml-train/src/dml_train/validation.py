@@ -93,6 +93,19 @@ def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     return ClassSubset(split, np.concatenate(parts)), ClassSubset(split, held)
 
 
+def check_metric(metric: str, figures: Mapping[str, float]) -> None:
+    """See whether what is to choose the weights is among an evaluation's figures.
+
+    Raises:
+        DmlError: if not.
+    """
+    if metric not in figures:
+        raise DmlError(
+            f"validation.metric is {metric!r}{nearest(metric, figures)} "
+            f"the evaluator measures: {', '.join(figures)}"
+        )
+
+
 class Best:
     """The best validation so far, and for how many since then there was none better.
 
@@ -114,13 +127,9 @@ class Best:
         """Note a validation; whether it is the best so far.
 
         Raises:
-            DmlError: if the metric isn't among the figures.
+            DmlError: as `check_metric`.
         """
-        if self.metric not in figures:
-            raise DmlError(
-                f"validation.metric is {self.metric!r}{nearest(self.metric, figures)} "
-                f"the evaluator measured: {', '.join(figures)}"
-            )
+        check_metric(self.metric, figures)
         if figures[self.metric] <= self.value:
             self.since += 1
             return False
