@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 
 import click
@@ -162,3 +164,9 @@ def test_ctrl_c_and_what_is_not_permitted_end_a_command_without_a_traceback(
 
     tiny_registry.plugins.register(Ending(), distribution="ending")
     assert dml("end", code=code).stderr == said
+
+
+def test_the_command_starts_without_what_takes_seconds_and_few_commands_need():
+    slow = {"torchvision", "torch.distributed.fsdp", "pytorch_metric_learning", "sklearn", "timm", "optuna"}
+    program = f"import sys, dml_train.cli; sys.exit(', '.join({slow} & sys.modules.keys()) or None)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -39,7 +39,10 @@ class LoaderContext(ForkServerContext):
 
     def __init__(self) -> None:
         super().__init__()
-        self.set_forkserver_preload(["dml_train.loading", "dml_train.loader_server"])
+        # What takes seconds to import is there when a loader begins.
+        self.set_forkserver_preload(
+            ["dml_train.data", "torchvision.transforms.v2", "dml_train.loader_server"]
+        )
 
 
 @contextmanager

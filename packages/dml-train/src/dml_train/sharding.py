@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from dml_core import Rows, ShardedLoss
@@ -54,6 +53,9 @@ class Shards:
     def scaler(self, device: torch.device, *, enabled: bool) -> torch.amp.GradScaler:
         """A loss scaler by which all ranks skip a step if one of them finds it not finite."""
         if self:
+            # Imported here, since it takes seconds that few runs need to wait.
+            from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
             return ShardedGradScaler(device.type, enabled=enabled, process_group=None)
         return torch.amp.GradScaler(device.type, enabled=enabled)
 

@@ -1,5 +1,7 @@
 """Any classification model of torchvision, without its classifier, at one depth or several.
 
+torchvision is imported where it is used, since it takes seconds.
+
 Shapes: `B` batch, `F` features, `H`, `W` height and width.
 """
 
@@ -12,8 +14,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torchvision import models
-from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 
 from dml_core import DmlError, InvalidOption, nearest
 from dml_train.backbones.first_convolution import adapt_first_convolution
@@ -61,6 +61,9 @@ class TorchvisionModel(nn.Module):
         levels: Sequence[str] = (),
         pretrained: bool = True,
     ) -> None:
+        from torchvision import models
+        from torchvision.models.feature_extraction import create_feature_extractor
+
         super().__init__()
         if in_channels < 1:
             raise ValueError(f"in_channels is {in_channels}; expected at least 1")
@@ -99,6 +102,8 @@ class TorchvisionModel(nn.Module):
 
 def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
     """The whole model, classifier included, with its weights."""
+    from torchvision import models
+
     known = models.list_models(module=models)
     if model not in known:
         raise InvalidOption(
@@ -141,6 +146,8 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
 
 def _plain(model: str) -> nn.Module:
     """The model with random weights, without the auxiliary classifiers that two families have."""
+    from torchvision import models
+
     options = {"aux_logits": False, "init_weights": True} if model in ("googlenet", "inception_v3") else {}
     network: nn.Module = models.get_model(model, weights=None, **options)
     return network
@@ -152,12 +159,16 @@ def _classifies(name: str) -> bool:
 
 def _node_names(network: nn.Module) -> list[str]:
     """The outputs between the image and the pooling or classifier, in the order of computation."""
+    from torchvision.models.feature_extraction import get_graph_node_names
+
     _, names = get_graph_node_names(network, suppress_diff_warning=True)
     return [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
 
 
 def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[str, tuple[int, ...]]:
     """The shapes of what nodes give for one image, found without arithmetic."""
+    from torchvision.models.feature_extraction import create_feature_extractor
+
     traced = create_feature_extractor(copy.deepcopy(network).to("meta").eval(), list(nodes))
     with torch.no_grad():
         outputs = traced(torch.zeros(1, in_channels, _TRACED_SIZE, _TRACED_SIZE, device="meta"))

@@ -1,6 +1,8 @@
 """From a decoded image to the network's input: resize, crop, mirror, normalise.
 
 Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the crop.
+
+torchvision is imported where it is used, since it takes seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional as images
 
 from dml_train.data.array_split import uniforms
 from dml_train.data.decoding import read_image
@@ -123,6 +124,8 @@ class Preparation:
         Raises:
             DmlError: if it can't be decoded, with the path.
         """
+        from torchvision.transforms.v2 import functional as images
+
         # Twice the pixels that are wanted: what a JPEG's own reduction loses is then averaged away in resizing.
         image = torch.from_numpy(np.array(read_image(file, enough=2 * self.resize))).permute(2, 0, 1)
         height, width = image.shape[1:]
@@ -164,6 +167,8 @@ class Preparation:
         height, width = image_3HW.shape[1:]
         flip, across, down, *tries = draws
         if self.train_crop == "resized":
+            from torchvision.transforms.v2 import functional as images
+
             h, w = self._random_size(height, width, np.array(tries).reshape(_TRIES, 2))
             top, left = _place(height - h, down), _place(width - w, across)
             part: Tensor = images.resized_crop(
