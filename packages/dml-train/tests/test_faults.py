@@ -129,6 +129,20 @@ def test_what_loaders_do_not_hear_from_their_first_moment_on_other_processes_of_
     )  # a program of its own: the server of this one may have been started by somebody else
 
 
+UNFINISHED = """
+from dml_train.loading import load_ahead
+
+loaded = load_ahead(range(99), range(99), 1, pin=False)
+assert next(loaded) == 0
+"""
+
+
+def test_a_program_that_leaves_off_loading_ends():
+    subprocess.run(
+        [sys.executable, "-c", UNFINISHED], check=True, timeout=300
+    )  # it would hang, not take long
+
+
 UNSTARTABLE = """
 from dml_core import DmlError
 from dml_train.loading import load_ahead

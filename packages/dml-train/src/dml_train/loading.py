@@ -5,6 +5,7 @@ Shapes: `B` rows of the global batch, `R` rows of this rank's part.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import tempfile
 import traceback
@@ -124,6 +125,14 @@ def load_ahead(
             f"characters ({tempfile.gettempdir()}), let TMPDIR name another; [training] workers = 0 needs no processes"
         ) from error
     helpers = [process for process in multiprocessing.active_children() if process not in others]
+
+    def end() -> None:
+        for process in helpers:
+            process.kill()
+            process.join()
+
+    # If nobody closes this generator. At its end, Python asks for theirs by a signal that they don't hear, and waits.
+    atexit.register(end)
     try:
         for item in items:
             if isinstance(item, LoadFailure):
@@ -137,9 +146,8 @@ def load_ahead(
         raise
     finally:
         del items  # asks the helpers to end, unless a traceback still holds it
-        for process in helpers:
-            process.kill()
-            process.join()
+        end()
+        atexit.unregister(end)
 
 
 def _unchanged(item: Item) -> Item:
