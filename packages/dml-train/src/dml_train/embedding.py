@@ -177,13 +177,6 @@ def _refusals() -> Iterator[None]:
         raise DmlError(f"can't evaluate: {error}") from error
 
 
-def measurable(evaluator: Evaluator, dim: int) -> dict[str, float]:
-    """The figures that an evaluator measures, by name, found out on two classes of two items of this dimension."""
-    labels = np.array([0, 0, 1, 1])
-    apart_ND = np.where(labels, -1.0, 1.0)[:, None] + np.random.default_rng(0).normal(0, 0.01, (4, dim))
-    return figures(evaluate(evaluator, Embedded(apart_ND.astype(np.float32), labels)).to_dict())
-
-
 def figures(result: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """An evaluation's finite numbers under one name each: ``recall/1``, ``map_at_r``."""
     found: dict[str, float] = {}

@@ -30,14 +30,14 @@ from dml_core import (
     schedule_from_table,
 )
 from dml_train.distributed import ALONE, Ranks
-from dml_train.embedding import Embedded, embed, measurable, share, shared_labels
+from dml_train.embedding import Embedded, embed, share, shared_labels
 from dml_train.levelled_loss import LevelledLoss
 from dml_train.model import EmbeddingHead, EmbeddingModel, LevelledHead
 from dml_train.optimizers import PartedOptimizer
 from dml_train.progress import stage
 from dml_train.recipe import Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
-from dml_train.validation import check_metric, hold_out, hold_out_fold
+from dml_train.validation import hold_out, hold_out_fold
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -157,8 +157,6 @@ def build(recipe: Recipe, registry: Registry, ranks: Ranks = ALONE, *, pretraine
     evaluator: Evaluator = registry.build(
         "evaluators", recipe.evaluation.component(), {"seed": training.seed}
     )
-    if held.selects:  # a wrong name is found now, and not when much has been trained
-        check_metric(held.metric, measurable(evaluator, model.head.embedding_dim))
     average = None
     if training.average is not None:
         decay = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]

@@ -93,19 +93,6 @@ def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     return ClassSubset(split, np.concatenate(parts)), ClassSubset(split, held)
 
 
-def check_metric(metric: str, figures: Mapping[str, float]) -> None:
-    """See whether what is to choose the weights is among an evaluation's figures.
-
-    Raises:
-        DmlError: if not.
-    """
-    if metric not in figures:
-        raise DmlError(
-            f"validation.metric is {metric!r}{nearest(metric, figures)} "
-            f"the evaluator measures: {', '.join(figures)}"
-        )
-
-
 class Best:
     """The best validation so far, and for how many since then there was none better.
 
@@ -127,9 +114,13 @@ class Best:
         """Note a validation; whether it is the best so far.
 
         Raises:
-            DmlError: as `check_metric`.
+            DmlError: if the metric isn't among the figures.
         """
-        check_metric(self.metric, figures)
+        if self.metric not in figures:
+            raise DmlError(
+                f"validation.metric is {self.metric!r}{nearest(self.metric, figures)} "
+                f"the evaluator measured: {', '.join(figures)}"
+            )
         if figures[self.metric] <= self.value:
             self.since += 1
             return False
