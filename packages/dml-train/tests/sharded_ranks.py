@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from run_traces import same
+from run_traces import Stop, StopAt, same
 from tiny_world import TinyPlugin
 from torch import nn
 from torch.distributed import TCPStore
 
 import dml_core.plugin
 import dml_losses.plugin
-from dml_core import DmlError, Plugins, Registry, Rows, hookimpl
+from dml_core import DmlError, Plugins, Registry, Rows
 from dml_train import checkpoint
 from dml_train.distributed import Ranks, join
 from dml_train.experiment import build
@@ -123,20 +123,6 @@ def _gather_twice(silent: bool) -> None:
         ranks.gather(torch.zeros(1, 1))
 
 
-class Stop(Exception):
-    pass
-
-
-class StopAfter:
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    @hookimpl
-    def dml_step_end(self, step: int) -> None:
-        if step == self.step:
-            raise Stop
-
-
 def train_until(document: dict[str, Any], out: Path, last: int) -> None:
     """Go on with the run until after this step; what is restored first is what is saved, to the bit."""
     with join(120) as ranks:
@@ -148,7 +134,7 @@ def _train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -
     plugins.register(dml_core.plugin, distribution="dml-core")
     plugins.register(dml_losses.plugin, distribution="dml-losses")
     plugins.register(TinyPlugin(), distribution="tiny")
-    plugins.register(StopAfter(last), distribution="stop")
+    plugins.register(StopAt(last), distribution="stop")
     registry = Registry(plugins)
     experiment = build(parse(document, registry), registry, ranks)
     folder = ranks.alone(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_traces import same
-from sharded_ranks import Stop, StopAfter
+from run_traces import Stop, StopAt, same
 
 import dml_losses.plugin
 from dml_train import checkpoint
@@ -50,7 +49,7 @@ def test_a_queue_goes_on_with_an_average_parts_of_a_batch_and_a_schedule_of_the_
         return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
 
     whole = run("whole")
-    stopper = StopAfter(9)
+    stopper = StopAt(9)
     tiny_registry.plugins.register(stopper, distribution="stopper")
     with pytest.raises(Stop):
         run("cut")

@@ -95,7 +95,7 @@ class Ranks:
         Not beforehand: the gradients of float16 activations would leave their range on many ranks sooner than on few.
         """
         gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
-        if self.world_size > 1 and gradients:
+        if gradients:
             torch._foreach_mul_(gradients, self.world_size)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
