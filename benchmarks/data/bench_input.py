@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from dml_train.data import read_image_folder, with_image_options
-from dml_train.loading import StepBatches, load_ahead
+from dml_train.data.batches import StepBatches, load_ahead
 
 BATCH = 64
 CROPS = {

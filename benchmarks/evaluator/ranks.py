@@ -20,7 +20,7 @@ from compare import machine
 from data import birds_like, codes_of, stanford_like
 
 from dml_eval_rs import Evaluation, evaluate, evaluate_codes
-from dml_train.distributed import Ranks
+from dml_train.ranks.ranks import Ranks
 
 JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three on hard data
 

@@ -34,11 +34,11 @@ import dml_core.plugin
 import dml_losses.plugin
 import dml_train.plugin
 from dml_core import Component, Plugins, Registry, hookimpl
-from dml_train.experiment import Experiment, build
-from dml_train.recipe_loading import load
+from dml_train.recipe.loading import load
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import row_seeds
-from dml_train.trainer import Trainer
+from dml_train.training.build import Experiment, build
+from dml_train.training.trainer import Trainer
 
 
 class Moment(NamedTuple):

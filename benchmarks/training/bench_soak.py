@@ -31,11 +31,11 @@ from tiny_world import TinyPlugin
 
 import dml_core.plugin
 from dml_core import Plugins, Registry
-from dml_train import checkpoint
-from dml_train.recipe import Recipe
-from dml_train.recipe_checking import parse
+from dml_train.recipe.checking import parse
+from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.training import train
+from dml_train.training import checkpoint
+from dml_train.training.run import train
 
 DOCUMENT = {
     "training": {"steps": 40, "seed": 3, "device": "cpu", "average": 0.9},
@@ -79,7 +79,7 @@ def digest(value: object) -> str:
 def end(out: Path) -> str:
     """All that a run left."""
     folder = RunFolder(out)
-    last = checkpoint.newest(folder.checkpoints)
+    last = checkpoint.newest_intact(folder.checkpoints)
     assert last is not None
     files = [
         path.read_bytes() for path in (folder.metrics, folder.embeddings(), folder.evaluation, folder.recipe)
@@ -121,7 +121,7 @@ def main() -> None:
             time.sleep(moment.uniform(0, length))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            last = checkpoint.newest(out / "checkpoints")
+            last = checkpoint.newest_intact(out / "checkpoints")
             stage = (
                 "the end" if (out / "evaluation.json").exists() else f"step {last.step}" if last else "none"
             )

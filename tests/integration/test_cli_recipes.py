@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 
 from dml_core import registry
-from dml_train import checkpoint
-from dml_train.bundled import bundled
-from dml_train.recipe_checking import parse
-from dml_train.recipe_loading import load
-from dml_train.training import train
+from dml_train.recipe.bundled import bundled
+from dml_train.recipe.checking import parse
+from dml_train.recipe.loading import load
+from dml_train.training import checkpoint
+from dml_train.training.run import train
 
 README = Path(__file__).parents[2] / "packages/dml-train/README.md"
 
@@ -47,7 +47,7 @@ def test_a_fraction_of_the_classes_trains_and_a_stopped_run_goes_on_to_the_same_
     shutil.rmtree(cut / "checkpoints" / "step-00000006")
     (cut / "evaluation.json").unlink()
     again = train(recipe, cut, resume=True, registry=registry(), console=Console(quiet=True))
-    one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, again))
+    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, again))
     assert one.step == other.step == 6
     assert torch.equal(one.state()["loss"]["class_weights"], other.state()["loss"]["class_weights"])
     assert whole.metrics.read_bytes() == again.metrics.read_bytes()

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from dml_core import registry
 from dml_train.data import OFFICIAL, FileDataset
-from dml_train.recipe_loading import load
-from dml_train.training import train
+from dml_train.recipe.loading import load
+from dml_train.training.run import train
 
 PAGE = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
 

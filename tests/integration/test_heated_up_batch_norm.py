@@ -6,9 +6,9 @@ import torch
 
 from dml_core import registry
 from dml_losses import HeatedUpSoftmax
-from dml_train.experiment import build
-from dml_train.model import EmbeddingHead
-from dml_train.recipe_loading import load
+from dml_train.networks.model import EmbeddingHead
+from dml_train.recipe.loading import load
+from dml_train.training.build import build
 
 
 def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_paper_does():
@@ -29,5 +29,5 @@ def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_pap
 
 
 def test_a_recipe_asks_for_it():
-    recipe = load("heated-up-glyphs", ["embedding.batch_norm=true", "loss.feature_norm='batch'"], registry())
+    recipe = load("heated-up/glyphs", ["embedding.batch_norm=true", "loss.feature_norm='batch'"], registry())
     assert isinstance(build(recipe, registry()).model.head.output, torch.nn.BatchNorm1d)

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from dml_core import registry
-from dml_train.many_runs import Job, run_all
-from dml_train.recipe_loading import load
+from dml_train.recipe.loading import load
+from dml_train.studies.runs import Job, run_all
 
 TINY = ["dataset.max_classes=40", "sampler.classes_per_batch=8", "logging.loggers=[]", "training.steps=2"]
 QUIET = Console(quiet=True)

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from dml_core import DmlError, registry
-from dml_train.bundled import bundled, bundled_text
 from dml_train.data import OFFICIAL
-from dml_train.experiment import build_model
-from dml_train.recipe_loading import load
+from dml_train.recipe.bundled import bundled, bundled_text
+from dml_train.recipe.loading import load
+from dml_train.training.build import build_model
 
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
 RECIPES = [name for name in bundled() if name.startswith(SYSTEMS) and not name.endswith("-glyphs")]
-LARGE_RLL = ("rll-sop", "rll-lmh-sop", "rll-resnet50-sop", "rll-ablation-sop")
+LARGE_RLL = ("rll/sop", "rll/lmh-sop", "rll/resnet50-sop", "rll/ablation-sop")
 
 # Recipes by pattern (a later one overrides), the settings that the paper states for them, and where it does.
 STATED: list[tuple[str, dict[str, Any]]] = [
@@ -26,7 +26,7 @@ STATED: list[tuple[str, dict[str, Any]]] = [
     ("ice-*", {"optimizer.head": 10.0, "dataset.crop": 227, "embedding.dim": 512}),
     ("ice-*", {"training.steps": 4000, "sampler.classes_per_batch": 6, "sampler.images_per_class": 10}),
     ("ice-*-sop", {"training.steps": 20000, "sampler.classes_per_batch": 90, "sampler.images_per_class": 2}),
-    ("ice-sop", {"training.steps": 20000, "sampler.classes_per_batch": 90, "sampler.images_per_class": 2}),
+    ("ice/sop", {"training.steps": 20000, "sampler.classes_per_batch": 90, "sampler.images_per_class": 2}),
     ("rll-*", {"optimizer.momentum": 0.9, "optimizer.weight_decay": 2e-5, "optimizer.head": 10.0}),  # 4.1.6
     ("rll-*", {"sampler.images_per_class": 3, "loss.positive_temperature": 0.0, "dataset.crop": 224}),
     *((name, {"sampler.classes_per_batch": 60, "optimizer.lr": 1e-2}) for name in LARGE_RLL),
@@ -117,7 +117,7 @@ def test_the_loss_of_a_recipe_trains(name):
 
 
 def test_three_levels_make_one_embedding_and_without_the_weights_the_message_says_where_to_look():
-    document = load("rll-lmh-cub", [], registry())
+    document = load("rll/lmh-cub", [], registry())
     with pytest.raises(
         DmlError, match=r"bn_inception-52deb4733\.pth', and there is no such file.*docs/models\.md"
     ):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from dml_core import registry
-from dml_train.reproduce.paper import GLYPHS, papers, row_recipe
+from dml_train.studies.reproduce.paper import GLYPHS, papers, row_recipe
 
 ON_GLYPHS = {
     "ice": ["table-2", "table-4", "table-5", "table-6"],

@@ -18,9 +18,9 @@ from rich.console import Console
 import dml_core.plugin
 from dml_core import Plugins, Registry
 from dml_train import cli
-from dml_train.recipe_checking import parse
+from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
-from dml_train.training import train
+from dml_train.training.run import train
 
 sys.path.insert(0, str(Path(__file__).parent))  # where loader processes find tiny_world, too
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dml_core import DmlError
-from dml_train import interruption, launch
+from dml_train.processes import stopping as interruption
+from dml_train.ranks import launch
 
 
 def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:

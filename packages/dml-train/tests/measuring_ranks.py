@@ -11,10 +11,11 @@ from tiny_world import TinyEvaluator, TinySplit
 
 from dml_core import DmlError, ShardedEvaluator
 from dml_eval_rs.plugin import ExactEvaluator, HammingEvaluator
-from dml_train.backbones import SmallConv
-from dml_train.distributed import join
-from dml_train.embedding import Embedded, embed, evaluate, evaluate_on, share
-from dml_train.model import EmbeddingHead, EmbeddingModel
+from dml_train.measure.embed import embed, items_of_rank
+from dml_train.measure.evaluate import Embedded, evaluate, evaluate_on_ranks
+from dml_train.networks.backbones import SmallConv
+from dml_train.networks.model import EmbeddingHead, EmbeddingModel
+from dml_train.ranks.ranks import join
 
 
 def some_embeddings() -> Embedded:
@@ -43,7 +44,9 @@ def measure() -> None:
         for evaluator in evaluators():
             assert isinstance(evaluator, ShardedEvaluator)
             for embedded in (whole, separate):
-                assert evaluate_on(ranks, evaluator, embedded) == evaluate(evaluator, embedded).to_dict()
+                assert (
+                    evaluate_on_ranks(ranks, evaluator, embedded) == evaluate(evaluator, embedded).to_dict()
+                )
 
 
 def embed_together() -> None:
@@ -55,17 +58,17 @@ def embed_together() -> None:
         for num_classes in (200, 40, 1):
             split = TinySplit(num_classes, 8, seed=0)
             alone = embed(model, split, device=torch.device("cpu"))
-            part = embed(model, split, device=torch.device("cpu"), items=share(len(split), ranks))
+            part = embed(model, split, device=torch.device("cpu"), items=items_of_rank(len(split), ranks))
             assert np.array_equal(ranks.all_gather(part), alone)
 
 
 def measure_alone() -> None:
-    """An evaluator that can't share its work is asked on the first rank, which alone has the arrays."""
+    """An evaluator that can't items_of_rank its work is asked on the first rank, which alone has the arrays."""
     whole = some_embeddings()
     with join(120) as ranks:
-        embedded = whole if ranks.first else Embedded(whole.embeddings[:0], whole.labels)
+        embedded = whole if ranks.is_first else Embedded(whole.embeddings[:0], whole.labels)
         expected = evaluate(TinyEvaluator(), whole).to_dict()
-        assert evaluate_on(ranks, TinyEvaluator(), embedded) == expected
+        assert evaluate_on_ranks(ranks, TinyEvaluator(), embedded) == expected
 
 
 def be_refused() -> None:
@@ -75,8 +78,8 @@ def be_refused() -> None:
     with join(120) as ranks:
         for evaluator in (ExactEvaluator(), HammingEvaluator()):
             with pytest.raises(DmlError, match="can't evaluate: none of the 300 queries has a match"):
-                evaluate_on(ranks, evaluator, unmatched)
-            evaluate_on(ranks, evaluator, whole)
+                evaluate_on_ranks(ranks, evaluator, unmatched)
+            evaluate_on_ranks(ranks, evaluator, whole)
 
 
 def exchange() -> None:

@@ -15,8 +15,8 @@ from tiny_world import TinyLoss
 import dml_core.plugin
 import dml_train.plugin
 from dml_core import Component, Plugins, Registry, hookimpl
-from dml_train.recipe_checking import parse
-from dml_train.training import train
+from dml_train.recipe.checking import parse
+from dml_train.training.run import train
 
 
 class PhotoPlugin:

@@ -27,13 +27,13 @@ from torch.distributed import TCPStore
 import dml_core.plugin
 import dml_losses.plugin
 from dml_core import DmlError, Plugins, Registry, Rows
-from dml_train import checkpoint
-from dml_train.distributed import Ranks, join
-from dml_train.experiment import build
-from dml_train.recipe_checking import parse
+from dml_train.ranks.ranks import Ranks, join
+from dml_train.ranks.sharding import Shards
+from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
-from dml_train.sharding import Shards
-from dml_train.trainer import Trainer
+from dml_train.training import checkpoint
+from dml_train.training.build import build
+from dml_train.training.trainer import Trainer
 
 
 def in_ranks(
@@ -41,7 +41,7 @@ def in_ranks(
 ) -> None:
     """Do this work in so many processes that can join each other; with which codes they must end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dml_losses.plugin", "dml_train.trainer", "torch._dynamo"])
+    context.set_forkserver_preload(["dml_losses.plugin", "dml_train.training.trainer", "torch._dynamo"])
     # As under torchrun, the ranks find each other by a store of the process that starts them. Its port is its own from
     # the beginning; one that is only looked up here, somebody else could take before the first rank does.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
@@ -100,7 +100,7 @@ def gather_large_gradients() -> None:
     with join(120) as ranks:
         rows_RD = torch.ones(3, 2, dtype=torch.float16, requires_grad=True)
         gradient_BD = torch.arange(12, dtype=torch.float16).reshape(6, 2) + 40_000
-        ranks.gather(rows_RD).backward(gradient_BD)
+        ranks.all_gather_with_gradient(rows_RD).backward(gradient_BD)
         assert torch.equal(rows_RD.grad, gradient_BD[3 * ranks.rank : 3 * ranks.rank + 3])
 
 
@@ -113,14 +113,14 @@ def lose_the_other(silent: bool) -> None:
 
 def _gather_twice(silent: bool) -> None:
     with join(10.0) as ranks:
-        ranks.gather(torch.zeros(1, 1))
+        ranks.all_gather_with_gradient(torch.zeros(1, 1))
         if ranks.rank == 1:
             if silent:
                 _notes().wait(
                     ["missed"], timedelta(seconds=300)
                 )  # in vain, and this rank fails, not the first
             os.kill(os.getpid(), signal.SIGKILL)
-        ranks.gather(torch.zeros(1, 1))
+        ranks.all_gather_with_gradient(torch.zeros(1, 1))
 
 
 def train_until(document: dict[str, Any], out: Path, last: int) -> None:
@@ -137,11 +137,11 @@ def _train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -
     plugins.register(StopAt(last), distribution="stop")
     registry = Registry(plugins)
     experiment = build(parse(document, registry), registry, ranks)
-    folder = ranks.alone(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
-    saved = ranks.alone(lambda: checkpoint.newest(folder.checkpoints))
+    folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
+    saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
     trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
     loss, optimizer = trainer.shards.whole()
-    if ranks.first and saved:
+    if ranks.is_first and saved:
         state = saved.state()
         assert same(loss, state["loss"])
         assert same(optimizer, state["optimizer"])

@@ -14,7 +14,7 @@ from torch import nn
 from torchvision import models
 
 from dml_core import DmlError, InvalidOption
-from dml_train.backbones import SmallConv, TorchvisionModel
+from dml_train.networks.backbones import SmallConv, TorchvisionModel
 
 
 @pytest.fixture(autouse=True)

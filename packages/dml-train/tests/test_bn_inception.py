@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from dml_core import DmlError, InvalidOption
-from dml_train.backbones import BNInception
+from dml_train.networks.backbones import BNInception
 
 L_M_H = ["inception_3c", "inception_4e", "inception_5b"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from dml_train.bundled import bundled, bundled_text, summary
 from dml_train.cli import main
+from dml_train.recipe.bundled import bundled, bundled_text, summary
 
 
 @pytest.mark.parametrize("name", bundled())

@@ -11,8 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dml_core import DmlError
-from dml_train import checkpoint
-from dml_train.checkpoint import MANIFEST, STATE, WEIGHTS, fault, newest, prune, torn, whole, write
+from dml_train.training import checkpoint
+from dml_train.training.checkpoint import (
+    MANIFEST,
+    STATE,
+    WEIGHTS,
+    corrupt,
+    fault,
+    intact,
+    newest_intact,
+    prune,
+    write,
+)
 
 
 def save(folder, step):
@@ -24,7 +34,7 @@ def save(folder, step):
 
 def test_what_was_written_is_read(tmp_path):
     written = save(tmp_path, 7)
-    assert newest(tmp_path) == written
+    assert newest_intact(tmp_path) == written
     assert {name: tensor.tolist() for name, tensor in written.weights().items()} == {
         "a": [7.0] * 3,
         "b": [7.0] * 3,
@@ -50,7 +60,7 @@ def test_any_changed_or_missing_byte_is_found_out(tmp_path_factory, data, name):
         changed = bytes([content[place] ^ 1 << data.draw(st.integers(0, 7))])
         path.write_bytes(content[:place] + changed + content[place + 1 :])
     assert fault(path.parent) is not None
-    assert newest(folder) is None
+    assert newest_intact(folder) is None
 
 
 def test_the_one_before_a_torn_checkpoint_is_used(tmp_path):
@@ -59,15 +69,15 @@ def test_the_one_before_a_torn_checkpoint_is_used(tmp_path):
     size = (tmp_path / "step-00000002" / STATE).stat().st_size
     (tmp_path / "step-00000003" / WEIGHTS).unlink()
     (tmp_path / "step-00000002" / STATE).write_bytes(b"")
-    assert newest(tmp_path).step == 1
-    assert [(path.name, wrong) for path, wrong in torn(tmp_path).items()] == [
+    assert newest_intact(tmp_path).step == 1
+    assert [(path.name, wrong) for path, wrong in corrupt(tmp_path).items()] == [
         ("step-00000003", f"{WEIGHTS} is missing"),
         (
             "step-00000002",
             f"{STATE} has 0 bytes; {size} were written",
         ),
     ]
-    assert save(tmp_path, 3) == newest(tmp_path)
+    assert save(tmp_path, 3) == newest_intact(tmp_path)
 
 
 def test_a_checkpoint_on_a_failing_disk_is_passed_over_and_one_that_may_not_be_read_is_not(
@@ -85,17 +95,17 @@ def test_a_checkpoint_on_a_failing_disk_is_passed_over_and_one_that_may_not_be_r
 
     digest = checkpoint._sha256
     monkeypatch.setattr(checkpoint, "_sha256", read)
-    assert newest(tmp_path).step == 1
-    assert torn(tmp_path) == {tmp_path / "step-00000002": "it can't be read: Input/output error"}
+    assert newest_intact(tmp_path).step == 1
+    assert corrupt(tmp_path) == {tmp_path / "step-00000002": "it can't be read: Input/output error"}
     errors["step-00000002"] = PermissionError(errno.EACCES, "Permission denied")
     with pytest.raises(PermissionError):
-        newest(tmp_path)
+        newest_intact(tmp_path)
 
 
 def test_what_is_left_of_a_killed_write_is_no_checkpoint_and_does_not_hinder_the_next(tmp_path):
     save(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".step-00000002.partial")
-    assert [c.step for c in whole(tmp_path)] == [1]
+    assert [c.step for c in intact(tmp_path)] == [1]
     save(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
 
@@ -104,7 +114,7 @@ def test_pruning_keeps_the_newest_and_the_protected(tmp_path):
     for step in range(1, 7):
         save(tmp_path, step)
     prune(tmp_path, 2, protected={3})
-    assert [c.step for c in whole(tmp_path)] == [6, 5, 3]
+    assert [c.step for c in intact(tmp_path)] == [6, 5, 3]
 
 
 def test_a_full_disk_is_said_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
@@ -119,7 +129,7 @@ def test_a_full_disk_is_said_and_leaves_the_checkpoint_before(tmp_path, monkeypa
     ):
         save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    assert newest(tmp_path).step == 1
+    assert newest_intact(tmp_path).step == 1
 
 
 def test_infinities_that_are_not_trained_are_saved_and_nan_is_not(tmp_path):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dml_core import Plugins, hookimpl
-from dml_train.recipe_checking import parse
-from dml_train.training import train
+from dml_train.recipe.checking import parse
+from dml_train.training.run import train
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from run_traces import Stop, StopAt, same
 from sharded_ranks import find_in_environment, in_ranks, train_until
 
 from dml_core import DmlError
-from dml_train import checkpoint
-from dml_train.distributed import ALONE
-from dml_train.experiment import build
-from dml_train.network import Network
-from dml_train.recipe_checking import parse
+from dml_train.ranks.ranks import SINGLE_PROCESS
+from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
-from dml_train.training import train
+from dml_train.training import checkpoint
+from dml_train.training.build import build
+from dml_train.training.replica import Network
+from dml_train.training.run import train
 
 generates_code = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None,
@@ -71,7 +71,7 @@ def test_generated_code_follows_the_plain_network_and_a_stopped_run_goes_on_to_t
     assert losses(whole.path) == pytest.approx(losses(plain.path), rel=1e-5)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
-    one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, cut))
+    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
     assert same(one.weights(), other.weights())
     assert same(one.state(), other.state())
 
@@ -100,7 +100,7 @@ def test_both_passes_of_a_part_draw_the_same_dropout_in_generated_code(
         training={"micro_batch": 4, "compile": True}, backbone={"dropout": 0.5, "norm": False}
     )
     experiment = build(parse(document, tiny_registry), tiny_registry)
-    network = Network(experiment, ALONE)
+    network = Network(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     embeddings = network.embed(images, step=0)

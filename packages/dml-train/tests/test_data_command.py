@@ -20,7 +20,7 @@ from official_trees import Pictures, write
 from dml_train import data
 from dml_train.cli import main
 from dml_train.commands.data import check
-from dml_train.data.official import Published
+from dml_train.data.published.official import Published
 
 
 def dml(*arguments: object) -> Result:
@@ -92,7 +92,7 @@ def test_a_set_that_lacks_images_is_checked_with_1_and_they_are_named(tmp_path, 
     gone = make_small_cub(tmp_path / "CUB_200_2011")[:3]
     for file in gone:
         file.unlink()
-    monkeypatch.setattr("dml_train.data.checking._NAMED", 2)
+    monkeypatch.setattr("dml_train.data.published.checking._NAMED", 2)
     result = dml("check", "cub", "--root", tmp_path)
     assert result.exit_code == 1
     assert "train 0 1 3 1 test 3 1 3 1" in words(result)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dml_core import DmlError
-from dml_train.data.download import download
+from dml_train.data.published.download import download
 
 CONTENT = bytes(i * 7 % 251 for i in range(200_000))
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -10,8 +10,8 @@ import torch
 from photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
-from dml_train import export as exporting
-from dml_train.trained import open_model
+from dml_train.trained import export as exporting
+from dml_train.trained.model import open_model
 
 # The exporters warn of their own and their libraries' coming changes.
 pytestmark = [

@@ -21,13 +21,13 @@ from rough_sources import Fatal, Signalled
 from sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
-from dml_train import checkpoint
 from dml_train.data import read_image_folder, with_image_options
-from dml_train.distributed import Ranks
-from dml_train.experiment import build
-from dml_train.loading import Chunks, StepBatches, load_ahead
-from dml_train.recipe_checking import parse
-from dml_train.training import train
+from dml_train.data.batches import Chunks, StepBatches, load_ahead
+from dml_train.ranks.ranks import Ranks
+from dml_train.recipe.checking import parse
+from dml_train.training import checkpoint
+from dml_train.training.build import build
+from dml_train.training.run import train
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -110,7 +110,7 @@ def test_a_signal_to_stop_that_loader_processes_get_too_does_not_end_them(number
 OTHERS = """
 import multiprocessing, signal, sys, time
 from rough_sources import SignalledEarly
-from dml_train.loading import load_ahead
+from dml_train.data.batches import load_ahead
 
 number = signal.Signals(int(sys.argv[1]))
 assert list(load_ahead(SignalledEarly(number), range(3), 1, pin=False)) == [0, 1, 2]
@@ -130,7 +130,7 @@ def test_what_loaders_do_not_hear_from_their_first_moment_on_other_processes_of_
 
 
 UNFINISHED = """
-from dml_train.loading import load_ahead
+from dml_train.data.batches import load_ahead
 
 loaded = load_ahead(range(99), range(99), 1, pin=False)
 assert next(loaded) == 0
@@ -145,7 +145,7 @@ def test_a_program_that_leaves_off_loading_ends():
 
 UNSTARTABLE = """
 from dml_core import DmlError
-from dml_train.loading import load_ahead
+from dml_train.data.batches import load_ahead
 
 try:
     next(load_ahead(range(3), range(3), 1, pin=False))

@@ -10,12 +10,12 @@ import pytest
 from photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
-from dml_train import own_files
 from dml_train.data import FileSplit
-from dml_train.recipe_checking import parse
-from dml_train.run_folder import held
-from dml_train.trained import open_model
-from dml_train.training import train
+from dml_train.files import lock_folder
+from dml_train.recipe.checking import parse
+from dml_train.trained import files as own_files
+from dml_train.trained.model import open_model
+from dml_train.training.run import train
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_loader_processes_change_nothing(dml, run, photos, tmp_path, whole):
 def test_one_process_at_a_time_writes_a_file(dml, run, photos, tmp_path):
     work = tmp_path / ".e.npy.chunks"
     work.mkdir()
-    with held(work, f"writing {tmp_path / 'e.npy'}"):
+    with lock_folder(work, f"writing {tmp_path / 'e.npy'}"):
         refused = dml("embed", run, photos, "--out", tmp_path / "e.npy", code=2)
     assert f"another process is writing {tmp_path / 'e.npy'}" in refused.stderr
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_train.intervals import of_runs, of_share, pooled
+from dml_train.measure.intervals import of_runs, of_share, pooled
 
 
 def test_three_runs_have_student_s_interval_with_two_degrees_of_freedom():

@@ -17,13 +17,13 @@ import pytest
 import tiny_run
 from run_traces import losses, same
 
-from dml_train import checkpoint
 from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
 
 PATIENCE = (
     600  # seconds after which a process is taken to hang; nothing here takes ten where nothing else runs
 )
-IMPORTED = ["dml_losses.plugin", "dml_train.training", "torch._dynamo"]  # as in `sharded_ranks`
+IMPORTED = ["dml_losses.plugin", "dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
 
 
 class Forked:
@@ -109,7 +109,7 @@ def test_a_run_killed_again_and_again_ends_like_one_that_never_was(start, tmp_pa
     one, other = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
     assert one.metrics.read_bytes() == other.metrics.read_bytes()
     assert np.array_equal(np.load(one.embeddings()), np.load(other.embeddings()))
-    last, last_other = (checkpoint.newest(folder.checkpoints) for folder in (one, other))
+    last, last_other = (checkpoint.newest_intact(folder.checkpoints) for folder in (one, other))
     assert same(last.weights(), last_other.weights())
     assert same(last.state(), last_other.state())
 
@@ -124,7 +124,7 @@ def test_a_run_asked_to_stop_saves_first_and_says_where_it_stands(start, tmp_pat
     process.send_signal(number)
     errors = finish(process, 1)  # the script has no command line around it, so the exception shows
     assert f"Interrupted: stopped by {number.name} after step" in errors
-    saved = checkpoint.newest(RunFolder(tmp_path / "run").checkpoints)
+    saved = checkpoint.newest_intact(RunFolder(tmp_path / "run").checkpoints)
     assert json.loads(metrics.read_text().splitlines()[-1])["step"] == saved.step > 0
 
 
@@ -161,4 +161,4 @@ def test_two_ranks_follow_one_with_a_frozen_start_though_one_dies_and_one_goes_o
 def test_a_rank_that_dies_ends_the_run_of_all(start, tmp_path):
     errors = finish(start("run", "--die-at", "10", ranks=2), 1)
     assert "Signal 9 (SIGKILL)" in errors
-    assert checkpoint.newest(tmp_path / "run" / "checkpoints").step in (8, 12)
+    assert checkpoint.newest_intact(tmp_path / "run" / "checkpoints").step in (8, 12)

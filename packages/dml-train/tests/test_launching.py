@@ -17,8 +17,9 @@ import tiny_run
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from dml_core import DmlError
-from dml_train import checkpoint, launch
+from dml_train.ranks import launch
 from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
 
 PATIENCE = 600  # seconds after which a process is taken to hang
 WAITING = "while :; do sleep 0.1; done"  # for a signal, and with nothing left running when it came
@@ -77,7 +78,9 @@ def started(tmp_path):
 
     def start(work, *arguments):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["dml_losses.plugin", "dml_train.training", "dml_train.launch"])
+        context.set_forkserver_preload(
+            ["dml_losses.plugin", "dml_train.training.run", "dml_train.ranks.launch"]
+        )
         process = context.Process(target=work, args=(tmp_path, *arguments))
         process.start()
         begun.append(process)
@@ -218,6 +221,6 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_nothing_behind(started, t
     until(lambda: not launched.marked(mark))
     assert said(tmp_path, "Interrupted: stopped by SIGTERM after step")()
     last = json.loads(run.metrics.read_text().splitlines()[-1])["step"]
-    assert checkpoint.newest(run.checkpoints).step == last > 0
-    with run.held():  # so that it can be resumed
+    assert checkpoint.newest_intact(run.checkpoints).step == last > 0
+    with run.lock():  # so that it can be resumed
         pass

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from dml_core import DmlError, InvalidOption
-from dml_train.experiment import build
-from dml_train.levelled_loss import LevelledLoss
-from dml_train.model import EmbeddingHead, LevelledHead
-from dml_train.recipe import Embedding
-from dml_train.recipe_checking import parse
-from dml_train.training import train
+from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.networks.model import EmbeddingHead, LevelledHead
+from dml_train.recipe.checking import parse
+from dml_train.recipe.tables import Embedding
+from dml_train.training.build import build
+from dml_train.training.run import train
 
 TABLES = {
     "backbone": {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]},

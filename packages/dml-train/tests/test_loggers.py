@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dml_core import DmlError
-from dml_train.loggers import JsonLines, TensorBoard
+from dml_train.training.loggers import JsonLines, TensorBoard
 
 
 def test_numbers_are_kept_to_the_bit_and_the_clock_is_left_out(tmp_path):

@@ -1,4 +1,4 @@
-"""Evaluation during training: ranks embed a part each, share the measuring, and get the bits of one process."""
+"""Evaluation during training: ranks embed a part each, items_of_rank the measuring, and get the bits of one process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from measuring_ranks import be_refused, embed_together, exchange, measure, measure_alone
 from sharded_ranks import in_ranks
 
-from dml_train.distributed import Ranks
-from dml_train.embedding import share
+from dml_train.measure.embed import items_of_rank
+from dml_train.ranks.ranks import Ranks
 
 
 def test_ranks_embed_to_the_bit_what_one_embeds():
@@ -21,7 +21,7 @@ def test_ranks_embed_to_the_bit_what_one_embeds():
 
 @given(num_items=st.integers(0, 5000), world_size=st.integers(1, 9))
 def test_ranks_embed_every_item_once_in_whole_passes_evenly_shared(num_items, world_size):
-    parts = [share(num_items, Ranks(rank, world_size)) for rank in range(world_size)]
+    parts = [items_of_rank(num_items, Ranks(rank, world_size)) for rank in range(world_size)]
     assert np.array_equal(np.concatenate(parts), np.arange(num_items))
     assert all(part[0] % 256 == 0 for part in parts if len(part))
     assert max(map(len, parts)) <= -(-num_items // (256 * world_size)) * 256

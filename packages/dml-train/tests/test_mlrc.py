@@ -15,10 +15,10 @@ from tiny_world import TinyEvaluator
 
 from dml_core import DmlError
 from dml_train.cli import main
-from dml_train.embedding import Embedded
-from dml_train.protocols.mlrc import FOLDS, fold_recipe, join, reality_check
-from dml_train.recipe_checking import parse
-from dml_train.training import reopen
+from dml_train.measure.evaluate import Embedded
+from dml_train.recipe.checking import parse
+from dml_train.studies.mlrc import FOLDS, fold_recipe, join, reality_check
+from dml_train.training.run import reopen
 
 
 @pytest.fixture(autouse=True)

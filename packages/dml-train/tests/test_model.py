@@ -7,9 +7,9 @@ import torch
 from tiny_world import TinyBackbone
 from torch import nn
 
-from dml_train.model import EmbeddingHead, EmbeddingModel
-from dml_train.optimizers import PartedOptimizer
-from dml_train.recipe import Optimizer
+from dml_train.networks.model import EmbeddingHead, EmbeddingModel
+from dml_train.recipe.tables import Optimizer
+from dml_train.training.optimizers import PartedOptimizer
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from official_trees import (
 
 from dml_core import DmlError, registry
 from dml_train.data import OFFICIAL
-from dml_train.data.official import missing_files
 from dml_train.data.parts import count
+from dml_train.data.published.official import missing_files
 
 COUNTS = {
     "cub": {"train": (5_864, 100), "test": (5_924, 100)},

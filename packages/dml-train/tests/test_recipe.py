@@ -8,9 +8,9 @@ import pytest
 import tomli_w
 
 from dml_core import DmlError
-from dml_train.recipe import differences
-from dml_train.recipe_checking import parse
-from dml_train.recipe_loading import load
+from dml_train.recipe.checking import parse
+from dml_train.recipe.loading import load
+from dml_train.recipe.tables import differences
 
 
 @pytest.fixture

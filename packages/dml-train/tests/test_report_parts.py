@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from report_world import NearestBySorting
 
-from dml_train.embedding import Embedded
+from dml_train.measure.evaluate import Embedded
 from dml_train.report.classes import by_size, size_against_recall
 from dml_train.report.figures import curves, thumbnail
 from dml_train.report.layout import chosen_items, principal_plane, tsne

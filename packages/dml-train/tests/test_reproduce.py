@@ -17,9 +17,9 @@ from tiny_world import TinyDataset
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
-from dml_train.reproduce.order import Order, Standing, order
-from dml_train.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
-from dml_train.reproduce.run import reproduce
+from dml_train.studies.reproduce.order import Order, Standing, order
+from dml_train.studies.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
+from dml_train.studies.reproduce.run import reproduce
 
 PAPERS = papers()
 

@@ -7,9 +7,9 @@ import pytest
 from run_traces import Stop, StopAt, same
 
 import dml_losses.plugin
-from dml_train import checkpoint
-from dml_train.recipe_checking import parse
-from dml_train.training import train
+from dml_train.recipe.checking import parse
+from dml_train.training import checkpoint
+from dml_train.training.run import train
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,6 @@ def test_a_queue_goes_on_with_an_average_parts_of_a_batch_and_a_schedule_of_the_
 
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
-    one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, cut))
+    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
     assert same(one.weights(), other.weights())
     assert same(one.state(), other.state())

@@ -13,9 +13,9 @@ import torch
 from run_traces import Stop, StopAt, lines, same
 
 from dml_core import DmlError, hookimpl
-from dml_train import checkpoint
-from dml_train.interruption import Interrupted
+from dml_train.processes.stopping import Interrupted
 from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp
 
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
-    one, other = (next(checkpoint.whole(folder.checkpoints)) for folder in (whole, cut))
+    one, other = (next(checkpoint.intact(folder.checkpoints)) for folder in (whole, cut))
     assert one.step == other.step == 12
     assert same(one.weights(), other.weights())
     assert same(one.state(), other.state())
@@ -84,7 +84,7 @@ def test_a_signal_while_measuring_or_saving_stops_the_run_at_the_next_step_or_it
     with pytest.raises(Interrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
         run(where=tmp_path / "cut", **tables)
     tiny_registry.plugins.manager.unregister(observer)
-    assert checkpoint.newest(tmp_path / "cut" / "checkpoints").step == stops
+    assert checkpoint.newest_intact(tmp_path / "cut" / "checkpoints").step == stops
     cut = run(where=tmp_path / "cut", resume=True, **tables)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert same(newest(cut), newest(whole))
@@ -101,7 +101,7 @@ def test_resuming_falls_back_from_a_torn_checkpoint(run, tiny_registry, tmp_path
     torn.write_bytes(torn.read_bytes()[:-100])
     cut = run(where=tmp_path / "cut", resume=True)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
-    assert checkpoint.torn(cut.checkpoints) == {}
+    assert checkpoint.corrupt(cut.checkpoints) == {}
 
 
 def test_resuming_where_nothing_is_begins(run):
@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_held_is_said(run, out, monkeypatch):
 def test_two_processes_do_not_train_in_one_folder(run, out):
     run()
     (out / "evaluation.json").unlink()
-    with RunFolder(out).held(), pytest.raises(DmlError, match="another process is training in"):
+    with RunFolder(out).lock(), pytest.raises(DmlError, match="another process is training in"):
         run(resume=True)
     assert run(resume=True).evaluation.exists()
 
@@ -195,12 +195,12 @@ def test_a_finished_run_goes_on_with_another_recipe_by_force(run, out):
 def test_a_forced_number_of_the_optimizer_is_used(run, out):
     run(optimizer={"name": "sgd", "momentum": 0.9})
     folder = run(resume=True, force=True, optimizer={"name": "sgd", "momentum": 0.5}, training={"steps": 16})
-    groups = checkpoint.newest(folder.checkpoints).state()["optimizer"]["param_groups"]
+    groups = checkpoint.newest_intact(folder.checkpoints).state()["optimizer"]["param_groups"]
     assert {group["momentum"] for group in groups} == {0.5}
 
 
 def newest(folder):
-    found = checkpoint.newest(folder.checkpoints)
+    found = checkpoint.newest_intact(folder.checkpoints)
     return found.weights(), found.state()
 
 
@@ -214,7 +214,7 @@ def test_an_average_begins_or_ends_by_force_and_the_training_goes_on_as_without(
     weights, state = newest(begun)
     assert same(state["model"], plain)
     assert state["averaged"] == 4
-    trained = [c.state()["model"]["head.linear.weight"] for c in checkpoint.whole(begun.checkpoints)][::-1]
+    trained = [c.state()["model"]["head.linear.weight"] for c in checkpoint.intact(begun.checkpoints)][::-1]
     expected = trained[0]
     for then in trained[1:]:
         expected = 0.9 * expected + 0.1 * then

@@ -12,9 +12,9 @@ from photo_world import photo_registry, train_on, write_photos
 from report_world import Page, check_page
 
 from dml_core import Registry
-from dml_train.gallery import Gallery, search
-from dml_train.own_files import images_in
-from dml_train.trained import open_model
+from dml_train.trained.files import images_in
+from dml_train.trained.model import open_model
+from dml_train.trained.search import Gallery, search
 
 
 @pytest.fixture(scope="module")

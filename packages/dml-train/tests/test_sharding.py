@@ -7,8 +7,8 @@ import torch
 from run_traces import losses
 from sharded_ranks import in_ranks, step_as_one, train_until
 
-from dml_train import checkpoint
 from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
 
 PLAIN = {
     "training": {
@@ -47,7 +47,7 @@ def test_one_then_two_then_four_ranks_then_one_train_as_one_does_without_shardin
     assert len(expected) == 16
     # float32: sums in another order, sixteen steps long
     assert losses(RunFolder(tmp_path / "sharded")) == pytest.approx(expected, rel=1e-4)
-    one, other = (checkpoint.newest(tmp_path / run / "checkpoints") for run in ("whole", "sharded"))
+    one, other = (checkpoint.newest_intact(tmp_path / run / "checkpoints") for run in ("whole", "sharded"))
     assert other.state()["loss"]["loss.class_weights"].shape == (7, 8)
     averages = (last.weights()["head.linear.weight"] for last in (one, other))
     torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-4)  # as above, and weights near 0 are among them

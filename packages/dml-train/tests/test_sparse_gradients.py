@@ -14,12 +14,12 @@ from tiny_world import TinySparseLoss
 from torch import nn
 
 from dml_core import DmlError, hookimpl
-from dml_train import checkpoint
-from dml_train.optimizers import PartedOptimizer
-from dml_train.recipe import Optimizer
-from dml_train.recipe_checking import parse
-from dml_train.sharding import gradient_norm
-from dml_train.training import train
+from dml_train.ranks.sharding import gradient_norm
+from dml_train.recipe.checking import parse
+from dml_train.recipe.tables import Optimizer
+from dml_train.training import checkpoint
+from dml_train.training.optimizers import PartedOptimizer
+from dml_train.training.run import train
 
 SPARSE = {"name": "tiny-sparse"}
 
@@ -131,7 +131,9 @@ def test_clipping_scales_sparse_gradients_with_the_others(run) -> None:
     norm = json.loads(clipped.metrics.read_text().splitlines()[0])["gradient_norm"]
     assert norm > 100 * limit
     slow = run("slow", **once, optimizer={**sgd, "lr": limit / norm})
-    one, other = (checkpoint.newest(f.checkpoints).state()["loss"]["class_weights"] for f in (clipped, slow))
+    one, other = (
+        checkpoint.newest_intact(f.checkpoints).state()["loss"]["class_weights"] for f in (clipped, slow)
+    )
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)  # float32
 
 
@@ -162,7 +164,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, opt
     tiny_registry.plugins.manager.unregister(stopper)
     cut = run("cut", resume=True, **tables)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
-    one, other = (checkpoint.newest(folder.checkpoints) for folder in (whole, cut))
+    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
     assert one.step == other.step == 12
     assert torch.equal(one.state()["loss"]["class_weights"], other.state()["loss"]["class_weights"])
     assert one.state()["optimizer"]["param_groups"] == other.state()["optimizer"]["param_groups"]
@@ -188,7 +190,7 @@ def test_two_ranks_take_the_steps_of_one_process(run, tmp_path: Path, tiny_docum
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     weights = [
-        checkpoint.newest(folder).state()["loss"]["class_weights"]
+        checkpoint.newest_intact(folder).state()["loss"]["class_weights"]
         for folder in (tmp_path / "two" / "checkpoints", alone.checkpoints)
     ]
     torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)  # float32, twelve steps of Adam

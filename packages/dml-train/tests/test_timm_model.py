@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from dml_core import DmlError, InvalidOption
-from dml_train.backbones import TimmModel
+from dml_train.networks.backbones import TimmModel
 
 timm = pytest.importorskip("timm", reason="the extra dml-train[timm] isn't installed")
 

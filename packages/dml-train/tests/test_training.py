@@ -12,13 +12,13 @@ from run_traces import lines
 from tiny_world import TinyLoss
 
 from dml_core import DmlError, hookimpl
-from dml_train import checkpoint
-from dml_train.distributed import ALONE
-from dml_train.experiment import build, build_model
-from dml_train.network import Network
-from dml_train.recipe_checking import parse
+from dml_train.ranks.ranks import SINGLE_PROCESS
+from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
-from dml_train.training import reopen
+from dml_train.training import checkpoint
+from dml_train.training.build import build, build_model
+from dml_train.training.replica import Network
+from dml_train.training.run import reopen
 
 
 def test_a_run_leaves_its_folder(run):
@@ -29,7 +29,7 @@ def test_a_run_leaves_its_folder(run):
     assert embeddings.shape == (48, 8)
     assert embeddings.dtype == np.float32
     assert labels.shape == (48,)
-    assert [c.step for c in checkpoint.whole(folder.checkpoints)] == [12, 8]
+    assert [c.step for c in checkpoint.intact(folder.checkpoints)] == [12, 8]
 
 
 def test_the_loss_falls(run):
@@ -128,7 +128,7 @@ def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, sp
     ):
         run(schedule=leap, **tables)
     assert [line["loss"] < 1e5 for line in lines(RunFolder(out))] == [True] * 8
-    assert [c.step for c in checkpoint.whole(out / "checkpoints")] == [4]
+    assert [c.step for c in checkpoint.intact(out / "checkpoints")] == [4]
     assert run(resume=True, force=True, **tables).evaluation.exists()
 
 
@@ -138,7 +138,7 @@ def test_a_step_that_spoils_the_run_with_a_finite_loss_is_not_saved(run, out):
         DmlError, match=r"after step 8 .* isn't finite.*checkpoint of step 4 .* is whole.*lower"
     ):
         run(schedule=spoil)
-    assert [c.step for c in checkpoint.whole(out / "checkpoints")] == [4]
+    assert [c.step for c in checkpoint.intact(out / "checkpoints")] == [4]
     assert run(resume=True, force=True).evaluation.exists()
 
 
@@ -230,7 +230,7 @@ def test_a_compiled_network_follows_the_plain_one_and_leaves_the_same_names(run,
     assert [line["loss"] for line in lines(compiled)[:-1]] == pytest.approx(
         [line["loss"] for line in lines(plain)[:-1]], rel=1e-5
     )
-    one, other = (checkpoint.newest(folder.checkpoints).weights() for folder in (plain, compiled))
+    one, other = (checkpoint.newest_intact(folder.checkpoints).weights() for folder in (plain, compiled))
     assert one.keys() == other.keys()
 
 
@@ -263,7 +263,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(run, tmp_path, device):
 def test_parts_of_a_batch_update_batch_norms_once_each_and_draw_one_dropout(tiny_registry, tiny_document):
     document = tiny_document(training={"micro_batch": 4}, backbone={"dropout": 0.5})
     experiment = build(parse(document, tiny_registry), tiny_registry)
-    network = Network(experiment, ALONE)
+    network = Network(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     norm = experiment.model.backbone.layers[1]

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tiny_world import TinyDataset
 
 from dml_core import DmlError, InvalidOption
-from dml_train import many_runs
 from dml_train.cli import main
-from dml_train.recipe_loading import load
-from dml_train.tuning.search import Search, best, run_search
-from dml_train.tuning.space import Choice, Range, read_choice, read_range, read_space
+from dml_train.recipe.loading import load
+from dml_train.studies import runs as many_runs
+from dml_train.studies.tuning.search import Search, best, run_search
+from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
 
 optuna = pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")
 
@@ -99,8 +99,8 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
 
 @given(st.floats(1e-6, 1.0), st.booleans(), st.text(max_size=5), st.integers())
 def test_what_is_tried_reaches_the_recipe_unchanged(number, flag, text, whole):
-    from dml_train.recipe_loading import assign
-    from dml_train.tuning.space import as_assignment
+    from dml_train.recipe.loading import assign
+    from dml_train.studies.tuning.space import as_assignment
 
     for value in (number, flag, text, whole):
         document: dict = {}

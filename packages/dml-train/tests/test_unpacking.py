@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dml_core import DmlError
-from dml_train.data.unpacking import unpack
+from dml_train.data.published.unpacking import unpack
 
 Pack = Callable[[Path, Mapping[str, bytes]], Path]
 

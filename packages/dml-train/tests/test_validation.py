@@ -13,10 +13,11 @@ from run_traces import lines
 from tiny_world import TinyEvaluator, TinySplit
 
 from dml_core import DmlError
-from dml_train import checkpoint
-from dml_train.recipe_checking import parse
-from dml_train.training import reopen, train
-from dml_train.validation import Best, hold_out, hold_out_fold
+from dml_train.data.held_out_classes import hold_out, hold_out_fold
+from dml_train.recipe.checking import parse
+from dml_train.training import checkpoint
+from dml_train.training.best import Best
+from dml_train.training.run import reopen, train
 
 
 @given(st.integers(2, 9), st.floats(0.01, 0.99), st.integers(0, 2**63 - 1))
@@ -114,7 +115,7 @@ def test_a_run_stops_when_held_out_classes_get_no_better_and_ends_with_the_best_
     ]
     assert logged[-1]["step"] == 8
     assert json.loads(folder.evaluation.read_text())["step"] == 4
-    assert 4 in [c.step for c in checkpoint.whole(folder.checkpoints)]
+    assert 4 in [c.step for c in checkpoint.intact(folder.checkpoints)]
     _, experiment = reopen(folder.path, tiny_registry)
     assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
 
@@ -131,7 +132,7 @@ def test_the_average_of_the_weights_is_what_is_measured_and_saved(
 ):
     document = tiny_document(training={"steps": 3, "average": 0.5}, checkpoints={"every": 1, "keep": 3})
     folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
-    three, two, one = checkpoint.whole(folder.checkpoints)
+    three, two, one = checkpoint.intact(folder.checkpoints)
     expected = one.state()["model"]["head.linear.weight"]
     for step in (two, three):
         expected = 0.5 * expected + 0.5 * step.state()["model"]["head.linear.weight"]

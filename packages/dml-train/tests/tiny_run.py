@@ -17,8 +17,8 @@ from tiny_world import TinyPlugin
 
 import dml_core.plugin
 from dml_core import Plugins, Registry, hookimpl
-from dml_train.recipe_checking import parse
-from dml_train.training import train
+from dml_train.recipe.checking import parse
+from dml_train.training.run import train
 
 
 class DieAt:

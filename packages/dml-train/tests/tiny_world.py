@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from dml_core import Component, hookimpl
-from dml_train import loggers
-from dml_train.backbones import SmallConv
+from dml_train.networks.backbones import SmallConv
+from dml_train.training import loggers
 
 
 class TinySplit:

@@ -13,10 +13,11 @@ from typing import IO, Any, cast
 import click
 
 from dml_core import DmlError, plugins, registry
-from dml_train import __version__, launch
+from dml_train import __version__
 from dml_train.commands import COMMANDS
-from dml_train.distributed import first_process
-from dml_train.interruption import Interrupted
+from dml_train.processes.stopping import Interrupted
+from dml_train.ranks import launch
+from dml_train.ranks.ranks import is_first_process
 
 
 class Refusal(click.ClickException):
@@ -49,11 +50,11 @@ class Dml(click.Group):
         except PermissionError as error:  # wherever it was: there is nothing to add
             raise Refusal(f"can't use {error.filename}: {error.strerror}") from error
         except Interrupted as error:
-            if first_process():
+            if is_first_process():
                 click.echo(str(error), err=True)
             ctx.exit(128 + error.number)
         except KeyboardInterrupt:
-            if first_process():
+            if is_first_process():
                 click.echo("stopped by Ctrl-C", err=True)
             ctx.exit(128 + signal.SIGINT)
 

@@ -16,14 +16,16 @@ from rich.table import Table
 
 from dml_core import Dataset, DmlError, Evaluator, Registry, UnknownName
 from dml_core import registry as installed
-from dml_train.embedding import Embedded, embed, evaluate
-from dml_train.experiment import build_model, find_device
+from dml_train.files import read_array, write_json
+from dml_train.measure.embed import embed
+from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.progress import stage
-from dml_train.recipe import Recipe
-from dml_train.recipe_loading import load
+from dml_train.recipe.loading import load
+from dml_train.recipe.tables import Recipe
 from dml_train.report import COMPARISON, write_report
-from dml_train.run_folder import RunFolder, read_array, write_json
-from dml_train.training import train
+from dml_train.run_folder import RunFolder
+from dml_train.training.build import build_model, find_device
+from dml_train.training.run import train
 
 RECALL_AT = (1, 10, 100)
 

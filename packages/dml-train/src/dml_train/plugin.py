@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dml_core import Component, hookimpl
-from dml_train import backbones, data, loggers
+from dml_train import data
+from dml_train.networks import backbones
+from dml_train.training import loggers
 
 
 @hookimpl
@@ -16,11 +18,11 @@ def dml_datasets() -> Iterable[Component]:
 
 @hookimpl
 def dml_backbones() -> Iterable[Component]:
-    """The backbones of `dml_train.backbones`."""
+    """The backbones of `dml_train.networks.backbones`."""
     return backbones.components()
 
 
 @hookimpl
 def dml_loggers() -> Iterable[Component]:
-    """The loggers of `dml_train.loggers`."""
+    """The loggers of `dml_train.training.loggers`."""
     return loggers.components()

@@ -31,7 +31,7 @@ def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
     Exits with 0 if all are there, with 1 if the data set is there but not whole, and with 2 if it isn't there.
     """
     from dml_train.data import OFFICIAL
-    from dml_train.data.checking import check_whole
+    from dml_train.data.published.checking import check_whole
 
     if not check_whole(OFFICIAL[name], root, decode=decode, say=click.echo):
         context.exit(1)
@@ -49,8 +49,8 @@ def fetch(context: click.Context, name: str, root: Path) -> None:
     got.
     """
     from dml_train.data import OFFICIAL
-    from dml_train.data.checking import check_whole
-    from dml_train.data.fetching import fetch as fetch_official
+    from dml_train.data.published.checking import check_whole
+    from dml_train.data.published.fetching import fetch as fetch_official
 
     fetch_official(OFFICIAL[name], root, CONSOLE, lambda words: click.echo(words, err=True))
     if not check_whole(OFFICIAL[name], root, decode=False, say=click.echo):

@@ -8,11 +8,11 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
-from dml_train.embedding import pack_codes
-from dml_train.folder_embedding import begun, embed_folder, index_of
-from dml_train.run_folder import write_array
-from dml_train.trained import open_model
-from dml_train.training import reopen
+from dml_train.files import write_array
+from dml_train.measure.evaluate import pack_codes
+from dml_train.trained.folder import begun, embed_folder, index_of
+from dml_train.trained.model import open_model
+from dml_train.training.run import reopen
 
 
 @click.command()

@@ -9,10 +9,11 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, refuse_existing
-from dml_train.embedding import Embedded, evaluate
-from dml_train.recipe_loading import assign
-from dml_train.run_folder import RunFolder, read_array, write_json
-from dml_train.training import read_recipe, reopen
+from dml_train.files import read_array, write_json
+from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.recipe.loading import assign
+from dml_train.run_folder import RunFolder
+from dml_train.training.run import read_recipe, reopen
 
 
 @click.command("eval")

@@ -9,7 +9,7 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import FILE, FOLDER, refuse_existing
-from dml_train.trained import open_model
+from dml_train.trained.model import open_model
 
 
 @click.command()
@@ -23,8 +23,8 @@ def export(registry: Registry, run: Path, form: str, out: Path) -> None:
     What was written is checked to give the same embeddings. Beside it, a JSON file of its name with .json says how
     an image becomes the network's input. ONNX needs dml-train[onnx].
     """
-    from dml_train.export import SUFFIXES, Form
-    from dml_train.export import export as write
+    from dml_train.trained.export import SUFFIXES, Form
+    from dml_train.trained.export import export as write
 
     suffix = SUFFIXES[cast("Form", form)]
     if out.suffix != suffix:

@@ -8,7 +8,7 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.options import CONSOLE, FOLDER, SET
-from dml_train.recipe_loading import load
+from dml_train.recipe.loading import load
 
 
 @click.group()
@@ -44,8 +44,8 @@ def mlrc(
     Four models, each of which holds out another part of the training classes, measured each by itself and joined.
     Stopped and given again, the command goes on: runs in --out that are done are kept.
     """
-    from dml_train.many_runs import Outcome
-    from dml_train.protocols.mlrc import FOLDS, reality_check, write
+    from dml_train.studies.mlrc import FOLDS, reality_check, write
+    from dml_train.studies.runs import Outcome
 
     checked = load(source, assignments, registry)
     done = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dml_train.bundled import bundled, bundled_text, summary
+from dml_train.recipe.bundled import bundled, bundled_text, summary
 
 
 @click.command()

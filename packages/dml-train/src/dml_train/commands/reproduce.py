@@ -41,8 +41,8 @@ def reproduce(
     A table is named as ice/table-2, all tables of a paper as ice; without a name all are listed. Stopped and given
     again, the command goes on: runs in --out that are done are kept.
     """
-    from dml_train.reproduce.paper import papers
-    from dml_train.reproduce.run import reproduce as run
+    from dml_train.studies.reproduce.paper import papers
+    from dml_train.studies.reproduce.run import reproduce as run
 
     known = papers()
     if not tables:

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from dml_core import DmlError, Evaluator, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
-from dml_train.gallery import Found, Gallery
-from dml_train.gallery import search as nearest
-from dml_train.trained import TrainedModel, open_model
+from dml_train.trained.model import TrainedModel, open_model
+from dml_train.trained.search import Found, Gallery
+from dml_train.trained.search import search as nearest
 
 
 @click.command()

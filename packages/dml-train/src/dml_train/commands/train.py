@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train import launch
 from dml_train.commands.options import FOLDER, SET
-from dml_train.distributed import first_process
-from dml_train.recipe_loading import load
-from dml_train.training import train as run_training
+from dml_train.ranks import launch
+from dml_train.ranks.ranks import is_first_process
+from dml_train.recipe.loading import load
+from dml_train.training.run import train as run_training
 
 
 @click.command()
@@ -49,7 +49,7 @@ def train(
         )
         return
     folder = run_training(checked, out, resume=resume, force=force, registry=registry)
-    if first_process():
+    if is_first_process():
         for metric in metrics(read_json(folder.evaluation), None):
             click.echo(f"{metric.name:<22}{metric.value:.4f}")
         click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")

@@ -8,7 +8,7 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, SET
-from dml_train.recipe_loading import read
+from dml_train.recipe.loading import read
 
 
 @click.command()
@@ -61,9 +61,9 @@ def tune(
     The test classes stay unseen. Stopped and given again, the command goes on; with more --trials, a finished
     search does. Needs optuna: pip install 'dml-train[tune]'.
     """
-    from dml_train.tuning.page import markdown, write
-    from dml_train.tuning.search import Search, run_search
-    from dml_train.tuning.space import read_choice, read_range, read_space
+    from dml_train.studies.tuning.page import markdown, write
+    from dml_train.studies.tuning.search import Search, run_search
+    from dml_train.studies.tuning.space import read_choice, read_range, read_space
 
     document, _ = read(source, assignments)
     varied = [

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dml_core import Component
 from dml_train.data.array_split import ArraySplit, Jitter
-from dml_train.data.cars196 import CARS196, read_cars196
 from dml_train.data.csv_table import read_csv_table
-from dml_train.data.cub import CUB, read_cub
 from dml_train.data.file_dataset import FileDataset, with_image_options
 from dml_train.data.file_split import FileSplit
 from dml_train.data.glyphs import Glyphs
 from dml_train.data.image_folder import read_image_folder
-from dml_train.data.in_shop import IN_SHOP, read_in_shop
-from dml_train.data.official import OfficialSet
 from dml_train.data.preparation import Preparation
-from dml_train.data.sop import SOP, read_sop
+from dml_train.data.published.cars196 import CARS196, read_cars196
+from dml_train.data.published.cub import CUB, read_cub
+from dml_train.data.published.in_shop import IN_SHOP, read_in_shop
+from dml_train.data.published.official import OfficialSet
+from dml_train.data.published.sop import SOP, read_sop
 
 __all__ = [
     "OFFICIAL",

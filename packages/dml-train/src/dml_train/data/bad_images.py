@@ -15,8 +15,8 @@ from rich.console import Console
 
 from dml_core import DmlError
 from dml_train.data.parts import Classes, Parts
-from dml_train.distributed import first_process
 from dml_train.progress import stage
+from dml_train.ranks.ranks import is_first_process
 
 Read = TypeVar("Read")
 
@@ -40,7 +40,7 @@ def read_all(
         DmlError: a file that isn't there, or that the disk refuses to read.
     """
     workers = os.cpu_count() or 1
-    quiet = len(files) < _SHOWN or not first_process()
+    quiet = len(files) < _SHOWN or not is_first_process()
     chunks = (files[begin : begin + _CHUNK] for begin in range(0, len(files), _CHUNK))
     done = 0
     with (
@@ -97,7 +97,7 @@ def without(parts: Parts, bad: Mapping[Path, str]) -> Parts:
     if not bad:
         return parts
     left = {name: _left(classes, bad) for name, classes in parts.named().items()}
-    if first_process():
+    if is_first_process():
         gone = {c for name, classes in parts.named().items() for c in classes.keys() - left[name].keys()}
         total = sum(len(files) for classes in parts.named().values() for files in classes.values())
         _LOG.warning(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dml_core import DmlError
-from dml_train.distributed import first_process
+from dml_train.ranks.ranks import is_first_process
 
 _LOG = logging.getLogger("dml_train.data")
 
@@ -101,7 +101,7 @@ def refuse_unfit(parts: Parts, where: Mapping[str, str]) -> None:
     if (
         parts.gallery is not None
         and (alone := sorted(parts.test.keys() - parts.gallery.keys()))
-        and first_process()
+        and is_first_process()
     ):
         _LOG.warning(
             "%s of the %s classes of %s have no image in %s, e.g. %r; their queries are left out of every mean",

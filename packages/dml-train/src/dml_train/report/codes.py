@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dml_core import Evaluator, Registry
-from dml_train.embedding import evaluate
+from dml_train.measure.evaluate import evaluate
 from dml_train.report.finished import FinishedRun, metrics
 from dml_train.report.paired import Difference, differences
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from dml_core import Dataset, DmlError, Evaluation, Evaluator, Registry, Split
-from dml_train.embedding import Embedded, evaluate, shared_labels
-from dml_train.recipe import Recipe
+from dml_train.measure.embed import align_labels
+from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.measure.names import LONG_NAMES
+from dml_train.recipe.tables import Recipe
 from dml_train.report.figures import thumbnail
-from dml_train.report.names import LONG_NAMES
 from dml_train.run_folder import RunFolder
-from dml_train.training import read_recipe
+from dml_train.training.run import read_recipe
 
 LEVEL = 0.95  # of all intervals
 # Under what name an evaluation keeps a metric's values for each query, where it isn't the metric's own.
@@ -182,7 +183,7 @@ def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)
     if embedded.gallery_labels is not None:
-        same = same and np.array_equal(shared_labels(gallery, queries), embedded.gallery_labels)
+        same = same and np.array_equal(align_labels(gallery, queries), embedded.gallery_labels)
     if not same:
         raise DmlError("the data set's labels aren't those of the run: it has changed since")
     return Items(queries), Items(gallery)

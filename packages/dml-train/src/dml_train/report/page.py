@@ -11,7 +11,8 @@ import numpy as np
 
 from dml_core import Registry
 from dml_core import registry as installed
-from dml_train.embedding import Embedded
+from dml_train.files import write_atomically
+from dml_train.measure.evaluate import Embedded
 from dml_train.report.classes import SizeBin, by_size, size_against_recall
 from dml_train.report.codes import against_codes
 from dml_train.report.figures import MARKS, Figure, curves
@@ -21,7 +22,6 @@ from dml_train.report.maps import map_of_pictures, map_of_points
 from dml_train.report.retrieval import Search
 from dml_train.report.spread import evenly
 from dml_train.report.template import render
-from dml_train.run_folder import write_whole
 
 COMPARISON = "comparison.json"  # {name: figures}, left by whoever compared the run with something
 
@@ -71,7 +71,7 @@ def write_report(run_dir: Path, registry: Registry | None = None) -> Path:
         **_looked_into(run),
     )
     path = run_dir / "report.html"
-    write_whole(path, lambda file: file.write(page))
+    write_atomically(path, lambda file: file.write(page))
     return path
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_core import Evaluator
-from dml_train.embedding import Embedded
+from dml_train.measure.evaluate import Embedded
 from dml_train.report.spread import evenly
 
 _NEAREST = 8

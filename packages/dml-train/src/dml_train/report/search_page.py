@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dml_train.gallery import Found, Gallery
+from dml_train.files import write_atomically
 from dml_train.report.figures import thumbnail
 from dml_train.report.template import render
-from dml_train.run_folder import write_whole
-from dml_train.trained import TrainedModel
+from dml_train.trained.model import TrainedModel
+from dml_train.trained.search import Found, Gallery
 
 
 def write_search_page(
@@ -43,5 +43,5 @@ def write_search_page(
         query_picture=lambda place: thumbnail(queries.picture(place)),
         picture=None if look is None else lambda place: thumbnail(look(place)),
     )
-    write_whole(out, lambda file: file.write(page))
+    write_atomically(out, lambda file: file.write(page))
     return out

@@ -12,14 +12,14 @@ import numpy as np
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.embedding import Embedded
+from dml_train.files import write_atomically
+from dml_train.measure.evaluate import Embedded
 from dml_train.report.figures import MARKS, curves
 from dml_train.report.finished import FinishedRun, Metric
 from dml_train.report.paired import Difference, differences
 from dml_train.report.retrieval import Search
 from dml_train.report.spread import evenly
 from dml_train.report.template import render
-from dml_train.run_folder import write_whole
 
 _EXAMPLES = 6  # queries of either kind: found by one run alone
 
@@ -106,7 +106,7 @@ def write_side_by_side(run_dirs: Sequence[Path], out: Path, registry: Registry |
         gallery=first.run.gallery,
         absent=first.run.absent,
     )
-    write_whole(out, lambda file: file.write(page))
+    write_atomically(out, lambda file: file.write(page))
     return out
 
 

@@ -1,0 +1,73 @@
+"""CUB-200-2011: 11,788 photographs of 200 species of birds; the first 100 train (Wah et al. 2011; Song et al. 2016)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dml_core import DmlError
+from dml_train.data.parts import Parts
+from dml_train.data.published.official import Archive, OfficialSet, Published, read_lines, whole
+
+_TRAINED = 100  # classes, by their number
+
+
+def _list(folder: Path) -> Parts:
+    names: dict[int, str] = {}
+    for number, name in read_lines(folder / "classes.txt", 2):
+        names[whole(number, folder / "classes.txt")] = name
+    if len({*names.values()}) < len(names):
+        twice = next(name for name in names.values() if [*names.values()].count(name) > 1)
+        raise DmlError(
+            f"{folder / 'classes.txt'} has two classes with one name, {twice!r}; unpack the archive again"
+        )
+    images = {image: folder / "images" / path for image, path in read_lines(folder / "images.txt", 2)}
+    train: dict[str, list[Path]] = {}
+    test: dict[str, list[Path]] = {}
+    labels = folder / "image_class_labels.txt"
+    for image, number in read_lines(labels, 2):
+        c = whole(number, labels)
+        if image not in images or c not in names:
+            raise DmlError(
+                f"{labels} names image {image} and class {c}, which images.txt or classes.txt doesn't; "
+                "unpack the archive again"
+            )
+        (train if c <= _TRAINED else test).setdefault(names[c], []).append(images.pop(image))
+    if images:
+        raise DmlError(
+            f"{labels} gives no class to {len(images):,} images of images.txt, e.g. {min(images.values())}; "
+            "unpack the archive again"
+        )
+    return Parts(train, test)
+
+
+CUB = OfficialSet(
+    name="cub",
+    title="CUB-200-2011",
+    markers=("images.txt",),
+    list_parts=_list,
+    published={"train": Published(5_864, 100), "test": Published(5_924, 100)},
+    archives=(
+        Archive(
+            "CUB_200_2011.tgz",
+            "1.1 GB",
+            "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+            md5="97eceeb196236b17998738112f37df78",
+        ),
+    ),
+)
+
+
+def read_cub(root: str) -> Parts:
+    """CUB-200-2011 as it is downloaded: ``images.txt``, ``image_class_labels.txt``, ``classes.txt`` and ``images``.
+
+    Classes 1 to 100 train (5,864 images), 101 to 200 test (5,924); whole images, no bounding boxes.
+
+    Source: Wah et al. 2011; the split is that of Song et al. 2016, which all papers take.
+
+    Args:
+        root: the folder ``CUB_200_2011``, or the one that holds it.
+
+    Raises:
+        DmlError: if it isn't there, or isn't whole.
+    """
+    return CUB.read(root)

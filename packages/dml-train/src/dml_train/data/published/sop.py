@@ -1,0 +1,53 @@
+"""Stanford Online Products: 120,053 photographs of 22,634 products that were sold online (Song et al. 2016)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dml_train.data.parts import Classes, Parts
+from dml_train.data.published.official import Archive, OfficialSet, Published, read_lines
+
+
+def _list(folder: Path) -> Parts:
+    return Parts(_part(folder, "Ebay_train.txt"), _part(folder, "Ebay_test.txt"))
+
+
+def _part(folder: Path, name: str) -> Classes:
+    classes: dict[str, list[Path]] = {}
+    for _, number, _, path in read_lines(folder / name, 4, skip=1):
+        kind = path.partition("_final/")[0]  # bicycle_final/111085122871_0.JPG
+        classes.setdefault(f"{kind} {number}", []).append(folder / path)
+    return classes
+
+
+SOP = OfficialSet(
+    name="sop",
+    title="Stanford Online Products",
+    markers=("Ebay_train.txt", "Ebay_test.txt"),
+    list_parts=_list,
+    published={"train": Published(59_551, 11_318), "test": Published(60_502, 11_316)},
+    archives=(
+        Archive(
+            "Stanford_Online_Products.zip",
+            "2.9 GB",
+            "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
+            md5="7f73d41a2f44250d4779881525aea32e",
+        ),
+    ),
+)
+
+
+def read_sop(root: str) -> Parts:
+    """Stanford Online Products as it is downloaded: ``Ebay_train.txt``, ``Ebay_test.txt``, ``bicycle_final``, …
+
+    59,551 images of 11,318 products train, 60,502 of 11,316 test.
+
+    Source: Song et al. 2016, Deep Metric Learning via Lifted Structured Feature Embedding.
+
+    Args:
+        root: the folder ``Stanford_Online_Products``, or the one that holds it.
+
+    Raises:
+        DmlError: if it isn't there, or isn't whole.
+    """
+    return SOP.read(root)

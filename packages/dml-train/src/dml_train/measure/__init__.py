@@ -1,0 +1,1 @@
+"""From images to embeddings, and from embeddings to metrics."""

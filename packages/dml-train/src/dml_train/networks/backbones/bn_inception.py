@@ -1,0 +1,201 @@
+"""BN-Inception, also called GoogLeNet V2: the backbone of most of the papers' tables.
+
+Shapes: `B` batch, `F` features, `H`, `W` height and width.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dml_core import InvalidOption
+from dml_train.networks.backbones.first_convolution import adapt_first_convolution
+from dml_train.networks.backbones.levels import check_levels
+from dml_train.networks.backbones.weights_file import load_state, read_state
+
+
+class _Widths(NamedTuple):
+    """Channels of a block's four branches; 0 is a branch that isn't there, or a pool that passes all on."""
+
+    one: int  # 1 × 1
+    reduce: int  # 1 × 1, before
+    three: int  # 3 × 3
+    double_reduce: int  # 1 × 1, before
+    double: int  # 3 × 3 twice
+    pool: Literal["average", "max"]
+    projection: int  # 1 × 1, after the pool
+
+
+# A row for each block, as in the source's figure 5, except that there, and in the networks of ICE and RLL, 4c and 4d
+# project their pool to 96 channels: the weights that there are for torch have 128.
+_BLOCKS = {
+    "inception_3a": _Widths(64, 64, 64, 64, 96, "average", 32),
+    "inception_3b": _Widths(64, 64, 96, 64, 96, "average", 64),
+    "inception_3c": _Widths(0, 128, 160, 64, 96, "max", 0),
+    "inception_4a": _Widths(224, 64, 96, 96, 128, "average", 128),
+    "inception_4b": _Widths(192, 96, 128, 96, 128, "average", 128),
+    "inception_4c": _Widths(160, 128, 160, 128, 160, "average", 128),
+    "inception_4d": _Widths(96, 128, 192, 160, 192, "average", 128),
+    "inception_4e": _Widths(0, 128, 192, 192, 256, "max", 0),
+    "inception_5a": _Widths(352, 192, 320, 160, 224, "average", 128),
+    "inception_5b": _Widths(352, 192, 320, 192, 224, "max", 128),
+}
+_CLASSIFIER = "last_linear."  # of the weights file
+
+
+class BNInception(nn.Module):
+    """BN-Inception's feature maps, at one depth or several.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, figure 5; with the two departures of the published weights:
+    the pools of 4c and 4d are projected to 128 channels instead of 96, and convolutions have a bias.
+
+    Args:
+        in_channels: of the images. For other than 3 the first convolution is replaced: with given weights by their
+            mean over the colours (times ``3 / in_channels``).
+        weights: None (random), or the published file: ``bn_inception-52deb4733.pth``, trained on ImageNet in Caffe.
+            It expects blue, green, red in 0 to 255 less (104, 117, 128): ``normalize = "caffe"`` of the data sets.
+        levels: the blocks whose outputs are the features, ``"inception_3a"`` to ``"inception_5b"``, the default;
+            the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
+        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
+
+    Attributes:
+        num_features: 1,024 of 5b, 576 of 3c, 1,056 of 4e; of several levels, a tuple.
+
+    Raises:
+        InvalidOption: a level that isn't there or is given twice, or no such file.
+        DmlError: a file that can't be read or doesn't fit.
+        ValueError: `in_channels` below 1.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        weights: str | None = None,
+        levels: Sequence[str] = (),
+        pretrained: bool = True,
+    ) -> None:
+        super().__init__()
+        if in_channels < 1:
+            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
+        check_levels(levels, list(_BLOCKS), "bn-inception")
+        self._levels = tuple(levels) or ("inception_5b",)
+        self.stem = nn.Sequential(
+            OrderedDict(
+                conv1_7x7_s2=_Unit(3, 64, 7, stride=2),
+                pool1=nn.MaxPool2d(3, 2, ceil_mode=True),
+                conv2_3x3_reduce=_Unit(64, 64, 1),
+                conv2_3x3=_Unit(64, 192, 3),
+                pool2=nn.MaxPool2d(3, 2, ceil_mode=True),
+            )
+        )
+        self.blocks = nn.ModuleDict()
+        channels = {"": 192}
+        for name, widths in _BLOCKS.items():
+            block = _Block([*channels.values()][-1], widths)
+            channels[name] = block.out_channels
+            self.blocks[name] = block
+        if weights is not None and pretrained:
+            self._load(weights)
+        for name in reversed(_BLOCKS):
+            if name in self._levels:
+                break
+            del self.blocks[name]
+        if in_channels != 3:
+            adapt_first_convolution(self.stem, in_channels, keep=weights is not None)
+        features = tuple(channels[level] for level in self._levels)
+        self.num_features = features if len(features) > 1 else features[0]
+
+    def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """(B, in_channels, H, W) to (B, num_features, h, w), or a tuple of each level's."""
+        outputs: dict[str, Tensor] = {}
+        features = self.stem(images_BCHW)
+        for name, block in self.blocks.items():
+            features = block(features)
+            if name in self._levels:
+                outputs[name] = features
+        maps = tuple(outputs[level] for level in self._levels)
+        return maps[0] if len(maps) == 1 else maps
+
+    def _load(self, weights: str) -> None:
+        """Take the published weights over: ``inception_3a_1x1`` there is ``blocks.inception_3a.1x1.conv`` here."""
+        file = Path(weights).expanduser()
+        if not file.is_file():
+            raise InvalidOption(
+                f"weights of bn-inception are {weights!r}, and there is no such file; expected the published "
+                "bn_inception-52deb4733.pth (docs/models.md says where from)"
+            )
+        ours: dict[str, str] = {}
+        for path, unit in self.named_modules():
+            if isinstance(unit, _Unit):
+                theirs = path.removeprefix("stem.").removeprefix("blocks.").replace(".", "_")
+                ours |= {f"{theirs}.": f"{path}.conv.", f"{theirs}_bn.": f"{path}.norm."}
+        state = {}
+        for name, tensor in read_state(file).items():
+            module, dot, parameter = name.rpartition(".")
+            # The file has the numbers of batch norms in rows of one.
+            flat = tensor.flatten() if tensor.ndim == 2 and not name.startswith(_CLASSIFIER) else tensor
+            state[ours.get(module + dot, module + dot) + parameter] = flat
+        load_state(
+            self,
+            state,
+            file,
+            expected="the published bn_inception-52deb4733.pth, or a file with its names",
+            unused=lambda name: name.startswith(_CLASSIFIER),
+        )
+
+
+class _Unit(nn.Module):
+    """Convolution, batch norm, ReLU; at stride 1 of the same size."""
+
+    def __init__(self, in_channels: int, out_channels: int, size: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, size, stride=stride, padding=size // 2)
+        self.norm = nn.BatchNorm2d(out_channels)
+
+    def forward(self, features_BFHW: Tensor) -> Tensor:
+        return nn.functional.relu(self.norm(self.conv(features_BFHW)), inplace=True)
+
+
+class _Block(nn.ModuleDict):
+    """Up to four branches beside one another, their outputs joined; named as in the published weights."""
+
+    def __init__(self, in_channels: int, widths: _Widths) -> None:
+        passes = widths.projection == 0  # then the block halves height and width
+        stride = 2 if passes else 1
+        units: dict[str, nn.Module] = {}
+        if widths.one:
+            units["1x1"] = _Unit(in_channels, widths.one, 1)
+        units["3x3_reduce"] = _Unit(in_channels, widths.reduce, 1)
+        units["3x3"] = _Unit(widths.reduce, widths.three, 3, stride)
+        units["double_3x3_reduce"] = _Unit(in_channels, widths.double_reduce, 1)
+        units["double_3x3_1"] = _Unit(widths.double_reduce, widths.double, 3)
+        units["double_3x3_2"] = _Unit(widths.double, widths.double, 3, stride)
+        if passes:
+            units["pool"] = nn.MaxPool2d(3, 2, ceil_mode=True)
+        else:
+            units["pool"] = nn.AvgPool2d(3, 1, 1) if widths.pool == "average" else nn.MaxPool2d(3, 1, 1)
+            units["pool_proj"] = _Unit(in_channels, widths.projection, 1)
+        super().__init__(units)
+        self._passes = passes
+        self.out_channels = widths.one + widths.three + widths.double + (widths.projection or in_channels)
+
+    def forward(self, features_BFHW: Tensor) -> Tensor:
+        pooled = features_BFHW
+        if self._passes:
+            # An odd side is rounded up, as by the convolutions; a nought after ReLU is no new maximum.
+            height, width = features_BFHW.shape[2:]
+            pooled = nn.functional.pad(features_BFHW, (0, width % 2, 0, height % 2))
+        pooled = self["pool"](pooled)
+        branches = [
+            self["3x3"](self["3x3_reduce"](features_BFHW)),
+            self["double_3x3_2"](self["double_3x3_1"](self["double_3x3_reduce"](features_BFHW))),
+            pooled if self._passes else self["pool_proj"](pooled),
+        ]
+        if "1x1" in self:
+            branches.insert(0, self["1x1"](features_BFHW))
+        return torch.cat(branches, dim=1)

@@ -1,0 +1,159 @@
+"""Any model of timm, without its classifier. Needs the extra ``dml-train[timm]``.
+
+Shapes: `B` batch, `F` features, `H`, `W` height and width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dml_core import DmlError, InvalidOption, nearest
+from dml_train.networks.backbones.levels import check_levels
+from dml_train.networks.backbones.weights_file import load_state, read_state
+
+_Form = Literal["map", "map, channels last", "no map"]
+
+
+class TimmModel(nn.Module):
+    """The feature maps that a timm model has before its global pooling, or those of several of its stages.
+
+    Of a model whose last features are no map (a vision transformer's tokens) they are the vector that its own
+    classifier would get; its levels are maps of its patches.
+
+    Args:
+        in_channels: of the images. For other than 3, given weights of the first convolution are replaced by their
+            mean over the colours (times ``3 / in_channels``), so that a grey picture gives what it gave as colour.
+        model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; with a tag, e.g. ``"convnext_tiny.fb_in1k"``,
+            to say which weights are downloaded.
+        weights: None (random); ``"DEFAULT"``, those that timm downloads for this name; or a file: a state dict of the
+            model with or without its classifier, ``.safetensors`` or saved by ``torch.save``.
+        levels: names of timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``), whose outputs are
+            then the features.
+        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
+
+    Attributes:
+        num_features: F; of several levels, a tuple.
+
+    Raises:
+        InvalidOption: an unknown model, level or file, with the nearest name.
+        DmlError: timm isn't installed; weights that can't be had, read, or don't fit the model.
+        ValueError: `in_channels` below 1.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        model: str = "resnet18",
+        weights: str | None = None,
+        levels: Sequence[str] = (),
+        pretrained: bool = True,
+    ) -> None:
+        super().__init__()
+        if in_channels < 1:
+            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
+        network = _build(_import_timm(), model, weights if pretrained else None, in_channels)
+        self._places: list[int] = []  # of the levels among timm's feature modules
+        if levels:
+            stages = [str(stage["module"]) for stage in network.feature_info]
+            check_levels(levels, stages, model)
+            self._places = [stages.index(level) for level in levels]
+            network.prune_intermediate_layers(self._places, prune_norm=True, prune_head=True)
+        # Shapes without arithmetic, at the size that the model was made for.
+        probe = copy.deepcopy(network).to("meta").eval()
+        images = torch.zeros(1, in_channels, *network.default_cfg["input_size"][1:], device="meta")
+        with torch.no_grad():
+            self._form = _form(probe, images)
+            features = _features(probe, images, self._places, self._form)
+        widths = tuple(each.shape[1] for each in features)
+        self.num_features = widths if len(widths) > 1 else widths[0]
+        self.trunk: nn.Module = network
+
+    def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """(B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features), or a tuple of each level's."""
+        features = _features(self.trunk, images_BCHW, self._places, self._form)
+        return features if len(features) > 1 else features[0]
+
+
+def _import_timm() -> ModuleType:
+    try:
+        import timm  # here, since it takes seconds
+    except ImportError as error:
+        raise DmlError(
+            f"the backbone 'timm' needs timm ({error}); install it: pip install 'dml-train[timm]'"
+        ) from error
+    return timm
+
+
+def _form(network: Any, images: Tensor) -> _Form:
+    """What a model's last features look like."""
+    features = network.forward_features(images)
+    if not isinstance(features, Tensor) or features.ndim != 4:
+        return "no map"
+    return "map" if features.shape[1] == network.num_features else "map, channels last"
+
+
+def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) -> tuple[Tensor, ...]:
+    """The maps at the places, (B, F, h, w); without places the last features, (B, F, h, w) or (B, F)."""
+    if places:
+        rising = sorted(places)  # the order in which timm gives them
+        maps = network.forward_intermediates(
+            images, indices=rising, intermediates_only=True, output_fmt="NCHW"
+        )
+        return tuple(maps[rising.index(place)] for place in places)
+    features = network.forward_features(images)
+    if form == "no map":
+        return (network.forward_head(features, pre_logits=True),)
+    return (features if form == "map" else features.permute(0, 3, 1, 2),)
+
+
+def _build(timm: ModuleType, model: str, weights: str | None, in_channels: int) -> Any:
+    """The model without its classifier, with its weights."""
+    known = timm.list_models()
+    if model.partition(".")[0] not in known:
+        raise InvalidOption(
+            f"timm has no model {model!r}{nearest(model, known)} It has {len(known)}: timm.list_models() lists them"
+        )
+    options = {"num_classes": 0, "in_chans": in_channels}
+    if weights is None:
+        return timm.create_model(model, **options)
+    if weights == "DEFAULT":
+        try:
+            return timm.create_model(model, pretrained=True, **options)
+        except (OSError, RuntimeError) as error:
+            raise DmlError(
+                f"could not download the weights of {model} ({error}); download them elsewhere and give their file, "
+                "e.g. weights = 'model.safetensors'"
+            ) from error
+    file = Path(weights).expanduser()
+    if not file.is_file():
+        raise InvalidOption(
+            f"weights of {model} are {weights!r}, and there is no such file; expected a file or 'DEFAULT'"
+        )
+    network = timm.create_model(model, **options)
+    state = read_state(file)
+    for name in _names(network.default_cfg.get("first_conv")):
+        kernel = state.get(f"{name}.weight")
+        if kernel is not None and kernel.shape[1] == 3 != in_channels:
+            grey = kernel.mean(dim=1, keepdim=True) * (3.0 / in_channels)
+            state[f"{name}.weight"] = grey.expand(-1, in_channels, -1, -1)
+    classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
+    load_state(
+        network,
+        state,
+        file,
+        expected=f"the state dict of timm's {model}",
+        unused=lambda name: name.startswith(classifiers),
+    )
+    return network
+
+
+def _names(given: str | Sequence[str] | None) -> list[str]:
+    """One name, several or none, as timm's configurations have them."""
+    return [given] if isinstance(given, str) else list(given or ())

@@ -1,0 +1,197 @@
+"""Any classification model of torchvision, without its classifier, at one depth or several.
+
+torchvision is imported where it is used, since it takes seconds.
+
+Shapes: `B` batch, `F` features, `H`, `W` height and width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dml_core import DmlError, InvalidOption, nearest
+from dml_train.networks.backbones.first_convolution import adapt_first_convolution
+from dml_train.networks.backbones.levels import check_levels
+from dml_train.networks.backbones.weights_file import load_state, read_state
+
+_Form = Literal["map", "map, channels last", "tokens", "vector"]
+
+# The attributes of torchvision's models that hold what comes after the features, or beside them in training.
+_UNUSED = frozenset({"classifier", "fc", "head", "heads", "aux1", "aux2", "AuxLogits"})
+_TRACED_SIZE = 224  # pixels a side; what every model of torchvision takes
+
+
+class TorchvisionModel(nn.Module):
+    """The feature maps that a torchvision model has before its global pooling, or those at several of its nodes.
+
+    A vision transformer has no maps; its features are the class token's vector, at every depth.
+
+    Args:
+        in_channels: of the images. For other than 3 the first convolution is replaced: with given weights by their
+            mean over the colours (times ``3 / in_channels``), so that a grey picture gives what it gave as colour.
+        model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
+        weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded
+            once), or a file: a state dict of the model with or without its classifier, ``.safetensors`` or saved by
+            ``torch.save`` (read with ``weights_only=True``, so that loading runs no code). GoogLeNet and Inception get
+            torchvision's own by name: only then do they rescale their input as those weights expect.
+        levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
+            ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
+        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
+
+    Attributes:
+        num_features: F; of several levels, a tuple.
+
+    Raises:
+        InvalidOption: an unknown model, level or weights, with the nearest name; a level that has no maps.
+        DmlError: weights that can't be had, read, or don't fit the model.
+        ValueError: `in_channels` below 1.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        model: str = "resnet18",
+        weights: str | None = None,
+        levels: Sequence[str] = (),
+        pretrained: bool = True,
+    ) -> None:
+        from torchvision import models
+        from torchvision.models.feature_extraction import create_feature_extractor
+
+        super().__init__()
+        if in_channels < 1:
+            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
+        network = _build(model, weights, pretrained)
+        if in_channels != 3:
+            adapt_first_convolution(network, in_channels, keep=weights is not None)
+            if isinstance(network, models.Inception3 | models.GoogLeNet):
+                network.transform_input = False  # it takes three colours apart
+        nodes = _node_names(network)
+        # The name of a module stands for the last node in it.
+        modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
+        check_levels(levels, [*nodes, *sorted(modules - {*nodes})], model)
+        if not levels and isinstance(network, models.VisionTransformer):
+            levels = ["encoder.ln"]
+        shapes = _shapes(network, list(levels) or nodes, in_channels)
+        self._levels = tuple(levels) or (_last_map(shapes),)
+        self._forms = [_form(level, shapes.get(level)) for level in self._levels]
+        self.trunk: nn.Module = create_feature_extractor(network, list(self._levels))
+        widths = tuple(
+            shapes[level][1 if form == "map" else -1]
+            for level, form in zip(self._levels, self._forms, strict=True)
+        )
+        self.num_features = widths if len(widths) > 1 else widths[0]
+
+    def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """(B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features), or a tuple of each level's."""
+        outputs: dict[str, Tensor] = self.trunk(images_BCHW)
+        features = []
+        for level, form in zip(self._levels, self._forms, strict=True):
+            output = outputs[level]
+            if form == "map, channels last":
+                output = output.permute(0, 3, 1, 2)
+            features.append(output[:, 0] if form == "tokens" else output)
+        return tuple(features) if len(features) > 1 else features[0]
+
+
+def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
+    """The whole model, classifier included, with its weights."""
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if model not in known:
+        raise InvalidOption(
+            f"torchvision has no classification model {model!r}{nearest(model, known)} "
+            f"It has {len(known)}: torchvision.models.list_models(module=torchvision.models) lists them"
+        )
+    if weights is None:
+        return _plain(model)
+    names = ["DEFAULT", *models.get_model_weights(model).__members__]
+    if not pretrained:
+        untrained = _plain(model)
+        if weights in names and isinstance(untrained, models.Inception3 | models.GoogLeNet):
+            untrained.transform_input = True  # as torchvision does with these weights
+        return untrained
+    if weights in names:
+        try:
+            network: nn.Module = models.get_model(model, weights=weights)
+        except OSError as error:
+            raise DmlError(
+                f"could not download the weights {weights!r} of {model} ({error}); download them elsewhere and "
+                "give their file, e.g. weights = 'resnet50.pth'"
+            ) from error
+        return network
+    file = Path(weights).expanduser()
+    if not file.is_file():
+        raise InvalidOption(
+            f"weights of {model} are {weights!r}: no such file, and torchvision has none of that name"
+            f"{nearest(weights, names)} names: {', '.join(names)}"
+        )
+    network = _plain(model)
+    load_state(
+        network,
+        read_state(file),
+        file,
+        expected="the state dict of the same model of torchvision",
+        unused=_classifies,
+    )
+    return network
+
+
+def _plain(model: str) -> nn.Module:
+    """The model with random weights, without the auxiliary classifiers that two families have."""
+    from torchvision import models
+
+    options = {"aux_logits": False, "init_weights": True} if model in ("googlenet", "inception_v3") else {}
+    network: nn.Module = models.get_model(model, weights=None, **options)
+    return network
+
+
+def _classifies(name: str) -> bool:
+    return name.partition(".")[0] in _UNUSED
+
+
+def _node_names(network: nn.Module) -> list[str]:
+    """The outputs between the image and the pooling or classifier, in the order of computation."""
+    from torchvision.models.feature_extraction import get_graph_node_names
+
+    _, names = get_graph_node_names(network, suppress_diff_warning=True)
+    return [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
+
+
+def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of what nodes give for one image, found without arithmetic."""
+    from torchvision.models.feature_extraction import create_feature_extractor
+
+    traced = create_feature_extractor(copy.deepcopy(network).to("meta").eval(), list(nodes))
+    with torch.no_grad():
+        outputs = traced(torch.zeros(1, in_channels, _TRACED_SIZE, _TRACED_SIZE, device="meta"))
+    return {node: tuple(output.shape) for node, output in outputs.items() if isinstance(output, Tensor)}
+
+
+def _last_map(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The last node whose output has positions."""
+    return [node for node, shape in shapes.items() if len(shape) == 4 and shape[-1] > 1][-1]
+
+
+def _form(level: str, shape: tuple[int, ...] | None) -> _Form:
+    """What the output of a level looks like, by the shape that it has for a square image."""
+    match shape:
+        case (_, _, height, width) if height == width:
+            return "map"
+        case (_, height, width, _) if height == width:
+            return "map, channels last"
+        case (_, _, _):
+            return "tokens"
+        case (_, _):
+            return "vector"
+    raise InvalidOption(
+        f"backbone.levels names {level!r}, whose output has the shape {shape}; expected maps (1, F, h, w) or "
+        "(1, h, w, F), tokens (1, T, F) or a vector (1, F)"
+    )

@@ -1,1 +1,0 @@
-"""Protocols of evaluation that need more than one run."""

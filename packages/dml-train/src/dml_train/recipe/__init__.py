@@ -1,0 +1,1 @@
+"""Recipes: tables, loading, checking, and the bundled ones."""

@@ -1,0 +1,109 @@
+"""From a TOML document to a recipe: checked whole before anything starts, every default filled in."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dml_core import DmlError, InvalidOption, Registry, nearest
+from dml_core.registry import Kind
+from dml_train.recipe.tables import EACH, ONE, Evaluation, Recipe
+
+# What the trainer gives to the factories of each kind, on top of the recipe's table.
+_CONTEXT: dict[Kind, tuple[str, ...]] = {
+    "datasets": ("seed",),
+    "samplers": ("labels", "seed"),
+    "backbones": ("in_channels", "pretrained"),
+    "losses": ("num_classes", "embedding_dim", "seed"),
+    "evaluators": ("seed",),
+    "loggers": ("directory", "start_step"),
+}
+
+
+def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
+    """The recipe that a TOML document describes, every default filled in.
+
+    Args:
+        document: what the TOML says; not changed.
+        registry: where the components' names and keys are looked up.
+        origin: what to call the document in messages.
+
+    Raises:
+        DmlError: anything that is wrong with it, with the key and what was expected there.
+    """
+    try:
+        recipe = Recipe.model_validate(document)
+    except ValidationError as error:
+        problems = [_explain(details) for details in error.errors()]
+        raise InvalidOption(f"{origin}: " + "\n".join(problems)) from error
+    filled: dict[str, Any] = {}
+    tables: dict[str, tuple[Kind, dict[str, Any]]] = {
+        "dataset": ("datasets", recipe.dataset),
+        "backbone": ("backbones", recipe.backbone),
+        "sampler": ("samplers", recipe.sampler),
+        "loss": ("losses", recipe.loss),
+        "evaluation": ("evaluators", recipe.evaluation.component()),
+    }
+    try:
+        for name, (kind, table) in tables.items():
+            registry.check(kind, table, _CONTEXT[kind])
+            filled[name] = _with_defaults(registry, kind, table)
+        loggers = []
+        for table in recipe.logging.loggers:
+            registry.check("loggers", table, _CONTEXT["loggers"])
+            loggers.append(_with_defaults(registry, "loggers", table))
+    except DmlError as error:
+        raise type(error)(f"{origin}: {error}") from error
+    evaluation = recipe.evaluation.model_dump() | filled.pop("evaluation")
+    return recipe.model_copy(
+        update=filled
+        | {
+            "evaluation": Evaluation.model_validate(evaluation),
+            "logging": recipe.logging.model_copy(update={"loggers": loggers}),
+        }
+    )
+
+
+def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A component's table with its factory's own defaults, as far as TOML can write them."""
+    factory = registry.entry(kind, table["name"]).component.factory
+    filled: dict[str, Any] = {"name": table["name"]}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        default = parameter.default
+        if name not in _CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
+            filled[name] = list(default) if isinstance(default, tuple) else default
+    for key, value in table.items():
+        if isinstance(value, dict) and isinstance(value.get("name"), str):
+            filled[key] = _with_defaults(registry, kind, value)
+        elif type(value) is int and isinstance(filled.get(key), float):
+            # `scale = 32` is meant as 32.0, and a schedule may move it in fractions.
+            filled[key] = float(value)
+        else:
+            filled[key] = value
+    return filled
+
+
+def _explain(details: ErrorDetails) -> str:
+    """One of pydantic's findings in the words of a recipe."""
+    location = [str(part) for part in details["loc"] if part not in (ONE, EACH)]
+    path, key = ".".join(location), location[-1] if location else ""
+    if details["type"] == "extra_forbidden":
+        table: type[BaseModel] = Recipe
+        for part in location[:-1]:
+            annotation = table.model_fields[part].annotation
+            assert isinstance(annotation, type)
+            table = annotation
+        where = f"table [{'.'.join(location[:-1])}] has" if location[:-1] else "a recipe has"
+        known = list(table.model_fields)
+        return f"{where} no key {key!r}{nearest(key, known)} keys: {', '.join(known)}"
+    if details["type"] == "missing":
+        return f"the table [{path}] is missing" if len(location) == 1 else f"{path} is missing"
+    message = details["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if details["type"] != "value_error":
+        return f"{path} is {details['input']!r}: {message}"
+    return f"[{path}]: {message}" if path else message

@@ -1,0 +1,224 @@
+"""Tables of published beside measured figures, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dml_train import __version__
+from dml_train.measure.intervals import Interval, Spread, of_share, pooled
+from dml_train.studies.reproduce.order import Order, Standing, order
+from dml_train.studies.reproduce.paper import GLYPHS, Paper, PublishedTable
+from dml_train.studies.reproduce.reproduction import Measured, finite
+
+_ON_GLYPHS = ["recall/1", "recall/10", "recall/100"]
+_TITLES = {
+    "map_at_r": "MAP@R",
+    "nmi": "NMI",
+    "r_precision": "R-precision",
+    "precision_at_1": "P@1",
+}
+NAMES = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-shop", GLYPHS: "glyphs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table on one data set.
+
+    Args:
+        name: ``"table-2"``.
+        table: what was published.
+        dataset: on which it was measured.
+        rows: what was measured.
+        reasons: why the figures can't be compared; none if they can.
+    """
+
+    name: str
+    table: PublishedTable
+    dataset: str
+    rows: Sequence[Measured]
+    reasons: Sequence[str]
+
+    def metrics(self) -> list[str]:
+        """What is shown of the measured figures: the table's own metrics, and MAP@R."""
+        asked = self.table.metrics.get(self.dataset, _ON_GLYPHS)
+        return [*asked, *(name for name in ("map_at_r",) if name not in asked)]
+
+    def published(self) -> list[tuple[str, int, str]]:
+        """The columns of published figures: data set, place among its metrics, metric."""
+        datasets = [self.dataset] if self.dataset != GLYPHS else list(self.table.metrics)
+        return [(d, i, m) for d in datasets for i, m in enumerate(self.table.metrics.get(d, []))]
+
+    def orders(self) -> dict[tuple[str, str, str], Order]:
+        """How the order of the rows agrees: by published data set and metric, and measured metric."""
+        found = {}
+        complete = max((len(v) for row in self.rows for v in row.values.values()), default=0)
+        for dataset, place, metric in self.published():
+            if place > 0 and metric != "recall/1":
+                continue
+            for measured in ("recall/1", "map_at_r"):
+                standings = [
+                    Standing(
+                        frozenset(row.row.groups), row.row.published[dataset][place], row.values[measured]
+                    )
+                    for row in self.rows
+                    if dataset in row.row.published and len(row.values.get(measured, ())) == complete > 0
+                ]
+                if len(standings) > 1:
+                    found[dataset, metric, measured] = order(standings)
+        return found
+
+
+def title(metric: str) -> str:
+    """A metric's name as people write it."""
+    return (
+        f"R@{metric.removeprefix('recall/')}" if metric.startswith("recall/") else _TITLES.get(metric, metric)
+    )
+
+
+def interval(row: Measured, metric: str, spread: Spread | None) -> Interval | None:
+    """A metric of a row with its interval: over the runs, by their spread; of one run's recall, over its queries."""
+    values = row.values.get(metric)
+    if not values:
+        return None
+    if spread is not None:
+        return Interval(statistics.fmean(values), spread.half_width(len(values)))
+    if metric.startswith("recall/") and row.queries:
+        return of_share(values[0], row.queries)
+    return Interval(values[0], None)
+
+
+def written(value: Interval | None) -> str:
+    """An interval in percent: ``76.4 ± 1.2``."""
+    if value is None:
+        return "–"
+    mean = f"{100 * value.mean:.1f}"
+    return mean if value.half_width is None else f"{mean} ± {100 * value.half_width:.1f}"
+
+
+def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> str:
+    """A paper's page."""
+    over = (
+        f"mean of {seeds} seeds and its 95 % Student interval, the spread of seeds pooled over a table's rows"
+        if seeds > 1
+        else "one seed; the interval of a recall is over its queries (± 1.96 standard errors), not over runs"
+    )
+    machine = f"{os.cpu_count()} cores ({platform.machine()})"
+    made = (
+        f"dml-train {__version__}, torch {torch.__version__}, Python {platform.python_version()}, {machine}"
+    )
+    lines = [
+        f"# {paper.title}: published and measured",
+        "",
+        f"`{command}` with {made}.",
+        "",
+        f"Percentages; measured: {over}. Published figures in brackets can't be compared with the measured ones, for "
+        "the reasons given. s: processor time of the row's runs, in seconds; a run that rows share counts in each.",
+        "",
+        f"Published with {paper.backbone}. Selection: {paper.selection}.",
+        "",
+    ]
+    for section in sections:
+        lines += [*_section(name, section), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(name: str, section: Section) -> list[str]:
+    table = section.table
+    published, metrics = section.published(), section.metrics()
+    several = len({dataset for dataset, _, _ in published}) > 1 or section.dataset == GLYPHS
+    header = [
+        "",
+        *(f"published {NAMES.get(d, d) + ' ' if several else ''}{title(m)}" for d, _, m in published),
+        *(f"measured {title(m)}" for m in metrics),
+        "s",
+    ]
+    lines = [
+        f"## {name}/{section.name} on {NAMES.get(section.dataset, section.dataset)}: {table.title}",
+        "",
+        f"The paper: {table.expected}.",
+        "",
+        f"| {' | '.join(header)} |",
+        "|---" * len(header) + "|",
+    ]
+    spreads = {metric: pooled([row.values.get(metric, ()) for row in section.rows]) for metric in metrics}
+    for row in section.rows:
+        cells = [row.row.label]
+        for dataset, place, _ in published:
+            figure = row.row.published.get(dataset, [])[place : place + 1]
+            text = f"{figure[0]:.1f}" if finite(figure) else "–"
+            cells.append(f"({text})" if section.reasons and text != "–" else text)
+        cells += [written(interval(row, metric, spreads[metric])) for metric in metrics]
+        cells.append(f"{row.seconds:.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    lines += [f"- {_sentence(key, value)}" for key, value in section.orders().items()]
+    lines += [f"- Not comparable: {reason}." for reason in section.reasons]
+    lines += [f"- {note[:1].upper()}{note[1:]}." for note in table.notes]
+    lines += [
+        f"- **{row.row.label}** failed: {fault}"
+        for row in section.rows
+        for fault in dict.fromkeys(row.faults)
+    ]
+    return lines
+
+
+def _sentence(key: tuple[str, str, str], found: Order) -> str:
+    dataset, metric, measured = key
+    text = (
+        f"Order by {NAMES.get(dataset, dataset)}'s {title(metric)}: {found.same} of {found.pairs} pairs of rows stand "
+        f"so by measured {title(measured)}"
+    )
+    if found.surely_same is None:
+        return text + "."
+    return text + (
+        f"; {found.surely_same} of them beyond the difference's 95 % interval, "
+        f"and {found.surely_opposite} stand the other way beyond it."
+    )
+
+
+def as_json(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> dict[str, Any]:
+    """A paper's page in JSON's types; figures as shares of 1, published ones as printed."""
+    return {
+        "paper": name,
+        "title": paper.title,
+        "command": command,
+        "seeds": seeds,
+        "versions": {
+            "dml-train": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "tables": [
+            {
+                "table": section.name,
+                "dataset": section.dataset,
+                "not_comparable": list(section.reasons),
+                "rows": [
+                    {
+                        "label": row.row.label,
+                        "published": {
+                            dataset: {
+                                metric: None if math.isnan(value) else value
+                                for metric, value in zip(section.table.metrics[dataset], values, strict=True)
+                            }
+                            for dataset, values in row.row.published.items()
+                        },
+                        "measured": {metric: list(values) for metric, values in row.values.items()},
+                        "faults": list(row.faults),
+                        "seconds": row.seconds,
+                        "runs": list(row.folders),
+                    }
+                    for row in section.rows
+                ],
+            }
+            for section in sections
+        ],
+    }

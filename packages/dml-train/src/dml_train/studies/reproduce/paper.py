@@ -1,0 +1,209 @@
+"""A paper's tables: rows of recipes with some keys changed, and the published figures.
+
+Each paper is a TOML file in ``tables/``. Figures there are percentages, as printed; ``nan`` where nothing is.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dml_core import InvalidOption, Registry, UnknownName, nearest
+from dml_train.recipe.checking import parse
+from dml_train.recipe.loading import assign, read
+from dml_train.recipe.tables import Recipe
+
+GLYPHS = "glyphs"  # the data set that is always there
+
+
+class Part(BaseModel):
+    """A part of a paper's file: no key but its own, no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Row(Part):
+    """One row: how its recipe differs from the table's, and what was published.
+
+    A recipe is made in this order: tables in `replace` put in place of the recipe's own, keys in `drop` taken out,
+    then the assignments of the table's `set`, the row's `set`, and of both `on` the data set.
+    """
+
+    label: str
+    groups: list[str] = []  # its order is compared with rows that share one; without any, with all rows
+    recipes: dict[str, str] = {}  # by data set, where they aren't the table's
+    replace: dict[str, dict[str, Any]] = {}  # by dotted key
+    drop: list[str] = []
+    set: list[str] = []
+    on: dict[str, list[str]] = {}
+    evaluator: str | None = None  # one that measures the stored embeddings another way
+    published: dict[str, list[float]] = {}  # by data set, in the order of the table's metrics
+
+
+class PublishedTable(Part):
+    """One table, or a figure read as one."""
+
+    title: str
+    expected: str  # what the paper's figures say
+    recipes: dict[str, str] = {}  # by data set
+    metrics: dict[str, list[str]]  # by data set: names of an evaluation's figures, "recall/1"
+    set: list[str] = []
+    on: dict[str, list[str]] = {}
+    notes: list[str] = []
+    rows: Annotated[list[Row], Field(min_length=1)]
+
+    def datasets(self) -> list[str]:
+        """Those that some row has a recipe for."""
+        found = dict.fromkeys(self.recipes)
+        for row in self.rows:
+            found |= dict.fromkeys(row.recipes)
+        return list(found)
+
+
+class Paper(Part):
+    """What a paper says, and what stands between its figures and those measured here."""
+
+    title: str
+    backbone: str
+    selected_on_test: bool
+    selection: str
+    tables: dict[str, PublishedTable]
+
+
+@cache
+def papers() -> Mapping[str, Paper]:
+    """All papers by name, their figures checked against their metrics.
+
+    Raises:
+        ValueError: if a row's figures aren't as many as its table's metrics: a fault of this package.
+    """
+    found = {}
+    tables = files(__package__) / "tables"
+    for entry in sorted(tables.iterdir(), key=lambda entry: entry.name):
+        if not entry.name.endswith(".toml"):
+            continue
+        paper = Paper.model_validate(tomllib.loads(entry.read_text(encoding="utf-8")))
+        for name, table in paper.tables.items():
+            check(table, f"{entry.name}, {name}")
+        found[entry.name.removesuffix(".toml")] = paper
+    return found
+
+
+def check(table: PublishedTable, where: str) -> None:
+    """Refuse a row whose published figures don't fit its table's metrics.
+
+    Raises:
+        ValueError: naming the row.
+    """
+    for row in table.rows:
+        for dataset, values in row.published.items():
+            metrics = table.metrics.get(dataset, [])
+            if len(values) != len(metrics):
+                raise ValueError(
+                    f"{where}, row {row.label!r}: {len(values)} figures for {dataset}, "
+                    f"where the table has {len(metrics)} metrics"
+                )
+            if any(value > 100 or value < 0 for value in values if not math.isnan(value)):
+                raise ValueError(f"{where}, row {row.label!r}: {values} aren't percentages")
+
+
+def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list[str]]:
+    """The tables that are asked for, by paper, in the order of the papers.
+
+    Args:
+        names: ``"ice"`` for all tables of a paper, ``"ice/table-2"`` for one; ``"ice/2"`` is short for that.
+        known: the papers.
+
+    Raises:
+        UnknownName: for a name that isn't one, with the nearest.
+    """
+    chosen: dict[str, list[str]] = {}
+    for name in names:
+        paper, _, table = name.partition("/")
+        if paper not in known:
+            raise UnknownName(f"no paper {paper!r}{nearest(paper, known)} papers: {', '.join(known)}")
+        tables = list(known[paper].tables)
+        if not table:
+            chosen[paper] = tables
+            continue
+        full = f"table-{table}" if table.isdigit() else table
+        if full not in tables:
+            raise UnknownName(
+                f"{paper} has no table {table!r}{nearest(full, tables)} it has: {', '.join(tables)}"
+            )
+        if full not in chosen.setdefault(paper, []):
+            chosen[paper].append(full)
+    return chosen
+
+
+def row_recipe(
+    table: PublishedTable,
+    row: Row,
+    dataset: str,
+    registry: Registry,
+    *,
+    root: str | None = None,
+    seed: int = 0,
+    assignments: tuple[str, ...] = (),
+) -> Recipe | None:
+    """The recipe of a row on a data set; None where the table gives none.
+
+    Args:
+        table, row: which.
+        dataset: on which data set.
+        registry: what the recipe is checked against.
+        root: where the data set is; None if it needs none.
+        seed: added to the recipe's.
+        assignments: further ones, after all others.
+
+    Raises:
+        DmlError: if the recipe isn't right.
+    """
+    name = row.recipes.get(dataset, table.recipes.get(dataset))
+    if name is None:
+        return None
+    document, origin = read(name)
+    for path, value in row.replace.items():
+        *parents, last = path.split(".")
+        owner = document
+        for parent in parents:
+            owner = owner[parent]
+        owner[last] = value
+    for path in row.drop:
+        _drop(document, tomllib.loads(f"{path} = 0"))
+    if root is not None:
+        document["dataset"]["root"] = root
+        # Recall at other ranks costs nothing, and changes nothing of the training.
+        ranks = sorted(
+            {int(m.removeprefix("recall/")) for m in table.metrics[dataset] if m.startswith("recall/")}
+        )
+        document.setdefault("evaluation", {})["recall_at"] = ranks
+    for assignment in (
+        *table.set,
+        *row.set,
+        *table.on.get(dataset, []),
+        *row.on.get(dataset, []),
+        *assignments,
+    ):
+        assign(document, assignment)
+    training = document.setdefault("training", {})
+    training["seed"] = training.get("seed", 0) + seed
+    try:
+        return parse(document, registry, origin)
+    except InvalidOption as error:
+        raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error
+
+
+def _drop(document: dict[str, Any], path: dict[str, Any]) -> None:
+    """Take out the key to which a document of nothing but that key leads."""
+    ((key, rest),) = path.items()
+    if isinstance(rest, dict) and key in document:
+        _drop(document[key], rest)
+    else:
+        document.pop(key, None)

@@ -1,0 +1,159 @@
+"""`dml reproduce`: from the names of tables to their pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dml_core import DmlError, Registry
+from dml_train.files import write_atomically, write_json
+from dml_train.measure.evaluate import flatten_metrics
+from dml_train.studies.reproduce.page import Section, as_json, markdown
+from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose
+from dml_train.studies.reproduce.reproduction import (
+    Planned,
+    available,
+    incomparable,
+    measure,
+    plan,
+    run_planned,
+)
+from dml_train.studies.runs import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """What came of it.
+
+    Args:
+        pages: the Markdown files; beside each is a JSON file of the same figures.
+        faults: of runs that couldn't be finished.
+        left_out: tables on data sets that weren't there, and why.
+    """
+
+    pages: list[Path]
+    faults: list[str]
+    left_out: list[str]
+
+
+def reproduce(
+    names: tuple[str, ...],
+    known: Mapping[str, Paper],
+    out: Path,
+    *,
+    registry: Registry,
+    console: Console,
+    data: Path | None = None,
+    seeds: int = 1,
+    processes: int = 1,
+    assignments: tuple[str, ...] = (),
+) -> Reproduced:
+    """Run tables on the data sets that are there, and write a page a paper.
+
+    Args:
+        names: papers and tables, as `choose` takes them.
+        known: the papers by name.
+        out: where runs and pages go. Runs that are there are kept and those begun go on; pages are written anew.
+        registry: where components are found.
+        console: where progress is shown.
+        data: the folder of the papers' data sets; None: everything on glyphs.
+        seeds: runs a row.
+        processes: runs at a time.
+        assignments: changes of every recipe.
+
+    Raises:
+        DmlError: if a name isn't one, a recipe isn't right, or nothing can be run with the data that are there.
+        Stopped: as `run_all`.
+    """
+    chosen = choose(names, known)
+    wanted = {
+        d for paper, tables in chosen.items() for t in tables for d in known[paper].tables[t].datasets()
+    }
+    roots, missing = available(sorted(wanted), data, registry)
+    planned: dict[tuple[str, str, str], list[Planned]] = {}
+    left_out = []
+    for paper, tables in chosen.items():
+        for name in tables:
+            table = known[paper].tables[name]
+            for dataset in table.datasets():
+                if dataset in roots:
+                    planned[paper, name, dataset] = plan(
+                        table,
+                        dataset,
+                        out,
+                        registry,
+                        root=roots[dataset],
+                        seeds=seeds,
+                        assignments=assignments,
+                    )
+                elif dataset in missing and (data is not None or GLYPHS not in table.datasets()):
+                    left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
+    rows = [row for group in planned.values() for row in group]
+    if not rows:
+        raise DmlError("nothing to run with the data that are there:\n  " + "\n  ".join(left_out))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DmlError(f"can't make the folder {out}: {error.strerror}") from error
+
+    total = len({job.folder for row in rows for job in row.jobs})
+    done = 0
+
+    def tell(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        if outcome.fault is None:
+            text = f"R@1 {flatten_metrics(outcome.metrics()).get('recall/1', float('nan')):.3f}"
+            text += f" ({seconds:.0f} s)" if (seconds := outcome.seconds()) is not None else ""
+        else:
+            text = outcome.fault
+        console.print(
+            f"[{done}/{total}] {outcome.job.name}: {text}", markup=False, highlight=False, soft_wrap=True
+        )
+
+    outcomes = run_planned(rows, processes=processes, registry=registry, console=console, told=tell)
+    pages = []
+    for paper, tables in chosen.items():
+        sections = [
+            Section(
+                name,
+                known[paper].tables[name],
+                dataset,
+                [measure(row, outcomes, registry) for row in group],
+                incomparable(known[paper], dataset, assignments),
+            )
+            for (of, name, dataset), group in planned.items()
+            if of == paper
+        ]
+        if sections:
+            whole = tables == list(known[paper].tables)
+            stem = paper if whole else "-".join([paper, *tables])
+            pages.append(
+                _write(
+                    out / f"{stem}.md",
+                    paper,
+                    known[paper],
+                    sections,
+                    seeds,
+                    _command(names, data, seeds, assignments),
+                )
+            )
+    faults = [f"{o.job.name}: {o.fault}" for o in outcomes.values() if o.fault is not None]
+    return Reproduced(pages, faults, left_out)
+
+
+def _command(names: tuple[str, ...], data: Path | None, seeds: int, assignments: tuple[str, ...]) -> str:
+    parts = ["dml reproduce", *names]
+    parts += ["--data DIR"] if data else []
+    parts += [f"--seeds {seeds}", *(f"--set {assignment}" for assignment in assignments)]
+    return " ".join(parts)
+
+
+def _write(path: Path, name: str, paper: Paper, sections: list[Section], seeds: int, command: str) -> Path:
+    write_json(path.with_suffix(".json"), as_json(name, paper, sections, seeds, command))
+    text = markdown(name, paper, sections, seeds, command)
+    write_atomically(path, lambda file: file.write(text.encode()))
+    return path

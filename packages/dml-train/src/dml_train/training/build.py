@@ -1,0 +1,303 @@
+"""From a recipe to the things it names: data, network, loss, optimizer, schedules, evaluator."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from dml_core import (
+    BatchSampler,
+    Dataset,
+    DmlError,
+    Evaluator,
+    InvalidOption,
+    Registry,
+    Schedule,
+    Schedules,
+    ShardedEvaluator,
+    Split,
+    nearest,
+    schedule_from_table,
+)
+from dml_train.data.held_out_classes import hold_out, hold_out_fold
+from dml_train.measure.embed import align_labels, embed, items_of_rank
+from dml_train.measure.evaluate import Embedded
+from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
+from dml_train.progress import stage
+from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
+from dml_train.recipe.tables import Recipe, Unit
+from dml_train.seeds import INITIALISATION, derive, seed_torch
+from dml_train.training.optimizers import PartedOptimizer
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """All that a run needs, made and checked, and not yet begun."""
+
+    recipe: Recipe
+    device: torch.device
+    dataset: Dataset
+    train: Split  # the training split without what is held out
+    validation: Split | None
+    sampler: BatchSampler
+    model: EmbeddingModel  # what trains
+    average: AveragedModel | None  # the moving average of its weights
+    loss: nn.Module
+    optimizer: PartedOptimizer
+    schedules: Schedules
+    evaluator: Evaluator
+    num_steps: int
+
+    def steps(self, every: float, unit: Unit) -> int:
+        """A cadence in whole steps, at least 1; 0 stays 0, which means never."""
+        return max(1, round(every * (len(self.sampler) if unit == "epoch" else 1))) if every else 0
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What the network computes in."""
+        return PRECISIONS[self.recipe.training.precision]
+
+    @property
+    def measured(self) -> EmbeddingModel:
+        """The model that is measured and saved for use: the average, if there is one."""
+        return self.model if self.average is None else cast("EmbeddingModel", self.average.module)
+
+    def embed_test(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
+        """The test split, and its gallery if it has one, as the weights are now; where, `embed` says."""
+        test, gallery = self.dataset.test, self.dataset.gallery
+        queries = self.embed(test, console, ranks)
+        if gallery is None:
+            return Embedded(queries, test.labels)
+        return Embedded(
+            queries, test.labels, self.embed(gallery, console, ranks), align_labels(gallery, test)
+        )
+
+    def embed_watched(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
+        """What is measured during training: the classes held out, or else the test split."""
+        if self.validation is None:
+            return self.embed_test(console, ranks)
+        return Embedded(self.embed(self.validation, console, ranks), self.validation.labels)
+
+    def embed(self, split: Split, console: Console, ranks: Ranks = SINGLE_PROCESS) -> npt.NDArray[np.float32]:
+        """The embeddings of a split as the weights are now, (N, D) float32.
+
+        Every rank gets them if the evaluator lets the ranks share its work; else all but the first get (0, D).
+        """
+        items = items_of_rank(len(split), ranks)
+        with stage(console, "embed", len(items)) as show:
+            part = embed(
+                self.measured,
+                split,
+                device=self.device,
+                precision=self.precision,
+                workers=self.recipe.training.workers,
+                items=items,
+                progress=lambda done, _: show(done, ""),
+            )
+        if isinstance(self.evaluator, ShardedEvaluator):
+            return ranks.all_gather(part)
+        return np.concatenate([part[:0], *ranks.gather_object(part)])
+
+
+def build(
+    recipe: Recipe, registry: Registry, ranks: Ranks = SINGLE_PROCESS, *, pretrained: bool = True
+) -> Experiment:
+    """Make everything that a recipe names, alike on every rank. The weights are a function of the recipe's seed.
+
+    Raises:
+        DmlError: if a component refuses its options, a schedule leads nowhere, or the device isn't there.
+    """
+    training = recipe.training
+    device = find_device(training.device, ranks.local_rank)
+    dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
+    held = recipe.validation
+    train, validation = (
+        hold_out(dataset.train, held.classes, training.seed)
+        if held.fold is None or held.folds is None
+        else hold_out_fold(dataset.train, held.fold, held.folds)
+    )
+    sampler: BatchSampler = registry.build(
+        "samplers", recipe.sampler, {"labels": train.labels, "seed": training.seed}
+    )
+    if len(sampler) < 1:
+        raise DmlError(f"the sampler {recipe.sampler['name']!r} gives no batch of these {len(train)} images")
+    if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
+        raise DmlError(
+            f"a batch has {size} images, which {ranks.world_size} ranks can't share equally; "
+            f"choose a batch size that is a multiple of {ranks.world_size}, or another number of ranks"
+        )
+    steps_per_epoch = len(sampler)
+    num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
+
+    model = build_model(recipe, dataset.in_channels, registry, device, pretrained=pretrained)
+    if training.sync_batch_norm and ranks.world_size > 1:
+        if device.type != "cuda":
+            raise DmlError(
+                f"training.sync_batch_norm needs a GPU for each rank; the device is {device}. "
+                "Use training.freeze_batch_norm, or a backbone without batch norm"
+            )
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place: the head's, too
+    loss = build_loss(recipe, len(train.class_names), model.head, registry, device)
+    optimizer = PartedOptimizer(
+        recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}
+    )
+    schedules = build_schedules(
+        recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
+    )
+    evaluator: Evaluator = registry.build(
+        "evaluators", recipe.evaluation.component(), {"seed": training.seed}
+    )
+    average = None
+    if training.average is not None:
+        decay = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]
+        average = AveragedModel(model, multi_avg_fn=decay, use_buffers=True)
+    return Experiment(
+        recipe=recipe,
+        device=device,
+        dataset=dataset,
+        train=train,
+        validation=validation,
+        sampler=sampler,
+        model=model,
+        average=average,
+        loss=loss,
+        optimizer=optimizer,
+        schedules=schedules,
+        evaluator=evaluator,
+        num_steps=num_steps,
+    )
+
+
+def build_model(
+    recipe: Recipe,
+    in_channels: int,
+    registry: Registry,
+    device: torch.device,
+    *,
+    pretrained: bool = True,
+) -> EmbeddingModel:
+    """The untrained network, its weights a function of the recipe's seed.
+
+    Without `pretrained`, for a checkpoint's weights, those that the backbone would start from needn't be there.
+    """
+    seed_torch(device, recipe.training.seed, INITIALISATION, 0)
+    backbone = registry.build(
+        "backbones", recipe.backbone, {"in_channels": in_channels, "pretrained": pretrained}
+    )
+    embedding = recipe.embedding
+    several = not isinstance(backbone.num_features, int)
+    widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
+    heads = [
+        EmbeddingHead(width, level.dim, level.pooling, embedding.layer_norm, embedding.batch_norm)
+        for width, level in zip(widths, embedding.of_levels(len(widths)), strict=True)
+    ]
+    head = LevelledHead(heads) if several else heads[0]
+    model = EmbeddingModel(backbone, head).to(device)
+    if recipe.training.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    model.batch_norm_trains = int(not recipe.training.freeze_batch_norm)
+    return model
+
+
+def build_loss(
+    recipe: Recipe,
+    num_classes: int,
+    head: EmbeddingHead | LevelledHead,
+    registry: Registry,
+    device: torch.device,
+) -> nn.Module:
+    """The loss, its weights a function of the recipe's seed; for several levels, one for each of them."""
+    seed_torch(device, recipe.training.seed, INITIALISATION, 1)
+    context = {"num_classes": num_classes, "seed": derive(recipe.training.seed, INITIALISATION, 2) >> 2}
+    dims = head.dims if isinstance(head, LevelledHead) else [head.embedding_dim]
+    losses = [registry.build("losses", recipe.loss, {**context, "embedding_dim": dim}) for dim in dims]
+    if not isinstance(losses[0], nn.Module):
+        raise DmlError(
+            f"the loss {recipe.loss['name']!r} is a {type(losses[0]).__name__}; expected an nn.Module"
+        )
+    loss: nn.Module = losses[0]
+    if isinstance(head, LevelledHead):
+        weights = [level.weight for level in recipe.embedding.of_levels(len(dims))]
+        loss = LevelledLoss(losses, dims, weights)
+    return loss.to(device).train()
+
+
+def build_schedules(
+    recipe: Recipe, num_steps: int, steps_per_epoch: int, roots: dict[str, object]
+) -> Schedules:
+    """The recipe's schedules, bound to what they move.
+
+    A line or cosine over one of the optimizer's numbers starts, unless it says otherwise, at that number. A path
+    into the loss leads, with several levels, into the loss of each.
+    """
+    bound: dict[str, Schedule] = {}
+    for path, table in recipe.schedule.items():
+        options: dict[str, Any] = dict(table)
+        root, _, name = path.partition(".")
+        if (
+            root == "optimizer"
+            and options.get("kind") in ("linear", "cosine")
+            and hasattr(recipe.optimizer, name)
+        ):
+            options.setdefault("start", getattr(recipe.optimizer, name))
+        try:
+            schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
+        except DmlError as error:
+            raise type(error)(f"[schedule.{path!r}]: {error}") from error
+        if root == "optimizer" and (below := _below_zero(options)):
+            raise InvalidOption(
+                f"[schedule.{path!r}]: {below}; expected numbers of at least 0, as in [optimizer]"
+            )
+        loss = roots["loss"]
+        if root == "loss" and isinstance(loss, LevelledLoss) and not name.startswith("levels."):
+            bound |= {f"loss.levels.{level}.{name}": schedule for level in range(len(loss.levels))}
+        else:
+            bound[path] = schedule
+    return Schedules(bound, roots)
+
+
+def _below_zero(options: Mapping[str, Any]) -> str:
+    """What a schedule would set that is negative: it stays between the values that its table names."""
+    named = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
+    return ", ".join(f"{key} is {given!r}" for key, given in named.items() if np.min(given) < 0)
+
+
+def find_device(name: str, local_rank: int = 0) -> torch.device:
+    """The device of this name; ``"auto"`` is a GPU if there is one. Each rank of a machine has its own GPU.
+
+    Raises:
+        DmlError: if there is no such device.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
+        known = ("auto", "cpu", "cuda", "cuda:0", "mps")
+        raise DmlError(
+            f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"
+        )
+    device = torch.device(name)
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    count = counts[device.type]
+    if name == "cuda" and count:
+        if local_rank >= count:
+            raise DmlError(
+                f"rank {local_rank} of this machine has no GPU: there are {count}; start at most as many ranks"
+            )
+        return torch.device("cuda", local_rank)
+    if (device.index or 0) >= count:
+        there = f"this machine has {count}" if count else "this machine has none"
+        raise DmlError(f"training.device is {name!r}; {there}. Use training.device = 'auto' or 'cpu'")
+    return device

@@ -1,0 +1,139 @@
+"""The optimizer, with a learning rate of its own for the backbone, the head and the loss's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from dml_core import DmlError
+from dml_core.components import SparseLoss
+from dml_train.recipe.tables import Optimizer
+
+PARTS = ("backbone", "head", "loss")
+
+
+class PartedOptimizer:
+    """A torch optimizer whose numbers can be moved by a schedule while it runs.
+
+    The learning rate of a part is ``lr`` times the part's multiplier. Parameters of fewer than two dimensions
+    (biases, the scales of norms) aren't decayed.
+
+    Parameters of the loss that get a sparse gradient (`dml_core.components.SparseLoss`) are moved in the rows that it
+    names alone: for ``adamw`` by `torch.optim.SparseAdam`, whose moments, too, change in these rows only; for ``sgd``
+    without momentum. Weight decay would touch every row, so they have none.
+
+    Args:
+        table: AdamW (Loshchilov & Hutter 2019) or SGD with momentum, and their numbers.
+        modules: by name, the three parts ``backbone``, ``head`` and ``loss``; any may be without parameters.
+
+    Attributes:
+        lr, weight_decay, backbone, head, loss: may be set at any time; the next step is taken with them.
+        torch: the optimizer that `write_groups` prepares for its next step.
+    """
+
+    def __init__(self, table: Optimizer, modules: dict[str, nn.Module]) -> None:
+        self.lr, self.weight_decay = float(table.lr), float(table.weight_decay)
+        self.backbone, self.head, self.loss = float(table.backbone), float(table.head), float(table.loss)
+        sparse = sparse_parameters(modules["loss"])
+        self._sparse = {id(parameter) for parameter in sparse}
+        groups: list[dict[str, Any]] = []
+        for part in PARTS:
+            parameters = [p for p in modules[part].parameters() if id(p) not in self._sparse]
+            for decayed in (True, False):
+                if chosen := [p for p in parameters if (p.ndim >= 2) == decayed]:
+                    groups.append({"params": chosen, "part": part, "decayed": decayed})
+        rows = [{"params": sparse, "part": "loss", "decayed": False}]
+        parts: list[torch.optim.Optimizer]
+        if table.name == "adamw":
+            parts = [torch.optim.AdamW(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True)]
+            if sparse:  # which refuses to be made with a learning rate of 0, though not to step with it
+                parts.append(torch.optim.SparseAdam(rows, lr=1.0, betas=table.betas, eps=table.eps))
+        else:
+            parts = [
+                torch.optim.SGD(
+                    groups, lr=self.lr, momentum=table.momentum, nesterov=table.nesterov, fused=True
+                )
+            ]
+            if sparse:
+                parts.append(torch.optim.SGD(rows, lr=self.lr))
+        self.torch: torch.optim.Optimizer = Joined(parts) if sparse else parts[0]
+        # torch's fused SGD leaves its momentum uninitialised if a loss scaler skips the first step.
+        for group in self.torch.param_groups:
+            for parameter in group["params"] if group.get("momentum") else []:
+                self.torch.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        self.write_groups()
+
+    def write_groups(self) -> None:
+        """Carry the attributes over into torch's parameter groups."""
+        for group in self.torch.param_groups:
+            group["lr"] = self.lr * getattr(self, group["part"])
+            group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
+
+    def check_gradients(self) -> None:
+        """Refuse gradients that these optimizers can't apply, before anything is moved.
+
+        Raises:
+            DmlError: if a gradient is sparse and nothing said so, or isn't although it was said.
+        """
+        for group in self.torch.param_groups:
+            for parameter in group["params"]:
+                said = id(parameter) in self._sparse
+                if parameter.grad is not None and parameter.grad.is_sparse != said:
+                    raise DmlError(
+                        f"the gradient of a parameter {tuple(parameter.shape)} of the {group['part']} is "
+                        f"{'dense, but its loss names it among' if said else 'sparse, but no loss names it among'} its "
+                        "sparse_parameters(), by which its optimizer was chosen; mend that method of the loss "
+                        "(dml_core.components.SparseLoss)"
+                    )
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All that it moves."""
+        return [parameter for group in self.torch.param_groups for parameter in group["params"]]
+
+
+class Joined(torch.optim.Optimizer):
+    """Several optimizers of different parameters behind the face of one, for the scaler and the checkpoint.
+
+    Groups and state are the parts' own, one after another.
+
+    Args:
+        parts: what does the stepping.
+    """
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        self._parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Let every part take its step."""
+        value = None if closure is None else closure()
+        for part in self._parts:
+            part.step()
+        return value
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def _share(self) -> None:
+        """Give the parts this optimizer's groups and state, which torch makes anew where it loads them."""
+        first = 0
+        for part in self._parts:
+            last = first + len(part.param_groups)
+            part.param_groups, part.state = self.param_groups[first:last], self.state
+            first = last
+
+
+def sparse_parameters(loss: nn.Module) -> list[nn.Parameter]:
+    """The parameters whose gradient will be sparse, as the modules of a loss say."""
+    return [
+        module.get_parameter(name)
+        for module in loss.modules()
+        if isinstance(module, SparseLoss)
+        for name in module.sparse_parameters()
+    ]
