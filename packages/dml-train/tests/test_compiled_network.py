@@ -19,7 +19,7 @@ from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
-from dml_train.training.replica import Network
+from dml_train.training.replica import Replica
 from dml_train.training.run import train
 
 generates_code = pytest.mark.skipif(
@@ -100,7 +100,7 @@ def test_both_passes_of_a_part_draw_the_same_dropout_in_generated_code(
         training={"micro_batch": 4, "compile": True}, backbone={"dropout": 0.5, "norm": False}
     )
     experiment = build(parse(document, tiny_registry), tiny_registry)
-    network = Network(experiment, SINGLE_PROCESS)
+    network = Replica(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     embeddings = network.embed(images, step=0)

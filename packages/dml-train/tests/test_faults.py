@@ -39,7 +39,7 @@ def test_a_rank_that_dies_or_is_silent_is_missed_within_the_timeout(silent):
 def test_a_write_that_the_kernel_refuses_leaves_the_checkpoint_before(tmp_path, small_files, large):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
     checkpoint.write(tmp_path, 1, few, few)
-    words = r"could not save the checkpoint of step 2 .*the checkpoint of step 1 .* is whole.*--resume"
+    words = r"can.t save the checkpoint of step 2 .*the checkpoint of step 1 .* is intact.*resume"
     with small_files(50_000), pytest.raises(DmlError, match=words):
         checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
@@ -78,7 +78,7 @@ def test_a_run_whose_disk_was_full_goes_on_to_the_same_bits(
 
     full = Full()
     tiny_registry.plugins.register(full, distribution="full")
-    words = r"checkpoint of step 8 .*the checkpoint of step 4 .* is whole"
+    words = r"checkpoint of step 8 .*the checkpoint of step 4 .* is intact"
     with ExitStack() as meanwhile, pytest.raises(DmlError, match=words):
         run("cut")
     tiny_registry.plugins.manager.unregister(full)

@@ -19,7 +19,7 @@ def test_all_ranks_embed_by_the_statistics_that_are_saved(
     document = tiny_document(training=training, embedding={"batch_norm": True})
     in_ranks(2, train_until, document, tmp_path / "run", 99)
     folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, tiny_registry), tiny_registry)
-    experiment.measured.load_state_dict(checkpoint.newest_intact(folder.checkpoints).weights())
+    experiment.evaluated_model.load_state_dict(checkpoint.newest_intact(folder.checkpoints).weights())
     # The ranks embedded other images together, whose float32 sums may go in another order.
     np.testing.assert_allclose(
         np.load(folder.embeddings()), experiment.embed_test(quiet).embeddings, rtol=1e-4, atol=1e-5

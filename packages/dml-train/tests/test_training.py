@@ -17,7 +17,7 @@ from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build, build_model
-from dml_train.training.replica import Network
+from dml_train.training.replica import Replica
 from dml_train.training.run import reopen
 
 
@@ -77,7 +77,9 @@ def test_a_mistake_found_while_building_leaves_no_folder(run, out):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(run, out):
-    with pytest.raises(DmlError, match=r"the loss of step 6 is nan.*checkpoint of step 4 is whole.*items \["):
+    with pytest.raises(
+        DmlError, match=r"the loss of step 6 is nan.*checkpoint of step 4 .* is intact.*items \["
+    ):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, float("nan")], "milestones": [5]}},
             logging={"every": 6})  # fmt: skip
 
@@ -92,7 +94,9 @@ def test_a_number_that_a_schedule_brings_to_where_the_loss_cannot_follow_is_name
         return forward(self, embeddings, labels)
 
     monkeypatch.setattr(TinyLoss, "forward", forward_above_0)
-    expected = rf"^step 6 can't be taken: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 is whole.* --force"
+    expected = (
+        rf"^step 6 failed: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 .* is intact.* --force"
+    )
     with pytest.raises(DmlError, match=expected):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, 0], "milestones": [5]}})
 
@@ -124,7 +128,7 @@ def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, sp
     optimizer = {"name": "sgd", "momentum": 0.0, **changes.get("optimizer", {})}
     tables = {**changes, "optimizer": optimizer}
     with pytest.raises(
-        DmlError, match=rf"after step 8 {spoilt}.* isn't finite.*of step 4 .* is whole.*lower"
+        DmlError, match=rf"after step 8 {spoilt}.* isn't finite.*of step 4 .* is intact.*lower"
     ):
         run(schedule=leap, **tables)
     assert [line["loss"] < 1e5 for line in lines(RunFolder(out))] == [True] * 8
@@ -135,7 +139,7 @@ def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, sp
 def test_a_step_that_spoils_the_run_with_a_finite_loss_is_not_saved(run, out):
     spoil = {"loss.scale": {"kind": "step", "values": [4.0, 1e30, 4.0], "milestones": [7, 8]}}
     with pytest.raises(
-        DmlError, match=r"after step 8 .* isn't finite.*checkpoint of step 4 .* is whole.*lower"
+        DmlError, match=r"after step 8 .* isn't finite.*checkpoint of step 4 .* is intact.*lower"
     ):
         run(schedule=spoil)
     assert [c.step for c in checkpoint.intact(out / "checkpoints")] == [4]
@@ -263,7 +267,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(run, tmp_path, device):
 def test_parts_of_a_batch_update_batch_norms_once_each_and_draw_one_dropout(tiny_registry, tiny_document):
     document = tiny_document(training={"micro_batch": 4}, backbone={"dropout": 0.5})
     experiment = build(parse(document, tiny_registry), tiny_registry)
-    network = Network(experiment, SINGLE_PROCESS)
+    network = Replica(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     norm = experiment.model.backbone.layers[1]

@@ -60,7 +60,9 @@ def test_more_folds_than_classes_are_refused():
 
 def test_the_best_is_the_first_of_equals_and_patience_counts_since_it():
     best = Best("map_at_r", patience=2)
-    seen = [best.see(step, {"map_at_r": value}) for step, value in enumerate([0.1, 0.3, 0.3, 0.2], start=1)]
+    seen = [
+        best.update(step, {"map_at_r": value}) for step, value in enumerate([0.1, 0.3, 0.3, 0.2], start=1)
+    ]
     assert seen == [True, True, False, False]
     assert (best.step, best.value, best.exhausted) == (2, 0.3, True)
     again = Best("map_at_r", patience=3)
@@ -72,7 +74,7 @@ def test_an_unknown_metric_is_named():
     with pytest.raises(
         DmlError, match=r"'map_at_R'; did you mean 'map_at_r'\? the evaluator measured: map_at_r"
     ):
-        Best("map_at_R", 0).see(1, {"map_at_r": 0.5})
+        Best("map_at_R", 0).update(1, {"map_at_r": 0.5})
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ class Ranks:
         """The model as it is to be called in training: its gradients become means over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # A forward begins with the first rank's buffers; `Network` sees to it that a step ends with them, too.
+        # A forward begins with the first rank's buffers; `Replica` sees to it that a step ends with them, too.
         replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
 

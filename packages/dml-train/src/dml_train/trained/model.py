@@ -18,7 +18,7 @@ from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training.build import PRECISIONS, build_model, find_device
 from dml_train.training.checkpoint import WEIGHTS
-from dml_train.training.run import measured_checkpoint, read_recipe
+from dml_train.training.run import evaluated_checkpoint, read_recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def open_model(path: Path, registry: Registry) -> TrainedModel:
     """
     folder = RunFolder.open(path)
     recipe = read_recipe(folder, registry)
-    used = measured_checkpoint(folder)
+    used = evaluated_checkpoint(folder)
     options = {key: value for key, value in recipe.dataset.items() if key != "name"}
     factory: Any = registry.entry("datasets", recipe.dataset["name"]).component.factory
     reader: ImageReader | None = None

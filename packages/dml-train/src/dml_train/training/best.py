@@ -10,11 +10,11 @@ from dml_core import DmlError, nearest
 
 
 class Best:
-    """The best validation so far, and for how many since then there was none better.
+    """The best evaluation so far, and the number of evaluations since then.
 
     Args:
-        metric: a name among the evaluation's figures, ``"map_at_r"`` or ``"recall/1"``; more is better.
-        patience: after so many validations without a better one it is enough; 0: never.
+        metric: a name among the evaluation's metrics, ``"map_at_r"`` or ``"recall/1"``; more is better.
+        patience: stop after this many evaluations without improvement; 0 disables.
     """
 
     def __init__(self, metric: str, patience: int) -> None:
@@ -23,30 +23,30 @@ class Best:
 
     @property
     def exhausted(self) -> bool:
-        """Whether training on is given up."""
+        """Whether the patience is exhausted, so that training stops early."""
         return 0 < self.patience <= self.since
 
-    def see(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Note a validation; whether it is the best so far.
+    def update(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Record an evaluation, and return whether it is the best so far.
 
         Raises:
-            DmlError: if the metric isn't among the figures.
+            DmlError: if `metric` isn't among the metrics.
         """
-        if self.metric not in figures:
+        if self.metric not in metrics:
             raise DmlError(
-                f"validation.metric is {self.metric!r}{nearest(self.metric, figures)} "
-                f"the evaluator measured: {', '.join(figures)}"
+                f"validation.metric is {self.metric!r}{nearest(self.metric, metrics)} "
+                f"the evaluator measured: {', '.join(metrics)}"
             )
-        if figures[self.metric] <= self.value:
+        if metrics[self.metric] <= self.value:
             self.since += 1
             return False
-        self.step, self.value, self.since = step, figures[self.metric], 0
+        self.step, self.value, self.since = step, metrics[self.metric], 0
         return True
 
     def state_dict(self) -> dict[str, float]:
-        """What a resumed run needs."""
+        """Return the state that a resumed run needs."""
         return {"step": self.step, "value": float(self.value), "since": self.since}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         self.step, self.value, self.since = int(state["step"]), state["value"], int(state["since"])

@@ -1,4 +1,4 @@
-"""From a recipe to the things it names: data, network, loss, optimizer, schedules, evaluator."""
+"""From a recipe to the parts of a run: data, network, loss, optimizer, schedules, evaluator."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """All that a run needs, made and checked, and not yet begun."""
+    """The parts of a run, built and checked, before the first step."""
 
     recipe: Recipe
     device: torch.device
     dataset: Dataset
-    train: Split  # the training split without what is held out
+    train: Split  # the training split without the held-out classes
     validation: Split | None
     sampler: BatchSampler
-    model: EmbeddingModel  # what trains
+    model: EmbeddingModel  # the one that trains
     average: AveragedModel | None  # the moving average of its weights
     loss: nn.Module
     optimizer: PartedOptimizer
@@ -62,21 +62,21 @@ class Experiment:
     num_steps: int
 
     def steps(self, every: float, unit: Unit) -> int:
-        """A cadence in whole steps, at least 1; 0 stays 0, which means never."""
+        """Convert a period to steps, at least 1; 0 stays 0 and means never."""
         return max(1, round(every * (len(self.sampler) if unit == "epoch" else 1))) if every else 0
 
     @property
     def precision(self) -> torch.dtype:
-        """What the network computes in."""
+        """The floating-point type of the network's arithmetic."""
         return PRECISIONS[self.recipe.training.precision]
 
     @property
-    def measured(self) -> EmbeddingModel:
-        """The model that is measured and saved for use: the average, if there is one."""
+    def evaluated_model(self) -> EmbeddingModel:
+        """The model that is evaluated and saved: the moving average, if there is one."""
         return self.model if self.average is None else cast("EmbeddingModel", self.average.module)
 
     def embed_test(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
-        """The test split, and its gallery if it has one, as the weights are now; where, `embed` says."""
+        """Embed the test split, and its gallery if it has one, with the current weights; see `embed` for ranks."""
         test, gallery = self.dataset.test, self.dataset.gallery
         queries = self.embed(test, console, ranks)
         if gallery is None:
@@ -86,20 +86,21 @@ class Experiment:
         )
 
     def embed_watched(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
-        """What is measured during training: the classes held out, or else the test split."""
+        """Embed the split that periodic evaluations use: the held-out classes, or else the test split."""
         if self.validation is None:
             return self.embed_test(console, ranks)
         return Embedded(self.embed(self.validation, console, ranks), self.validation.labels)
 
     def embed(self, split: Split, console: Console, ranks: Ranks = SINGLE_PROCESS) -> npt.NDArray[np.float32]:
-        """The embeddings of a split as the weights are now, (N, D) float32.
+        """Embed a split with the current weights, (N, D) float32.
 
-        Every rank gets them if the evaluator lets the ranks share its work; else all but the first get (0, D).
+        Every rank receives all rows if the evaluator divides its work over ranks; else only the first rank does, and
+        the others receive (0, D).
         """
         items = items_of_rank(len(split), ranks)
         with stage(console, "embed", len(items)) as show:
             part = embed(
-                self.measured,
+                self.evaluated_model,
                 split,
                 device=self.device,
                 precision=self.precision,
@@ -115,10 +116,10 @@ class Experiment:
 def build(
     recipe: Recipe, registry: Registry, ranks: Ranks = SINGLE_PROCESS, *, pretrained: bool = True
 ) -> Experiment:
-    """Make everything that a recipe names, alike on every rank. The weights are a function of the recipe's seed.
+    """Build all parts of a recipe, identical on every rank. The weights are a function of the recipe's seed.
 
     Raises:
-        DmlError: if a component refuses its options, a schedule leads nowhere, or the device isn't there.
+        DmlError: if a component refuses its options, a schedule's path doesn't exist, or the device is missing.
     """
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
@@ -189,9 +190,9 @@ def build_model(
     *,
     pretrained: bool = True,
 ) -> EmbeddingModel:
-    """The untrained network, its weights a function of the recipe's seed.
+    """Build the untrained network; its weights are a function of the recipe's seed.
 
-    Without `pretrained`, for a checkpoint's weights, those that the backbone would start from needn't be there.
+    Without `pretrained`, the file of pretrained weights isn't needed: a checkpoint's weights will replace them.
     """
     seed_torch(device, recipe.training.seed, INITIALISATION, 0)
     backbone = registry.build(
@@ -219,7 +220,7 @@ def build_loss(
     registry: Registry,
     device: torch.device,
 ) -> nn.Module:
-    """The loss, its weights a function of the recipe's seed; for several levels, one for each of them."""
+    """Build the loss, one for each level; its weights are a function of the recipe's seed."""
     seed_torch(device, recipe.training.seed, INITIALISATION, 1)
     context = {"num_classes": num_classes, "seed": derive(recipe.training.seed, INITIALISATION, 2) >> 2}
     dims = head.dims if isinstance(head, LevelledHead) else [head.embedding_dim]
@@ -238,10 +239,10 @@ def build_loss(
 def build_schedules(
     recipe: Recipe, num_steps: int, steps_per_epoch: int, roots: dict[str, object]
 ) -> Schedules:
-    """The recipe's schedules, bound to what they move.
+    """Build the recipe's schedules and bind each to the attribute that it moves.
 
-    A line or cosine over one of the optimizer's numbers starts, unless it says otherwise, at that number. A path
-    into the loss leads, with several levels, into the loss of each.
+    A linear or cosine schedule of one of the optimizer's numbers starts at that number by default. With several
+    levels, a path into the loss moves the attribute in each level's loss.
     """
     bound: dict[str, Schedule] = {}
     for path, table in recipe.schedule.items():
@@ -270,16 +271,16 @@ def build_schedules(
 
 
 def _below_zero(options: Mapping[str, Any]) -> str:
-    """What a schedule would set that is negative: it stays between the values that its table names."""
+    """Name the negative values of a schedule, which stays between the values of its table."""
     named = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
     return ", ".join(f"{key} is {given!r}" for key, given in named.items() if np.min(given) < 0)
 
 
 def find_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device of this name; ``"auto"`` is a GPU if there is one. Each rank of a machine has its own GPU.
+    """Find the device of this name; ``"auto"`` is a GPU if there is one. Each rank of a machine has its own GPU.
 
     Raises:
-        DmlError: if there is no such device.
+        DmlError: if this machine has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,10 +1,10 @@
-"""Checkpoints: written aside, synced, then renamed; a torn one is known by its checksum and the one before is used.
+"""Checkpoints: written under a temporary name, synced, then renamed; checksums tell a corrupt one from an intact one.
 
-A checkpoint is a folder ``step-00001000`` of
+A checkpoint is a folder ``step-00001000`` with
 
-- ``model.safetensors``: the weights of backbone and head, for whoever wants them;
-- ``state.pt``: all else that a resumed run needs, read with ``weights_only=True``, so that loading runs no code;
-- ``manifest.json``: the step, and the size and SHA-256 of the other two. It is written last.
+- ``model.safetensors``: the weights of backbone and head, readable by other programs;
+- ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code;
+- ``manifest.json``: the step, and size and SHA-256 of the other two files. It is written last.
 """
 
 from __future__ import annotations
@@ -33,114 +33,101 @@ _FOLDER = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose files are those that were written."""
+    """An intact checkpoint: its files have the checksums of its manifest."""
 
     step: int
     path: Path
 
     def weights(self) -> dict[str, Tensor]:
-        """Backbone and head, by parameter name, on the CPU."""
+        """Read the weights of backbone and head, by parameter name, on the CPU."""
         return safetensors.torch.load_file(self.path / WEIGHTS)
 
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
-        """All else, on the CPU; `mapped`, what isn't read of it takes no memory."""
+        """Read the rest of the state, on the CPU; with `mapped`, tensors take memory only once they are read."""
         try:
             state: dict[str, Any] = torch.load(
                 self.path / STATE, map_location="cpu", weights_only=True, mmap=mapped
             )
         except pickle.UnpicklingError as error:
             raise DmlError(
-                f"{self.path / STATE} holds more than tensors and plain values, and was not loaded: {error}"
+                f"{self.path / STATE} holds more than tensors and plain values, so it was not loaded: {error}"
             ) from error
         return state
 
 
-def write(
-    folder: Path,
-    step: int,
-    weights: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    untrained: Collection[str] = (),
-) -> Checkpoint:
-    """Write a checkpoint so that at every moment either all of it is there under its name, or nothing.
+def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> Checkpoint:
+    """Write a checkpoint: at every moment its name holds all of it or nothing.
 
     Args:
-        folder: the run's folder of checkpoints; made if it isn't there.
+        folder: the run's folder of checkpoints; created if it is missing.
         step: optimizer steps done.
         weights: of backbone and head.
         state: nested dicts, lists and tuples of tensors, numbers, strings and None.
-        untrained: what no step moves of the weights and of ``state["loss"]``, and so may hold infinities on purpose.
 
     Raises:
-        DmlError: if the disk is full or refuses, or the run has diverged, with what is left whole.
+        DmlError: if the disk is full or refuses, with the newest checkpoint that is intact.
     """
-    if (name := _diverged(weights, state, untrained)) is not None:
-        raise DmlError(
-            f"after step {step} {name} isn't finite, and nobody could go on from there, so no checkpoint is saved; "
-            f"{_kept(folder)}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
-            "or training.precision = 'float32'"
-        )
     final = folder / _name(step)
-    aside = folder / f".{final.name}.partial"
+    partial = folder / f".{final.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        # Tensors that share memory can't be told apart in the file: each gets its own.
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        # safetensors refuses tensors that share memory: copy each.
         safetensors.torch.save_file(
             {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
-            aside / WEIGHTS,
+            partial / WEIGHTS,
         )
-        torch.save(dict(state), aside / STATE)
-        files = {name: {"bytes": (aside / name).stat().st_size, "sha256": _sha256(aside / name)}
+        torch.save(dict(state), partial / STATE)
+        files = {name: {"bytes": (partial / name).stat().st_size, "sha256": _sha256(partial / name)}
                  for name in (WEIGHTS, STATE)}  # fmt: skip
-        (aside / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
+        (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
         for name in (WEIGHTS, STATE, MANIFEST):
-            _sync(aside / name)
-        _sync(aside)
-        if final.exists():  # a torn one, which a resumed run has come to again
+            _sync(partial / name)
+        _sync(partial)
+        if final.exists():  # a corrupt one, whose step a resumed run has reached again
             shutil.rmtree(final)
-        aside.rename(final)
+        partial.rename(final)
         _sync(folder)
-    # safetensors and torch report a full disk as errors of their own; torch's doesn't even say what it is.
+    # safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
         raise DmlError(
-            f"could not save the checkpoint of step {step} in {folder}: "
-            f"{'the disk is full' if full else error} ({free} MiB free); {_kept(folder)}. "
-            f"{'Make room there' if full else 'Mend that'}, then go on with --resume"
+            f"can't save the checkpoint of step {step} in {folder}: "
+            f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
+            f"{'Free some space' if full else 'Solve that'}, then resume the run"
         ) from error
     return Checkpoint(step, final)
 
 
 def newest_intact(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None if there is none."""
+    """Find the newest intact checkpoint; None if there is none."""
     return next(intact(folder), None)
 
 
 def of_step(folder: Path, step: int) -> Checkpoint:
-    """The checkpoint of a step.
+    """Find the checkpoint of a step.
 
     Raises:
-        DmlError: if it is damaged or gone.
+        DmlError: if it is corrupt or missing.
     """
     path = folder / _name(step)
     if (wrong := fault(path)) is not None:
-        raise DmlError(f"the checkpoint {path}, whose weights are wanted, can't be used: {wrong}")
+        raise DmlError(f"can't load the weights of the checkpoint {path}: {wrong}")
     return Checkpoint(step, path)
 
 
 def intact(folder: Path) -> Iterator[Checkpoint]:
-    """The checkpoints that are whole, from the newest to the oldest."""
+    """Yield the intact checkpoints, newest first."""
     for step, path in _by_step(folder):
         if fault(path) is None:
             yield Checkpoint(step, path)
 
 
 def corrupt(folder: Path) -> dict[Path, str]:
-    """The checkpoints newer than the newest whole one, and what is wrong with each."""
+    """Find the corrupt checkpoints newer than the newest intact one, each with its fault."""
     found: dict[Path, str] = {}
     for _, path in _by_step(folder):
         wrong = fault(path)
@@ -151,7 +138,7 @@ def corrupt(folder: Path) -> dict[Path, str]:
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint's folder, or None if its files are those that were written."""
+    """Say what is wrong with a checkpoint's folder; None if it is intact."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if path.name != _name(manifest["step"]):
@@ -159,25 +146,25 @@ def fault(path: Path) -> str | None:
         for name in (WEIGHTS, STATE):
             expected = manifest["files"][name]
             if (size := (path / name).stat().st_size) != expected["bytes"]:
-                return f"{name} has {size} bytes; {expected['bytes']} were written"
+                return f"{name} has {size} bytes; the manifest says {expected['bytes']}"
             if _sha256(path / name) != expected["sha256"]:
-                return f"{name} has another SHA-256 than what was written"
+                return f"{name} has another SHA-256 than the manifest says"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except PermissionError:  # whole perhaps, and training anew from an older one would drop it
+    except PermissionError:  # it may be intact, and resuming from an older one would delete it
         raise
-    except OSError as error:  # of a disk that is failing
-        return f"it can't be read: {error.strerror}"
+    except OSError as error:  # a failing disk
+        return f"reading it failed: {error.strerror}"
     except (ValueError, KeyError, TypeError):
-        return f"{MANIFEST} is damaged"
+        return f"{MANIFEST} is corrupt"
     return None
 
 
 def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
-    """Remove all but the newest `keep` whole checkpoints and the `protected` steps; torn ones go, too."""
+    """Remove all checkpoints but the newest `keep` and the `protected` steps, and those without a manifest."""
     kept = 0
     for step, path in _by_step(folder):
-        # Older ones are counted by their names alone: hashing them all at each save would cost more than saving.
+        # A manifest counts as intact here: hashing all files at each save would cost more than saving.
         if (path / MANIFEST).exists():
             kept += 1
             if kept <= keep or step in protected:
@@ -185,38 +172,13 @@ def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
         shutil.rmtree(path)
 
 
-def _diverged(
-    weights: Mapping[str, Tensor], state: Mapping[str, Any], untrained: Collection[str]
-) -> str | None:
-    """What of the network, the loss or the optimizer's moments diverged in a step whose own loss was still finite.
-
-    Of what isn't trained only NaN counts: a network may keep infinities on purpose, in a mask.
-    """
-    # Beside an average of the weights, which is `weights` then, the state has those that are averaged.
-    parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
-    for part, tree in parts.items():
-        for name, tensor in _tensors(tree):
-            if tensor.isnan().any() if name in untrained else not tensor.isfinite().all():
-                return f"{part} {name}"
-    for name, moment in _tensors(state.get("optimizer")):
-        if not moment.isfinite().all():
-            return f"the optimizer's {name}"
-    return None
-
-
-def _tensors(tree: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested dicts, with the key that each has."""
-    if isinstance(tree, Tensor):
-        yield name, tree
-    elif isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _tensors(value, str(key))
-
-
-def _kept(folder: Path) -> str:
-    whole = newest_intact(folder)
+def describe_newest(folder: Path) -> str:
+    """Name the newest intact checkpoint, for the message of a run that fails."""
+    newest = newest_intact(folder)
     return (
-        f"the checkpoint of step {whole.step} ({whole.path}) is whole" if whole else "there is no other yet"
+        f"the checkpoint of step {newest.step} ({newest.path}) is intact"
+        if newest
+        else "there is no checkpoint yet"
     )
 
 

@@ -12,23 +12,22 @@ from typing import TextIO
 from dml_core import Component, DmlError
 from dml_train.run_folder import RunFolder
 
-CLOCK = "time/"  # what begins with this was read off the clock and differs from run to run
+CLOCK = "time/"  # prefix of values read from the clock, which differ from run to run
 
 
 class JsonLines:
-    """``metrics.jsonl``: a line a step, the numbers in full precision.
+    """``metrics.jsonl``: one line per step, numbers in full precision.
 
-    The file of a resumed run is, byte for byte, that of a run which was never stopped. So what was read off the
-    clock is left out (TensorBoard has it), and lines behind the checkpoint from which a run goes on are dropped.
-    JSON has neither NaN nor infinity: where a value is one, as a gradient's norm may be in a step that a loss scaler
-    skips, stands ``null``.
+    A resumed run writes, byte for byte, the file of an uninterrupted one: values read from the clock are omitted
+    (TensorBoard has them), and lines after the checkpoint from which the run resumes are dropped. JSON has neither
+    NaN nor infinity: such a value, as a gradient's norm in a step that a loss scaler skips, is ``null``.
 
     Args:
         directory: the run's folder.
-        start_step: steps done when logging begins; later lines of an earlier attempt are dropped.
+        start_step: steps done when logging starts; later lines of an earlier attempt are dropped.
 
     Raises:
-        DmlError: if the file is damaged, or can't be written.
+        DmlError: if the file is corrupt, or can't be written.
     """
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
@@ -41,14 +40,14 @@ class JsonLines:
         kept = 0
         if path.exists():
             for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-                # The last line may be torn; it is newer than any checkpoint, as lines are flushed before those.
+                # The last line may be incomplete; it is newer than any checkpoint, since lines are flushed first.
                 if not line.endswith(b"\n"):
                     break
                 try:
                     step = json.loads(line)["step"]
                 except (ValueError, KeyError, TypeError) as error:
                     raise DmlError(
-                        f"line {number} of {path} is damaged; move the file away to go on without what it holds"
+                        f"line {number} of {path} is corrupt; move the file away to resume without its lines"
                     ) from error
                 if step > start_step:
                     break
@@ -56,12 +55,12 @@ class JsonLines:
                 self._last = line.decode()
             with path.open("r+b") as file:
                 file.truncate(kept)
-        return path.open("a", encoding="utf-8", buffering=1)  # by lines: a killed run loses none
+        return path.open("a", encoding="utf-8", buffering=1)  # line-buffered: a killed run loses no line
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one line, unless the one before is the very same: figures of a step measured once more at the end.
+        """Write one line, unless it repeats the line before: the end of a run evaluates the last step again.
 
-        Whether they were measured by this attempt or by one that was stopped then makes no difference.
+        So the file doesn't depend on whether this attempt or an interrupted one evaluated first.
 
         Raises:
             DmlError: if the disk is full or refuses.
@@ -81,7 +80,7 @@ class JsonLines:
         try:
             self._file.write(line)
         except OSError:
-            with suppress(OSError):  # which closing would raise anew, over the rest of the line
+            with suppress(OSError):  # closing would raise again for the rest of the line
                 self._file.close()
             raise
 
@@ -95,11 +94,11 @@ class TensorBoard:
 
     Args:
         directory: the run's folder.
-        start_step: steps done when logging begins; TensorBoard hides later ones of an earlier attempt.
+        start_step: steps done when logging starts; TensorBoard hides later steps of an earlier attempt.
     """
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
-        # Imported here: it takes a second, which commands that don't train needn't wait for.
+        # Imported here: it takes a second, and most commands don't train.
         from torch.utils.tensorboard import SummaryWriter
 
         self._path, self._failed = directory / "tensorboard", False
@@ -110,7 +109,7 @@ class TensorBoard:
         """Add one point to each curve.
 
         Raises:
-            DmlError: if the disk is full or refuses, what was added a moment ago.
+            DmlError: if the disk is full or refuses the points of an earlier call.
         """
         try:
             with _refusals(self._path):
@@ -121,7 +120,7 @@ class TensorBoard:
             raise
 
     def close(self) -> None:
-        """Write what is held back; nothing once `log` has failed.
+        """Flush the buffered points, unless `log` has failed.
 
         Raises:
             DmlError: as `log`.
@@ -137,11 +136,11 @@ def _refusals(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DmlError(
-            f"can't write {path}: {error.strerror}; checkpoints are whole. Mend that, then go on with --resume"
+            f"can't write {path}: {error.strerror}; checkpoints are intact. Solve that, then resume the run"
         ) from error
 
 
 def components() -> Iterable[Component]:
-    """The loggers of this package."""
+    """Yield the loggers of this package."""
     yield Component("jsonl", JsonLines, "metrics.jsonl, one JSON object a step, in full precision")
     yield Component("tensorboard", TensorBoard, "TensorBoard event files")

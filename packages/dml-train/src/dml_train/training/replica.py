@@ -1,4 +1,4 @@
-"""The network in training: replicated over ranks, compiled, and, for big batches, in parts.
+"""The network in training: replicated over ranks, compiled, and fed in micro-batches.
 
 Shapes: `R` rows of this rank, `D` embedding dimension.
 """
@@ -20,13 +20,13 @@ from dml_train.seeds import FORWARD, seed_torch
 from dml_train.training.build import Experiment
 
 
-class Network:
-    """Embeds a step's images, and takes the loss's gradient back to the weights.
+class Replica:
+    """The forward and backward pass of a training step.
 
-    With ``training.micro_batch``, only so many images are in the network at a time. All are embedded without
-    keeping activations; the loss gives each embedding its gradient; then each part goes through the network
-    again, now with activations, and its gradient back. The weights get the gradient of the whole batch, for the
-    memory of a part and the price of a second forward pass. Batch norms see a part at a time.
+    With ``training.micro_batch`` the network holds the activations of only that many images at a time. A first pass
+    embeds the batch without activations; the loss gives each embedding its gradient; a second pass repeats each
+    micro-batch with activations and back-propagates that gradient. The weights receive the gradient of the full batch,
+    at the memory of one micro-batch and the cost of a second forward pass. Batch norms see one micro-batch at a time.
 
     Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, Sec. 3.2.
     """
@@ -41,11 +41,11 @@ class Network:
         self._cached: tuple[Tensor, Tensor, int] | None = None  # images, their embeddings, the step
 
     def embed(self, images_R: Tensor, step: int) -> Tensor:
-        """The embeddings of this rank's images, (R, D) float32, for the loss to back-propagate to."""
+        """Embed this rank's images, (R, D) float32; the loss back-propagates to the result."""
         self._replicate()
         if self._size is None or len(images_R) <= self._size:
             return self._forward(self._replica, images_R, step, 0)
-        # Compiled code draws other dropout than the plain one: both passes must go through the same.
+        # Compiled code draws other dropout masks than eager code: both passes must use the same.
         network = self._replica if self._compiles else self._experiment.model
         with torch.no_grad(), _statistics_kept(self._experiment.model):
             parts = [self._forward(network, part, step, k) for k, part in enumerate(self._parts(images_R))]
@@ -54,18 +54,17 @@ class Network:
         return embeddings_RD
 
     def finish_backward(self) -> None:
-        """Take the embeddings' gradients on to the weights, where the loss's backward stopped at them.
+        """Back-propagate the embeddings' gradients to the weights, if the loss's backward stopped at the embeddings.
 
-        The weights then have the gradient of the global batch, on every rank.
-        All ranks then go on with the first one's buffers: what their batch norms have seen differs, and they are to
-        measure, and to average, what is saved.
+        Afterwards every rank has the gradient of the global batch. The first rank's buffers are broadcast: batch norms
+        have seen other rows on each rank, and all ranks must evaluate and average the model that is saved.
         """
         if self._cached is not None:
             (images_R, embeddings_RD, step), self._cached = self._cached, None
             assert embeddings_RD.grad is not None
             images, gradients = self._parts(images_R), self._parts(embeddings_RD.grad)
             for k, (part, gradient) in enumerate(zip(images, gradients, strict=True)):
-                # Ranks exchange gradients once, with the last part.
+                # Ranks exchange gradients once, with the last micro-batch.
                 with self._without_exchange() if k < len(images) - 1 else nullcontext():
                     torch.autograd.backward(self._forward(self._replica, part, step, k), gradient)
         if self._ranks.world_size > 1:
@@ -73,34 +72,34 @@ class Network:
             _share_buffers(self._experiment.model)
 
     def _parts(self, rows_R: Tensor) -> tuple[Tensor, ...]:
-        """As few parts as may be, of nearly equal size: a batch norm makes nothing of a single row that is left."""
+        """Split rows into the fewest micro-batches, of nearly equal size: a batch norm fails on a single row."""
         assert self._size is not None
         return torch.tensor_split(rows_R, -(-len(rows_R) // self._size))
 
     def _forward(self, network: nn.Module, images: Tensor, step: int, part: int) -> Tensor:
         device, precision = self._experiment.device, self._experiment.precision
-        # Both passes of a part draw the same dropout.
+        # Both passes of a micro-batch draw the same dropout masks.
         seed_torch(device, self._experiment.recipe.training.seed, FORWARD, step, self._ranks.rank, part)
         with torch.autocast(device.type, precision, precision != torch.float32):
             embeddings: Tensor = self._compiled(network, images) if self._compiles else network(images)
         return embeddings
 
     def _compiled(self, network: nn.Module, images: Tensor) -> Tensor:
-        # Imported here, since it takes seconds that few runs need to wait.
+        # Imported here: it takes seconds, and few runs compile.
         from torch._dynamo.exc import TorchDynamoException
 
         try:
             embeddings: Tensor = network(images)
         except TorchDynamoException as error:
             raise DmlError(
-                f"training.compile is true, and torch can't compile the network: {error}\n"
-                "Install what it misses (on a CPU a C++ compiler: g++, or what the environment variable CXX names), "
-                "or leave out training.compile"
+                f"training.compile is true, but torch can't compile the network: {error}\n"
+                "Install what is missing (on a CPU a C++ compiler: g++, or the one that CXX names), "
+                "or omit training.compile"
             ) from error
         return embeddings
 
     def _replicate(self) -> None:
-        """Wrap the model for training, anew whenever another set of weights trains."""
+        """Wrap the model for training, again whenever the set of trained weights changes."""
         trains = [parameter.requires_grad for parameter in self._experiment.model.parameters()]
         if trains != self._replicated_for:
             self._replicated_for = trains
@@ -109,15 +108,15 @@ class Network:
             if isinstance(replica, DistributedDataParallel):
                 self._without_exchange = replica.no_sync
             if self._compiles:
-                # Code for each of the few sizes: code for any size would come with the second one, so that what a
-                # part gives would depend on what came before, and a resumed run end with other bits.
+                # Compile each of the few sizes by itself. Dynamic shapes would start with the second size, so that
+                # results would depend on earlier batches and a resumed run would end with other bits.
                 replica = cast("nn.Module", torch.compile(replica, dynamic=False))
             self._replica = replica
 
 
 @torch.no_grad()
 def _share_buffers(model: nn.Module) -> None:
-    """Give all ranks the first one's buffers of what is in training mode; others don't change."""
+    """Broadcast the first rank's buffers of modules in training mode; other buffers don't change."""
     buffers = [b for module in model.modules() if module.training for b in module.buffers(recurse=False)]
     for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
         alike = [buffer for buffer in buffers if buffer.dtype == dtype]
@@ -130,7 +129,7 @@ def _share_buffers(model: nn.Module) -> None:
 
 @contextmanager
 def _statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Batch norms normalise as in training, but their running statistics stay: the second pass updates them."""
+    """Freeze the running statistics of batch norms: the second pass updates them."""
     norms = [
         m
         for m in model.modules()

@@ -1,4 +1,4 @@
-"""From a recipe to a run's folder: `train`, and opening again what it left."""
+"""From a recipe to a run's folder, and back: `train` and `reopen`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dml_train.training.build import Experiment, build
 from dml_train.training.checkpoint import Checkpoint
 from dml_train.training.trainer import Trainer
 
-# Keys that may differ between a run and its continuation: they change nothing of what is computed.
+# Keys that may differ when a run resumes: they don't change its results.
 _FREE = ("training.workers:", "training.device:", "training.timeout:", "checkpoints.", "logging.")
 
 
@@ -36,22 +36,22 @@ def train(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> RunFolder:
-    """Train by a recipe, embed the test split and measure it; everything is left in one folder.
+    """Train a recipe, then embed and evaluate the test split; all results are in one folder.
 
     Args:
-        recipe: what to do.
+        recipe: the settings of the run, see `dml_train.load_recipe`.
         out: the run's folder; must be new or empty, unless with `resume`.
-        resume: go on from the newest whole checkpoint in `out`; from the start where there is none.
-        force: with `resume`, go on also where the recipe differs from the run's, even if that was complete.
-        registry: where components are found; default: all that is installed.
-        console: where progress is shown; default: the error stream.
+        resume: resume from the newest intact checkpoint in `out`, or start if there is none.
+        force: with `resume`, resume even if the recipe differs from the run's, also if that run is complete.
+        registry: provides the components; default: those of all installed plugins.
+        console: shows progress; default: the error stream. ``rich.console.Console(quiet=True)`` shows none.
 
     Returns:
-        The folder. A run that is complete already is left as it is.
+        The folder. A complete run is not changed.
 
     Raises:
-        DmlError: what the user can mend; nothing that was there is lost.
-        Interrupted: SIGTERM or SIGINT came; a checkpoint was written.
+        DmlError: an error that the user can correct; existing results are unchanged.
+        Interrupted: SIGTERM or SIGINT arrived; a checkpoint was written.
     """
     registry, console = registry or installed(), console or Console(stderr=True)
     with (
@@ -68,7 +68,7 @@ def train(
             return RunFolder(out)
         experiment = build(recipe, registry, ranks)
         with ExitStack() as until_the_end:
-            folder = ranks.run_on_first(lambda: _begin(out, recipe, until_the_end))
+            folder = ranks.run_on_first(lambda: _open_folder(out, recipe, until_the_end))
             try:
                 trainer = Trainer(experiment, folder, registry, console, ranks)
             except (RuntimeError, ValueError, KeyError) as error:
@@ -77,43 +77,43 @@ def train(
                 raise DmlError(
                     f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
                     + "\n  ".join(differs)
-                    + f"\nGo on with the run's own recipe, or begin anew with another --out ({error})"
+                    + f"\nResume with the run's own recipe, or start a new run in another folder ({error})"
                 ) from error
-            ranks.run_on_first(lambda: _take_up(folder, recipe, differs))
+            ranks.run_on_first(lambda: _save_recipe(folder, recipe, differs))
             trainer.train()
     return folder
 
 
 def reopen(path: Path, registry: Registry | None = None) -> tuple[RunFolder, Experiment]:
-    """A run's folder, and its experiment with the weights of its newest whole checkpoint.
+    """Open a run: its folder, and its experiment with the weights that the run is evaluated by.
 
     Raises:
-        DmlError: if it isn't a run's folder, has no whole checkpoint, or needs what isn't installed.
+        DmlError: if it isn't a run's folder, has no intact checkpoint, or a package that it needs is missing.
     """
     registry = registry or installed()
     folder = RunFolder.open(path)
     recipe = read_recipe(folder, registry)
-    used = measured_checkpoint(folder)
+    used = evaluated_checkpoint(folder)
     experiment = build(recipe, registry, pretrained=False)
-    experiment.measured.load_state_dict(used.weights())
+    experiment.evaluated_model.load_state_dict(used.weights())
     return folder, experiment
 
 
-def measured_checkpoint(folder: RunFolder) -> Checkpoint:
-    """The checkpoint whose weights a run is measured by: the best so far if it selects any, or else the newest.
+def evaluated_checkpoint(folder: RunFolder) -> Checkpoint:
+    """Find the checkpoint that a run is evaluated by: the best if the run selects weights, else the newest.
 
     Raises:
-        DmlError: if there is no whole one.
+        DmlError: if no checkpoint is intact.
     """
     newest = checkpoint.newest_intact(folder.checkpoints)
     if newest is None:
-        raise DmlError(f"{folder.checkpoints} holds no whole checkpoint yet; train on with --resume first")
+        raise DmlError(f"{folder.checkpoints} holds no intact checkpoint yet; resume the training first")
     best = int(newest.state()["best"]["step"])
     return checkpoint.of_step(folder.checkpoints, best) if best else newest
 
 
 def read_recipe(folder: RunFolder, registry: Registry) -> Recipe:
-    """The recipe that a run's folder holds, checked."""
+    """Read and check the recipe in a run's folder."""
     return parse(_document(folder), registry, str(folder.recipe))
 
 
@@ -121,11 +121,11 @@ def _document(folder: RunFolder) -> dict[str, object]:
     try:
         return tomllib.loads(folder.recipe.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DmlError(f"{folder.recipe} is damaged: {error}") from error
+        raise DmlError(f"{folder.recipe} is corrupt: {error}") from error
 
 
 def _differences(out: Path, recipe: Recipe, resume: bool, force: bool) -> list[str] | None:
-    """How this recipe differs from that of the run to go on with; None if there is none."""
+    """List the differences to the recipe of the run to resume; None if there is no such run."""
     folder = RunFolder(out)
     if not (resume and folder.recipe.is_file()):
         RunFolder.refuse(out)
@@ -135,22 +135,22 @@ def _differences(out: Path, recipe: Recipe, resume: bool, force: bool) -> list[s
         raise DmlError(
             f"the recipe differs from that of the run in {folder.path}:\n  "
             + "\n  ".join(found)
-            + "\nGo on with the run's own recipe, or with this one by --force"
+            + "\nResume with the run's own recipe, or with this one by force=True (--force)"
         )
     return found
 
 
-def _begin(out: Path, recipe: Recipe, until_the_end: ExitStack) -> RunFolder:
-    begun = RunFolder(out).recipe.is_file()
-    folder = RunFolder(out) if begun else RunFolder.create(out)
+def _open_folder(out: Path, recipe: Recipe, until_the_end: ExitStack) -> RunFolder:
+    exists = RunFolder(out).recipe.is_file()
+    folder = RunFolder(out) if exists else RunFolder.create(out)
     until_the_end.enter_context(folder.lock())
-    if not begun:
-        _take_up(folder, recipe, None)
+    if not exists:
+        _save_recipe(folder, recipe, None)
     return folder
 
 
-def _take_up(folder: RunFolder, recipe: Recipe, differs: list[str] | None) -> None:
-    """Let the folder's recipe be this one; figures of a run that ended by another one are no longer its."""
+def _save_recipe(folder: RunFolder, recipe: Recipe, differs: list[str] | None) -> None:
+    """Save this recipe in the folder, and drop results of a different one."""
     if differs:
         folder.evaluation.unlink(missing_ok=True)
     write_atomically(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
@@ -158,7 +158,7 @@ def _take_up(folder: RunFolder, recipe: Recipe, differs: list[str] | None) -> No
 
 @contextmanager
 def _determinism(wanted: bool) -> Iterator[None]:
-    """torch's deterministic algorithms, for as long as the run lasts."""
+    """Use torch's deterministic algorithms during the run."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(wanted or before)
     try:

@@ -1,8 +1,8 @@
 """The training loop: load, step, log, evaluate, save.
 
-Everything that a step draws at random is a function of the run's seed and the step (`dml_train.seeds`), and so
-are batches and schedules. So weights, optimizer, loss and scaler are all that a checkpoint has to hold for a
-resumed run to end with the bits of one that was never stopped.
+Every random draw of a step is a function of the run's seed and the step (`dml_train.seeds`), and so are batches and
+schedules. A checkpoint therefore holds weights, optimizer, loss and scaler only, and a resumed run ends with the same
+bits as one that was never interrupted.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part of it, `D` embedding dimension.
 """
@@ -10,9 +10,8 @@ Shapes: `B` rows of the global batch, `R` rows of this rank's part of it, `D` em
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -33,19 +32,29 @@ from dml_train.training import checkpoint
 from dml_train.training.best import Best
 from dml_train.training.build import Experiment
 from dml_train.training.checkpoint import Checkpoint
+from dml_train.training.divergence import divergence, find_nonfinite, untrained_names
 from dml_train.training.loggers import CLOCK
-from dml_train.training.replica import Network
+from dml_train.training.replica import Replica
+from dml_train.training.step_values import StepValues
+
+
+class Due(NamedTuple):
+    """What follows a step."""
+
+    log: bool
+    evaluate: bool
+    save: bool
 
 
 class Trainer:
-    """One run, from where its folder stands to its end.
+    """One run, from the newest intact checkpoint in its folder to its end.
 
     Args:
-        experiment: what is trained, with what.
-        folder: where everything goes; the run goes on from its newest whole checkpoint.
-        registry: where loggers and observers are found.
-        console: where progress is shown.
-        ranks: those that train together.
+        experiment: the parts of the run: data, network, loss, optimizer, evaluator.
+        folder: the run's folder.
+        registry: provides loggers and observers.
+        console: shows progress.
+        ranks: the processes that train together.
     """
 
     def __init__(
@@ -66,29 +75,28 @@ class Trainer:
             experiment.train, experiment.sampler, self.training.seed, ranks.rank, ranks.world_size
         )
         self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
-        self.network = Network(experiment, ranks)
+        self.replica = Replica(experiment, ranks)
         self.shards = Shards(experiment.loss, experiment.optimizer.torch, ranks)
         self.scaler = self.shards.scaler(device, enabled=self.training.precision == "float16")
-        self.watched = (
+        self.periodic = (
             "evaluation" if experiment.validation is None else "validation"
-        )  # what is measured meanwhile
+        )  # evaluations' log name
         self.selects = recipe.validation.selects
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
-        self.begun = self.done = self.restore()  # optimizer steps, at this start and now
-        self.unread: list[tuple[int, dict[str, Tensor], dict[str, float]]] = []  # values still on the device
-        self.clock, self.images_seen = time.perf_counter(), 0
+        self.first_step = self.steps_done = self.restore()
+        self.values = StepValues()
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
         self.hook = registry.plugins.manager.hook
-        context = {"directory": folder.path, "start_step": self.done}
+        context = {"directory": folder.path, "start_step": self.steps_done}
         tables = recipe.logging.loggers if ranks.is_first else []
         self.loggers: list[RunLogger] = [registry.build("loggers", table, context) for table in tables]
 
     def train(self) -> None:
-        """Run to the end, and tell those who watch how it ended."""
+        """Run to the end, and tell loggers and observers how it ended."""
         self.hook.dml_run_start(run=self.run)
         error: BaseException | None = None
         try:
-            with stage(self.console, "train", self.experiment.num_steps, self.done) as show:
+            with stage(self.console, "train", self.experiment.num_steps, self.steps_done) as show:
                 self.take_steps(show)
             self.finish()
         except BaseException as ending:
@@ -97,51 +105,60 @@ class Trainer:
         finally:
             for logger in self.loggers:
                 logger.close()
-            self.hook.dml_run_end(run=self.run, step=self.done, error=error)
+            self.hook.dml_run_end(run=self.run, step=self.steps_done, error=error)
 
     def take_steps(self, show: Show) -> None:
-        """The loop: load, step, log, evaluate, save."""
-        places = range(self.done, 0 if self.best.exhausted else self.experiment.num_steps)
-        pin = self.experiment.device.type == "cuda"
+        """Load, step, log, evaluate, save: until the last step, early stopping, or a signal."""
         self.experiment.model.train()
         agree = Agreement(self.ranks)
         with Interruption(final=self.ranks.world_size == 1) as interruption:
-            for batch in load_ahead(self.batches, places, self.training.workers, pin=pin):
+            for batch in self.load_batches():
                 self.step(batch)
                 stop_signal = agree(interruption.asked)
-                ends = self.done == self.experiment.num_steps
-                # What the end measures anyway needn't be measured now, unless the measuring chooses the weights.
-                evaluates = due(self.done, self.evaluate_every) and (self.selects or not ends)
-                saves = ends or due(self.done, self.save_every) or stop_signal > 0
-                if saves or evaluates or due(self.done, self.log_every):
+                due = self.due(stop_signal)
+                if due.log:
                     self.log(show)
-                if evaluates and self.watch():
-                    saves = True
-                if saves or self.best.exhausted:
+                improved = due.evaluate and self.evaluate_periodically()
+                if due.save or improved or self.best.exhausted:
                     self.save()
                 if self.best.exhausted:
                     break
                 if stop_signal:
-                    raise Interrupted(stop_signal, self.done, self.folder.path)
-            # The last step is saved, too, and what comes after it can take longer than anybody waits who asks to stop.
+                    raise Interrupted(stop_signal, self.steps_done, self.folder.path)
+            # Stop here, too: the last step is saved, and the evaluation that follows can take long.
             if stop_signal := max(agree(interruption.asked), agree(0)):
-                raise Interrupted(stop_signal, self.done, self.folder.path)
+                raise Interrupted(stop_signal, self.steps_done, self.folder.path)
+
+    def load_batches(self) -> Iterator[Batch]:
+        """Load the batches of the remaining steps ahead; none once early stopping has ended the run."""
+        steps = range(self.steps_done, 0 if self.best.exhausted else self.experiment.num_steps)
+        pin = self.experiment.device.type == "cuda"
+        return load_ahead(self.batches, steps, self.training.workers, pin=pin)
+
+    def due(self, stop_signal: int) -> Due:
+        """Decide what follows the step just taken."""
+        done, last = self.steps_done, self.steps_done == self.experiment.num_steps
+        # Skip the last periodic evaluation (`finish` repeats it), unless it selects weights.
+        evaluate = is_due(done, self.evaluate_every) and (self.selects or not last)
+        save = last or is_due(done, self.save_every) or stop_signal > 0
+        return Due(save or evaluate or is_due(done, self.log_every), evaluate, save)
 
     def step(self, batch: Batch) -> None:
-        """One optimizer step on one global batch."""
+        """Take one optimizer step on one global batch."""
         experiment, device, optimizer = self.experiment, self.experiment.device, self.experiment.optimizer
         scheduled = experiment.schedules.apply(batch.step)
         optimizer.write_groups()
         images_R = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
         labels_B = batch.labels.to(device, non_blocking=True)
 
-        embeddings_RD = self.network.embed(images_R, batch.step)
+        embeddings_RD = self.replica.embed(images_R, batch.step)
         seed_torch(device, self.training.seed, LOSS, batch.step)
-        loss = self.loss(self.ranks.all_gather_with_gradient(embeddings_RD), labels_B, scheduled)
-        _check_scalar(loss, experiment.loss)
-        self.scaler.scale(loss).backward()
-        self.network.finish_backward()
-        if batch.step == self.begun:
+        loss = self.compute_loss(
+            self.ranks.all_gather_with_gradient(embeddings_RD), labels_B, batch.step, scheduled
+        )
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.replica.finish_backward()
+        if batch.step == self.first_step:
             optimizer.check_gradients()
         self.ranks.average_gradients(self.shards.shared(experiment.loss.parameters()))
 
@@ -155,98 +172,113 @@ class Trainer:
         if experiment.average is not None:
             experiment.average.update_parameters(experiment.model)
 
-        self.done = batch.step + 1
-        self.images_seen += len(labels_B)
-        self.unread.append((self.done, values, {"optimizer.lr": optimizer.lr, **scheduled}))
+        self.steps_done = batch.step + 1
+        self.values.add(self.steps_done, values, {"optimizer.lr": optimizer.lr, **scheduled}, len(labels_B))
 
-    def loss(self, embeddings_BD: Tensor, labels_B: Tensor, scheduled: Mapping[str, float]) -> Any:
-        """What the loss returns for the global batch.
+    def compute_loss(
+        self, embeddings_BD: Tensor, labels_B: Tensor, step: int, scheduled: Mapping[str, float]
+    ) -> Tensor:
+        """Compute the loss of the global batch.
 
         Raises:
-            DmlError: if the loss can't be computed with what the schedules made of its numbers, which a loss itself
-                checks only when it is made.
+            DmlError: if a schedule moved a number of the loss out of its range, which the loss checks only when it
+                is built; or if the loss isn't a scalar tensor.
         """
         try:
-            return self.experiment.loss(embeddings_BD, labels_B)
+            value = self.experiment.loss(embeddings_BD, labels_B)
         except (ArithmeticError, ValueError) as error:
             moved = [f"{path} = {value:g}" for path, value in scheduled.items() if path.startswith("loss.")]
             if not moved:
                 raise
             raise DmlError(
-                f"step {self.done + 1} can't be taken: {type(error).__name__}: {error}. The schedules had set "
-                f"{', '.join(moved)}; {self.kept()}. Mend the schedule, then go on with --resume --force"
+                f"step {step + 1} failed: {type(error).__name__}: {error}. The schedules had set {', '.join(moved)}; "
+                f"{self.newest_checkpoint()}. Correct the schedule, then resume with force=True (--resume --force)"
             ) from error
+        if not isinstance(value, Tensor) or value.dim():
+            returned = (
+                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
+            )
+            raise DmlError(
+                f"{type(self.experiment.loss).__name__} returned {returned}; expected a scalar tensor"
+            )
+        return value
 
     def log(self, show: Show) -> None:
-        """Pass on what the steps since the last time left on the device, read all at once.
+        """Flush the values buffered on the device to loggers and hooks.
 
         Raises:
             DmlError: if a loss isn't finite.
         """
-        rows = torch.stack(
-            [torch.stack([v.float() for v in values.values()]) for _, values, _ in self.unread]
-        )
-        numbers = rows.tolist()
-        now = time.perf_counter()
-        speed = self.images_seen / (now - self.clock)
-        for (step, measured, scheduled), row in zip(self.unread, numbers, strict=True):
-            values = {**dict(zip(measured, row, strict=True)), **scheduled}
+        for step, values in self.values.flush():
             if not math.isfinite(values["loss"]):
-                raise self.divergence(step, values)
-            clock = {f"{CLOCK}images_per_second": speed} if step == self.done else {}
-            self.record(step, {**values, **clock})
-            self.hook.dml_step_end(run=self.run, step=step, values=values)
-        show(self.done, f"loss {values['loss']:.4g}  lr {values['optimizer.lr']:.3g}  {speed:.0f} images/s")
-        self.unread.clear()
-        self.clock, self.images_seen = now, 0
+                raise divergence(
+                    f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g})",
+                    self.newest_checkpoint(),
+                    f"The batch was items {self.batches.indices(step - 1).tolist()}",
+                )
+            self.record(step, values)
+            observed = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
+            self.hook.dml_step_end(run=self.run, step=step, values=observed)
+        speed = values[f"{CLOCK}images_per_second"]
+        words = f"loss {values['loss']:.4g}  lr {values['optimizer.lr']:.3g}  {speed:.0f} images/s"
+        show(self.steps_done, words)
 
-    def watch(self) -> bool:
-        """Measure what is watched during training; whether it chooses the weights and was the best so far."""
-        result = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.watched)
-        return self.selects and self.best.see(self.done, flatten_metrics(result))
+    def evaluate_periodically(self) -> bool:
+        """Evaluate during training; return whether the evaluation selects weights and is the best so far."""
+        embedded = self.experiment.embed_watched(self.console, self.ranks)
+        metrics = flatten_metrics(self.evaluate(embedded, self.periodic))
+        return self.selects and self.best.update(self.steps_done, metrics)
 
     def evaluate(self, embedded: Embedded, name: str) -> dict[str, Any]:
-        """Measure an embedding and pass on the figures."""
-        measured = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
-        self.record(self.done, {f"{name}/{key}": value for key, value in flatten_metrics(measured).items()})
-        result = {**measured, "split": split_of(name)}
-        self.hook.dml_evaluation_end(run=self.run, step=self.done, result=result)
-        self.clock, self.images_seen = time.perf_counter(), 0
-        return measured
+        """Evaluate an embedding, and send the metrics to loggers and hooks."""
+        metrics = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
+        self.record(
+            self.steps_done, {f"{name}/{key}": value for key, value in flatten_metrics(metrics).items()}
+        )
+        self.hook.dml_evaluation_end(
+            run=self.run, step=self.steps_done, result={**metrics, "split": split_of(name)}
+        )
+        self.values.restart_clock()
+        return metrics
 
     def save(self) -> None:
-        """Write a checkpoint, and drop those that needn't be kept."""
-        experiment = self.experiment
+        """Write a checkpoint, and remove those that are no longer kept.
+
+        Raises:
+            DmlError: if a weight or a moment isn't finite, or the disk is full or refuses; nothing is written.
+        """
         loss, optimizer = self.shards.whole()
+        self.ranks.run_on_first(lambda: self.write_checkpoint(loss, optimizer))
+        self.values.restart_clock()
 
-        def write() -> None:
-            state: dict[str, Any] = {
-                "loss": loss,
-                "optimizer": optimizer,
-                "scaler": self.scaler.state_dict(),
-                "best": self.best.state_dict(),
-            }
-            if experiment.average is not None:
-                state |= {"model": experiment.model.state_dict(), "averaged": experiment.average.n_averaged}
-            written = checkpoint.write(
-                self.folder.checkpoints,
-                self.done,
-                experiment.measured.state_dict(),
-                state,
-                untrained={*_untrained(experiment.model), *_untrained(experiment.loss)},
+    def write_checkpoint(self, loss: dict[str, Any], optimizer: dict[str, Any]) -> None:
+        """Write a checkpoint from the unsharded state of loss and optimizer; the first rank does it."""
+        experiment, folder = self.experiment, self.folder.checkpoints
+        weights = experiment.evaluated_model.state_dict()
+        state: dict[str, Any] = {
+            "loss": loss,
+            "optimizer": optimizer,
+            "scaler": self.scaler.state_dict(),
+            "best": self.best.state_dict(),
+        }
+        if experiment.average is not None:
+            state |= {"model": experiment.model.state_dict(), "averaged": experiment.average.n_averaged}
+        name = find_nonfinite(weights, state, untrained_names(experiment.model, experiment.loss))
+        if name is not None:
+            raise divergence(
+                f"after step {self.steps_done} {name} isn't finite, so no checkpoint is saved",
+                self.newest_checkpoint(),
             )
-            checkpoint.prune(self.folder.checkpoints, experiment.recipe.checkpoints.keep, {self.best.step})
-            self.hook.dml_checkpoint_saved(run=self.run, step=self.done, path=written.path)
-
-        self.ranks.run_on_first(write)
-        self.clock, self.images_seen = time.perf_counter(), 0
+        written = checkpoint.write(folder, self.steps_done, weights, state)
+        checkpoint.prune(folder, experiment.recipe.checkpoints.keep, {self.best.step})
+        self.hook.dml_checkpoint_saved(run=self.run, step=self.steps_done, path=written.path)
 
     def restore(self) -> int:
-        """Go to where the newest whole checkpoint stands; the number of steps done there, 0 without one."""
+        """Load the newest intact checkpoint and return its step; 0 without one."""
 
         def find() -> Checkpoint | None:
             for path, fault in checkpoint.corrupt(self.folder.checkpoints).items():
-                self.console.print(f"{path} is damaged ({fault}) and is not used", markup=False)
+                self.console.print(f"ignoring the corrupt checkpoint {path}: {fault}", markup=False)
             return checkpoint.newest_intact(self.folder.checkpoints)
 
         newest = self.ranks.run_on_first(find)
@@ -254,81 +286,59 @@ class Trainer:
             return 0
         experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
         weights = newest.weights()
-        # A run that is forced to go on with an average begins it here; one without goes on from what was averaged.
+        # A run forced to resume with an average starts it here; one without continues from the averaged weights.
         experiment.model.load_state_dict(state.get("model", weights))
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
             experiment.average.n_averaged.fill_(state.get("averaged", 0))
         self.shards.take(state["loss"], state["optimizer"])
-        if state["scaler"]:  # empty where nothing was scaled: then this one begins anew
+        if state["scaler"]:  # empty if nothing was scaled: the scaler then starts fresh
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
         return newest.step
 
     def finish(self) -> None:
-        """Embed the test split, measure it, and leave both in the folder; `evaluation.json` comes last.
+        """Embed and evaluate the test split, and write both to the folder; `evaluation.json` comes last.
 
-        With classes held out, by the weights that were best for them; without `evaluation.test`, they themselves
-        are measured, and no embedding is left.
+        The best weights on the held-out classes are used, if any are held out. With ``evaluation.test = false`` the
+        held-out classes are evaluated instead, and no embedding is written.
         """
-        if self.best.step not in (0, self.done):
+        if self.best.step not in (0, self.steps_done):
             best = self.ranks.run_on_first(
                 lambda: checkpoint.of_step(self.folder.checkpoints, self.best.step)
             )
-            self.experiment.measured.load_state_dict(best.weights())
+            self.experiment.evaluated_model.load_state_dict(best.weights())
         recipe = self.experiment.recipe
         if recipe.evaluation.test:
             embedded = self.experiment.embed_test(self.console, self.ranks)
             self.ranks.run_on_first(lambda: embedded.write(self.folder))
-            measured = self.evaluate(embedded, "evaluation")
+            metrics = self.evaluate(embedded, "evaluation")
         else:
-            measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.watched)
+            metrics = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
         result = {
-            **measured,
-            "step": self.best.step or self.done,
+            **metrics,
+            "step": self.best.step or self.steps_done,
             "split": "test" if recipe.evaluation.test else "validation",
-            "selected_on": split_of(self.watched) if self.best.step else None,
+            "selected_on": split_of(self.periodic) if self.best.step else None,
             "evaluator": recipe.evaluation.name,
         }
         self.ranks.run_on_first(lambda: write_json(self.folder.evaluation, result))
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
-        """Give values to every logger."""
+        """Send values to every logger."""
         for logger in self.loggers:
             logger.log(step, values)
 
-    def divergence(self, step: int, values: Mapping[str, float]) -> DmlError:
-        """What to say of a loss that isn't finite."""
-        return DmlError(
-            f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g}); "
-            f"{self.kept()}. Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
-            f"or training.precision = 'float32'. The batch was items {self.batches.indices(step - 1).tolist()}"
-        )
-
-    def kept(self) -> str:
-        """Which checkpoint a run that ends by a fault can go on from."""
-        newest = checkpoint.newest_intact(self.folder.checkpoints)
-        return f"the checkpoint of step {newest.step} is whole" if newest else "there is no checkpoint yet"
+    def newest_checkpoint(self) -> str:
+        """Name the checkpoint from which a failed run could resume."""
+        return checkpoint.describe_newest(self.folder.checkpoints)
 
 
 def split_of(name: str) -> str:
-    """The split whose figures are logged under this name."""
+    """Return the split whose metrics are logged under this name."""
     return "test" if name == "evaluation" else name
 
 
-def due(done: int, every: int) -> bool:
-    """Whether something that comes every so many steps (0: never) comes now."""
-    return every > 0 and done % every == 0
-
-
-def _untrained(module: torch.nn.Module) -> Iterator[str]:
-    """The names of what no optimizer moves."""
-    yield from (name for name, _ in module.named_buffers())
-    yield from (name for name, parameter in module.named_parameters() if not parameter.requires_grad)
-
-
-def _check_scalar(value: object, loss: torch.nn.Module) -> None:
-    """Refuse what a stranger's loss returned, unless it is a scalar tensor."""
-    if not isinstance(value, torch.Tensor) or value.dim():
-        came = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-        raise DmlError(f"{type(loss).__name__} returned {came}; expected a scalar tensor")
+def is_due(step: int, every: int) -> bool:
+    """Return whether a periodic action is due after this step; a period of 0 means never."""
+    return every > 0 and step % every == 0

@@ -1,0 +1,71 @@
+"""Divergence: a loss, a weight or an optimizer's moment that is no longer finite ends the run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from dml_core import DmlError
+
+_ADVICE = (
+    "Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
+    "or training.precision = 'float32'"
+)
+
+
+def divergence(what: str, newest_checkpoint: str, more: str = "") -> DmlError:
+    """Compose the error that ends a diverged run: no later step can recover.
+
+    Args:
+        what: what is not finite, and when.
+        newest_checkpoint: from where the run could resume.
+        more: a further sentence, for instance the batch at fault.
+    """
+    return DmlError(f"{what}; {newest_checkpoint}. {_ADVICE}{more and '. ' + more}")
+
+
+def find_nonfinite(
+    weights: Mapping[str, Tensor], state: Mapping[str, object], untrained: Collection[str]
+) -> str | None:
+    """Name the first tensor of the network, the loss or the optimizer that is not finite; None if all are.
+
+    A step can diverge although its own loss was finite: the next one would show it, and a checkpoint between the
+    two would be useless.
+
+    Args:
+        weights: of backbone and head, as a checkpoint holds them.
+        state: the rest of a checkpoint.
+        untrained: names, in `weights` and in ``state["loss"]``, of tensors that no step changes. They may hold
+            infinities on purpose, in a mask for instance; only NaN counts there.
+    """
+    # With a moving average, `weights` is the average, and the state holds the weights that train.
+    parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
+    for part, tree in parts.items():
+        for name, tensor in _tensors(tree):
+            if tensor.isnan().any() if name in untrained else not tensor.isfinite().all():
+                return f"{part} {name}"
+    for name, moment in _tensors(state.get("optimizer")):
+        if not moment.isfinite().all():
+            return f"the optimizer's {name}"
+    return None
+
+
+def untrained_names(*modules: torch.nn.Module) -> set[str]:
+    """Collect the names of the buffers and frozen parameters, which no optimizer changes."""
+    return {
+        name
+        for module in modules
+        for name, tensor in (*module.named_buffers(), *module.named_parameters())
+        if not tensor.requires_grad
+    }
+
+
+def _tensors(tree: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield all tensors in nested dicts, with the key of each."""
+    if isinstance(tree, Tensor):
+        yield name, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _tensors(value, str(key))
