@@ -1,7 +1,8 @@
 """Use a loss and the evaluator in your own loop: no trainer, no recipe, no registry.
 
-Points of 300 classes lie around 300 centres in 8 dimensions. A random map takes them to 64 dimensions, and 64 dimensions
-of noise are added. A small network learns on half of the classes to undo that, and is measured on the other half.
+Points of 300 classes lie around 300 centres in 8 dimensions. A random map takes them to 64 dimensions, and 64
+dimensions of noise are added. A small network learns on half of the classes to undo that, and is measured on the
+other half.
 """
 
 from __future__ import annotations

@@ -28,9 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("gallery")
     parser.add_argument("labels")
-    parser.add_argument(
-        "--queries", type=int, default=1000, help="how many of the first items are queries"
-    )
+    parser.add_argument("--queries", type=int, default=1000, help="how many of the first items are queries")
     parser.add_argument("--block", type=int, default=100_000, help="how many items to read at a time")
     options = parser.parse_args()
     dist.init_process_group("gloo")

@@ -20,7 +20,9 @@ def is_ours(path: Path) -> bool:
 PAGES = sorted(filter(is_ours, ROOT.rglob("*.md")))
 INDEX = ROOT / "docs" / "index.md"
 DOCS = [page for page in PAGES if page.is_relative_to(INDEX.parent) and page != INDEX]
-SOURCES = [path for suffix in ("py", "pyi", "rs", "toml") for path in ROOT.rglob(f"*.{suffix}") if is_ours(path)]
+SOURCES = [
+    path for suffix in ("py", "pyi", "rs", "toml") for path in ROOT.rglob(f"*.{suffix}") if is_ours(path)
+]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 EXTERNAL = re.compile(r"[a-z]+:")
 
