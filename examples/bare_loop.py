@@ -1,7 +1,8 @@
-"""A loss and the evaluator in a loop of one's own: no trainer, no recipe, no registry.
+"""Use a loss and the evaluator in your own loop: no trainer, no recipe, no registry.
 
-Points of 300 classes lie around 300 centres in 8 dimensions, seen through a random map to 64 and drowned in noise. A
-small network learns on half of the classes to undo that, and is measured on the other half.
+Points of 300 classes lie around 300 centres in 8 dimensions. A random map takes them to 64 dimensions, and 64
+dimensions of noise are added. A small network learns on half of the classes to undo that, and is measured on the
+other half.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ centres = torch.randn(2 * CLASSES, 8)
 seen_through = torch.randn(8, 64)
 labels = torch.arange(2 * CLASSES).repeat_interleave(A_CLASS)
 points = torch.tanh((centres[labels] + 0.3 * torch.randn(len(labels), 8)) @ seen_through)
-points = torch.cat((points, 3 * torch.randn(len(labels), 64)), dim=1)  # half of what is seen means nothing
+points = torch.cat((points, 3 * torch.randn(len(labels), 64)), dim=1)  # half of the dimensions are noise
 train, test = labels < CLASSES, labels >= CLASSES
 
 

@@ -1,10 +1,9 @@
-"""An evaluation whose gallery is spread over ranks: each counts its own part, and the counts are summed.
+"""Evaluate with a gallery spread over ranks: each rank counts in its own part, and the counts are summed.
 
     torchrun --nproc-per-node 2 evaluate_sharded.py gallery.npy labels.npy --queries 1000
 
-Every rank maps the files and reads only its own rows (and the queries, here the first ones). What is sent
-between ranks are a few numbers for each query's positives, never an embedding. The result has the same bits as
-one call on one machine.
+Every rank memory-maps the files and reads only its own rows and the queries (here the first rows). Ranks exchange a few
+numbers for each query's positives, never an embedding. The result has the same bits as one call on one machine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dml_eval_rs import Books, Counter
 
 
 def gathered(books: Books) -> list[Books]:
-    """The other ranks' books."""
+    """Return the books of the other ranks."""
     every: list[Books | None] = [None] * dist.get_world_size()
     dist.all_gather_object(every, books)
     return [other for rank, other in enumerate(every) if other is not None and rank != dist.get_rank()]
@@ -29,10 +28,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("gallery")
     parser.add_argument("labels")
-    parser.add_argument(
-        "--queries", type=int, default=1000, help="the first so many items ask for the others"
-    )
-    parser.add_argument("--block", type=int, default=100_000, help="items read at a time")
+    parser.add_argument("--queries", type=int, default=1000, help="how many of the first items are queries")
+    parser.add_argument("--block", type=int, default=100_000, help="how many items to read at a time")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()

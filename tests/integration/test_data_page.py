@@ -1,4 +1,4 @@
-"""docs/data.md is true: its recipe trains on a folder of images, its options and addresses are those of the code."""
+"""docs/guide/data.md agrees with the code: its recipe trains, its options and addresses are those of the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dml_train.data import OFFICIAL, FileDataset
 from dml_train.recipe.loading import load
 from dml_train.training.run import train
 
-PAGE = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/guide/data.md").read_text(encoding="utf-8")
 
 
 def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypatch):

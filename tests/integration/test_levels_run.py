@@ -20,7 +20,7 @@ from dml_train.recipe.loading import load
 from dml_train.trained.model import open_model
 from dml_train.training.run import train
 
-PAGE = Path(__file__).parents[2] / "docs/models.md"
+PAGE = Path(__file__).parents[2] / "docs/guide/models.md"
 
 
 def test_a_papers_recipe_of_three_levels_trains_and_measures(tmp_path):

@@ -119,7 +119,7 @@ def test_the_loss_of_a_recipe_trains(name):
 def test_three_levels_make_one_embedding_and_without_the_weights_the_message_says_where_to_look():
     document = load("rll/lmh-cub", [], registry())
     with pytest.raises(
-        DmlError, match=r"bn_inception-52deb4733\.pth', and there is no such file.*docs/models\.md"
+        DmlError, match=r"bn_inception-52deb4733\.pth', and there is no such file.*docs/guide/models\.md"
     ):
         build_model(document, 3, registry(), torch.device("cpu"))
     random = document.model_copy(

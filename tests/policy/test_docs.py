@@ -1,4 +1,4 @@
-"""Every relative link in every page leads to a file, and every heading that is linked exists."""
+"""Every link between the pages works, docs/index.md links every page, and sources name only existing pages."""
 
 from __future__ import annotations
 
@@ -11,29 +11,58 @@ ROOT = Path(__file__).parents[2]
 SKIPPED = {"target", "runs", "dist", "node_modules"}
 
 
-def is_page(path: Path) -> bool:
-    """Whether it is the project's; in hidden folders are those of installed packages and of tools' caches."""
+def is_ours(path: Path) -> bool:
+    """Tell whether a file belongs to the project; hidden folders hold installed packages and the caches of tools."""
     parts = path.relative_to(ROOT).parts
     return not SKIPPED & set(parts) and not any(part.startswith(".") for part in parts)
 
 
-PAGES = sorted(filter(is_page, ROOT.rglob("*.md")))
+PAGES = sorted(filter(is_ours, ROOT.rglob("*.md")))
+INDEX = ROOT / "docs" / "index.md"
+DOCS = [page for page in PAGES if page.is_relative_to(INDEX.parent) and page != INDEX]
+SOURCES = [
+    path for suffix in ("py", "pyi", "rs", "toml") for path in ROOT.rglob(f"*.{suffix}") if is_ours(path)
+]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+EXTERNAL = re.compile(r"[a-z]+:")
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that a forge makes of a page's headings."""
+    """Return the anchors that a forge makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def linked(page: Path) -> list[tuple[str, Path, str]]:
+    """Return each relative link of a page, with its file and its anchor ("" for none)."""
+    found = []
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if not EXTERNAL.match(link):
+            path, _, anchor = link.partition("#")
+            found.append((link, (page.parent / path).resolve() if path else page, anchor))
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for link in LINK.findall(page.read_text(encoding="utf-8")):
-        if re.match(r"[a-z]+:", link):
-            continue  # another site
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
+    for link, target, anchor in linked(page):
         assert target.exists(), f"{link} leads to no file"
         if anchor:
             assert anchor in anchors(target), f"{link} leads to no heading"
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_front_page_links_every_page(page):
+    assert page in {target for _, target, _ in linked(INDEX)}, (
+        f"docs/index.md has no link to {page.relative_to(INDEX.parent)}"
+    )
+
+
+def test_pages_named_in_sources_exist():
+    missing = {
+        f"{source.relative_to(ROOT)}: {name}"
+        for source in SOURCES
+        for name in re.findall(r"\bdocs/[\w/-]+\.md\b", source.read_text(encoding="utf-8"))
+        if not (ROOT / name).is_file()
+    }
+    assert not missing

@@ -11,7 +11,7 @@ from dml_core import hookspecs
 
 ROOT = Path(__file__).parents[2]
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("dml_"))
-GUIDE = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/guide/plugins.md").read_text(encoding="utf-8")
 TESTS = [
     path.read_text(encoding="utf-8")
     for folder in (ROOT / "packages", ROOT / "tests", ROOT / "examples")

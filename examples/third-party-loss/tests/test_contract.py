@@ -1,4 +1,4 @@
-"""The toolkit's contract suite, inherited: what the trainer and the wrappers rely on."""
+"""The toolkit's contract suite, inherited: the properties on which the trainer and the wrappers rely."""
 
 from __future__ import annotations
 

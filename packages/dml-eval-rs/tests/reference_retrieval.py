@@ -1,6 +1,6 @@
 """The slow, obvious evaluator: float64, one query at a time, a full sort. The oracle of the tests.
 
-Written from docs/metrics.md and sharing nothing with the package.
+Written from docs/reference/metrics.md and sharing nothing with the package.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dml_core import Plugins, Registry, schedule_from_table
 from dml_losses import plugin
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/losses.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/losses.md").read_text(encoding="utf-8")
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 NAMES = [component.name for component in plugin.dml_losses() if not component.name.startswith("pml/")]
 

@@ -166,7 +166,7 @@ def test_a_file_with_a_weight_missing_or_of_another_shape_is_refused_whole(publi
 def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidOption, match="'inception_5c'; bn-inception has no such level; did you mean"):
         BNInception(3, levels=["inception_5c"])
-    with pytest.raises(InvalidOption, match=r"'bn.pth', and there is no such file.*docs/models.md"):
+    with pytest.raises(InvalidOption, match=r"'bn.pth', and there is no such file.*docs/guide/models.md"):
         BNInception(3, "bn.pth")
     with pytest.raises(ValueError, match="in_channels is 0"):
         BNInception(0)

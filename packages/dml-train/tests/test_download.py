@@ -285,7 +285,7 @@ def test_chunks_that_break_off_are_noticed(serve, tmp_path):
 @pytest.mark.parametrize("status", [404, 403, 410])
 def test_a_refusal_is_told_at_once(serve, tmp_path, status):
     address, asked = serve(says(status))
-    with pytest.raises(DmlError, match=rf"the server answers {status} .*docs/data\.md"):
+    with pytest.raises(DmlError, match=rf"the server answers {status} .*docs/guide/data\.md"):
         get(address, tmp_path / "set.zip")
     assert len(asked) == 1
 

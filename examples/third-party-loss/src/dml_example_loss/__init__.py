@@ -14,7 +14,7 @@ from dml_core import Component, hookimpl
 
 
 class SupervisedContrastive(torch.nn.Module):
-    """Each item's positives against everything else in the batch.
+    """Softmax of each item's positives against everything else in the batch.
 
     L = −mean_a 1/|P(a)| · Σ_{p ∈ P(a)} log( exp(z_aᵀz_p/τ) / Σ_{k ≠ a} exp(z_aᵀz_k/τ) )
 
@@ -38,7 +38,7 @@ class SupervisedContrastive(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with integer labels (B,), against a gallery (G, D) if there is one."""
+        """Return the scalar loss of embeddings (B, D) with integer labels (B,), against a gallery (G, D) if given."""
         z_BD = normalize(embeddings.float())
         z_GD = z_BD if gallery is None else normalize(gallery.float())
         labels_G = labels if gallery_labels is None else gallery_labels
@@ -57,7 +57,7 @@ class SupervisedContrastive(torch.nn.Module):
 
 @hookimpl
 def dml_losses() -> Iterable[Component]:
-    """What this plugin brings."""
+    """Register the loss of this package."""
     yield Component(
         "supervised-contrastive",
         SupervisedContrastive,

@@ -1,4 +1,5 @@
-//! What one core of this machine can do in registers: the bounds beside which docs/evaluator-speed.md puts the evaluator.
+//! The register-only throughput of one core of this machine: docs/internals/evaluator-speed.md compares the evaluator
+//! with these bounds.
 //!
 //!     cargo run --release -p dml-eval --example peak
 //!

@@ -5,8 +5,8 @@
 //!
 //! |fl(ũᵢ·ũⱼ) − uᵢ·uⱼ| ≤ rᵢ(nⱼ + rⱼ) + nᵢ rⱼ + γ (nᵢ + rᵢ)(nⱼ + rⱼ)
 //!
-//! by Cauchy–Schwarz, γ being the bound of a float32 sum in any order. docs/evaluator-exactness.md derives it, and the
-//! terms for biases, underflow, and the keys' own rounding.
+//! by Cauchy–Schwarz, γ being the bound of a float32 sum in any order. docs/internals/evaluator-exactness.md derives it,
+//! and the terms for biases, underflow, and the keys' own rounding.
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
@@ -286,7 +286,8 @@ impl Space for Dense<'_> {
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let dim = self.queries.dim() as f64;
-        // Two roundings a term, since a kernel may or may not fuse them: more than any needs, see docs/evaluator-exactness.md.
+        // Two roundings a term, since a kernel may or may not fuse them: more than any needs,
+        // see docs/internals/evaluator-exactness.md.
         let operations = (2.0 * dim + 8.0) * UNIT32;
         if operations >= 0.5 {
             return f64::INFINITY;

@@ -1,4 +1,4 @@
-//! From the ranks of a query's positives to its metrics. docs/metrics.md has the definitions.
+//! From the ranks of a query's positives to its metrics. docs/reference/metrics.md has the definitions.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -72,7 +72,7 @@ pub(crate) trait Space: Sync {
     /// where there are many of both. What is left unfilled after a cancellation is of no use.
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
     /// From how many matches on, as one part in so many of a gallery, all keys of a query are computed: measured, where the two
-    /// ways take equal time (docs/evaluator-speed.md).
+    /// ways take equal time (docs/internals/evaluator-speed.md).
     fn crowd_share(&self) -> usize;
     /// Bytes of both sides as given.
     fn bytes(&self) -> usize;

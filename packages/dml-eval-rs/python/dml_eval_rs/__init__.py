@@ -1,7 +1,7 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
 `evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi` and `ami`
-compare partitions. docs/metrics.md defines every number.
+compare partitions. docs/reference/metrics.md defines every number.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy.typing as npt
 class Peers(Protocol):
     """The processes that share a measurement, as one of them sees them.
 
-    docs/metrics.md has one for torch.distributed; mpi4py's communicator is wrapped as easily.
+    docs/reference/metrics.md has one for torch.distributed; mpi4py's communicator is wrapped as easily.
     """
 
     @property

@@ -48,7 +48,7 @@ def evaluate(
 
     MAP@R and R-precision: Musgrave, Belongie and Lim, "A Metric Learning Reality Check" (2020), section 3.2.
     Every comparison is that of float64 arithmetic in one stated order, whatever the machine or the number of
-    threads: docs/metrics.md.
+    threads: docs/reference/metrics.md.
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite. Need not be contiguous, normalised or in memory

@@ -24,7 +24,7 @@ def knn(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """The k most similar gallery items of every query, exactly, ties by the lower index.
 
-    cosine: q·g / (|q||g|); dot: q·g; euclidean: −|q − g|². The order is that of float64 (docs/metrics.md).
+    cosine: q·g / (|q||g|); dot: q·g; euclidean: −|q − g|². The order is that of float64 (docs/reference/metrics.md).
 
     Args:
         queries: (Q, D) float16, float32 or float64, finite.

@@ -156,7 +156,7 @@ def _fetch(address: str, part: _Part, progress: Progress | None, timeout: float)
             raise _Broken("the server's file has changed") from error
         if error.code in _PERMANENT:
             raise DmlError(
-                f"can't download {address}: the server answers {error.code} {error.reason}; see docs/data.md for "
+                f"can't download {address}: the server answers {error.code} {error.reason}; see docs/guide/data.md for "
                 "where the data set is"
             ) from error
         raise _Broken(f"the server answers {error.code} {error.reason}") from error

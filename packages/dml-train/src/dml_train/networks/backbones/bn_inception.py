@@ -127,7 +127,7 @@ class BNInception(nn.Module):
         if not file.is_file():
             raise InvalidOption(
                 f"weights of bn-inception are {weights!r}, and there is no such file; expected the published "
-                "bn_inception-52deb4733.pth (docs/models.md says where from)"
+                "bn_inception-52deb4733.pth (docs/guide/models.md says where from)"
             )
         ours: dict[str, str] = {}
         for path, unit in self.named_modules():
