@@ -1,0 +1,121 @@
+"""The splits of a run's own data set, embedded and evaluated with the run's weights.
+
+Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+from dml_core import DmlError, Evaluation, Registry
+from dml_core import registry as installed
+from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.run_folder import RunFolder
+from dml_train.training.run import read_recipe, reopen
+
+SplitName = Literal["train", "test", "gallery"]
+
+
+def embed_split(
+    run: str | Path,
+    split: SplitName = "test",
+    *,
+    registry: Registry | None = None,
+    console: Console | None = None,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Embed a split of the run's data set with the run's weights.
+
+    Args:
+        run: the run's folder.
+        split: ``"train"``, ``"test"``, or ``"gallery"``.
+        registry: provides the components; default: those of all installed plugins.
+        console: shows progress; default: none.
+
+    Returns:
+        Embeddings (N, D) float32, and labels (N,) int64.
+
+    Raises:
+        DmlError: not a run's folder, no intact checkpoint, or a data set without a gallery of its own.
+    """
+    _, experiment = reopen(Path(run), registry)
+    dataset = experiment.dataset
+    part = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[split]
+    if part is None:
+        raise DmlError(
+            f"the data set {experiment.recipe.dataset['name']!r} has no gallery of its own: "
+            "its test split is both queries and gallery"
+        )
+    return experiment.embed(part, console or Console(quiet=True)), part.labels
+
+
+def evaluate_run(
+    run: str | Path,
+    *,
+    evaluator: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    registry: Registry | None = None,
+    console: Console | None = None,
+) -> Evaluation:
+    """Evaluate a run's test split, for instance with other options than the recipe's.
+
+    The embeddings of a finished run are read from its folder; those of an unfinished one are computed.
+
+    Args:
+        run: the run's folder.
+        evaluator: a name that ``dml plugins`` lists; default: the run's.
+        options: of the evaluator, over those of the recipe if the evaluator is the same: ``{"recall_at": [1, 5]}``.
+        registry: provides the components; default: those of all installed plugins.
+        console: shows progress; default: none.
+
+    Raises:
+        DmlError: not a run's folder, no intact checkpoint, or an evaluator or option that doesn't exist.
+    """
+    registry = registry or installed()
+    folder = RunFolder.open(Path(run))
+    recipe = read_recipe(folder, registry)
+    table = (
+        recipe.evaluation.component() if evaluator in (None, recipe.evaluation.name) else {"name": evaluator}
+    )
+    measure = registry.build("evaluators", {**table, **(options or {})}, {"seed": recipe.training.seed})
+    if folder.evaluation.is_file() and folder.embeddings().is_file():
+        embedded = Embedded.read(folder)
+    else:
+        embedded = reopen(folder.path, registry)[1].embed_test(console or Console(quiet=True))
+    return evaluate(measure, embedded)
+
+
+def evaluate_embeddings(
+    embeddings: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    gallery: npt.NDArray[Any] | None = None,
+    gallery_labels: npt.NDArray[Any] | None = None,
+    *,
+    evaluator: str = "exact",
+    options: Mapping[str, Any] | None = None,
+    registry: Registry | None = None,
+) -> Evaluation:
+    """Evaluate embeddings with any installed evaluator.
+
+    Args:
+        embeddings: (Q, D) floating; a memory map is not read at once.
+        labels: (Q,).
+        gallery: (G, D); default: the queries themselves, each of which omits itself.
+        gallery_labels: (G,), with `gallery`.
+        evaluator: a name that ``dml plugins`` lists.
+        options: of the evaluator: ``{"recall_at": [1, 5]}``.
+        registry: provides the components; default: those of all installed plugins.
+
+    Raises:
+        DmlError: an evaluator or option that doesn't exist, or arrays that the evaluator refuses.
+    """
+    if (gallery is None) != (gallery_labels is None):
+        raise DmlError("gallery and gallery_labels belong together; only one of them was given")
+    table = {"name": evaluator, **(options or {})}
+    measure = (registry or installed()).build("evaluators", table, {"seed": 0})
+    return evaluate(measure, Embedded(embeddings, labels, gallery, gallery_labels))
