@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference_retrieval as reference
+from eval_support import retrieval_reference as reference
 from hypothesis import given
 from hypothesis import strategies as st
 

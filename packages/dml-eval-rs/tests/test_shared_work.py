@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.peers import ThreadPeer, run_together
 from hypothesis import given
 from hypothesis import strategies as st
-from threads_as_peers import ThreadPeer, together
 
 from dml_eval_rs import Evaluation, evaluate, evaluate_codes
 
@@ -67,7 +67,7 @@ def test_ranks_measure_embeddings_to_the_bits_of_one(
         )
 
     alone = measure(None)
-    for result in together(world_size, measure):
+    for result in run_together(world_size, measure):
         assert_same_bits(result, alone)
 
 
@@ -91,7 +91,7 @@ def test_ranks_measure_codes_to_the_bits_of_one(
         return evaluate_codes(codes, labels, *gallery, ties=ties, threads=1, peers=peer)
 
     alone = measure(None)
-    for result in together(world_size, measure):
+    for result in run_together(world_size, measure):
         assert_same_bits(result, alone)
 
 
@@ -109,7 +109,7 @@ def test_each_rank_does_its_part_and_no_pair_twice(world_size: int, classes: int
         assert seen[-1][0] == seen[-1][1]
         return seen[-1][0]
 
-    parts = together(world_size, pairs)
+    parts = run_together(world_size, pairs)
     assert sum(parts) == pairs(None)
     assert max(parts) <= 1.05 * sum(parts) / world_size
 
@@ -123,7 +123,7 @@ def test_the_clustering_is_shared_too() -> None:
         evaluate(x, labels, nmi=True, threads=1, peers=peer, progress=lambda *now: seen.append(now))
         return seen[-1][0]
 
-    assert sum(together(2, pairs)) == pairs(None)
+    assert sum(run_together(2, pairs)) == pairs(None)
 
 
 def test_a_rank_that_comes_with_its_own_part_is_told_so_on_every_rank() -> None:
@@ -137,7 +137,7 @@ def test_a_rank_that_comes_with_its_own_part_is_told_so_on_every_rank() -> None:
             evaluate(x[part], labels[part], peers=peer)
         return str(error.value)
 
-    assert len(set(together(2, measure))) == 1
+    assert len(set(run_together(2, measure))) == 1
 
 
 def test_ranks_with_different_options_are_told_so() -> None:
@@ -147,7 +147,7 @@ def test_ranks_with_different_options_are_told_so() -> None:
         with pytest.raises(ValueError, match="other arrays or options"):
             evaluate_codes(codes, labels, ties=TIES[peer.rank], peers=peer)
 
-    together(3, measure)
+    run_together(3, measure)
 
 
 def test_an_exchange_that_fails_raises_what_it_raised() -> None:
@@ -159,9 +159,9 @@ def test_an_exchange_that_fails_raises_what_it_raised() -> None:
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ConnectionError, match="rank 1 is gone"):
-            evaluate(x, labels, peers=Lost(peer.rank, peer.table))
+            evaluate(x, labels, peers=Lost(peer.rank, peer.exchange))
 
-    together(2, measure)
+    run_together(2, measure)
 
 
 def test_what_gathers_nothing_is_found_out() -> None:
@@ -171,6 +171,6 @@ def test_what_gathers_nothing_is_found_out() -> None:
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ValueError, match="returned 1 numbers for one of each of 2 ranks"):
-            evaluate(np.eye(4), np.zeros(4, int), peers=Deaf(peer.rank, peer.table))
+            evaluate(np.eye(4), np.zeros(4, int), peers=Deaf(peer.rank, peer.exchange))
 
-    together(2, measure)
+    run_together(2, measure)
