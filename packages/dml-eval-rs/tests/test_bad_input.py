@@ -154,7 +154,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (
             lambda: evaluate(np.ma.masked_less(X, 0), LABELS),
             TypeError,
-            "embeddings has masked entries; expected an array without",
+            "embeddings has masked entries; expected an unmasked array",
         ),
         (
             lambda: evaluate(X, np.ma.masked_equal(LABELS, 2)),
