@@ -1,4 +1,4 @@
-"""However many processes share a measurement, each gets the bits of one, and no pair is compared twice."""
+"""Processes that share a measurement all get the bits of a single one, and compare no pair twice."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def assert_same_bits(a: Evaluation, b: Evaluation) -> None:
 
 @given(
     n=st.integers(2, 150),
-    classes=st.sampled_from(
-        [1, 2, 7, 60]
-    ),  # of one or two classes, those of 32 items and more are counted apart
+    # With one or two classes, some queries have the 32 matches from which all of their keys are computed.
+    classes=st.sampled_from([1, 2, 7, 60]),
     queries=st.none() | st.integers(1, 40),
     similarity=st.sampled_from(["cosine", "dot", "euclidean"]),
     ties=st.sampled_from(TIES),
@@ -46,7 +45,7 @@ def test_ranks_measure_embeddings_to_the_bits_of_one(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    x = (rng.integers(-2, 3, (n, 4)) + 0.5).astype(dtype)  # few values, so that many similarities are equal
+    x = (rng.integers(-2, 3, (n, 4)) + 0.5).astype(dtype)  # few values, so that ties are many
     labels = rng.integers(0, classes, n)
     labels[-1] = labels[0]
     split = slice(0, queries)
@@ -126,7 +125,7 @@ def test_the_clustering_is_shared_too() -> None:
     assert sum(run_together(2, pairs)) == pairs(None)
 
 
-def test_a_rank_that_comes_with_its_own_part_is_told_so_on_every_rank() -> None:
+def test_a_rank_that_passes_only_its_own_part_is_named_on_every_rank() -> None:
     x, labels = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 5
 
     def measure(peer: ThreadPeer) -> str:
@@ -140,7 +139,7 @@ def test_a_rank_that_comes_with_its_own_part_is_told_so_on_every_rank() -> None:
     assert len(set(run_together(2, measure))) == 1
 
 
-def test_ranks_with_different_options_are_told_so() -> None:
+def test_ranks_with_different_options_are_refused() -> None:
     codes, labels = np.zeros((6, 1), np.uint8), np.zeros(6, int)
 
     def measure(peer: ThreadPeer) -> None:
@@ -150,7 +149,7 @@ def test_ranks_with_different_options_are_told_so() -> None:
     run_together(3, measure)
 
 
-def test_an_exchange_that_fails_raises_what_it_raised() -> None:
+def test_an_error_of_an_exchange_reaches_the_caller() -> None:
     class Lost(ThreadPeer):
         def all_reduce(self, counts: Any) -> Any:
             raise ConnectionError("rank 1 is gone")
@@ -164,13 +163,13 @@ def test_an_exchange_that_fails_raises_what_it_raised() -> None:
     run_together(2, measure)
 
 
-def test_what_gathers_nothing_is_found_out() -> None:
-    class Deaf(ThreadPeer):
+def test_peers_that_gather_nothing_are_refused() -> None:
+    class Alone(ThreadPeer):
         def all_gather(self, numbers: Any) -> Any:
             return numbers
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ValueError, match="returned 1 numbers for one of each of 2 ranks"):
-            evaluate(np.eye(4), np.zeros(4, int), peers=Deaf(peer.rank, peer.exchange))
+            evaluate(np.eye(4), np.zeros(4, int), peers=Alone(peer.rank, peer.exchange))
 
     run_together(2, measure)

@@ -1,4 +1,4 @@
-"""A gallery in blocks gives the bits of one call, whatever the blocks, their order and their machines."""
+"""A gallery in blocks gives the bits of one call, for any blocks, order of blocks, and machines."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_queries_from_the_gallery_leave_themselves_out_by_index(ties: Any) -> No
 
 
 @pytest.mark.parametrize("ties", TIES)
-def test_machines_merge_what_they_found_and_what_they_counted(ties: Any) -> None:
+def test_machines_merge_positives_and_counts(ties: Any) -> None:
     codes = np.packbits(GALLERY > 0, axis=1)
     parts = blocks([25, 60])
     shards = [Counter(codes[:30], QUERY_LABELS, similarity="hamming", ties=ties) for _ in parts]
@@ -80,7 +80,7 @@ def test_machines_merge_what_they_found_and_what_they_counted(ties: Any) -> None
     assert_same_bits(shards[0].result(), evaluate_codes(codes[:30], QUERY_LABELS, codes, LABELS, ties=ties))
 
 
-def test_a_refused_block_leaves_the_counter_as_it_was() -> None:
+def test_a_refused_block_leaves_the_counter_unchanged() -> None:
     counter = Counter(QUERIES, QUERY_LABELS)
     counter.find_positives(GALLERY, LABELS)
     counter.count(GALLERY[:50], LABELS[:50])

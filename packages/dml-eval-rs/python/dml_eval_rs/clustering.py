@@ -50,7 +50,7 @@ def kmeans(
     Minimises Σ |x − c(x)|². Lloyd (1982). Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) where this
     takes at most 10⁹ multiplications; otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et
     al. 2012, with as many draws in all as clusters). Each row joins its nearest centroid, decided in float64; of
-    equally near centroids, the one with the lowest index. An empty cluster takes the row farthest from its own centroid.
+    equally near centroids, the one with the lowest index. An empty cluster takes the row farthest from its centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
