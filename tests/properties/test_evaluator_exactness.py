@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from eval_support.assertions import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,12 +65,6 @@ def test_near_ties_that_float32_ranks_wrongly_are_ranked_correctly(
     assert wrong == 5, "these galleries are too easy for this test: float32 ranks them correctly"
 
 
-def same_bits(a: Evaluation, b: Evaluation) -> bool:
-    return a.to_dict() == b.to_dict() and all(
-        values.tobytes() == b.per_query[name].tobytes() for name, values in a.per_query.items()
-    )
-
-
 @st.composite
 def tied_rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     """Draw rows of small integers with many ties, and labels with at least two equal."""
@@ -103,16 +98,16 @@ def test_threads_layouts_and_blocks_change_no_bit(rows: Any, similarity: Any, ti
             return evaluate(items, labels, similarity=similarity, threads=threads, **options)
 
     first = measure(x, 1)
-    assert same_bits(first, measure(x, 2))
-    assert same_bits(first, measure(np.asfortranarray(x), 2))
-    assert same_bits(first, measure(np.repeat(x, 2, axis=0)[::2], 1))
+    assert_same_bits(first, measure(x, 2))
+    assert_same_bits(first, measure(np.asfortranarray(x), 2))
+    assert_same_bits(first, measure(np.repeat(x, 2, axis=0)[::2], 1))
     counter = Counter(x, labels, similarity=similarity, indices=np.arange(len(x)), **options)
     cut = data.draw(st.integers(0, len(x)))
     for step in (counter.find_positives, counter.count):
         for block in (slice(0, cut), slice(cut, len(x))):
             if block.start < block.stop:
                 step(x[block], labels[block])
-    assert same_bits(first, counter.result())
+    assert_same_bits(first, counter.result())
 
 
 @settings(deadline=None, max_examples=25)
@@ -138,7 +133,7 @@ def test_a_power_of_two_changes_nothing(rows: Any, factor: float) -> None:
     for similarity in ("cosine", "dot", "euclidean"):
         a = evaluate(x, labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
         b = evaluate(x * np.float32(factor), labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
-        assert same_bits(a, b)
+        assert_same_bits(a, b)
 
 
 def test_clusters_are_the_same_for_a_seed_whatever_the_threads() -> None:

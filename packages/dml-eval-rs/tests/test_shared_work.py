@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.assertions import assert_same_bits
 from eval_support.peers import ThreadPeer, run_together
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,12 +14,6 @@ from hypothesis import strategies as st
 from dml_eval_rs import Evaluation, evaluate, evaluate_codes
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
-
-
-def assert_same_bits(a: Evaluation, b: Evaluation) -> None:
-    assert a.to_dict() == b.to_dict()
-    for name, values in a.per_query.items():
-        assert values.tobytes() == b.per_query[name].tobytes(), name
 
 
 @given(

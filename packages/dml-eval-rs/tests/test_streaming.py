@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,12 +19,6 @@ GALLERY = RNG.integers(-2, 3, (90, 5)).astype(np.float32) + np.float32(0.5)
 LABELS = RNG.integers(0, 12, 90)
 QUERIES, QUERY_LABELS = GALLERY[:30], LABELS[:30]
 TIES = ("index", "optimistic", "pessimistic", "expected")
-
-
-def assert_same_bits(a: Any, b: Any) -> None:
-    assert a.to_dict() == b.to_dict()
-    for name, values in a.per_query.items():
-        assert values.tobytes() == b.per_query[name].tobytes(), name
 
 
 def blocks(cuts: list[int]) -> list[slice]:

@@ -1,6 +1,6 @@
 """Checks of the public functions' arguments, and their conversion for the core. Nothing large is copied.
 
-Every function takes an argument and its name, and returns the converted argument or raises.
+Functions return the converted argument, or raise a TypeError or ValueError that names it.
 """
 
 from __future__ import annotations
