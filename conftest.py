@@ -1,17 +1,17 @@
-"""What is the same for the tests of all packages: hypothesis' examples, torch's random numbers, and a plain terminal.
+"""The same conditions for the tests of all packages: hypothesis examples, torch's random numbers, and a plain terminal.
 
-The same examples for everybody, whatever the machine and however slow: a red run is of what changed. New examples are
-for ``pytest --hypothesis-profile=search``, which also writes what it found wrong to ``.hypothesis/``.
+Examples are the same on every machine, however slow, so that a test fails only after a change. New examples come from
+``pytest --hypothesis-profile=search``, which also saves failing examples in ``.hypothesis/``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
-from hypothesis.internal.conjecture import providers
 
 settings.register_profile(
     "search",
@@ -21,21 +21,29 @@ settings.register_profile(
     database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
 )
 settings.load_profile("ci")
-# Some of these are set where CI runs, and what is printed heeds them.
+# CI sets some of these, and they change what is printed.
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
 
 def pytest_sessionstart() -> None:
-    """Let no example come from the project's code, but in a search.
+    """Keep constants of the project's code out of the examples, except in a search.
 
-    Hypothesis tries numbers and words that stand in modules which are loaded by then: those before it decide which.
+    Hypothesis also tries numbers and words from loaded modules, so examples would depend on the tests run before. No
+    public setting stops it. Where a release lacks the private names, tests/policy/test_property_tests.py fails.
     """
-    if settings.default.derandomize:
-        providers._get_local_constants = providers.Constants
+    if not settings.default.derandomize:
+        return
+    try:
+        providers = import_module("hypothesis.internal.conjecture.providers")
+    except ImportError:
+        return
+    no_constants = getattr(providers, "Constants", None)
+    if no_constants is not None and hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = no_constants
 
 
 def pytest_runtest_setup() -> None:
-    """Let torch begin anew: what a test draws depends neither on those before it nor on what other workers took."""
-    if (torch := sys.modules.get("torch")) is not None:  # the evaluator's tests do without
+    """Seed torch, so that a test's draws depend neither on earlier tests nor on the distribution over workers."""
+    if (torch := sys.modules.get("torch")) is not None:  # the evaluator's tests run without torch
         torch.manual_seed(0)

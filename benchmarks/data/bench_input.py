@@ -1,12 +1,12 @@
-"""Images a second from files to batches: `image-folder`, with and without its cache, beside a plain torchvision loader.
+"""Images per second from files to batches: `image-folder`, with and without cache, beside a plain torchvision loader.
 
     python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
 
-The plain loader is `torchvision.datasets.ImageFolder` with `torchvision.transforms`, in torch's `DataLoader`, as its
-documentation shows them. Both read the same JPEG photographs (drawn here, of the sizes of CUB's and CARS196's) and do
-the papers' preparation: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns, and a ratio is the
-median of the rounds'. Without loader processes it is that of the CPU's time, which other work on the machine touches
-least; with them, of the clock's, from the first batch to the last, which needs a quiet machine.
+The plain loader is `torchvision.datasets.ImageFolder` with `torchvision.transforms` in torch's `DataLoader`, as their
+documentation shows. Both read the same JPEG photographs (drawn here, with the sizes of CUB's and CARS196's) and prepare
+them as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They alternate, and a ratio is the median
+over rounds. Without loader processes it is a ratio of CPU time, which other work on the machine affects least; with
+them, of wall time from the first batch to the last, which needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NORMALISE = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def draw_photographs(folder: Path, count: int = 240) -> None:
-    """Smooth colours with some grain: files of about a photograph's size and cost."""
+    """Draw smooth colours with some grain, so that files have about a photograph's size and cost."""
     for i in range(count):
         random = np.random.default_rng(i)
         width, height = ((500, 375), (700, 480), (375, 500))[i % 3]
@@ -53,7 +53,7 @@ def draw_photographs(folder: Path, count: int = 240) -> None:
 
 
 class Shuffled:
-    """Batches of random items."""
+    """Sampler of batches of random items."""
 
     def __init__(self, items: int, batches: int) -> None:
         random = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def ours(
 
 
 def cost(batches: Iterator[torch.Tensor], workers: int) -> float:
-    """Seconds an image after the first batch: of the CPU, or with loader processes of the clock."""
+    """Return seconds per image after the first batch: CPU time, or wall time with loader processes."""
     now = time.perf_counter if workers else time.process_time
     images = 0
     begun = 0.0
@@ -119,7 +119,7 @@ def main() -> None:
         folder, cache = Path(place) / "images", str(Path(place) / "cache")
         draw_photographs(folder)
         for crop, workers in (("random", 0), ("resized", 0), ("random", 2)):
-            # Processes have four batches ready when the first is taken: so many more that this plays no part.
+            # Four batches are ready when the first is taken; six times as many batches make that negligible.
             sampler = Shuffled(220, 6 * batches if workers else batches)
             ways = {
                 "plain": partial(plain, folder, crop, sampler, workers),

@@ -1,8 +1,8 @@
-"""dml-eval-rs beside faiss and pytorch-metric-learning: one table, both sides alternating, medians of the pair ratios.
+"""dml-eval-rs beside faiss and pytorch-metric-learning: runs alternate, and a table shows medians of pairwise ratios.
 
     python benchmarks/evaluator/compare.py [--work NAME ...] [--pairs 3] [--items 60502]
 
-Needs faiss-cpu and, for the row that has it, pytorch-metric-learning with torch. Nothing is asserted.
+Needs faiss-cpu and, for the row `pml`, pytorch-metric-learning with torch. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def seconds(job: Job, clock: Callable[[], float]) -> float:
 
 
 def machine() -> str:
-    """Where this runs, and with what."""
+    """Describe the machine and the versions."""
     cpu_info = Path("/proc/cpuinfo")
     lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
     model = next(
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument(
         "--one-thread",
         action="store_true",
-        help="processor time of one thread: for machines that are busy with other work",
+        help="measure processor time of one thread, for machines that are busy with other work",
     )
     options = parser.parse_args()
     clock = time.process_time if options.one_thread else time.perf_counter

@@ -1,17 +1,17 @@
-"""The data of the evaluator's benchmarks: unit vectors in classes of 2 to 16, hard or easy to retrieve."""
+"""Data of the evaluator's benchmarks: unit vectors in classes of 2 to 16, hard or easy to retrieve."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-# Noise per unit of the class centres' spread, by the Recall@1 that it leads to at 60,502 × 512.
+# Noise per unit of the class centres' spread, named for the Recall@1 that results at 60,502 × 512.
 NOISE = {"hard": 3.15, "easy": 2.3}
 SEED = 0
 
 
 def stanford_like(kind: str, n: int, dim: int = 512) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """(n, dim) unit vectors and their labels: 11,316 classes at 60,502 items, in proportion elsewhere."""
+    """Draw (n, dim) unit vectors and their labels: 11,316 classes at 60,502 items, else in proportion."""
     rng = np.random.default_rng(SEED)
     classes = max(1, round(n * 11_316 / 60_502))
     sizes = np.clip(rng.poisson(3.35, classes) + 2, 2, 16)
@@ -25,7 +25,7 @@ def stanford_like(kind: str, n: int, dim: int = 512) -> tuple[npt.NDArray[np.flo
 def birds_like(
     n: int = 5_924, classes: int = 100, dim: int = 512
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Few classes with many members each."""
+    """Draw unit vectors of few classes with many members each."""
     rng = np.random.default_rng(SEED)
     sizes = np.full(classes, n // classes)
     sizes[: n - int(sizes.sum())] += 1
@@ -44,7 +44,7 @@ def _embed(
 
 
 def codes_of(x: npt.NDArray[np.float32], bits: int) -> npt.NDArray[np.uint8]:
-    """(n, bits / 8) packed signs of random projections."""
+    """Return the (n, bits / 8) packed signs of random projections."""
     directions = np.random.default_rng(SEED).standard_normal((x.shape[1], bits), dtype=np.float32)
     return np.concatenate(
         [np.packbits(x[i : i + 4096] @ directions > 0, axis=1) for i in range(0, len(x), 4096)]

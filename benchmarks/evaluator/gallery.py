@@ -1,8 +1,9 @@
-"""A gallery that comes in blocks from a file: processor time a pair, and memory beyond the queries.
+"""A gallery read from a file in blocks: processor time per pair, and memory beyond the queries.
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
-Self is left out, a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming distance.
+Queries leave themselves out; a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming
+distance.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BLOCK, PER_CLASS = 100_000, 10
 
 
 def memory(field: str) -> int:
-    """MiB of this process. The mapped file counts as RssFile, which the kernel can drop at any time."""
+    """Return a field of this process's memory in MiB. The mapped file counts as RssFile, which the kernel may drop."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) // 1024

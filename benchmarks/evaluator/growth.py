@@ -1,9 +1,9 @@
-"""Time and memory of a self-retrieval as data and classes grow, of a clustering, and the kernels' speed: tables.
+"""Tables: time and memory of self-retrieval as data and classes grow, of a clustering, and the kernels' speed.
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters] [--items 7500 15000 30000 60000]
 
-Processor time of one thread, so that other work on the machine counts less. Memory is the peak beyond the inputs, of a
-process for each row.
+Times are processor time of one thread, which other work on the machine affects less. Memory is the peak beyond the
+inputs, with one process per row.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DIM = 512
 
 
 def resident() -> int:
-    """Bytes that are resident now."""
+    """Return the bytes that are resident now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def peak() -> int:
-    """The most bytes that were resident since the last reset."""
+    """Return the peak of resident bytes since the last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
@@ -53,7 +53,7 @@ def growth(sizes: list[int]) -> None:
 
 
 def classes(items: int) -> None:
-    """The same number of items in fewer and larger classes."""
+    """Measure the same number of items in fewer and larger classes."""
     pairs = items * (items - 1) / 2
     print(
         f"{'items':>8} {'classes':>8} {'float32 x 512, s':>17} {'ns a pair':>10} "
@@ -75,7 +75,7 @@ def classes(items: int) -> None:
 
 
 def clusters(items: int) -> None:
-    """k-means into as many clusters as there are classes, and its agreement with them."""
+    """Measure k-means with one cluster per class, and the agreement of clusters and classes."""
     x, labels = stanford_like("easy", items)
     number = int(labels.max()) + 1
     Path("/proc/self/clear_refs").write_text("5")

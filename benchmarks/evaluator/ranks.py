@@ -1,9 +1,9 @@
-"""A measurement shared by processes beside one process alone: a table of processor time.
+"""A measurement shared by processes beside a single process: a table of processor time.
 
     python benchmarks/evaluator/ranks.py [--items 15000 60000] [--ranks 1 2 4] [--jobs hard easy birds codes gallery]
 
-Each process has one thread. Processor time, so that processes that wait for a core count as if each had one: the
-longest is what a measurement would take with a core for each, and the sum is what it costs.
+Each process has one thread. Processor time counts processes that wait for a core as if each had its own: the longest is
+the duration with one core per process, and the sum is the cost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three on
 
 
 def measure(job: str, items: int, ranks: Ranks) -> tuple[float, Evaluation]:
-    """Seconds of this process, and the result."""
+    """Return the processor seconds of this process, and the result."""
     x, labels = (
         birds_like(items) if job == "birds" else stanford_like("easy" if job == "easy" else "hard", items)
     )

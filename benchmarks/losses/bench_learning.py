@@ -1,16 +1,16 @@
-"""Which losses learn what: glyphs, one network, one budget, hyper-parameters chosen on classes held out of training.
+"""Retrieval by loss: glyphs, one network, one budget, hyper-parameters chosen on classes held out of training.
 
     python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3] [--steps 1000]
 
-For each loss a local search chooses its setting, its learning rate (a grid of √10) and, for class losses, how much
-faster the class weights learn (a grid of 10): trained for half the steps on two thirds of the training half's classes
-with a seed of its own, measured by MAP@R on the other third, until no neighbour on the grid is better. The grids have
-no ends, so no choice lies at one. It is then trained on the whole training half with each seed and measured on the
-test half, which nothing was chosen on. An ablation changes one thing of a choice and keeps the rest. What virtual
-classes are against, fitting the classes that are seen too well, has a table of its own: few classes, many epochs.
+For each loss a local search chooses its setting, its learning rate (a grid of √10) and, for class losses, the factor on
+the class weights' learning rate (a grid of 10). A candidate trains for half the steps on two thirds of the training
+half's classes with a separate seed, and is measured by MAP@R on the other third, until no neighbour on the grid is
+better. The grids have no ends, so no choice lies at one. The choice then trains on the whole training half with each
+seed and is measured on the test half, which no choice used. An ablation changes one setting of a choice. Virtual
+classes are meant to prevent overfitting to the seen classes, which a separate table tests: few classes, many epochs.
 
-Every run goes into RECORD at once: start again after a cut, or with ``--minutes 0`` for the tables of what is there.
-Needs dml-train, dml-eval-rs and pytorch-metric-learning. Uses one thread.
+Every run is appended to RECORD at once: the same command resumes after an interruption, and ``--minutes 0`` prints the
+tables of the recorded runs. Needs dml-train, dml-eval-rs and pytorch-metric-learning. Uses one thread.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SEARCH_SEED = 1000
 
 
 def memvir(num_steps: int, margin: int, loss: dict[str, Any]) -> dict[str, Any]:
-    """A table of MemVir around a class loss."""
+    """Return a recipe's table of MemVir around a class loss."""
     return {"name": "memvir", "num_steps": num_steps, "margin": margin, "loss": loss}
 
 
 NORM_SOFTMAX, PROXY_ANCHOR = {"name": "norm-softmax", "temperature": 0.05}, {"name": "proxy-anchor"}
 MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M: MemVir's Table 1, and within this budget
 
-# What the search chooses among. The first of each is its paper's, as far as this budget allows.
+# Candidates of the search. The first of each is its paper's setting, as far as this budget allows.
 CANDIDATES: dict[str, list[Setting]] = {
     "instance-cross-entropy": [Setting({"name": "instance-cross-entropy", "scale": s}) for s in (64.0, 16.0)],
     "ranked-list": [Setting({"name": "ranked-list", "margin": m}) for m in (0.4, 0.2)],
@@ -72,70 +72,74 @@ CANDIDATES: dict[str, list[Setting]] = {
 CLASS_LOSSES = [label for label in CANDIDATES if "softmax" in label or "proxy" in label]
 
 
-def table(**changes: Any) -> Callable[[Setting], Setting]:
-    """A change of the loss's table."""
+def change_loss(**changes: Any) -> Callable[[Setting], Setting]:
+    """Return a change of the loss's table."""
     return lambda chosen: dataclasses.replace(chosen, loss=chosen.loss | changes)
 
 
-def changed(**changes: Any) -> Callable[[Setting], Setting]:
-    """A change of anything else."""
+def change_setting(**changes: Any) -> Callable[[Setting], Setting]:
+    """Return a change of other settings."""
     return lambda chosen: dataclasses.replace(chosen, **changes)
 
 
-def unwrapped(chosen: Setting) -> Setting:
-    """MemVir's base, everything else as with it."""
+def unwrap(chosen: Setting) -> Setting:
+    """Replace MemVir by its base loss, with all other settings unchanged."""
     return dataclasses.replace(chosen, loss=chosen.loss["loss"])
 
 
-# By what is varied: the row whose choice is varied, and its variants. What equals the choice is not run twice.
+# Title → the row whose choice is varied, and its variants. A variant that equals the choice is not run twice.
 ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
     "Instance Cross Entropy, Table 2: the scale": (
         "instance-cross-entropy",
-        {f"s = {s:g}": table(scale=s) for s in (1.0, 16.0, 64.0)},
+        {f"s = {s:g}": change_loss(scale=s) for s in (1.0, 16.0, 64.0)},
     ),
     "Ranked List Loss, Table 11: the margin, at alpha = 1.2": (
         "ranked-list",
-        {f"m = {m:g}": table(margin=m) for m in (0.0, 0.2, 0.4, 0.8)},
+        {f"m = {m:g}": change_loss(margin=m) for m in (0.0, 0.2, 0.4, 0.8)},
     ),
     "Ranked List Loss, Table 9: the temperature of negatives": (
         "ranked-list",
         {
-            "T_n = 0": table(negative_temperature=0.0),
-            "T_n = 10": changed(),  # the default, which the choice leaves unsaid
-            "T_n = 20": table(negative_temperature=20.0),
+            "T_n = 0": change_loss(negative_temperature=0.0),
+            "T_n = 10": change_setting(),  # the default, which the choice doesn't state
+            "T_n = 20": change_loss(negative_temperature=20.0),
         },
     ),
     "Making Classification Competitive, Table 5: the temperature": (
         "norm-softmax",
-        {f"temperature {t:g}": table(temperature=t) for t in (0.005, 0.05, 0.1, 1.0)},
+        {f"temperature {t:g}": change_loss(temperature=t) for t in (0.005, 0.05, 0.1, 1.0)},
     ),
     "Making Classification Competitive, section 6.3: the dimension, float and bits": (
         "norm-softmax",
-        {f"{dim} dimensions": changed(dim=dim) for dim in (64, 128, 256, 512)},
+        {f"{dim} dimensions": change_setting(dim=dim) for dim in (64, 128, 256, 512)},
     ),
     "Heated-Up Softmax, Tables 1-5: heating up, l2": (
         "heated-up-softmax, l2",
         {
-            "16, then 4": changed(),
-            "16 throughout": changed(heated_alpha=None),
-            "4 throughout": lambda chosen: table(alpha=4.0)(changed(heated_alpha=None)(chosen)),
+            "16, then 4": change_setting(),
+            "16 throughout": change_setting(heated_alpha=None),
+            "4 throughout": lambda chosen: change_loss(alpha=4.0)(change_setting(heated_alpha=None)(chosen)),
         },
     ),
     "Heated-Up Softmax, Tables 1-5: heating up, batch norm": (
         "heated-up-softmax, batch",
-        {"16, then 4": changed(), "16 throughout": changed(heated_alpha=None)},
+        {"16, then 4": change_setting(), "16 throughout": change_setting(heated_alpha=None)},
     ),
     "MemVir, Table 4 and Figure 3: norm-softmax": (
         "memvir + norm-softmax",
-        {"memvir": changed(), "without warm-up": changed(warmup=0.0), "norm-softmax alone": unwrapped},
+        {
+            "memvir": change_setting(),
+            "without warm-up": change_setting(warmup=0.0),
+            "norm-softmax alone": unwrap,
+        },
     ),
     "MemVir, Table 4: proxy-anchor": (
         "memvir + proxy-anchor",
-        {"memvir": changed(), "proxy-anchor alone": unwrapped},
+        {"memvir": change_setting(), "proxy-anchor alone": unwrap},
     ),
 }
 
-FEW_STEPS = 2.4  # as many steps as for a result
+FEW_STEPS = 2.4  # multiple of a result's steps
 SLOWLY = Setting({}, lr=1e-3, schedule="constant", warmup=0.25)
 # On a sixth of the classes, without augmentation, for hundreds of epochs: a loss, and MemVir around it.
 FEW = {
@@ -148,7 +152,7 @@ FEW = {
 
 
 def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
-    """What is one step away on the grids."""
+    """Yield the settings one step away on the grids."""
     for candidate in CANDIDATES[label]:
         yield dataclasses.replace(setting, loss=candidate.loss)
     for ratio in (math.sqrt(0.1), math.sqrt(10)):
@@ -159,7 +163,7 @@ def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
 
 
 def choose(record: Record, label: str) -> Setting | None:
-    """The setting that no neighbour beats on the validation classes; None if the time ran out."""
+    """Search for the setting that no neighbour beats on the validation classes; None if the time is up."""
     best = None
     pending: Iterable[Setting] = [CANDIDATES[label][0]]
     while True:
@@ -176,15 +180,15 @@ def choose(record: Record, label: str) -> Setting | None:
 
 
 def interval(values: list[float]) -> str:
-    """The mean and the half-width of its 95 % Student interval over the seeds."""
+    """Format the mean and the half-width of its 95 % Student interval over the seeds."""
     if len(values) < 2:
         return f"{values[0]:.4f}"
     half = STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
     return f"{statistics.mean(values):.4f} ± {half:.4f}"
 
 
-def named(setting: Setting, label: str) -> str:
-    """What was chosen, in words."""
+def describe(setting: Setting, label: str) -> str:
+    """Describe a chosen setting in words."""
     inner = setting.loss.get("loss", {})
     words = [f"{key} {value}" for key, value in setting.loss.items() if key not in ("name", "loss")]
     words += [f"{key} {value}" for key, value in inner.items() if key != "name"]
@@ -200,13 +204,13 @@ def print_variants(
     reference: list[dict[str, float]],
     name: str,
 ) -> None:
-    """A table of variants, and how each differs from the reference, which some of them are.
+    """Print a table of variants and their differences from the reference, which may be one of them.
 
     Args:
-        columns: headings of the figures, by key.
+        columns: key of a figure → its heading.
         rows: the runs of each variant, in the order of their seeds.
-        reference: the runs that they are compared with.
-        name: of the reference, which may be one of the rows.
+        reference: the runs of the reference, in the order of their seeds.
+        name: the name of the reference.
     """
     print(f"| variant | {' | '.join(columns.values())} | MAP@R less {name}'s, same seeds | seeds |")
     print("|" + "---|" * (len(columns) + 3))
@@ -214,13 +218,13 @@ def print_variants(
         if not results:
             continue
         cells = " | ".join(interval([result[key] for result in results]) for key in columns)
-        pairs = zip(results, reference, strict=False)  # the same seeds, of which one may have more
+        pairs = zip(results, reference, strict=False)  # the same seeds; one of the two may have more
         difference = name if results == reference else interval([a["map"] - b["map"] for a, b in pairs])
         print(f"| {words} | {cells} | {difference} | {len(results)} |")
 
 
 def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> None:
-    """The tables of all runs that are there."""
+    """Print the tables of all recorded runs."""
 
     def runs(setting: Setting, part: str = "test") -> list[dict[str, float]]:
         results = (record.result(part, setting, seed) for seed in range(seeds))
@@ -245,7 +249,7 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         if results := runs(setting):
             cells = " | ".join(interval([result[key] for result in results]) for key in columns)
             seconds = statistics.median(result["seconds"] for result in results)
-            print(f"| {label} | {named(setting, label)} | {cells} | {len(results)} | {seconds:.0f} |")
+            print(f"| {label} | {describe(setting, label)} | {cells} | {len(results)} | {seconds:.0f} |")
     for title, (label, variants) in ABLATIONS.items():
         if label not in chosen or not (reference := runs(chosen[label])):
             continue
@@ -259,7 +263,7 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
 
 
 def main() -> None:
-    """Run what the record lacks, then print the tables."""
+    """Run the runs that the record lacks, then print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -286,7 +290,7 @@ def main() -> None:
         if label in chosen
         for change in variants.values()
     ]
-    for settings in (chosen.values(), varied):  # what is cut short lacks seeds of ablations first
+    for settings in (chosen.values(), varied):  # an interrupted benchmark lacks seeds of ablations first
         for seed in range(arguments.seeds):
             for setting in settings:
                 record.result("test", setting, seed)

@@ -1,10 +1,9 @@
-"""What a step of each loss costs, forward and backward, beside its bound or its peer: medians in one process.
+"""Cost of a step of each loss, forward and backward, beside its bound or its peer: medians in one process.
 
     python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9] [--device cuda]
 
-Every pair is timed alternately, so that a machine that is busy is busy for both. The peak memory of the
-million-class step is measured in a process of its own. Rows that need pytorch-metric-learning are left out where
-it isn't installed.
+The timings of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
+memory of the million-class step. Rows that need pytorch-metric-learning are omitted where it isn't installed.
 """
 
 from __future__ import annotations
@@ -53,21 +52,21 @@ def bare_product(batch: int) -> Step:
     return step
 
 
-def in_turns(repeats: int, *steps: Step) -> list[float]:
-    """The median milliseconds of each."""
+def time_in_turns(repeats: int, *steps: Step) -> list[float]:
+    """Time the steps alternately, and return the median milliseconds of each."""
     times: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
         for step, taken in zip(steps, times):
             started = time.perf_counter()
             step()
-            wait()
-            if turn:  # the first warms up
+            synchronize()
+            if turn:  # the first turn warms up
                 taken.append(1e3 * (time.perf_counter() - started))
     return [statistics.median(taken) for taken in times]
 
 
-def wait() -> None:
-    """Until all is done that was given to an accelerator."""
+def synchronize() -> None:
+    """Wait until the accelerator has finished all submitted work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -84,7 +83,7 @@ def pair_losses(repeats: int) -> None:
         labels = torch.arange(batch) // 4
         losses = {"InstanceCrossEntropy": dml.InstanceCrossEntropy(), "RankedListLoss": dml.RankedListLoss()}
         steps = [step_of(loss, batch, labels) for loss in losses.values()]
-        bare, *taken = in_turns(repeats, bare_product(batch), *steps)
+        bare, *taken = time_in_turns(repeats, bare_product(batch), *steps)
         for name, ours in zip(losses, taken):
             show(f"{name}, batch {batch:,}", "bare product", ours, bare, "ratio ≤ 2, aim 1.3")
 
@@ -93,16 +92,16 @@ def against_peer(repeats: int) -> None:
     from pytorch_metric_learning import losses as pml
 
     labels = torch.arange(512) // 4
-    (slow,) = in_turns(1, step_of(pml.NTXentLoss(), 512, labels))
+    (slow,) = time_in_turns(1, step_of(pml.NTXentLoss(), 512, labels))
     for loss in (dml.InstanceCrossEntropy(), dml.RankedListLoss()):
-        (ours,) = in_turns(repeats, step_of(loss, 512, labels))
+        (ours,) = time_in_turns(repeats, step_of(loss, 512, labels))
         show(f"{type(loss).__name__}, batch 512", "PML NTXentLoss", ours, slow, "≥ 200 × faster")
     labels = torch.randint(0, 11318, (512,))
     for mine, peer, wanted in (
         (dml.NormSoftmax(11318, 512), pml.NormalizedSoftmaxLoss(11318, 512), "ratio ≤ 0.7"),
         (dml.ProxyAnchor(11318, 512), pml.ProxyAnchorLoss(11318, 512), "ratio ≤ 0.5"),
     ):
-        ours, theirs = in_turns(repeats, step_of(mine, 512, labels), step_of(peer, 512, labels))
+        ours, theirs = time_in_turns(repeats, step_of(mine, 512, labels), step_of(peer, 512, labels))
         show(
             f"{type(mine).__name__}, 11,318 classes, batch 512",
             f"PML {type(peer).__name__}",
@@ -119,7 +118,7 @@ def memvir(repeats: int) -> None:
         wrapped = dml.MemVir(dml.NormSoftmax(classes, 512), num_steps=5, margin=0)
         for _ in range(6):  # until all five are in use
             wrapped(torch.randn(batch, 512), labels)
-        base, ours = in_turns(
+        base, ours = time_in_turns(
             repeats, step_of(dml.NormSoftmax(classes, 512), batch, labels), step_of(wrapped, batch, labels)
         )
         show(
@@ -176,14 +175,14 @@ def million_classes(threads: int, device: str) -> None:
 
 def measure_million(fraction: float) -> None:
     before = peak_mebibytes()
-    (milliseconds,) = in_turns(3, million_step(fraction))
+    (milliseconds,) = time_in_turns(3, million_step(fraction))
     print(milliseconds, peak_mebibytes() - before)
 
 
 def peak_mebibytes() -> float:
-    """The most memory this process has had, on an accelerator its tensors alone.
+    """Return the peak memory of this process in MiB; on an accelerator, of its tensors alone.
 
-    `getrusage` would begin with that of the process that started it.
+    `getrusage` would start at the peak of the parent process.
     """
     if torch.get_default_device().type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20

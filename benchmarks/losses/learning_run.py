@@ -1,4 +1,4 @@
-"""One training run of the learning benchmark: a small network and a loss on glyphs, and how well it retrieves."""
+"""One training run of the learning benchmark: a small network and a loss on glyphs, and its retrieval metrics."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dml_core import ClassBalancedSampler, Split, registry
 
 CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES = 24, 4, 700
 WIDTHS, STRIDE = [32, 64, 128], 2
-PHASE = 0.7  # of the run: where the learning rate of schedule "step" falls to a tenth, and alpha to `heated_alpha`
+PHASE = 0.7  # fraction of the run where schedule "step" drops the learning rate to a tenth, and alpha `heated_alpha`
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """All that decides a run, but for its seed, its steps and its data.
+    """Settings that determine a run, except its seed, steps and data.
 
     Attributes:
-        loss: the recipe's table of the loss.
+        loss: the loss's table, as in a recipe.
         lr: the network's learning rate.
-        factor: the loss's own parameters learn that much faster.
-        schedule: of the learning rate: "cosine" to 0, "constant", or "step" (a tenth from `PHASE` on).
-        heated_alpha: heated-up softmax's alpha from `PHASE` on; None for one alpha throughout.
-        warmup: MemVir's, as a fraction of the run.
-        dim: of the embedding.
+        factor: multiple of the learning rate for the loss's own parameters.
+        schedule: schedule of the learning rate: "cosine" to 0, "constant", or "step" (a tenth after `PHASE`).
+        heated_alpha: heated-up softmax's alpha after `PHASE`; None for one alpha throughout.
+        warmup: MemVir's warm-up, as a fraction of the run.
+        dim: dimension of the embedding.
     """
 
     loss: dict[str, Any]
@@ -45,14 +45,14 @@ class Setting:
     dim: int = 64
 
     def rate(self, progress: float) -> float:
-        """The learning rate after a fraction `progress` of the run."""
+        """Return the learning rate after a fraction `progress` of the run."""
         if self.schedule == "cosine":
             return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
         return self.lr * (0.1 if self.schedule == "step" and progress >= PHASE else 1.0)
 
 
 class Part(NamedTuple):
-    """What of the glyphs is trained on, and what is measured."""
+    """Parts of the glyphs for training and for measuring."""
 
     train_on: npt.NDArray[np.int64]  # items of the training half
     measured: Split
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 class Glyphs:
-    """The glyphs, and the ways to train and measure: for choosing, for the result, and on few classes seen often."""
+    """Glyphs, and their parts for choosing settings, for the result, and for few classes seen often."""
 
     def __init__(self) -> None:
         self.data = registry().build("datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0})
@@ -76,7 +76,7 @@ class Glyphs:
 
 
 class Network(nn.Module):
-    """Small convolutions, pooled, normed without parameters, and a linear embedding."""
+    """Network of small convolutions, pooling, a norm without parameters, and a linear embedding."""
 
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
@@ -86,14 +86,14 @@ class Network(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, channels, 32, 32) to (B, dim)."""
+        """Map (B, channels, 32, 32) to (B, dim)."""
         features = self.backbone(images.contiguous(memory_format=torch.channels_last)).mean(dim=(2, 3))
         embeddings: torch.Tensor = self.head(nn.functional.layer_norm(features, features.shape[1:]))
         return embeddings
 
 
 def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int) -> dict[str, float]:
-    """Recall@1 and MAP@R of the embeddings and of their signs, and the CPU seconds of the run."""
+    """Train, and return Recall@1 and MAP@R of the embeddings and of their signs, and the CPU seconds of the run."""
     started = time.process_time()
     train_on, measured, measure_on, augmented = glyphs.parts[part]
     split = glyphs.data.train
@@ -147,7 +147,7 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
 
 
 class Record:
-    """The runs made so far, a line of JSON each, so that a benchmark that was cut short goes on where it was."""
+    """Record of finished runs, one line of JSON each, from which an interrupted benchmark resumes."""
 
     def __init__(self, path: Path, glyphs: Glyphs, steps: dict[str, int], deadline: float) -> None:
         self.path, self.glyphs, self.steps, self.deadline = path, glyphs, steps, deadline
@@ -158,7 +158,7 @@ class Record:
                 self.runs[entry["run"]] = entry["result"]
 
     def result(self, part: str, setting: Setting, seed: int) -> dict[str, float] | None:
-        """Of this run: from the record, or trained now; None if it isn't there and the time is up."""
+        """Return a run's result from the record, or train now; None if it is missing and the time is up."""
         run = json.dumps([part, self.steps[part], seed, dataclasses.asdict(setting)], sort_keys=True)
         if run not in self.runs:
             if time.time() >= self.deadline:

@@ -1,12 +1,12 @@
-"""What the trainer costs: images/s of `dml_train`'s loop, of a bare one, and of pytorch-metric-learning's trainer.
+"""Overhead of the trainer: images/s of `dml_train`'s loop, of a bare one, and of pytorch-metric-learning's trainer.
 
     python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS]
 
 The job is the demo's: glyphs with augmentation, its network in channels-last, normalised softmax, fused AdamW, batches
-of 128, no loader processes. In each round all three train anew, in an order that turns around from round to round;
-ratios are of the clock and of the same round, and their median is what counts. pytorch-metric-learning (its
-`MetricLossOnly` with its own `NormalizedSoftmaxLoss`) gets whole batches from the same data set. All three keep the
-memory that they free (`keep_freed_memory`).
+of 128, no loader processes. In each round all three train from the start, in alternating order; ratios are of wall time
+within a round, and their median is the result. pytorch-metric-learning (its
+`MetricLossOnly` with its own `NormalizedSoftmaxLoss`) gets whole batches from the same data set. All three keep freed
+memory (`keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dml_train.training.trainer import Trainer
 
 
 class Moment(NamedTuple):
-    """By the clock, by what the CPU has spent on this process, and by the pages that it had to be given."""
+    """Wall time, CPU time and page faults of this process."""
 
     clock: float
     cpu: float
@@ -60,19 +60,19 @@ def between(begun: Moment, ended: Moment) -> Moment:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what a step frees for the next one, in all loops alike.
+    """Make glibc keep freed memory for the next step, in all loops alike.
 
-    By default it gives memory back to the kernel and asks for it anew, as its own thresholds and the heap's layout have
-    it: any of the loops then spends up to a quarter of a step on 13,000 page faults, in some rounds and not in others.
+    By default glibc returns memory to the kernel and requests it again, depending on its thresholds and the heap's
+    layout: any of the loops then spends up to a quarter of a step on 13,000 page faults, in some rounds but not in all.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, the largest that it takes
+        libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, at its maximum
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 class Stopwatch:
-    """From the first step to the last logged one, checkpoints and evaluation left out."""
+    """Stopwatch from the first step to the last logged one, without checkpoints and evaluation."""
 
     @hookimpl
     def dml_run_start(self):
@@ -84,7 +84,7 @@ class Stopwatch:
 
     @hookimpl
     def dml_evaluators(self):
-        yield Component("none", NoEvaluator, "for loops that are timed before any evaluation")
+        yield Component("none", NoEvaluator, "for timed loops, which never evaluate")
 
 
 class NoEvaluator:
@@ -92,11 +92,11 @@ class NoEvaluator:
         pass
 
     def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
-        raise AssertionError("timed runs end before they are evaluated")
+        raise AssertionError("timed runs end before evaluation")
 
 
 def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -> tuple[Moment, float]:
-    """Ours, and how many seconds of it went into logging (`metrics.jsonl`, TensorBoard, the progress line)."""
+    """Time our trainer, and return also the seconds of logging (`metrics.jsonl`, TensorBoard, the progress line)."""
     logging = 0.0
 
     def timed(log: Callable[..., None]) -> Callable[..., None]:
@@ -117,7 +117,7 @@ def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -
 
 
 class PmlDataset(torch.utils.data.Dataset):
-    """The training split as pytorch-metric-learning wants it; a batch is loaded at once, as ours are."""
+    """Training split in the form that pytorch-metric-learning expects; a batch is loaded at once, like ours."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.split, self.seed = experiment.train, experiment.recipe.training.seed
@@ -154,7 +154,7 @@ def pml_time(experiment: Experiment) -> Moment:
     )
     logging.getLogger("PML").setLevel(
         logging.ERROR
-    )  # it warns that nothing moves the embedder, which has no weights
+    )  # it warns that no optimizer updates the embedder, which has no weights
     begun = now()
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
         trainer.train(num_epochs=1)
@@ -162,7 +162,7 @@ def pml_time(experiment: Experiment) -> Moment:
 
 
 def bare_time(experiment: Experiment, shares: dict[str, float] | None = None) -> Moment:
-    """The loop that one would write by hand, with the learning rate's schedule and a loss printed now and then."""
+    """Time a hand-written loop with a learning rate schedule that reads the loss every tenth step."""
     model, loss_function, seed = experiment.model.train(), experiment.loss, experiment.recipe.training.seed
     optimizer = experiment.optimizer.torch
     begun = now()

@@ -1,10 +1,10 @@
-"""What class weights cost, whole and sharded over ranks: bytes and processor time of a rank and step.
+"""Cost of class weights, whole and sharded over ranks: bytes and processor time per rank and step.
 
     python benchmarks/training/bench_sharded_classes.py [STEPS]
 
 Softmax of cosines in float32, a global batch of 256, 128 dimensions, SGD without momentum; gloo on one machine, one
-thread a rank. Bytes are what a rank's memory grew by at its peak over the steps, class weights included. The clock is
-that of the slowest rank, and only means something where there are as many free cores as ranks.
+thread per rank. Bytes are the peak growth of a rank's memory over the steps, including the class weights. Wall time is
+that of the slowest rank, and is meaningful only with as many free cores as ranks.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ BATCH, DIM = 256, 128
 
 
 class Cost(NamedTuple):
-    """Of one rank."""
+    """Cost of one rank."""
 
     weights: int  # bytes
     peak: int  # bytes
-    cpu: float  # seconds a step
-    clock: float  # seconds a step
+    cpu: float  # seconds per step
+    clock: float  # seconds per step
 
 
 def rank(
     number: int, world_size: int, folder: Path, classes: int, fraction: float, sharded: bool, steps: int
 ) -> None:
-    """Train as one rank and leave what it cost."""
+    """Train as one rank, and save its cost."""
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), world_size)
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)
@@ -49,7 +49,7 @@ def rank(
     if sharded:
         loss = ShardedClasses(loss)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     costs = []
     for step in range(steps + 1):
         generator = torch.Generator().manual_seed(step)
@@ -69,7 +69,7 @@ def rank(
 
 
 def memory(field: str) -> int:
-    """Bytes of this process, by the kernel's own count."""
+    """Return a field of this process's memory in bytes, as the kernel counts it."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -77,7 +77,7 @@ def memory(field: str) -> int:
 
 
 def costs(world_size: int, classes: int, fraction: float, sharded: bool, steps: int) -> list[Cost]:
-    """What every rank of a world of this size cost."""
+    """Measure the cost of every rank in a world of this size."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dml_losses", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,11 @@
-"""Kill a short run at random moments, resume it, and count the different ends: there must be one.
+"""Kill a short run at random moments, resume it, and count the different results: there must be one.
 
     python benchmarks/training/bench_soak.py [KILLS] [SEED]
 
-The run is that of the trainer's tests (batch norm, dropout, augmentation, a loss that draws), 40 steps with a
-checkpoint every 3. Each trial is killed by SIGKILL once, at a moment drawn from the length of a whole run, and resumed.
-Processes are forked from one that has imported everything, so that nearly all of their life is spent in the run.
+The run is that of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers), 40 steps
+with a checkpoint every 3. Each trial is killed by SIGKILL once, at a random moment within the duration of a complete
+run, and resumed. Processes are forked from one that has imported everything, so that they spend nearly all of their
+time in the run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from io import StringIO
 from pathlib import Path
 
 import torch
-import torch._dynamo  # which optimizers import on their first step: seconds that each child would spend anew
+import torch._dynamo  # optimizers import it on their first step, which would cost each child seconds
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
@@ -51,8 +52,8 @@ DOCUMENT = {
 }
 
 
-def forked(recipe: Recipe, registry: Registry, out: Path) -> int:
-    """Train, or train on, in a child of this process; its id."""
+def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
+    """Train, or resume, in a child of this process, and return its id."""
     if child := os.fork():
         return child
     try:
@@ -64,7 +65,7 @@ def forked(recipe: Recipe, registry: Registry, out: Path) -> int:
 
 
 def digest(value: object) -> str:
-    """Of a tree of tensors and plain values, to the bit."""
+    """Hash a tree of tensors and plain values, to the bit."""
     if isinstance(value, torch.Tensor):
         words = f"{value.dtype}{tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes()
     elif isinstance(value, dict):
@@ -76,8 +77,8 @@ def digest(value: object) -> str:
     return hashlib.sha256(words).hexdigest()
 
 
-def end(out: Path) -> str:
-    """All that a run left."""
+def result(out: Path) -> str:
+    """Hash everything that a run has saved."""
     folder = RunFolder(out)
     last = checkpoint.newest_intact(folder.checkpoints)
     assert last is not None
@@ -112,12 +113,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("warm", "whole"):
             begun = time.perf_counter()
-            assert os.waitpid(forked(recipe, registry, Path(scratch, name)), 0)[1] == 0
+            assert os.waitpid(fork_training(recipe, registry, Path(scratch, name)), 0)[1] == 0
         length = time.perf_counter() - begun
-        expected = end(Path(scratch, "whole"))
+        expected = result(Path(scratch, "whole"))
         for trial in range(kills):
             out = Path(scratch, str(trial))
-            child = forked(recipe, registry, out)
+            child = fork_training(recipe, registry, out)
             time.sleep(moment.uniform(0, length))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -126,8 +127,10 @@ def main() -> None:
                 "the end" if (out / "evaluation.json").exists() else f"step {last.step}" if last else "none"
             )
             at[stage] += 1
-            assert os.waitpid(forked(recipe, registry, out), 0)[1] == 0, f"trial {trial} did not resume"
-            ends[end(out)] += 1
+            assert os.waitpid(fork_training(recipe, registry, out), 0)[1] == 0, (
+                f"trial {trial} did not resume"
+            )
+            ends[result(out)] += 1
     print(f"seed {seed}; a whole run takes {length:.2f} s")
     print(f"{'kills':>6} {'resumes':>8} {'different ends':>15} {'as the uninterrupted run':>25}")
     print(f"{kills:>6} {sum(ends.values()):>8} {len(ends):>15} {ends[expected]:>25}")

@@ -1,4 +1,4 @@
-"""Every example runs: the blocks of Python in the pages, and the programs in examples/."""
+"""Every example runs: the Python blocks of the pages, and the programs in examples/."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/README.md"))
 
 
 def blocks(page: Path) -> list[str]:
-    """The page's Python, block by block; one with a `...` in it only shows the form of something."""
+    """Return the page's Python blocks, except those with a `...`, which only sketch a form."""
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     return [block for block in found if "..." not in block and "import" in block]
@@ -52,7 +52,7 @@ def test_a_program_runs(program, tmp_path):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_folder_of_an_example_has_a_test_of_its_own(folder):
+def test_an_example_folder_has_its_own_test(folder):
     tests = [test for test in ROOT.glob("tests/**/test_*.py") if test != Path(__file__)]
     assert any(folder.name in test.read_text(encoding="utf-8") for test in tests), (
         f"no test in tests/ runs examples/{folder.name}"

@@ -1,4 +1,4 @@
-"""The packages release alone: each has what a package needs, and pins the others by compatible ranges."""
+"""Each package can be released alone: it has the files of a package, and pins the others by compatible ranges."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_the_evaluator_needs_numpy_alone():
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "poetry.lock", "pdm.lock"])
-def test_no_lock_file_that_records_addresses_is_kept(name):
+def test_lock_files_with_addresses_are_not_tracked(name):
     assert name in (ROOT / ".gitignore").read_text(encoding="utf-8").split() or not (ROOT / name).exists()
 
 
 def test_requirements_are_pinned_with_hashes_and_name_no_registry():
     for path in (ROOT / "requirements").glob("*.txt"):
         text = path.read_text(encoding="utf-8")
-        assert "://" not in text, f"{path.name} names an address"
+        assert "://" not in text, f"{path.name} contains an address"
         for line in re.findall(r"^[a-z0-9].*$", text, flags=re.MULTILINE):
             assert "==" in line, f"{path.name}: {line} is not pinned"
         assert text.count("--hash=sha256:") >= text.count("==")

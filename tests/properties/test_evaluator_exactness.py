@@ -1,4 +1,4 @@
-"""Near ties that float32 gets wrong, and bits that don't depend on how the work is cut."""
+"""Near ties that float32 ranks wrongly, and bits that don't depend on how the work is divided."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from eval_support.assertions import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ DTYPES = (np.float16, np.float32, np.float64)
 
 
 def near_ties(dim: int, items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """One query, and float32 items that differ from each other in the last bits of a few numbers."""
+    """Draw one query, and float32 items that differ in the last bits of a few numbers."""
     rng = np.random.default_rng(seed)
     base = rng.standard_normal(dim, dtype=np.float32)
     gallery = np.repeat(base[None], items, axis=0)
@@ -27,13 +28,13 @@ def near_ties(dim: int, items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
-def test_near_ties_that_float32_gets_wrong_are_ranked_right(
+def test_near_ties_that_float32_ranks_wrongly_are_ranked_correctly(
     similarity: Literal["cosine", "dot", "euclidean"],
 ) -> None:
     wrong = 0
     for seed in range(5):
         query, gallery = near_ties(300, 40, seed)
-        # Exact rational arithmetic decides: float32 numbers are fractions with small denominators.
+        # Exact rational arithmetic is the oracle: float32 numbers are fractions with small denominators.
         q, g = (x.astype(object) for x in (query[0].astype(np.float64), gallery.astype(np.float64)))
         scale = 2**60
         q, g = (np.array([int(v * scale) for v in x.ravel()], object).reshape(x.shape) for x in (q, g))
@@ -52,7 +53,7 @@ def test_near_ties_that_float32_gets_wrong_are_ranked_right(
         size = max(abs(float(k)) for k in keys)
         found = knn(query, gallery, 40, similarity=similarity)[1][0].tolist()
         for place, (a, b) in enumerate(itertools.pairwise(order)):
-            # Float64 itself has a rounding error; beyond it the order must be the true one.
+            # Float64 rounds, too; gaps beyond its rounding error must be in the true order.
             if gaps[place] > 1e-12 * size:
                 assert found.index(a) < found.index(b)
         fast = {
@@ -61,18 +62,12 @@ def test_near_ties_that_float32_gets_wrong_are_ranked_right(
             "cosine": (gallery @ query[0]) / np.linalg.norm(gallery, axis=1),
         }[similarity]
         wrong += sorted(range(40), key=lambda i: (-fast[i], i)) != found
-    assert wrong == 5, "these galleries are too easy to show anything"
-
-
-def same_bits(a: Evaluation, b: Evaluation) -> bool:
-    return a.to_dict() == b.to_dict() and all(
-        values.tobytes() == b.per_query[name].tobytes() for name, values in a.per_query.items()
-    )
+    assert wrong == 5, "these galleries are too easy for this test: float32 ranks them correctly"
 
 
 @st.composite
 def tied_rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of small integers with many ties, and labels of which at least two agree."""
+    """Draw rows of small integers with many ties, and labels with at least two equal."""
     n, dim = draw(st.integers(2, 120)), draw(st.integers(1, 40))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     x = rng.integers(-2, 3, (n, dim))
@@ -103,16 +98,16 @@ def test_threads_layouts_and_blocks_change_no_bit(rows: Any, similarity: Any, ti
             return evaluate(items, labels, similarity=similarity, threads=threads, **options)
 
     first = measure(x, 1)
-    assert same_bits(first, measure(x, 2))
-    assert same_bits(first, measure(np.asfortranarray(x), 2))
-    assert same_bits(first, measure(np.repeat(x, 2, axis=0)[::2], 1))
+    assert_same_bits(first, measure(x, 2))
+    assert_same_bits(first, measure(np.asfortranarray(x), 2))
+    assert_same_bits(first, measure(np.repeat(x, 2, axis=0)[::2], 1))
     counter = Counter(x, labels, similarity=similarity, indices=np.arange(len(x)), **options)
     cut = data.draw(st.integers(0, len(x)))
     for step in (counter.find_positives, counter.count):
         for block in (slice(0, cut), slice(cut, len(x))):
             if block.start < block.stop:
                 step(x[block], labels[block])
-    assert same_bits(first, counter.result())
+    assert_same_bits(first, counter.result())
 
 
 @settings(deadline=None, max_examples=25)
@@ -125,7 +120,7 @@ def test_the_tie_rules_bound_each_other(rows: Any, similarity: Any) -> None:
     )
     for name in low:
         for between in (expected[name], index[name]):
-            # The expectation is a sum of a few rounded products.
+            # The tolerance: an expectation is a sum of a few rounded products.
             assert not (between < low[name] - 1e-12).any()
             assert not (between > high[name] + 1e-12).any()
 
@@ -138,7 +133,7 @@ def test_a_power_of_two_changes_nothing(rows: Any, factor: float) -> None:
     for similarity in ("cosine", "dot", "euclidean"):
         a = evaluate(x, labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
         b = evaluate(x * np.float32(factor), labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
-        assert same_bits(a, b)
+        assert_same_bits(a, b)
 
 
 def test_clusters_are_the_same_for_a_seed_whatever_the_threads() -> None:

@@ -1,4 +1,4 @@
-"""The example that spreads a gallery over torchrun ranks gives the bits of one call."""
+"""The example that shards a gallery over torchrun ranks gives the bits of one call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_ranks_sum_their_counts_to_one_evaluation(tmp_path: Path) -> None:
     x = rng.normal(size=(60, 8))[labels] + rng.normal(size=(400, 8))
     np.save(tmp_path / "x.npy", x.astype(np.float32))
     np.save(tmp_path / "l.npy", labels)
-    # By this address, since not every machine can look up its own name.
+    # localhost, since not every machine can resolve its own name.
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
     done = subprocess.run(
         [sys.executable, *torchrun, str(EXAMPLE), "x.npy", "l.npy", "--queries", "400", "--block", "90"],

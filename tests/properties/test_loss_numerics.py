@@ -1,4 +1,4 @@
-"""What holds of every registered loss for any batch: shapes, dtypes, label patterns and magnitudes from hypothesis."""
+"""Properties of every registered loss, for batches of any shape, dtype, label pattern and magnitude."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dml_losses.plugin
 from dml_core import is_class_loss
 
-# Each loss gets a few of the examples that a profile asks for (see the root's conftest.py): there are many losses.
+# Each loss gets 15 % of the profile's examples (see the root conftest.py), as there are many losses.
 few = settings(max_examples=settings.default.max_examples * 15 // 100)
 
 CLASSES, DIM = 5, 6
@@ -33,7 +33,7 @@ FACTORIES = {
     for component in dml_losses.plugin.dml_losses()
     if component.name not in WRAPPERS and not component.name.startswith("pml/")
 }
-SCALED = {  # every loss that has a scale, at one far beyond its paper's
+SCALED = {  # every loss with a scale, at a scale far beyond its paper's
     "instance-cross-entropy": {"scale": 1e4},
     "norm-softmax": {"temperature": 1e-4},
     "heated-up-softmax": {"alpha": 1e4},
@@ -57,7 +57,7 @@ def make(name: str, device: str = "cpu", **options: float) -> torch.nn.Module:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of any of the norms in question, some zero, some repeated; labels of any pattern, all alike included."""
+    """Draw rows of very different norms, some zero, some repeated, and labels of any pattern, such as all equal."""
     size = draw(st.integers(1, 12))
     seed = draw(st.integers(0, 2**31))
     x = torch.randn(size, DIM, generator=torch.Generator().manual_seed(seed))
@@ -72,7 +72,7 @@ def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def assert_finite(loss: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype) -> None:
-    """The value, and the gradients of embeddings and parameters; what float16 can't hold is cut off."""
+    """Check the value, and the gradients of embeddings and parameters, for rows clamped to the dtype's range."""
     largest = torch.finfo(dtype).max
     leaf = x.double().clamp(-largest, largest).to(dtype).requires_grad_()
     value = loss(leaf, y)
@@ -108,7 +108,7 @@ def test_any_scale_is_finite(
 @few
 @given(batch=batches())
 def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Losses compute in float32 whatever the precision around them."""
+    """Losses compute in float32 in any surrounding precision."""
     x, y = (part.to(device) for part in batch)
     plain_x, cast_x = x.clone().requires_grad_(), x.clone().requires_grad_()
     plain = make(name, device)(plain_x, y)
@@ -118,7 +118,7 @@ def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Ten
         torch.autograd.grad(plain, plain_x)[0],
         torch.autograd.grad(cast, cast_x)[0],
     )
-    # On a GPU sums of gradients may be taken in another order from call to call; bfloat16 would be off by 1e-3.
+    # On a GPU, the order of a gradient's sums varies between calls; bfloat16's error would be 1e-3.
     rtol, atol = (0.0, 0.0) if device == "cpu" else (1e-5, 1e-5 * float(plain_gradient.abs().max()))
     torch.testing.assert_close(cast, plain, rtol=rtol, atol=0)
     torch.testing.assert_close(cast_gradient, plain_gradient, rtol=rtol, atol=atol)
@@ -129,11 +129,11 @@ def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Ten
 @few
 @given(seed=st.integers(0, 2**31), size=st.integers(2, 40))
 def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -> None:
-    """Within 1e-5 of the value: rounding of cosines, 1e-7, times the scales in use, against losses near one."""
+    """The tolerance 1e-5: the rounding of cosines, 1e-7, times the scales in use, for losses near one."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size, DIM, generator=generator).to(device)
     y = torch.randint(0, CLASSES, (size,), generator=generator).to(device)
-    loss = make(name, device).eval()  # in training CurricularFace's t would move between the two calls
+    loss = make(name, device).eval()  # in training, CurricularFace's t would change between the two calls
     torch.testing.assert_close(loss(x, y).double(), loss.double()(x.double(), y), rtol=1e-5, atol=1e-5)
 
 
@@ -141,13 +141,11 @@ def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -
 @few
 @example(batch=(torch.tensor([[2.05, -0.585, 0.398, 2.01]]).expand(3, 4), torch.tensor([0, 0, 1])))
 @given(batch=batches())
-def test_a_pair_loss_knows_labels_only_as_equal_or_not(
+def test_a_pair_loss_only_compares_labels_for_equality(
     name: str, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    """Labels beyond 2⁵³, negative, in another order: the same loss, though not in the same order of summation."""
-    x, y = (
-        batch[0].double(),
-        batch[1],
-    )  # float32 knows the distance of two equal rows to 3e-4 only: √(2 - 2 · cosine)
+    """Labels beyond 2⁵³, negative, in another order, give the same loss, summed in another order."""
+    # In float32, the distance of two equal rows, √(2 - 2 · cosine), has an error of 3e-4.
+    x, y = batch[0].double(), batch[1]
     renamed = torch.tensor([2**60 + 1, -7, 2**60, 0, 3])[y]
     torch.testing.assert_close(make(name)(x, renamed), make(name)(x, y), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The contract suite passes a right loss, and each of its tests catches the fault that it is for."""
+"""The contract suite passes correct losses, and each of its tests catches the fault that it tests for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDED = "test_a_shard_of_all_classes_makes_what_forward_does"
 
 
 class MeanPairDistance(nn.Module):
-    """A right pair loss: the mean of 1 - cosine over the positive pairs."""
+    """Correct pair loss: the mean of 1 - cosine over the positive pairs."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         wide = nn.functional.normalize(embeddings.float() if embeddings.itemsize < 4 else embeddings, dim=1)
@@ -22,7 +22,7 @@ class MeanPairDistance(nn.Module):
 
 
 class Centres(nn.Module):
-    """A right class loss: one minus the cosine with the class's centre."""
+    """Correct class loss: one minus the cosine with the class's centre."""
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Centres(nn.Module):
 
 
 class SoftCentres(Centres):
-    """A right class loss that can be computed from some of its classes: a softmax of cosines."""
+    """Correct class loss, computable from a shard of its classes: a softmax of cosines."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(self._logits(embeddings, self.class_weights), labels.long())
@@ -51,17 +51,17 @@ class SoftCentres(Centres):
             return 8 * x @ w.T
 
 
-class TestARightPairLoss(LossContract):
+class TestCorrectPairLoss(LossContract):
     def make_loss(self, num_classes, embedding_dim):
         return MeanPairDistance()
 
 
-class TestARightClassLoss(LossContract):
+class TestCorrectClassLoss(LossContract):
     def make_loss(self, num_classes, embedding_dim):
         return Centres(num_classes, embedding_dim)
 
 
-class TestARightShardableLoss(LossContract):
+class TestCorrectShardableLoss(LossContract):
     def make_loss(self, num_classes, embedding_dim):
         return SoftCentres(num_classes, embedding_dim)
 

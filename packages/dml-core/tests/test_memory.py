@@ -1,4 +1,4 @@
-"""The memory queue against a list that does the obvious thing."""
+"""The memory queue against a plain list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_core import MemoryQueue
 
 
 def rows(first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that can be told apart: row i holds i."""
+    """Return distinct rows: row i holds i."""
     ids = torch.arange(first, first + count)
     return ids.float()[:, None].repeat(1, 3), ids
 
@@ -25,7 +25,7 @@ def test_holds_the_newest_rows_oldest_first(capacity, counts, data):
     saved_at = data.draw(st.integers(0, len(counts)))
     pushed = 0
     for turn, count in enumerate(counts):
-        if turn == saved_at:  # go on with a fresh queue that loads the state
+        if turn == saved_at:  # continue with a fresh queue that loads the state
             fresh = MemoryQueue(capacity, 3, extras={"step": torch.zeros((), dtype=torch.int64)})
             fresh.load_state_dict(copy.deepcopy(queue.state_dict()))
             queue = fresh
@@ -53,13 +53,13 @@ def test_contents_are_copies_without_gradient():
     queue = MemoryQueue(2, 3)
     embeddings = torch.ones(2, 3, requires_grad=True)
     queue.enqueue(embeddings * 2, torch.tensor([1, 2]))
-    held = queue.contents()
-    assert not held.embeddings.requires_grad
+    contents = queue.contents()
+    assert not contents.embeddings.requires_grad
     queue.enqueue(*rows(5, 2))
-    assert held.labels.tolist() == [1, 2]
+    assert contents.labels.tolist() == [1, 2]
 
 
-def test_reset_forgets_everything():
+def test_reset_empties_the_queue():
     queue = MemoryQueue(3, 3)
     queue.enqueue(*rows(1, 2))
     queue.reset()
@@ -67,13 +67,13 @@ def test_reset_forgets_everything():
     assert all(not value.any() for value in queue.state_dict().values())
 
 
-def test_rows_are_stored_in_the_queues_dtype_and_extras_in_their_examples():
+def test_rows_are_stored_in_the_queues_dtype_and_extras_in_that_of_their_examples():
     queue = MemoryQueue(2, 3, {"step": torch.zeros((), dtype=torch.int64)}, dtype=torch.bfloat16)
     queue.enqueue(*rows(1, 1), step=torch.tensor([2**60 + 1]))
     with torch.autocast("cpu", dtype=torch.float16):
         contents = queue.contents()
     assert contents.embeddings.dtype == torch.bfloat16
-    assert contents.extras["step"].tolist() == [2**60 + 1]  # which no float is
+    assert contents.extras["step"].tolist() == [2**60 + 1]  # no float equals it
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Loading plugins: what works is kept, what is broken is named and set aside."""
+"""Loading plugins: working ones are kept, broken ones are named and skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def nothing():
     return []
 
 
-def a_plugin(**hooks: object) -> ModuleType:
+def make_plugin(**hooks: object) -> ModuleType:
     module = ModuleType("a_plugin")
     for name, function in hooks.items():
         setattr(module, name, hookimpl(function))
@@ -39,8 +39,8 @@ def test_this_process_has_the_plugin_of_dml_core_with_its_version():
     assert provider.version == "0.1.0"
 
 
-def test_a_plugin_that_cannot_be_imported_is_set_aside_and_the_rest_works(installed):
-    good = installed(a_plugin(dml_losses=nothing), "good_plugin")
+def test_a_plugin_that_cannot_be_imported_is_skipped_and_the_rest_works(installed):
+    good = installed(make_plugin(dml_losses=nothing), "good_plugin")
     loaded = Plugins([EntryPoint("broken", "no_such_module_at_all", "dml"), good])
     assert [p.entry_point for p in loaded.providers] == ["good-plugin = good_plugin"]
     (failure,) = loaded.failures
@@ -48,7 +48,7 @@ def test_a_plugin_that_cannot_be_imported_is_set_aside_and_the_rest_works(instal
     assert "ModuleNotFoundError" in str(failure)
 
 
-def test_a_plugin_that_raises_anything_while_it_is_imported_is_set_aside(tmp_path, monkeypatch):
+def test_a_plugin_that_raises_anything_while_it_is_imported_is_skipped(tmp_path, monkeypatch):
     (tmp_path / "raising_plugin.py").write_text("raise ZeroDivisionError('at import')\n")
     monkeypatch.syspath_prepend(tmp_path)
     loaded = Plugins([EntryPoint("raising", "raising_plugin", "dml")])
@@ -56,14 +56,14 @@ def test_a_plugin_that_raises_anything_while_it_is_imported_is_set_aside(tmp_pat
 
 
 def test_a_misspelt_hook_is_an_error_that_names_the_nearest(installed):
-    loaded = Plugins([installed(a_plugin(dml_loses=nothing), "misspelt_plugin")])
+    loaded = Plugins([installed(make_plugin(dml_loses=nothing), "misspelt_plugin")])
     assert "unknown hook 'dml_loses'; did you mean 'dml_losses'?" in str(loaded.failures[0])
     assert not loaded.providers
     assert loaded.manager.get_plugins() == set()
 
 
-def test_a_hook_that_asks_for_an_unknown_argument_is_set_aside(installed):
-    loaded = Plugins([installed(a_plugin(dml_step_end=lambda stepp: None), "argument_plugin")])
+def test_a_hook_that_asks_for_an_unknown_argument_is_skipped(installed):
+    loaded = Plugins([installed(make_plugin(dml_step_end=lambda stepp: None), "argument_plugin")])
     assert "stepp" in str(loaded.failures[0])
 
 
@@ -82,10 +82,10 @@ def test_the_environment_variable_can_say_no(monkeypatch, value):
 
 def test_a_plugin_can_be_added_by_hand():
     loaded = Plugins()
-    loaded.register(a_plugin(dml_losses=nothing))
+    loaded.register(make_plugin(dml_losses=nothing))
     assert loaded.providers[0].distribution == "unpackaged"
     with pytest.raises(DmlError, match="unknown hook"):
-        loaded.register(a_plugin(dml_nothing_like_it=nothing))
+        loaded.register(make_plugin(dml_nothing_like_it=nothing))
 
 
 @pytest.mark.parametrize("name", ["Norm-Softmax", "norm_softmax", "", "a--b", "-a", "a/b/c", "norm softmax"])

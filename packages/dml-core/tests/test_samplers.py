@@ -1,4 +1,4 @@
-"""Samplers, held to their definitions over random labels."""
+"""Samplers against their definitions, on random labels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_state_saved_in_the_middle_of_an_epoch_gives_the_same_rest(sampler, da
     for _ in range(stop):
         next(batches)
     state = sampler.state_dict()
-    rest = list(batches) + list(sampler)  # this epoch's rest and the whole next one
+    rest = list(batches) + list(sampler)  # the rest of this epoch, and all of the next
     other = ClassBalancedSampler(
         sampler.labels,
         sampler.classes_per_batch,
@@ -75,7 +75,7 @@ def test_a_state_saved_in_the_middle_of_an_epoch_gives_the_same_rest(sampler, da
     assert list(other) + list(other) == rest
 
 
-def test_epochs_differ_and_seeds_differ_and_equal_ones_are_equal():
+def test_batches_differ_between_epochs_and_seeds_and_are_otherwise_equal():
     labels = np.arange(100) // 5
     first = [ClassBalancedSampler(labels, 4, 2, seed=3).batch_at(e, 0).tolist() for e in (0, 0, 1)]
     assert first[0] == first[1] != first[2]
@@ -83,20 +83,20 @@ def test_epochs_differ_and_seeds_differ_and_equal_ones_are_equal():
 
 
 def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
-    """Two epochs of ten decks of twenty classes with ten images each, of which a batch has two."""
+    """Two epochs of ten decks: twenty classes of ten images each, two of which enter a batch."""
     sampler = ClassBalancedSampler(np.arange(200) // 10, 5, 2, batches_per_epoch=40)
     epochs = np.stack([[sampler.batch_at(epoch, position) for position in range(40)] for epoch in range(2)])
     decks = (epochs[:, :, ::2] // 10).reshape(20, 20)
     assert len({tuple(deck) for deck in decks}) == 20
     assert (epochs[0] % 10 != epochs[1] % 10).any()
     batches = epochs[0]
-    # An image is never drawn with a chance of 0.8¹⁰ = 0.11: some 179 of them come, give or take 4.
+    # An image is never drawn with probability 0.8¹⁰ = 0.11, so 179 ± 4 of the 200 are drawn.
     assert len(np.unique(batches)) > 150
     pairs = [tuple(sorted(pair % 10)) for pair in batches.reshape(-1, 2)]
-    assert len(set(pairs)) > 40  # of the 45 that there are
+    assert len(set(pairs)) > 40  # of 45 possible pairs
 
 
-def test_setting_the_epoch_goes_to_its_start():
+def test_setting_the_epoch_moves_to_its_start():
     sampler = ClassBalancedSampler(np.arange(100) // 5, 4, 2, seed=3)
     whole = list(sampler)
     for _ in range(2):
@@ -124,12 +124,12 @@ def test_a_state_of_other_data_or_settings_is_refused_with_what_differs(sampler,
         sampler.load_state_dict(other.state_dict())
 
 
-def test_an_epoch_has_about_as_many_images_as_there_are():
+def test_an_epoch_has_about_as_many_images_as_the_data_set():
     assert len(ClassBalancedSampler(np.arange(100) // 5, 4, 2)) == 12
     assert len(ClassBalancedSampler([0, 1, 2], 3, 4)) == 1
 
 
-def test_a_state_of_another_sampler_is_refused_and_the_place_kept():
+def test_a_state_of_another_sampler_is_refused_and_the_position_kept():
     labels = np.arange(20) // 4
     sampler = ClassBalancedSampler(labels, 2, 2, seed=1)
     sampler.set_epoch(5)
@@ -175,8 +175,8 @@ def test_the_shuffled_sampler_gives_no_item_twice_an_epoch(count, data):
 
 def test_the_shuffled_sampler_gives_any_batch_in_any_order():
     sampler = ShuffledSampler(np.zeros(50, dtype=np.int64), 8, seed=1)
-    there = {(e, p): sampler.batch_at(e, p).tolist() for e in range(3) for p in range(len(sampler))}
-    for (epoch, position), batch in reversed(there.items()):
+    batches = {(e, p): sampler.batch_at(e, p).tolist() for e in range(3) for p in range(len(sampler))}
+    for (epoch, position), batch in reversed(batches.items()):
         assert sampler.batch_at(epoch, position).tolist() == batch
 
 

@@ -1,4 +1,4 @@
-"""Schedules: their values, their tables, and the attributes that they move."""
+"""Schedules: their values, their tables, and the attributes that they set."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_line_or_cosine_starts_and_ends_exactly_and_stays_between(
     schedule = kind(start, end, length, begin)
     assert schedule(begin) == schedule(begin - 1) == start
     assert schedule(begin + 2 * length) == end
-    # Rounding may leave the interval by an ulp of its larger end.
+    # Rounding may exceed the interval by an ulp of its larger end.
     slack = 1e-9 * max(abs(start), abs(end))
     assert min(start, end) - slack <= schedule(begin + fraction * length) <= max(start, end) + slack
 
@@ -51,7 +51,7 @@ def test_the_middle_of_a_line_and_of_a_cosine_is_the_mean():
     assert Cosine(1.0, 0.0, 4)(1) == pytest.approx((1 + math.cos(math.pi / 4)) / 2, rel=1e-15)
 
 
-def test_a_milestone_belongs_to_what_follows_it():
+def test_a_milestone_belongs_to_the_value_after_it():
     heating = Step(values=(16.0, 4.0), milestones=(60,))
     assert [heating(p) for p in (0, 59, 59.9, 60, 80)] == [16, 16, 16, 4, 4]
 
@@ -75,7 +75,9 @@ def test_a_length_defaults_to_the_rest_of_the_run(unit):
 def test_warmup_rises_to_the_schedule_and_never_starts_at_zero():
     schedule = from_table(kind="constant", value=2.0, warmup=4)
     assert [schedule(p) for p in range(6)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-    of_epochs = from_table(kind="constant", value=2.0, warmup=4, unit="epoch")  # which warms up in steps
+    of_epochs = from_table(
+        kind="constant", value=2.0, warmup=4, unit="epoch"
+    )  # its warm-up is still in steps
     assert [of_epochs(p) for p in range(6)] == [schedule(p) for p in range(6)]
 
 
@@ -111,7 +113,7 @@ class Loss(torch.nn.Module):
         self.inner = torch.nn.ModuleList([torch.nn.Dropout(0.5)])
 
 
-def test_schedules_move_attributes_by_path_and_keep_ints_ints():
+def test_schedules_set_attributes_by_path_and_keep_ints_ints():
     loss = Loss()
     schedules = Schedules(
         {
@@ -123,7 +125,7 @@ def test_schedules_move_attributes_by_path_and_keep_ints_ints():
     )
     assert schedules.apply(0) == {"loss.alpha": 16, "loss.inner.0.p": 0.5, "loss.queue_size": 0}
     assert (loss.alpha, loss.inner[0].p, loss.queue_size) == (16, 0.5, 0)
-    assert schedules.apply(1)["loss.queue_size"] == 2  # the nearest to 1.5, the even one
+    assert schedules.apply(1)["loss.queue_size"] == 2  # 1.5 rounds to the even neighbour
     schedules.apply(3)
     assert (loss.alpha, loss.inner[0].p, loss.queue_size) == (4, 0.125, 3)
     assert isinstance(loss.queue_size, int)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference_retrieval as reference
+from eval_support import retrieval_reference as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
 RECALL_AT = (1, 2, 3, 5, 100)
-# From how many matches on all keys of a query are computed: always, from some on, or never.
+# The number of matches from which all keys of a query are computed: always, sometimes, or never.
 CROWD = st.sampled_from([0, 2, 3, 10**6])
 
 # Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.
@@ -32,7 +32,7 @@ def assert_same(columns: list[tuple[str, np.ndarray, float]], expected: dict[str
 
 @st.composite
 def small_integers(draw: st.DrawFn, dim: int, most: int = 8) -> np.ndarray:
-    """A few rows of small integers, none of them zero, in any dtype and layout."""
+    """Draw a few rows of small integers, none all zeros, in any dtype and layout."""
     rows = draw(st.integers(2, most))
     values = draw(
         st.lists(

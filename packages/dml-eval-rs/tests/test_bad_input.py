@@ -1,4 +1,4 @@
-"""Bad input: one clear error that says what came, what was expected and how to mend it."""
+"""Bad input raises one clear error: what came, what was expected and how to fix it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CODES = np.random.default_rng(0).integers(0, 256, (6, 3), dtype=np.uint8)
 
 
 class Tensor:
-    """One that requires a gradient."""
+    """Tensor that requires a gradient."""
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad")
@@ -154,7 +154,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (
             lambda: evaluate(np.ma.masked_less(X, 0), LABELS),
             TypeError,
-            "embeddings has masked entries; expected an array without",
+            "embeddings has masked entries; expected an unmasked array",
         ),
         (
             lambda: evaluate(X, np.ma.masked_equal(LABELS, 2)),
@@ -224,19 +224,19 @@ def test_the_command_refuses_a_truncated_or_pickled_file_with_code_2(
     labels, whole = tmp_path / "labels.npy", tmp_path / "whole.npy"
     np.save(labels, LABELS)
     np.save(whole, X)
-    torn = tmp_path / "torn.npy"
-    torn.write_bytes(whole.read_bytes()[:-8])
+    truncated = tmp_path / "truncated.npy"
+    truncated.write_bytes(whole.read_bytes()[:-8])
     np.savez(tmp_path / "archive.npz", x=X)
     objects = tmp_path / "objects.npy"
     np.save(objects, np.array([{}, {}], object), allow_pickle=True)
-    for path in (torn, objects, tmp_path / "archive.npz", labels.with_name("missing.npy")):
+    for path in (truncated, objects, tmp_path / "archive.npz", labels.with_name("missing.npy")):
         assert main([str(path), str(labels)]) == 2
         message = capsys.readouterr().err
         assert path.name in message
         assert "Traceback" not in message
 
 
-def test_the_command_shows_how_far_it_is_on_a_terminal_only(
+def test_the_command_shows_progress_on_a_terminal_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "x.npy", X)

@@ -1,4 +1,4 @@
-"""k-means and agreement of partitions, against slow references."""
+"""k-means and the agreement of partitions, against slow references."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference_clustering as reference
+from eval_support import clustering_reference as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def test_ami_is_adjusted_by_the_mean_over_all_permutations(pair: tuple[list[int]
     a, b = pair
     information, expected = reference.mutual_information(a, b), reference.ami(a, b)
     if abs(expected) > 1e6 or not np.isfinite(expected) or information < 1e-12:
-        return  # a quotient of rounding errors
+        return  # both numerator and denominator are rounding errors
     assert ami(a, b) == pytest.approx(expected, abs=1e-9)
 
 
@@ -43,13 +43,13 @@ def test_agreement_takes_labels_of_any_kind() -> None:
 def test_agreement_is_quick_for_many_clusters() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 11_316, 60_502), rng.integers(0, 11_316, 60_502)
-    # Independent partitions: NMI is high by chance, and AMI is not.
+    # Independent partitions: NMI is high by chance, AMI isn't.
     assert nmi(a, b) > 0.7
     assert abs(ami(a, b)) < 0.01
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_kmeans_ends_where_every_row_is_with_its_nearest_mean(dtype: type) -> None:
+def test_kmeans_converges_to_rows_that_are_nearest_to_their_own_mean(dtype: type) -> None:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(5, 7))[rng.integers(0, 5, 300)] * 4 + rng.normal(size=(300, 7))).astype(dtype)
     found = kmeans(x, 5, seed=1)
@@ -90,9 +90,9 @@ def test_no_cluster_is_empty_even_where_rows_coincide() -> None:
     assert found.inertia == 0.0
     everything = kmeans(np.arange(6.0)[:, None], 6)
     assert sorted(everything.labels) == list(range(6))
-    # More clusters than distinct rows: coinciding centroids share one row set, and nothing fails.
+    # With more clusters than distinct rows, coinciding centroids share one set of rows.
     assert kmeans(x, 5, seed=0).inertia == 0.0
-    # Every centre that is drawn is one of the rows left over, which are found without looking through all again.
+    # Every draw takes one of the remaining rows, and finds it without another scan of all rows.
     alike = kmeans(np.ones((3000, 1)), 3000, max_iter=1)
     assert (alike.labels.tolist(), alike.inertia) == ([0] * 3000, 0.0)
 
@@ -104,7 +104,7 @@ def test_nmi_of_an_evaluation_is_that_of_its_parts() -> None:
     unit = (x / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)).astype(np.float32)
     clusters = kmeans(unit, 12, seed=5).labels
     result = evaluate(3 * x, labels, nmi=True, seed=5)
-    # The rows are scaled by another, equally good, order of operations.
+    # Here the rows are scaled in another order of operations, equally accurate.
     assert result.nmi == pytest.approx(nmi(labels, clusters), abs=1e-12)
     assert result.ami == pytest.approx(ami(labels, clusters), abs=1e-12)
     plain = evaluate(x, labels, similarity="euclidean", nmi=True, seed=5, n_clusters=4)
@@ -115,12 +115,12 @@ def test_nmi_of_an_evaluation_is_that_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_rows_are_clustered_where_they_are_whatever_their_dtypes(similarity: Any) -> None:
+def test_rows_of_any_dtypes_are_clustered_in_place(similarity: Any) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(8), 20)
     x = rng.normal(size=(8, 6))[labels] + 0.8 * rng.normal(size=(160, 6))
     options: Any = {"similarity": similarity, "nmi": True, "seed": 3}
-    # Half precision on one side and double on the other: together they are as good as the double alone.
+    # Half precision on one side and double on the other give what doubles on both sides give.
     half = x[:40].astype(np.float16)
     apart = evaluate(half, labels[:40], x, labels, **options)
     joined = np.concatenate([half.astype(np.float64), x])

@@ -1,4 +1,4 @@
-"""What can be asked of a result, and which labels stay apart."""
+"""Methods of a result, and labels that must stay distinct."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_means_are_those_of_the_per_query_values(better: Evaluation) -> None:
     assert better.precision_at_1 == better.recall[1]
 
 
-def test_queries_without_a_match_are_left_out_and_counted() -> None:
+def test_queries_without_a_match_are_omitted_and_counted() -> None:
     x = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
     result = evaluate(x, [0, 0, 1])
     assert (result.n_queries, result.n_unmatched) == (3, 1)
@@ -59,7 +59,7 @@ def test_an_interval_has_the_width_of_the_normal_one(better: Evaluation) -> None
     interval = better.confidence_interval("reciprocal_rank")
     values = better.per_query["reciprocal_rank"]
     normal = 2 * 1.96 * values.std() / np.sqrt(len(values))
-    # 200 values and 2,000 resamples: the bootstrap's own error is some 5 %.
+    # With 200 values and 2,000 resamples, the bootstrap's own error is about 5 %.
     assert interval.high - interval.low == pytest.approx(normal, rel=0.2)
 
 
@@ -118,7 +118,7 @@ def test_to_dict_is_ready_for_json(better: Evaluation) -> None:
         [-1, 0, -1, 0],
     ],
 )
-def test_labels_of_every_kind_and_size_stay_apart(labels: object) -> None:
+def test_labels_of_every_kind_and_size_stay_distinct(labels: object) -> None:
     x = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     assert evaluate(x, labels, recall_at=1).recall == {1: 0.0}
     assert evaluate(x[[0, 2, 1, 3]], labels, recall_at=1).recall == {1: 1.0}

@@ -1,11 +1,11 @@
-"""The evaluators that dml-core finds."""
+"""The evaluators that dml-eval-rs provides to dml-core."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not bring")
+pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require")
 
 from dml_core import Evaluator
 from dml_eval_rs import binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi, plugin

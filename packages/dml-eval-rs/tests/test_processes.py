@@ -1,4 +1,4 @@
-"""Interrupts, progress, panics, forks, mapped files: how the evaluator behaves in a process."""
+"""The evaluator in a process: interrupts, progress, errors, forks, mapped files, scarce memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERRUPTED = """
 import sys, threading, time, os, signal
 import numpy as np
 from dml_eval_rs import {function}
-# A shell that starts tests in the background has its children ignore Ctrl-C.
+# A shell that runs tests in the background makes its children ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 rng = np.random.default_rng(0)
 x = rng.standard_normal((60_000, 512), dtype=np.float32)
@@ -51,13 +51,13 @@ except KeyboardInterrupt:
         ("kmeans", "kmeans(x, 9_000, threads=2)"),
     ],
 )
-def test_ctrl_c_ends_a_long_computation_soon(function: str, call: str) -> None:
+def test_ctrl_c_stops_a_long_computation_soon(function: str, call: str) -> None:
     program = INTERRUPTED.format(function=function, call=call)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.startswith("interrupted after"), done.stderr
-    # A second is promised. It is counted in what two threads computed meanwhile, which no other load adds to.
+    # The promise is one second. Processor time of two threads measures it, since other load doesn't add to that.
     assert float(done.stdout.split()[-1]) < 2
 
 
@@ -83,7 +83,7 @@ def test_an_error_in_the_progress_callback_reaches_the_caller() -> None:
         evaluate(X, LABELS, progress=fail)
 
 
-def test_the_interpreter_runs_on_meanwhile() -> None:
+def test_the_gil_is_released_during_an_evaluation() -> None:
     ticks = 0
     stop = threading.Event()
 
@@ -148,7 +148,7 @@ gallery = np.load(sys.argv[1], mmap_mode="r")
 rng = np.random.default_rng(0)
 queries = rng.standard_normal((64, 384), dtype=np.float32)
 labels, gallery_labels = rng.integers(0, 100, 64), rng.integers(0, 100, len(gallery))
-# RLIMIT_DATA is held against VmData (what is writable and private, touched or not), so it is counted from there.
+# RLIMIT_DATA limits VmData (writable private memory, touched or not), so the limit is set relative to it.
 with open("/proc/self/status") as f:
     data = [int(line.split()[1]) for line in f if line.startswith("VmData")][0] * 1024
 resource.setrlimit(resource.RLIMIT_DATA, (data + gallery.nbytes * 2 // 3,) * 2)
@@ -161,7 +161,7 @@ print(result.n_queries, result.nmi)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_mapped_gallery_is_never_read_whole_into_memory(tmp_path: Path) -> None:
-    # 307 MB, and 205 MB to work in: evaluate takes some 110 MB of its own.
+    # The gallery has 307 MB and the limit leaves 205 MB; evaluate itself takes about 110 MB.
     path = tmp_path / "gallery.npy"
     gallery = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(200_000, 384))
     rng = np.random.default_rng(1)
@@ -176,12 +176,12 @@ def test_a_mapped_gallery_is_never_read_whole_into_memory(tmp_path: Path) -> Non
             capture_output=True, text=True, timeout=300, check=False, env=environment,
         )  # fmt: skip
 
-    assert "MemoryError" in run("copy").stderr, "the limit holds nothing back"
+    assert "MemoryError" in run("copy").stderr, "the limit has no effect"
     mapped = run("map")
     assert mapped.stdout.strip() == "64 0.0", mapped.stderr
 
 
-def test_inputs_are_left_as_they_were_and_may_be_read_only() -> None:
+def test_inputs_stay_unchanged_and_may_be_read_only() -> None:
     x, labels = X.copy(), LABELS.copy()
     x.setflags(write=False)
     labels.setflags(write=False)
@@ -204,11 +204,11 @@ with open("/proc/self/status") as f:
 resource.setrlimit(resource.RLIMIT_DATA, (data + 16 * 2**20, resource.RLIM_INFINITY))
 try:
     eval(sys.argv[1])
-except (MemoryError, OSError) as error:  # OSError: of a thread, whose stack is memory, too
+except (MemoryError, OSError) as error:  # OSError: from starting a thread, whose stack needs memory, too
     resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print("refused", error)
 dml_eval_rs.evaluate(x[:100], labels[:100] // 1000, threads=1)
-print("went on")
+print("continued")
 """
 
 
@@ -222,8 +222,8 @@ print("went on")
         "dml_eval_rs.knn(x, x, 100, threads=1)",
     ],
 )
-def test_memory_that_cannot_be_had_is_an_error_and_the_process_goes_on(call: str) -> None:
-    # Sixteen MiB more than there were: the first block of packed rows needs 10 MiB, and two are alive.
+def test_a_failed_allocation_is_an_error_and_the_process_continues(call: str) -> None:
+    # The limit adds 16 MiB: the first block of packed rows needs 10 MiB, and two blocks exist at a time.
     done = subprocess.run(
         [sys.executable, "-c", STARVED, call],
         capture_output=True, text=True, timeout=300, check=False,
@@ -231,7 +231,7 @@ def test_memory_that_cannot_be_had_is_an_error_and_the_process_goes_on(call: str
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("refused "), done.stdout
-    assert done.stdout.endswith("went on\n"), done.stdout
+    assert done.stdout.endswith("continued\n"), done.stdout
 
 
 def test_more_neighbours_than_any_memory_holds_are_a_memory_error() -> None:

@@ -1,4 +1,4 @@
-"""However many processes share a measurement, each gets the bits of one, and no pair is compared twice."""
+"""Processes that share a measurement all get the bits of a single one, and compare no pair twice."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.assertions import assert_same_bits
+from eval_support.peers import ThreadPeer, run_together
 from hypothesis import given
 from hypothesis import strategies as st
-from threads_as_peers import ThreadPeer, together
 
 from dml_eval_rs import Evaluation, evaluate, evaluate_codes
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 
 
-def assert_same_bits(a: Evaluation, b: Evaluation) -> None:
-    assert a.to_dict() == b.to_dict()
-    for name, values in a.per_query.items():
-        assert values.tobytes() == b.per_query[name].tobytes(), name
-
-
 @given(
     n=st.integers(2, 150),
-    classes=st.sampled_from(
-        [1, 2, 7, 60]
-    ),  # of one or two classes, those of 32 items and more are counted apart
+    # With one or two classes, some queries have the 32 matches from which all of their keys are computed.
+    classes=st.sampled_from([1, 2, 7, 60]),
     queries=st.none() | st.integers(1, 40),
     similarity=st.sampled_from(["cosine", "dot", "euclidean"]),
     ties=st.sampled_from(TIES),
@@ -46,7 +40,7 @@ def test_ranks_measure_embeddings_to_the_bits_of_one(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    x = (rng.integers(-2, 3, (n, 4)) + 0.5).astype(dtype)  # few values, so that many similarities are equal
+    x = (rng.integers(-2, 3, (n, 4)) + 0.5).astype(dtype)  # few values, so that ties are many
     labels = rng.integers(0, classes, n)
     labels[-1] = labels[0]
     split = slice(0, queries)
@@ -67,7 +61,7 @@ def test_ranks_measure_embeddings_to_the_bits_of_one(
         )
 
     alone = measure(None)
-    for result in together(world_size, measure):
+    for result in run_together(world_size, measure):
         assert_same_bits(result, alone)
 
 
@@ -91,7 +85,7 @@ def test_ranks_measure_codes_to_the_bits_of_one(
         return evaluate_codes(codes, labels, *gallery, ties=ties, threads=1, peers=peer)
 
     alone = measure(None)
-    for result in together(world_size, measure):
+    for result in run_together(world_size, measure):
         assert_same_bits(result, alone)
 
 
@@ -109,7 +103,7 @@ def test_each_rank_does_its_part_and_no_pair_twice(world_size: int, classes: int
         assert seen[-1][0] == seen[-1][1]
         return seen[-1][0]
 
-    parts = together(world_size, pairs)
+    parts = run_together(world_size, pairs)
     assert sum(parts) == pairs(None)
     assert max(parts) <= 1.05 * sum(parts) / world_size
 
@@ -123,10 +117,10 @@ def test_the_clustering_is_shared_too() -> None:
         evaluate(x, labels, nmi=True, threads=1, peers=peer, progress=lambda *now: seen.append(now))
         return seen[-1][0]
 
-    assert sum(together(2, pairs)) == pairs(None)
+    assert sum(run_together(2, pairs)) == pairs(None)
 
 
-def test_a_rank_that_comes_with_its_own_part_is_told_so_on_every_rank() -> None:
+def test_a_rank_that_passes_only_its_own_part_is_named_on_every_rank() -> None:
     x, labels = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 5
 
     def measure(peer: ThreadPeer) -> str:
@@ -137,20 +131,20 @@ def test_a_rank_that_comes_with_its_own_part_is_told_so_on_every_rank() -> None:
             evaluate(x[part], labels[part], peers=peer)
         return str(error.value)
 
-    assert len(set(together(2, measure))) == 1
+    assert len(set(run_together(2, measure))) == 1
 
 
-def test_ranks_with_different_options_are_told_so() -> None:
+def test_ranks_with_different_options_are_refused() -> None:
     codes, labels = np.zeros((6, 1), np.uint8), np.zeros(6, int)
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ValueError, match="other arrays or options"):
             evaluate_codes(codes, labels, ties=TIES[peer.rank], peers=peer)
 
-    together(3, measure)
+    run_together(3, measure)
 
 
-def test_an_exchange_that_fails_raises_what_it_raised() -> None:
+def test_an_error_of_an_exchange_reaches_the_caller() -> None:
     class Lost(ThreadPeer):
         def all_reduce(self, counts: Any) -> Any:
             raise ConnectionError("rank 1 is gone")
@@ -159,18 +153,18 @@ def test_an_exchange_that_fails_raises_what_it_raised() -> None:
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ConnectionError, match="rank 1 is gone"):
-            evaluate(x, labels, peers=Lost(peer.rank, peer.table))
+            evaluate(x, labels, peers=Lost(peer.rank, peer.exchange))
 
-    together(2, measure)
+    run_together(2, measure)
 
 
-def test_what_gathers_nothing_is_found_out() -> None:
-    class Deaf(ThreadPeer):
+def test_peers_that_gather_nothing_are_refused() -> None:
+    class Alone(ThreadPeer):
         def all_gather(self, numbers: Any) -> Any:
             return numbers
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ValueError, match="returned 1 numbers for one of each of 2 ranks"):
-            evaluate(np.eye(4), np.zeros(4, int), peers=Deaf(peer.rank, peer.table))
+            evaluate(np.eye(4), np.zeros(4, int), peers=Alone(peer.rank, peer.exchange))
 
-    together(2, measure)
+    run_together(2, measure)

@@ -1,4 +1,4 @@
-"""A gallery in blocks gives the bits of one call, whatever the blocks, their order and their machines."""
+"""A gallery in blocks gives the bits of one call, for any blocks, order of blocks, and machines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,12 +19,6 @@ GALLERY = RNG.integers(-2, 3, (90, 5)).astype(np.float32) + np.float32(0.5)
 LABELS = RNG.integers(0, 12, 90)
 QUERIES, QUERY_LABELS = GALLERY[:30], LABELS[:30]
 TIES = ("index", "optimistic", "pessimistic", "expected")
-
-
-def assert_same_bits(a: Any, b: Any) -> None:
-    assert a.to_dict() == b.to_dict()
-    for name, values in a.per_query.items():
-        assert values.tobytes() == b.per_query[name].tobytes(), name
 
 
 def blocks(cuts: list[int]) -> list[slice]:
@@ -62,7 +57,7 @@ def test_queries_from_the_gallery_leave_themselves_out_by_index(ties: Any) -> No
 
 
 @pytest.mark.parametrize("ties", TIES)
-def test_machines_merge_what_they_found_and_what_they_counted(ties: Any) -> None:
+def test_machines_merge_positives_and_counts(ties: Any) -> None:
     codes = np.packbits(GALLERY > 0, axis=1)
     parts = blocks([25, 60])
     shards = [Counter(codes[:30], QUERY_LABELS, similarity="hamming", ties=ties) for _ in parts]
@@ -80,7 +75,7 @@ def test_machines_merge_what_they_found_and_what_they_counted(ties: Any) -> None
     assert_same_bits(shards[0].result(), evaluate_codes(codes[:30], QUERY_LABELS, codes, LABELS, ties=ties))
 
 
-def test_a_refused_block_leaves_the_counter_as_it_was() -> None:
+def test_a_refused_block_leaves_the_counter_unchanged() -> None:
     counter = Counter(QUERIES, QUERY_LABELS)
     counter.find_positives(GALLERY, LABELS)
     counter.count(GALLERY[:50], LABELS[:50])

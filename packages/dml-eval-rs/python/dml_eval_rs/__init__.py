@@ -1,7 +1,7 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
 `evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi` and `ami`
-compare partitions. docs/reference/metrics.md defines every number.
+compare partitions. docs/reference/metrics.md of the repository defines every number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __version__ = "0.1.0"
 
 if not _native.OPTIMIZED:
     warnings.warn(
-        "dml_eval_rs was built without optimisation and is tens of times slower than it should be: "
+        "dml_eval_rs was built without optimisation and is tens of times slower than an optimised build: "
         "build it with 'maturin develop --release'",
         RuntimeWarning,
         stacklevel=2,

@@ -1,4 +1,4 @@
-"""`dml-eval embeddings.npy labels.npy`: the metrics of two saved arrays, with numpy alone."""
+"""The command `dml-eval embeddings.npy labels.npy`: metrics of saved arrays, with numpy alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dml_eval_rs.retrieval import SIMILARITIES, TIES, evaluate, evaluate_codes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; 0 if all went well, 2 for bad input, 130 for Ctrl-C."""
+    """Run the command, and return 0 on success, 2 for bad input, 130 for Ctrl-C."""
     options = _parser().parse_args(argv)
     try:
         arrays = [_load(path) for path in (options.embeddings, options.labels)]
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(done: int, total: int) -> None:
-    """How far it is, on a terminal; gone from the line when all is done."""
+    """Show the progress in percent on a terminal, and clear it at the end."""
     print("\r    \r" if done >= total else f"\r{done / total:4.0%}", end="", file=sys.stderr, flush=True)
 
 
@@ -63,15 +63,17 @@ def _parser() -> argparse.ArgumentParser:
         description="Exact retrieval metrics of saved embeddings, or of packed binary codes (uint8).",
     )
     parser.add_argument(
-        "embeddings", type=Path, help="queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes"
+        "embeddings", type=Path, help="the queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes"
     )
-    parser.add_argument("labels", type=Path, help="a .npy file: (n,) integers, booleans or strings")
+    parser.add_argument(
+        "labels", type=Path, help="their labels, a .npy file: (n,) integers, booleans or strings"
+    )
     parser.add_argument(
         "--gallery",
         nargs=2,
         type=Path,
         metavar=("EMBEDDINGS", "LABELS"),
-        help="default: the queries, each without itself",
+        help="default: the queries, each leaving itself out",
     )
     parser.add_argument("--similarity", choices=SIMILARITIES, help="default: cosine")
     parser.add_argument(
@@ -83,27 +85,34 @@ def _parser() -> argparse.ArgumentParser:
         help="default: 1 10 100 1000",
     )
     parser.add_argument(
-        "--ties", choices=TIES, default="index", help="of equal items; default: index, the first comes first"
+        "--ties",
+        choices=TIES,
+        default="index",
+        help="order of equally similar items; default: index, the lower index first",
     )
-    parser.add_argument("--nmi", action="store_true", help="cluster as well, and compare with the labels")
-    parser.add_argument("--seed", type=int, default=0, help="of the clustering")
+    parser.add_argument(
+        "--nmi",
+        action="store_true",
+        help="also cluster the embeddings, and compare the clusters with the labels",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the clustering; default: 0")
     parser.add_argument("--threads", type=int, default=None, help="default: all cores")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def _load(path: Path) -> npt.NDArray[Any]:
-    """A .npy file, mapped and not read; objects are never unpickled."""
+    """Map a .npy file without reading it; objects are never unpickled."""
     try:
         loaded: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is not a whole .npy file of numbers or strings: {error}") from error
+        raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error
     if isinstance(loaded, np.lib.npyio.NpzFile):
         loaded.close()
         raise ValueError(
-            f"{path} is an archive of arrays; expected a .npy file: numpy.save writes one array of it"
+            f"{path} is an archive of arrays; expected a .npy file: save one of its arrays with numpy.save"
         )
     return loaded
 

@@ -1,6 +1,6 @@
-"""What users pass, checked and brought into the shapes that the core takes. Nothing large is copied.
+"""Checks of the public functions' arguments, and their conversion for the core. Nothing large is copied.
 
-Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes a code.
+Functions return the converted argument, or raise a TypeError or ValueError that names it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _FLOATS = (np.float16, np.float32, np.float64)
 
 
 def embeddings(x: object, name: str, rows_of: str = "rows") -> npt.NDArray[Any]:
-    """A two-dimensional float array, aligned and in native byte order; a mapped file stays one."""
+    """Return a two-dimensional float array, aligned and in native byte order; a mapped file stays mapped."""
     array = _array(x, name)
     if array.dtype.newbyteorder("=").type not in _FLOATS:
-        mend = (
+        remedy = (
             "binary codes go to evaluate_codes, knn_codes or dml-eval"
             if array.dtype == np.uint8
             else f"use {name}.astype(numpy.float32)"
         )
-        raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64: {mend}")
+        raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64: {remedy}")
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(
             f"{name} has shape {array.shape}; expected ({rows_of}, dim) with at least one row and one column"
@@ -32,22 +32,22 @@ def embeddings(x: object, name: str, rows_of: str = "rows") -> npt.NDArray[Any]:
 
 
 def codes(x: object, name: str) -> npt.NDArray[np.uint8]:
-    """A two-dimensional array of packed bits, contiguous."""
+    """Return a contiguous two-dimensional array of packed bits."""
     array = _array(x, name)
     if array.dtype != np.uint8:
         raise TypeError(
-            f"{name} has dtype {array.dtype}; expected uint8, eight bits a byte: use binarize(embeddings) "
+            f"{name} has dtype {array.dtype}; expected uint8, eight bits per byte: use binarize(embeddings) "
             "or numpy.packbits"
         )
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(
-            f"{name} has shape {array.shape}; expected (rows, bytes a code) with at least one of each"
+            f"{name} has shape {array.shape}; expected (rows, bytes per code) with at least one of each"
         )
     return np.ascontiguousarray(array)
 
 
 def same_width(gallery: npt.NDArray[Any], name: str, queries: npt.NDArray[Any], queries_name: str) -> None:
-    """Checks that both sides have rows of one length."""
+    """Check that the rows of both arrays have the same length."""
     if gallery.shape[1] != queries.shape[1]:
         raise ValueError(
             f"{name} has shape {gallery.shape}; expected ({gallery.shape[0]}, {queries.shape[1]}) "
@@ -56,7 +56,7 @@ def same_width(gallery: npt.NDArray[Any], name: str, queries: npt.NDArray[Any], 
 
 
 def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.NDArray[Any]:
-    """A one-dimensional array of integers, booleans or strings, as long as `rows`."""
+    """Return a one-dimensional array of integers, booleans or strings, as long as `rows`."""
     array = partition(x, name)
     if len(array) != len(rows):
         raise ValueError(
@@ -66,10 +66,10 @@ def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.
 
 
 def partition(x: object, name: str) -> npt.NDArray[Any]:
-    """A one-dimensional array of integers, booleans or strings."""
+    """Return a one-dimensional array of integers, booleans or strings."""
     array = _array(x, name)
     if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}; expected one dimension, an entry an item")
+        raise ValueError(f"{name} has shape {array.shape}; expected one dimension, with one entry per item")
     if array.dtype.kind not in "iubUST":
         hint = (
             "floats merge large ids: use integers"
@@ -81,7 +81,7 @@ def partition(x: object, name: str) -> npt.NDArray[Any]:
 
 
 def encode(*parts: npt.NDArray[Any]) -> list[npt.NDArray[np.uint32]]:
-    """Dense codes, shared by the parts: equal labels, and only these, get equal codes."""
+    """Encode labels densely over all parts: two labels get the same code if and only if they are equal."""
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1:
         raise TypeError(
@@ -94,7 +94,7 @@ def encode(*parts: npt.NDArray[Any]) -> list[npt.NDArray[np.uint32]]:
         and any(p.dtype.kind == "u" and p.dtype.itemsize == 8 for p in parts)
         and len(parts) > 1
     ):
-        # numpy would meet int64 and uint64 in float64, which merges large ids; no negative one equals any uint64.
+        # numpy promotes int64 with uint64 to float64, which merges large ids. No negative id equals any uint64.
         parts = tuple(_as_uint64_pairs(part) for part in parts)
         joined = np.concatenate(parts)
         _, inverse = np.unique(joined, axis=0, return_inverse=True)
@@ -105,7 +105,7 @@ def encode(*parts: npt.NDArray[Any]) -> list[npt.NDArray[np.uint32]]:
 
 
 def _as_uint64_pairs(part: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """(n, 2): whether an integer is negative, and its bits."""
+    """Return (n, 2): whether each integer is negative, and its bits."""
     wide = part.astype(np.uint64 if part.dtype.kind in "ub" else np.int64)
     return np.stack([(wide < 0).astype(np.uint64), wide.astype(np.uint64)], axis=1)
 
@@ -115,7 +115,7 @@ def _kind(part: npt.NDArray[Any]) -> str:
 
 
 def counts(x: Iterable[int], name: str) -> list[int]:
-    """Distinct positive integers, in the order given."""
+    """Return distinct positive integers, in the order given."""
     if not isinstance(x, (int, np.integer, Iterable)):
         raise TypeError(f"{name} is {x!r}; expected integers of at least 1")
     values = [x] if isinstance(x, (int, np.integer)) else list(x)
@@ -124,7 +124,7 @@ def counts(x: Iterable[int], name: str) -> list[int]:
 
 
 def positive(x: object, name: str) -> int:
-    """An integer from 1 to 2**63 - 1."""
+    """Return an integer from 1 to 2**63 - 1."""
     if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
         raise TypeError(f"{name} is {x!r}; expected an integer of at least 1")
     if x < 1:
@@ -135,7 +135,7 @@ def positive(x: object, name: str) -> int:
 
 
 def seed(x: object) -> int:
-    """An integer from 0 to 2**64 - 1."""
+    """Return an integer from 0 to 2**64 - 1."""
     if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
         raise TypeError(f"seed is {x!r}; expected an integer from 0 to 2**64 - 1")
     if not 0 <= x < 2**64:
@@ -144,15 +144,15 @@ def seed(x: object) -> int:
 
 
 def threads(x: int | None) -> int | None:
-    """A number of threads, or None for all cores."""
-    most = 4096  # more only cost memory, and the system may not start them
+    """Return a number of threads, or None for all cores."""
+    most = 4096  # more would only cost memory, and the system may refuse to start them
     if x is not None and positive(x, "threads") > most:
         raise ValueError(f"threads is {x}; expected at most {most}, or None for all cores")
     return None if x is None else int(x)
 
 
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
-    """One of some names."""
+    """Return one of the allowed names."""
     if x not in choices:
         raise ValueError(f"{name} is {x!r}; expected one of {', '.join(map(repr, choices))}")
     return str(x)
@@ -161,7 +161,7 @@ def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
 def _array(x: object, name: str) -> npt.NDArray[Any]:
     if np.ma.is_masked(x):
         raise TypeError(
-            f"{name} has masked entries; expected an array without: drop those rows, or fill them"
+            f"{name} has masked entries; expected an unmasked array: drop those rows, or fill them"
         )
     try:
         return np.asarray(x)

@@ -1,4 +1,4 @@
-"""k-means, and how well two partitions agree.
+"""k-means clustering, and the agreement of two partitions.
 
 Shapes: `N` items, `D` dim, `C` clusters.
 """
@@ -23,9 +23,9 @@ class KMeans:
     """A clustering.
 
     Attributes:
-        labels: (N,) int64, the nearest centroid of every row.
+        labels: (N,) int64, the index of each row's nearest centroid.
         centroids: (C, D) float32, or float64 for float64 input.
-        inertia: the sum of squared distances of the rows to their centroids.
+        inertia: the sum of squared distances from the rows to their centroids.
         n_iter: rounds of the best run.
     """
 
@@ -45,32 +45,32 @@ def kmeans(
     threads: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> KMeans:
-    """Clusters rows by Lloyd's algorithm: the same result for a seed, whatever the machine and number of threads.
+    """Cluster rows by Lloyd's algorithm; the result depends on the seed, not on the machine or number of threads.
 
-    Minimises Σ |x − c(x)|². Lloyd (1982). Centres start by k-means++ (Arthur and Vassilvitskii 2007) where that takes
-    at most 10⁹ multiplications; above, by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012,
-    with as many draws in all as clusters). Each row goes to its nearest centroid, decided in float64, the lowest of
-    equally near ones; an empty cluster takes the row that is farthest from its own centroid.
+    Minimises Σ |x − c(x)|². Lloyd (1982). Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) where this
+    takes at most 10⁹ multiplications; otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et
+    al. 2012, with as many draws in all as clusters). Each row joins its nearest centroid, decided in float64; of
+    equally near centroids, the one with the lowest index. An empty cluster takes the row farthest from its centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
         n_clusters: 1 to N.
-        seed: of the start, 0 to 2**64 - 1.
-        n_init: runs from different starts, of which the one with the least inertia is returned; at least 1.
-        max_iter: the most rounds of a run, at least 1; it ends before when no centroid moves.
-        threads: number of threads; None for all cores that the process may use.
+        seed: seed of the initial centres, 0 to 2**64 - 1.
+        n_init: number of runs from different initial centres, at least 1; the run with the least inertia is returned.
+        max_iter: maximum rounds per run, at least 1; a run ends earlier when no centroid moves.
+        threads: number of threads; None for all cores available to the process.
         progress: called as ``progress(done, total)``, in pairs compared; the total grows from round to round.
 
     Returns:
         Labels, centroids, inertia and number of rounds.
 
     Raises:
-        TypeError: if `x` isn't of floats.
-        ValueError: if `x` is empty or not finite, or a number is out of range.
+        TypeError: if `x` isn't an array of floats.
+        ValueError: if `x` is empty or not finite, or an argument is out of range.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     rows_ND = arguments.embeddings(x, "x", "items")
-    clusters = checked_clusters(n_clusters, len(rows_ND))
+    clusters = check_clusters(n_clusters, len(rows_ND))
     labels_N, centroids_CD, inertia, n_iter = _native.kmeans(
         rows_ND,
         clusters,
@@ -85,9 +85,9 @@ def kmeans(
 
 
 def nmi(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Normalised mutual information of two partitions.
+    """Return the normalised mutual information of two partitions.
 
-    2·I(a, b) / (H(a) + H(b)), natural logarithms or any other.
+    2·I(a, b) / (H(a) + H(b)), with logarithms of any base.
 
     Args:
         a: (N,) integers, booleans or strings: the cluster of each item.
@@ -97,17 +97,17 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
         0 to 1; 1 if both put everything into one cluster.
 
     Raises:
-        TypeError: if either is of floats.
+        TypeError: if either is an array of floats.
         ValueError: if the lengths differ or are 0.
     """
     return _native.nmi(*_partitions(a, b))
 
 
 def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Mutual information of two partitions, adjusted for chance.
+    """Return the mutual information of two partitions, adjusted for chance.
 
-    (I − E) / ((H(a) + H(b))/2 − E), E the mean of I over random partitions with clusters of the same sizes.
-    Vinh, Epps and Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a; the
+    (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions with clusters of the same sizes.
+    Vinh, Epps and Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a, with the
     arithmetic mean of the entropies.
 
     Args:
@@ -115,11 +115,11 @@ def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
         b: (N,), of any of these kinds.
 
     Returns:
-        At most 1; 0 on average by chance, and slightly below it at times. 1 if both put everything into one cluster, or
-        every item into its own.
+        At most 1; for random partitions 0 on average, and sometimes slightly negative. 1 if both put everything into
+        one cluster, or every item into its own.
 
     Raises:
-        TypeError: if either is of floats.
+        TypeError: if either is an array of floats.
         ValueError: if the lengths differ or are 0.
     """
     return _native.ami(*_partitions(a, b))
@@ -132,8 +132,8 @@ def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
     return arguments.encode(a_N)[0], arguments.encode(b_N)[0]
 
 
-def checked_clusters(n_clusters: int, items: int) -> int:
-    """A number of clusters that so many items can have."""
+def check_clusters(n_clusters: int, items: int) -> int:
+    """Check that `n_clusters` is from 1 to `items`, and return it."""
     clusters = arguments.positive(n_clusters, "n_clusters")
     if clusters > items:
         raise ValueError(f"n_clusters is {clusters}; expected 1 to {items}, the number of items")
@@ -151,18 +151,18 @@ def cluster_agreement(
     progress: Callable[[int, int], object] | None = None,
     peers: Peers | None = None,
 ) -> tuple[float, float]:
-    """NMI and AMI of the labels with a k-means of all rows.
+    """Cluster all rows by k-means, and return NMI and AMI of clusters and labels.
 
     Args:
-        parts: rows and their labels, of the queries and perhaps of a gallery. Rows are read where they are, block by
-            block, and never copied whole.
+        parts: rows and their labels, of the queries and optionally of a gallery. Rows are read in place, block by
+            block, and never copied as a whole.
         normalize: whether rows are scaled to length 1 first.
-        bits: where the rows are packed codes, how many bits each has: they are clustered as numbers 0 and 1.
-        n_clusters: None for as many as there are labels.
-        seed: of the clustering.
-        threads: number of threads; None for all cores that the process may use.
+        bits: for packed codes, the bits of each row, which are clustered as the numbers 0 and 1; 0 for floats.
+        n_clusters: number of clusters; None for the number of distinct labels.
+        seed: seed of the clustering.
+        threads: number of threads; None for all cores available to the process.
         progress: called as ``progress(done, total)``, in pairs compared.
-        peers: processes that share the clustering, all with the same rows.
+        peers: processes that share the clustering; each holds the same rows.
 
     Returns:
         NMI and AMI.
@@ -171,7 +171,7 @@ def cluster_agreement(
         ValueError: if `n_clusters` is out of range.
     """
     code_N = np.concatenate(arguments.encode(*(labels for _, labels in parts)))
-    clusters = len(np.unique(code_N)) if n_clusters is None else checked_clusters(n_clusters, len(code_N))
+    clusters = len(np.unique(code_N)) if n_clusters is None else check_clusters(n_clusters, len(code_N))
     found_N, _, _, _ = _native.kmeans(
         parts[0][0],
         clusters,

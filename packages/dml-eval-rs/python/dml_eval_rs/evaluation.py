@@ -1,4 +1,4 @@
-"""The result of an evaluation, and what can be asked of it: intervals, comparisons, a table."""
+"""The result of an evaluation, with its confidence intervals, comparisons and table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two models on the same queries.
+    """Comparison of two models on the same queries.
 
     Attributes:
         name: the metric.
-        difference: the first model's mean less the second's.
-        p_value: of the paired permutation test, two-sided.
-        interval: bootstrap interval of the difference.
-        n_queries: queries with a match, over which both means are taken.
+        difference: the first model's mean minus the second's.
+        p_value: the two-sided p-value of the paired permutation test.
+        interval: the bootstrap interval of the difference.
+        n_queries: number of queries with a match; both means are taken over them.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Retrieval metrics, and clustering metrics where they were asked for.
+    """Retrieval metrics, and clustering metrics where requested.
 
-    docs/reference/metrics.md defines them. All but the counts are in [0, 1] (`ami` may be slightly below 0).
+    docs/reference/metrics.md of the repository defines them. All but the counts are in [0, 1] (`ami` may be slightly below 0).
 
     Attributes:
         recall: K → Recall@K, the share of queries with a match among their K nearest.
@@ -54,11 +54,11 @@ class Evaluation:
         r_precision: mean of matches among the R nearest, over R.
         map_at_r: mean of (1/R) Σ_{i≤R} precision(i)·match(i).
         mean_reciprocal_rank: mean of 1 / rank of the first match, over the whole gallery.
-        nmi: normalised mutual information of labels and clusters, or None where it wasn't asked for.
-        ami: the same adjusted for chance, or None.
-        n_queries: all queries, those without a match included.
-        n_unmatched: queries without a match in the gallery, which are left out of every mean.
-        per_query: name → float64 array (n_queries,), NaN for the unmatched: ``"recall@1"``, … one for each K,
+        nmi: normalised mutual information of labels and clusters; None if not requested.
+        ami: mutual information of both, adjusted for chance; None if not requested.
+        n_queries: number of all queries, with or without a match.
+        n_unmatched: number of queries without a match in the gallery, which no mean includes.
+        per_query: name → float64 array (n_queries,), NaN for the unmatched: ``"recall@1"``, … for each K,
             ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``.
     """
 
@@ -74,18 +74,18 @@ class Evaluation:
     per_query: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
 
     def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
-        """The bootstrap interval of a metric's mean.
+        """Return the bootstrap confidence interval of a metric's mean.
 
         The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement
         (Efron 1979, percentile method).
 
         Args:
-            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is understood as well.
-            level: the chance that such intervals cover the mean, above 0 and below 1.
-            seed: of the resamples. The same seed gives the same interval.
+            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is accepted as well.
+            level: the confidence level, above 0 and below 1.
+            seed: seed of the resamples. The same seed gives the same interval.
 
         Returns:
-            The interval; of no width where all queries have one value.
+            The interval; its width is 0 where all queries have the same value.
 
         Raises:
             KeyError: if there is no such metric.
@@ -95,24 +95,24 @@ class Evaluation:
         return _bootstrap(values, level, seed)
 
     def compare(self, other: Evaluation, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
-        """A paired permutation test between two models on the same queries.
+        """Compare two models on the same queries by a paired permutation test.
 
-        Under the null hypothesis that the models are alike, each query's difference is as likely to have the
-        other sign. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided
+        Under the null hypothesis that the models are alike, each query's difference has either sign with equal
+        probability. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided
         (Phipson and Smyth 2010).
 
         Args:
-            other: the second model's evaluation, of the same queries in the same order.
-            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is understood as well.
-            level: of the difference's interval.
-            seed: of the signs and the resamples.
+            other: the second model's evaluation, with the same queries in the same order.
+            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is accepted as well.
+            level: the confidence level of the difference's interval.
+            seed: seed of the signs and the resamples.
 
         Returns:
-            The difference of the means with its p-value and interval; a p-value of 1 where no query differs.
+            The difference of the means with its p-value and interval; the p-value is 1 where no query differs.
 
         Raises:
-            KeyError: if either has no such metric.
-            ValueError: if the evaluations have different numbers of queries, or different ones without a match.
+            KeyError: if either evaluation has no such metric.
+            ValueError: if the evaluations differ in the number of queries, or in which queries have a match.
         """
         mine, theirs = self.per_query[self._key(name)], other.per_query[other._key(name)]
         if len(mine) != len(theirs):
@@ -126,8 +126,8 @@ class Evaluation:
             )
         difference_Q = (mine - theirs)[~np.isnan(mine)]
         observed = float(difference_Q.mean())
-        # A sum of the same numbers in another order may differ by rounding, and must still count as equal.
-        bar = abs(observed) * (1 - 1e-12)
+        # Sums of the same numbers in another order differ by rounding, and must still count as equal.
+        threshold = abs(observed) * (1 - 1e-12)
         rng = np.random.default_rng(seed)
         changed = difference_Q[difference_Q != 0]
         extreme = 0
@@ -136,7 +136,7 @@ class Evaluation:
             rows = min(batch, _PERMUTATIONS - start)
             signs = rng.integers(0, 2, size=(rows, len(changed)), dtype=np.int8) * 2 - 1
             means = (signs @ changed) / len(difference_Q)
-            extreme += int(np.count_nonzero(np.abs(means) >= bar))
+            extreme += int(np.count_nonzero(np.abs(means) >= threshold))
         return Comparison(
             name=name,
             difference=observed,
@@ -146,22 +146,24 @@ class Evaluation:
         )
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
-        """A metric's mean over the queries of each class.
+        """Return a metric's mean over the queries of each class.
 
         Args:
-            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is understood as well.
+            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is accepted as well.
             labels: (n_queries,), the queries' labels.
 
         Returns:
-            Label → mean, in the labels' order; NaN for a class none of whose queries has a match.
+            Label → mean, in sorted order of the labels; NaN for a class without any matched query.
 
         Raises:
             KeyError: if there is no such metric.
-            ValueError: if `labels` hasn't one entry a query.
+            ValueError: if `labels` doesn't have one entry per query.
         """
         labels_Q = np.asarray(labels)
         if labels_Q.shape != (self.n_queries,):
-            raise ValueError(f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one a query")
+            raise ValueError(
+                f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query"
+            )
         values_Q = self.per_query[self._key(name)]
         classes, code_Q = np.unique(labels_Q, return_inverse=True)
         matched = ~np.isnan(values_Q)
@@ -171,7 +173,7 @@ class Evaluation:
         return dict(zip(classes.tolist(), means.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the per-query values, ready for JSON: K as a string, None for what wasn't asked for."""
+        """Return all but the per-query values, ready for JSON: each K as a string, None where not requested."""
         return {
             "recall": {str(k): value for k, value in self.recall.items()},
             "precision_at_1": self.precision_at_1,
@@ -185,7 +187,7 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        """A table of two columns."""
+        """Return a table of two columns."""
         rows = [(f"Recall@{k}", f"{value:.4f}") for k, value in self.recall.items()]
         rows += [
             ("Precision@1", f"{self.precision_at_1:.4f}"),

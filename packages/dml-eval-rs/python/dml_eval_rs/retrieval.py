@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
-from dml_eval_rs.clustering import checked_clusters, cluster_agreement
+from dml_eval_rs.clustering import check_clusters, cluster_agreement
 from dml_eval_rs.evaluation import Evaluation
 from dml_eval_rs.peers import Peers, check_alike
 
@@ -40,45 +40,45 @@ def evaluate(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Evaluation:
-    """Exact Recall@K, precision@1, R-precision, MAP@R and reciprocal rank of every query, and their means.
+    """Measure Recall@K, precision@1, R-precision, MAP@R and reciprocal rank exactly, per query and on average.
 
-    A positive's rank is 1 + the number of other gallery items that come before it. By that rank r, and with R
-    positives: Recall@K = [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal
-    rank = 1/min r.
+    A positive's rank is 1 + the number of other gallery items before it. With ranks r and R positives: Recall@K =
+    [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal rank = 1/min r.
 
     MAP@R and R-precision: Musgrave, Belongie and Lim, "A Metric Learning Reality Check" (2020), section 3.2.
-    Every comparison is that of float64 arithmetic in one stated order, whatever the machine or the number of
-    threads: docs/reference/metrics.md.
+    Every comparison has the result of float64 arithmetic in one stated order, on every machine and for any
+    number of threads: docs/reference/metrics.md of the repository.
 
     Args:
-        embeddings: (Q, D) float16, float32 or float64, finite. Need not be contiguous, normalised or in memory
+        embeddings: (Q, D) float16, float32 or float64, finite. They need not be contiguous, normalised or in memory
             (`numpy.memmap`).
         labels: (Q,) integers of any width, booleans or strings.
         gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
-            its index. With a gallery nothing is left out.
+            its index. With a gallery no item is left out.
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
         similarity: ``"cosine"``, ``"dot"``, or ``"euclidean"`` (the nearest is the most similar).
-        recall_at: each K, at least 1. A K beyond the gallery's size means the whole gallery.
-        ties: which of equally similar items come first. ``"index"``: the lower gallery index; ``"optimistic"``:
-            matches; ``"pessimistic"``: non-matches; ``"expected"``: every metric is its mean over all orders of
-            the tied items.
-        nmi: whether to cluster all embeddings (queries and gallery) and compare with the labels. Under the cosine they
-            are scaled to length 1 first.
-        n_clusters: clusters for `nmi`; None for as many as there are labels.
-        seed: of the clustering, 0 to 2**64 - 1.
-        threads: number of threads; None for all cores that the process may use.
+        recall_at: every K, at least 1. A K beyond the gallery's size means the whole gallery.
+        ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
+            first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of the
+            tied items.
+        nmi: whether to cluster all embeddings (queries and gallery) and compare the clusters with the labels. Under
+            the cosine, embeddings are scaled to length 1 first.
+        n_clusters: number of clusters for `nmi`; None for the number of distinct labels.
+        seed: seed of the clustering, 0 to 2**64 - 1.
+        threads: number of threads; None for all cores available to the process.
         progress: called as ``progress(done, total)``, in pairs compared, several times a second. With `nmi` the total
-            grows as the clustering goes on.
-        peers: processes that all make this call with the same arrays. Each does a part of the work, and all get the
-            bits that one alone would get.
+            grows during the clustering.
+        peers: processes that share the work: all make this call with the same arrays, and all get the bits of a single
+            process.
 
     Returns:
-        The means over the queries that have a match (R ≥ 1), with every query's own values.
+        The means over the queries with a match (R ≥ 1), and the values of every query.
 
     Raises:
-        TypeError: if an array is of the wrong kind: integers as embeddings, floats as labels.
-        ValueError: if shapes don't fit or are empty, a number isn't finite (the first such row is named), a row is all
-            zeros under the cosine, a number is out of range, no query has a match, or the peers' arrays differ.
+        TypeError: if an array has the wrong kind of dtype, such as integers for embeddings or floats for labels.
+        ValueError: if shapes don't match or are empty, a number isn't finite (the message names the first such row), a
+            row is all zeros under the cosine, an argument is out of range, no query has a match, or the peers' arrays
+            differ.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
@@ -99,7 +99,7 @@ def evaluate(
     if n_clusters is not None and not nmi:
         raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
     if n_clusters is not None:
-        checked_clusters(n_clusters, len(queries_QD) + (0 if gallery_GD is None else len(gallery_GD)))
+        check_clusters(n_clusters, len(queries_QD) + (0 if gallery_GD is None else len(gallery_GD)))
     options = (similarity, ks, ties, nmi, n_clusters, checked_seed)
     check_alike(peers, options, queries_QD, gallery_GD, code_Q, code_G)
     stages = None if progress is None else _Stages(progress)
@@ -144,18 +144,18 @@ def evaluate_codes(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Evaluation:
-    """The metrics of `evaluate` for binary codes under the Hamming distance.
+    """Measure the metrics of `evaluate` for binary codes under the Hamming distance.
 
-    distance(a, b) = the number of bits in which a and b differ. Ties are everywhere, so choose `ties` with care.
+    distance(a, b) = the number of differing bits. Ties are frequent, so choose `ties` with care.
 
     Args:
-        codes: (Q, W) uint8, eight bits a byte, at most 65,536 bits a code: see `binarize`.
+        codes: (Q, W) uint8, eight bits per byte, at most 65,536 bits per code: see `binarize`.
         labels: (Q,) integers of any width, booleans or strings.
         gallery_codes: (G, W) uint8; None: the queries are their own gallery, and each leaves itself out by its index.
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` is.
-        recall_at: each K, at least 1.
+        recall_at: every K, at least 1.
         ties: as in `evaluate`.
-        threads: number of threads; None for all cores that the process may use.
+        threads: number of threads; None for all cores available to the process.
         progress: called as ``progress(done, total)``, in pairs compared.
         peers: as in `evaluate`.
 
@@ -164,7 +164,7 @@ def evaluate_codes(
 
     Raises:
         TypeError: if codes aren't uint8, or labels are floats.
-        ValueError: if shapes don't fit or are empty, a code is too wide, or no query has a match.
+        ValueError: if shapes don't match or are empty, a code is too wide, or no query has a match.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     arguments.one_of(ties, "ties", TIES)
@@ -197,11 +197,11 @@ def evaluate_codes(
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
-    """Binary codes: one bit a number, set where it is above the threshold.
+    """Binarize embeddings: one bit per number, set where the number is above the threshold.
 
     bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is
-    filled up with zeros. Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning" (2019),
-    section 3.4, with 0.
+    padded with zeros. Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning" (2019),
+    section 3.4, with threshold 0.
 
     Args:
         embeddings: (n, D) float16, float32 or float64, finite.
@@ -221,26 +221,26 @@ def _both_or_neither(gallery: object, gallery_labels: object, name: str) -> None
     if (gallery is None) != (gallery_labels is None):
         given, missing = (name, "gallery_labels") if gallery_labels is None else ("gallery_labels", name)
         raise ValueError(
-            f"{given} came without {missing}; expected both, or neither for the queries as their own gallery"
+            f"{given} came without {missing}; expected both, or neither to make the queries their own gallery"
         )
 
 
 class _Stages:
-    """One progress of several computations, each of which begins at 0."""
+    """Adapter that joins the progress of several computations, each of which counts from 0."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._total = 0
 
     def next(self) -> Progress:
-        """The callback of the next computation."""
+        """Return the callback of the next computation."""
         before = self._total
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             self._total = before + total
             self._progress(before + done, before + total)
 
-        return tell
+        return report
 
 
 def evaluation_of(
@@ -249,7 +249,7 @@ def evaluation_of(
     nmi: float | None,
     ami: float | None,
 ) -> Evaluation:
-    """The result from the core's columns: name, every query's value, mean."""
+    """Build the result from the core's columns: name, every query's value, mean."""
     means = {name: mean for name, _, mean in columns}
     per_query = {name: values for name, values, _ in columns}
     return Evaluation(

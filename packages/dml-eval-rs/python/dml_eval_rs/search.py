@@ -22,7 +22,7 @@ def knn(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """The k most similar gallery items of every query, exactly, ties by the lower index.
+    """Find the k most similar gallery items of every query, exactly, ties by the lower index.
 
     cosine: q·g / (|q||g|); dot: q·g; euclidean: −|q − g|². The order is that of float64 (docs/reference/metrics.md).
 
@@ -32,7 +32,7 @@ def knn(
         k: 1 to G, or to G − 1 with `exclude_self`.
         similarity: ``"cosine"``, ``"dot"`` or ``"euclidean"``.
         exclude_self: whether query i leaves out gallery item i; the gallery then has Q rows.
-        threads: number of threads; None for all cores that the process may use.
+        threads: number of threads; None for all cores available to the process.
         progress: called as ``progress(done, total)``, in pairs compared.
 
     Returns:
@@ -40,8 +40,8 @@ def knn(
         (Q, K) int64.
 
     Raises:
-        TypeError: if an array isn't of floats.
-        ValueError: if shapes don't fit, a number isn't finite, a row is all zeros under the cosine, or k is out
+        TypeError: if an array doesn't hold floats.
+        ValueError: if shapes don't match, a number isn't finite, a row is all zeros under the cosine, or k is out
             of range.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
@@ -51,7 +51,7 @@ def knn(
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
-    checked_k = _checked_k(
+    checked_k = _check_k(
         k, len(queries_QD), len(queries_QD if gallery_GD is None else gallery_GD), exclude_self
     )
     return _native.knn(
@@ -74,16 +74,16 @@ def knn_codes(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """The k nearest gallery codes of every code by Hamming distance, ties by the lower index.
+    """Find the k nearest gallery codes of every code by Hamming distance, ties by the lower index.
 
-    distance(a, b) = the number of bits in which a and b differ.
+    distance(a, b) = the number of differing bits.
 
     Args:
-        codes: (Q, W) uint8, eight bits a byte.
+        codes: (Q, W) uint8, eight bits per byte.
         gallery_codes: (G, W) uint8; None for the codes themselves.
         k: 1 to G, or to G − 1 with `exclude_self`.
         exclude_self: whether code i leaves out gallery code i; the gallery then has Q rows.
-        threads: number of threads; None for all cores that the process may use.
+        threads: number of threads; None for all cores available to the process.
         progress: called as ``progress(done, total)``, in pairs compared.
 
     Returns:
@@ -91,7 +91,7 @@ def knn_codes(
 
     Raises:
         TypeError: if codes aren't uint8.
-        ValueError: if shapes don't fit, a code is too wide, or k is out of range.
+        ValueError: if shapes don't match, a code is too wide, or k is out of range.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     codes_QW = arguments.codes(codes, "codes")
@@ -99,9 +99,7 @@ def knn_codes(
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
-    checked_k = _checked_k(
-        k, len(codes_QW), len(codes_QW if gallery_GW is None else gallery_GW), exclude_self
-    )
+    checked_k = _check_k(k, len(codes_QW), len(codes_QW if gallery_GW is None else gallery_GW), exclude_self)
     return _native.knn_codes(
         codes_QW,
         gallery_GW,
@@ -112,12 +110,11 @@ def knn_codes(
     )
 
 
-def _checked_k(k: int, queries: int, gallery: int, exclude_self: bool) -> int:
+def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> int:
     if exclude_self and queries != gallery:
         raise ValueError(
             f"exclude_self leaves out gallery item i for query i, but there are {queries} queries and "
-            f"{gallery} gallery "
-            "items; expected as many of each"
+            f"{gallery} gallery items; expected equal numbers"
         )
     most = gallery - exclude_self
     checked = arguments.positive(k, "k")

@@ -1,6 +1,6 @@
-"""The slow, obvious evaluator: float64, one query at a time, a full sort. The oracle of the tests.
+"""Slow, obvious evaluator, the oracle of the tests: float64, one query at a time, a full sort.
 
-Written from docs/reference/metrics.md and sharing nothing with the package.
+Written from docs/reference/metrics.md; it shares no code with the package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def stated_sum(terms: Sequence[float]) -> float:
-    """Eight lanes, each in order, combined in the stated tree."""
+    """Sum in eight lanes, each in order, combined in the tree that docs/reference/metrics.md states."""
     lanes = [0.0] * 8
     for i, term in enumerate(terms):
         lanes[i % 8] += float(term)
@@ -23,7 +23,7 @@ def stated_sum(terms: Sequence[float]) -> float:
 
 
 def key(q: np.ndarray, g: np.ndarray, similarity: str) -> float:
-    """The number that orders the gallery of a query."""
+    """Return the number by which a query orders the gallery."""
     q, g = q.astype(np.float64), g.astype(np.float64)
     if similarity == "euclidean":
         return -stated_sum((q - g) * (q - g))
@@ -42,7 +42,7 @@ def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[flo
 
 
 def metrics_of_order(matches: Sequence[bool], recall_at: Sequence[int]) -> dict[str, Fraction]:
-    """The definitions, on one complete order of the gallery."""
+    """Apply the definitions to one complete order of the gallery."""
     r = sum(matches)
     ranks = [i for i, match in enumerate(matches, 1) if match]
     out = {f"recall@{k}": Fraction(int(ranks[0] <= k)) for k in recall_at}
@@ -58,7 +58,7 @@ def metrics_of_order(matches: Sequence[bool], recall_at: Sequence[int]) -> dict[
 def query_metrics(
     keys: Sequence[float], matches: Sequence[bool], recall_at: Sequence[int], ties: str
 ) -> dict[str, float]:
-    """One query's metrics. `keys` and `matches` are of the gallery in order, the query itself left out."""
+    """Measure one query. `keys` and `matches` follow the gallery's order, without the query itself."""
     if not any(matches):
         names = [f"recall@{k}" for k in recall_at] + [
             "precision_at_1",
@@ -81,7 +81,7 @@ def query_metrics(
 def expected_metrics(
     keys: Sequence[float], matches: Sequence[bool], recall_at: Sequence[int]
 ) -> dict[str, float]:
-    """The mean over all arrangements of matches within every group of tied items, each equally likely."""
+    """Average over all arrangements of matches within every group of tied items, each equally likely."""
     order = sorted(range(len(keys)), key=lambda i: -keys[i])
     groups = [[matches[i] for i in g] for _, g in itertools.groupby(order, key=lambda i: keys[i])]
     arrangements = [
@@ -110,7 +110,7 @@ def evaluate(
     recall_at: Sequence[int],
     ties: str,
 ) -> dict[str, np.ndarray]:
-    """Every query's metrics."""
+    """Measure every query."""
     own = gallery is None
     gallery = embeddings if gallery is None else gallery
     gallery_labels = labels if gallery_labels is None else gallery_labels
@@ -125,7 +125,7 @@ def evaluate(
 def nearest(
     queries: np.ndarray, gallery: np.ndarray, k: int, similarity: str, exclude_self: bool
 ) -> tuple[list[list[float]], list[list[int]]]:
-    """Keys and indices of the k nearest, ties by index."""
+    """Return keys and indices of the k nearest, ties by index."""
     all_keys, all_indices = [], []
     for q, query in enumerate(queries):
         keys = keys_of(query, gallery, similarity)

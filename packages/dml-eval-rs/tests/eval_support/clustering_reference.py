@@ -26,7 +26,7 @@ def nmi(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def ami(a: Sequence[int], b: Sequence[int]) -> float:
-    """The expectation is taken over every permutation."""
+    """Adjust by the mean over every permutation."""
     if len(set(a)) == len(set(b)) and len(set(a)) in (1, len(a)):
         return 1.0
     infos = [mutual_information(a, p) for p in permutations(b)]
@@ -35,6 +35,6 @@ def ami(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def nearest_centroid(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """The nearest centroid by direct differences in float64, the lowest of equally near ones."""
+    """Return each row's nearest centroid by direct differences in float64; of equally near ones, the lowest index."""
     x, centroids = x.astype(np.float64), centroids.astype(np.float64)
     return np.array([((row - centroids) ** 2).sum(axis=1).argmin() for row in x])

@@ -1,8 +1,0 @@
-"""Makes the slow reference importable, whatever way pytest imports tests."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
