@@ -46,7 +46,7 @@ class Comparison:
 class Evaluation:
     """Retrieval metrics, and clustering metrics where requested.
 
-    docs/reference/metrics.md of the repository defines them. All but the counts are in [0, 1]; `ami` may be slightly below 0.
+    docs/reference/metrics.md of the repository defines them. All but counts are in [0, 1]; `ami` may be slightly below.
 
     Attributes:
         recall: K → Recall@K, the share of queries with a match among their K nearest.
