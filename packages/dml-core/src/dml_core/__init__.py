@@ -33,6 +33,7 @@ from dml_core.errors import (
 from dml_core.hookspecs import hookimpl
 from dml_core.memory import MemoryQueue
 from dml_core.plugins import Plugins, plugins
+from dml_core.ranks import all_gather_rows, rank_and_world_size
 from dml_core.registry import KINDS, Registry, registry
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
@@ -73,11 +74,13 @@ __all__ = [
     "Split",
     "Step",
     "UnknownName",
+    "all_gather_rows",
     "hookimpl",
     "is_class_loss",
     "is_shardable",
     "nearest",
     "plugins",
+    "rank_and_world_size",
     "registry",
     "schedule_from_table",
 ]
