@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import CurricularFace, HeatedUpSoftmax, SoftTriple

@@ -78,7 +78,18 @@ def test_a_memory_takes_a_compiled_loss_and_soon_compiles_no_more(
 
 
 def test_memvir_still_gives_a_compiled_loss_the_past_as_constants() -> None:
-    assert dml.MemVir(torch.compile(dml.NormSoftmax(5, 6)), 1, 0)._takes_virtual
+    seen: list[bool] = []
+
+    class Recording(dml.NormSoftmax):
+        def forward(self, embeddings, labels, class_weights=None, virtual=None):  # type: ignore[no-untyped-def]
+            seen.append(virtual is not None)
+            return super().forward(embeddings, labels, class_weights, virtual)
+
+    torch.compiler.reset()
+    loss = dml.MemVir(torch.compile(Recording(5, 6), backend="eager"), 1, 0)
+    for _ in range(2):
+        loss(torch.randn(8, 6), torch.arange(8) % 5)
+    assert seen == [False, True]
 
 
 def test_every_registered_loss_is_compiled_or_a_wrapper() -> None:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import distributed_world
 import pytest
 import torch
+from losses_support import global_world
 
 from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax, plugin
 
@@ -18,7 +18,7 @@ Results = dict[str, dict[str, Any]]
 
 def start_world(size: int, folder: Path, device: str) -> list[Results]:
     """What every rank of a world of this size ended with."""
-    program = Path(distributed_world.__file__)
+    program = Path(global_world.__file__)
     processes = [
         subprocess.Popen(
             [sys.executable, program, str(rank), str(size), folder / "store", folder / str(rank), device],
@@ -46,8 +46,8 @@ def on_gpus(size: int) -> Any:
 def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
     """This pins what the value means under DDP's averaging: that of the global batch, its gradient whole."""
     world = start_world(size, tmp_path, device)
-    for name in distributed_world.make_losses():
-        alone = distributed_world.train(name, rank=0, world_size=1, device=device)
+    for name in global_world.make_losses():
+        alone = global_world.train(name, rank=0, world_size=1, device=device)
         for rank, result in enumerate(ended[name] for ended in world):
             # float64; sums over ranks are taken in another order, fifty steps long
             assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name

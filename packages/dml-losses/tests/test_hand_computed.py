@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 import dml_losses as dml

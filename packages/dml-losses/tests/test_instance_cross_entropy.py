@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import InstanceCrossEntropy
 from dml_losses.functional import instance_cross_entropy
-from dml_losses.functional import pairs as pairs_module
 
 LABELS = [
     [0, 0, 1, 1, 2, 2],  # two a class: the case of Eq. 16-17
@@ -100,13 +99,23 @@ def test_weights_survive_probabilities_that_round_to_one() -> None:
 
 
 @pytest.mark.parametrize("reweight", [False, True])
-def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, reweight: bool) -> None:
-    x, y = rows(50, 7).requires_grad_(), torch.arange(50) % 7
-    whole = instance_cross_entropy(x, y, reweight=reweight, anchor_gradient=True)
-    monkeypatch.setattr(pairs_module, "_CPU_BLOCK_ELEMENTS", 1)  # sixteen rows, which is the least
-    blocked = instance_cross_entropy(x, y, reweight=reweight, anchor_gradient=True)
-    torch.testing.assert_close(blocked, whole, rtol=1e-13, atol=0)
-    torch.testing.assert_close(grad(blocked, x)[0], grad(whole, x)[0], rtol=1e-10, atol=1e-15)
+def test_a_batch_of_several_blocks_is_each_anchor_against_the_others(reweight: bool) -> None:
+    """300 rows are three blocks; one anchor against a gallery of the other rows is one."""
+    x, y = rows(300, 7).requires_grad_(), torch.randint(40, (300,))
+    options = {"scale": 8.0, "reweight": reweight, "anchor_gradient": True}
+    value = instance_cross_entropy(x, y, **options)
+    gradient, parts = torch.zeros_like(x), []
+    num_positives = ((y[:, None] == y).sum(dim=1) - 1).double()
+    for anchor in range(len(x)):
+        others = torch.arange(len(x)) != anchor
+        own, gallery = x[anchor : anchor + 1], x[others]
+        part = instance_cross_entropy(own, y[anchor : anchor + 1], gallery, y[others], **options)
+        parts.append(part.detach() * num_positives[anchor])
+        # Eq. 13-15 count anchors; the derivative of the mean counts pairs.
+        share = 1 / len(x) if reweight else num_positives[anchor] / num_positives.sum()
+        gradient += share * grad(part, x)[0]
+    torch.testing.assert_close(value, torch.stack(parts).sum() / num_positives.sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(grad(value, x)[0], gradient, rtol=1e-9, atol=1e-15)
 
 
 def test_an_empty_gallery_gives_a_zero_that_backpropagates() -> None:

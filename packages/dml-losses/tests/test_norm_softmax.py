@@ -4,14 +4,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import NormSoftmax
-from dml_losses.functional import cosine_softmax as operator_module
 from dml_losses.functional import heated_up_softmax, norm_softmax
-from dml_losses.functional.cosine_softmax import Virtual
+from dml_losses.functional.cosine_softmax import Virtual, rows_at_a_time
 
 
 def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
@@ -30,36 +29,39 @@ def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_cla
         torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-12)
 
 
-def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w, y = rows(40, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(40) % 9
-    whole = norm_softmax(x, y, w)
-    monkeypatch.setitem(operator_module._BLOCK_ELEMENTS, "cpu", 1)
-    monkeypatch.setattr(operator_module, "_FEWEST_ROWS", 7)
-    blocked = norm_softmax(x, y, w)
-    torch.testing.assert_close(blocked, whole, rtol=1e-13, atol=0)
-    for one, other in zip(grad(blocked, (x, w)), grad(whole, (x, w))):
+def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The loss of a batch that is several blocks, put together from calls that are one block each."""
+    step = rows_at_a_time(x.device, len(w))
+    assert step < len(x)
+    parts = zip(x.split(step), y.split(step))
+    return torch.stack([norm_softmax(*part, w) * len(part[0]) / len(x) for part in parts]).sum()
+
+
+def test_blocks_do_not_change_the_result() -> None:
+    x, w, y = rows(150, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(150)
+    value, expected = norm_softmax(x, y, w), in_single_blocks(x, y, w)
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
+    for one, other in zip(grad(value, (x, w)), grad(expected, (x, w))):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
 
 
-def past(rows_seed: int, count: int) -> Virtual:
-    """Constants beside nine classes: four more, and so many rows of theirs."""
-    labels = 9 + torch.arange(count) % 4
+def past(rows_seed: int, count: int, num_classes: int = 9) -> Virtual:
+    """Constants beside `num_classes` classes: four further classes, and `count` rows of these."""
+    labels = num_classes + torch.arange(count) % 4
     return Virtual(rows(count, rows_seed), labels, (rows(1, rows_seed + 1), rows(3, rows_seed + 2)))
 
 
-def test_blocks_do_not_change_the_result_with_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w, y = rows(20, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(20) % 9
-    constants = past(20, 17)
-    joined = norm_softmax(
+def test_blocks_do_not_change_the_result_with_constants() -> None:
+    x, w, y = rows(70, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(70)
+    constants = past(80, 17, num_classes=len(w))
+    value = norm_softmax(x, y, w, virtual=constants)
+    expected = in_single_blocks(
         torch.cat((x, constants.embeddings)),
         torch.cat((y, constants.labels)),
         torch.cat((w, *constants.class_weights)),
     )
-    monkeypatch.setitem(operator_module._BLOCK_ELEMENTS, "cpu", 1)
-    monkeypatch.setattr(operator_module, "_FEWEST_ROWS", 7)
-    blocked = norm_softmax(x, y, w, virtual=constants)
-    torch.testing.assert_close(blocked, joined, rtol=1e-13, atol=0)
-    for one, other in zip(grad(blocked, (x, w)), grad(joined, (x, w))):
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
+    for one, other in zip(grad(value, (x, w)), grad(expected, (x, w))):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
 
 

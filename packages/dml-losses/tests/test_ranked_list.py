@@ -3,8 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_core import Linear

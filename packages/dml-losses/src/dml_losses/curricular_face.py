@@ -8,8 +8,8 @@ from dml_core import ClassShard
 from dml_losses.arguments import angle, fraction, positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.curricular_face import curricular_face, mean_true_cosine
-from dml_losses.functional.sharded_softmax import sharded_softmax, true_cosines
 from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax, true_cosines
 
 
 class CurricularFace(torch.nn.Module):

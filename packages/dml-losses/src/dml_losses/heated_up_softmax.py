@@ -11,8 +11,8 @@ from dml_losses.arguments import positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.heated_up_softmax import batch_normalised, heated_up_softmax
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.sphere import common_precision, full_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 _MOMENTUM, _EPS = 0.1, 1e-5  # of torch's own batch normalisation
 

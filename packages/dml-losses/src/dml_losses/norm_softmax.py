@@ -13,8 +13,8 @@ from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.class_subset import class_subset
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.norm_softmax import norm_softmax
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 
 class NormSoftmax(torch.nn.Module):

@@ -18,7 +18,7 @@ from dml_losses.norm_softmax import NormSoftmax
 from dml_losses.proxy_anchor import ProxyAnchor
 from dml_losses.proxy_nca import ProxyNCA
 from dml_losses.ranked_list import RankedListLoss
-from dml_losses.sharded_classes import ShardedClasses
+from dml_losses.ranks.sharded_classes import ShardedClasses
 from dml_losses.soft_triple import SoftTriple
 from dml_losses.softmax import Softmax
 from dml_losses.virtual_softmax import VirtualSoftmax

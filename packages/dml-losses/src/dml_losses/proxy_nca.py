@@ -9,8 +9,8 @@ from dml_losses.arguments import positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.proxy_nca import proxy_nca
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 
 class ProxyNCA(torch.nn.Module):

@@ -6,9 +6,9 @@ import torch
 
 from dml_core import ClassShard
 from dml_losses.class_weights import initial_class_weights
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.softmax import softmax
 from dml_losses.functional.sphere import common_precision
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 
 class Softmax(torch.nn.Module):
