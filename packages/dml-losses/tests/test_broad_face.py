@@ -112,7 +112,7 @@ def test_the_loss_gets_rows_of_the_dtype_that_came() -> None:
     ("arguments", "error", "message"),
     [
         ((InstanceCrossEntropy(), 10), TypeError, "InstanceCrossEntropy, which has no class_weights"),
-        ((SoftTriple(C, D), 10), ValueError, "loss has 10 weights a class; expected 1"),
+        ((SoftTriple(C, D), 10), ValueError, "loss has 10 weights for each class; expected 1"),
         ((ArcFace(C, D), 0), ValueError, "capacity is 0; expected at least 1"),
         ((ArcFace(C, D), 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dml_core import MemoryQueue, is_class_loss
+from dml_core import MemoryQueue, centers_per_class_of, is_class_loss
 from dml_losses.arguments import whole
 from dml_losses.functional.sphere import full_precision, inverse_norms
 
@@ -45,9 +45,9 @@ class BroadFace(torch.nn.Module):
                 f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as ArcFace "
                 "(a pair loss gets a memory from CrossBatchMemory)"
             )
-        if getattr(loss, "centers_per_class", 1) != 1:
+        if (centers := centers_per_class_of(loss)) != 1:
             raise ValueError(
-                f"loss has {loss.centers_per_class} weights a class; expected 1, by which a past embedding can be moved"
+                f"loss has {centers} weights for each class; expected 1: a queued embedding moves as its class's weight does"
             )
         self.loss = loss
         self.warmup_steps = whole("warmup_steps", warmup_steps, 0)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from dml_core import is_class_loss
+from dml_core import centers_per_class_of, class_fraction_of, is_class_loss
 from dml_losses.arguments import whole
 from dml_losses.functional.cosine_softmax import Virtual
 
@@ -67,7 +67,7 @@ class MemVir(torch.nn.Module):
                 f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as "
                 "NormSoftmax (a pair loss gets a memory from CrossBatchMemory)"
             )
-        if (class_fraction := getattr(loss, "class_fraction", 1.0)) < 1:
+        if (class_fraction := class_fraction_of(loss)) < 1:
             raise ValueError(
                 f"loss is {type(loss).__name__} with class_fraction = {class_fraction}; expected class_fraction = 1, "
                 "since virtual classes are whole past copies of all classes"
@@ -79,9 +79,7 @@ class MemVir(torch.nn.Module):
         self.margin = whole("margin", margin, 0)
         self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
         self.queue_on_cpu = queue_on_cpu
-        # What torch.compile made of a loss has a signature that says nothing: that of what it wraps does.
-        called = getattr(loss, "_orig_mod", loss)
-        self._takes_virtual = "virtual" in inspect.signature(called.forward).parameters
+        self._takes_virtual = _takes_virtual(loss)
 
         slots, (num_rows, dim) = self.num_steps * (self.margin + 1), self.class_weights.shape
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[queue_dtype]
@@ -143,7 +141,7 @@ class MemVir(torch.nn.Module):
     def _with_virtual_classes(
         self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, slots: list[int]
     ) -> torch.Tensor:
-        num_classes = len(weights) // getattr(self.loss, "centers_per_class", 1)
+        num_classes = len(weights) // centers_per_class_of(self.loss)
         device = embeddings.device
         past = Virtual(
             _joined(*(self.queue_embeddings[slot, : self._rows[slot]] for slot in slots)).to(device),
@@ -225,6 +223,14 @@ class MemVir(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         self._steps, self._stored = self.counters.tolist()
         self._rows = self.queue_rows.tolist()
+
+
+def _takes_virtual(loss: torch.nn.Module) -> bool:
+    """Tell whether a loss, or the loss inside a compiled one, takes the keyword ``virtual``."""
+    # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function for the module
+    # inside. It is the child of this name, which torch can't rename: it prefixes the keys of saved state dicts.
+    original = dict(loss.named_children()).get("_orig_mod", loss)
+    return "virtual" in inspect.signature(original.forward).parameters
 
 
 def _joined(*parts: torch.Tensor) -> torch.Tensor:
