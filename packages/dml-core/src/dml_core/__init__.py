@@ -1,5 +1,7 @@
 """Hooks, registry, samplers, memory queues and schedules: what every package of the toolkit builds on."""
 
+import importlib.metadata
+
 from dml_core.components import (
     Backbone,
     BatchSampler,
@@ -42,6 +44,8 @@ from dml_core.registry import KINDS, Registry, registry
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
 
+__version__ = importlib.metadata.version("dml-core")
+
 __all__ = [
     "KINDS",
     "Backbone",
@@ -80,6 +84,7 @@ __all__ = [
     "Step",
     "SubsampledClasses",
     "UnknownName",
+    "__version__",
     "all_gather_rows",
     "centers_per_class_of",
     "class_fraction_of",

@@ -1,5 +1,7 @@
 """Deep metric learning losses. A loss is one function of tensors (`dml_losses.functional`) and one thin module."""
 
+import importlib.metadata
+
 from dml_losses.arc_face import ArcFace
 from dml_losses.broad_face import BroadFace
 from dml_losses.cos_face import CosFace
@@ -18,7 +20,7 @@ from dml_losses.soft_triple import SoftTriple
 from dml_losses.softmax import Softmax
 from dml_losses.virtual_softmax import VirtualSoftmax
 
-__version__ = "0.1.0"
+__version__ = importlib.metadata.version("dml-losses")
 
 __all__ = [
     "ArcFace",

@@ -47,7 +47,7 @@ class BroadFace(torch.nn.Module):
             )
         if (centers := centers_per_class_of(loss)) != 1:
             raise ValueError(
-                f"loss has {centers} weights for each class; expected 1: a queued embedding moves as its class's weight does"
+                f"loss has {centers} weights for each class; expected 1, with which a queued embedding moves"
             )
         self.loss = loss
         self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
