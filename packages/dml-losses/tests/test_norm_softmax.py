@@ -10,7 +10,7 @@ from torch.autograd import grad
 
 from dml_losses import NormSoftmax
 from dml_losses.functional import heated_up_softmax, norm_softmax
-from dml_losses.functional.cosine_softmax import Virtual, rows_at_a_time
+from dml_losses.functional.cosine_softmax import Virtual, rows_per_block
 
 
 def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
@@ -31,7 +31,7 @@ def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_cla
 
 def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """The loss of a batch that is several blocks, put together from calls that are one block each."""
-    step = rows_at_a_time(x.device, len(w))
+    step = rows_per_block(x.device, len(w))
     assert step < len(x)
     parts = zip(x.split(step), y.split(step))
     return torch.stack([norm_softmax(*part, w) * len(part[0]) / len(x) for part in parts]).sum()

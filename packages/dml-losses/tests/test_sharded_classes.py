@@ -24,7 +24,7 @@ from dml_losses import (
     ProxyAnchor,
     ShardedClasses,
 )
-from dml_losses.functional.cosine_softmax import rows_at_a_time
+from dml_losses.functional.cosine_softmax import rows_per_block
 from dml_losses.ranks.class_shard import RankClasses
 from dml_losses.ranks.sharded_softmax import sharded_softmax
 
@@ -151,7 +151,7 @@ def test_blocks_do_not_change_the_result() -> None:
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return sharded_softmax(x, y, w, 0, 8.0, angular_margin=0.3, progress=torch.tensor(0.2).double())
 
-    step = rows_at_a_time(x.device, len(w))
+    step = rows_per_block(x.device, len(w))
     assert step < len(x)
     value = loss(x, y)
     expected = sum(loss(*part) * len(part[0]) / len(x) for part in zip(x.split(step), y.split(step)))

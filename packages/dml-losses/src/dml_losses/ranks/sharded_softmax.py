@@ -20,7 +20,7 @@ from torch import distributed
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from dml_losses.functional.cosine_softmax import rows_at_a_time, with_margin
+from dml_losses.functional.cosine_softmax import apply_margin, rows_per_block
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 from dml_losses.ranks.exchange import all_reduce_
 
@@ -95,11 +95,11 @@ class _ShardedSoftmax(torch.autograd.Function):
         inverse_norm_L = inverse_norms(class_weights) if normalised else class_weights.new_ones(own_classes)
         own_O, column_O = find_owned(labels, first, own_classes)
         true_B = _true_products(features, class_weights, inverse_norm_L, own_O, column_O)
-        target_B, slope_B = with_margin(true_B * scale, scale, angular_margin, cosine_margin)
+        target_B, slope_B = apply_margin(true_B * scale, scale, angular_margin, cosine_margin)
 
         columns_BL = features.new_empty(batch, own_classes)
         highest_B, total_B = features.new_full((batch,), -torch.inf), features.new_zeros(batch)
-        step = rows_at_a_time(features.device, own_classes)
+        step = rows_per_block(features.device, own_classes)
         for start in range(0, batch if own_classes else 0, step):
             rows = slice(start, start + step)
             block_RL = columns_BL[rows]
