@@ -133,7 +133,7 @@ def test_a_state_of_another_sampler_is_refused_and_the_place_kept():
     labels = np.arange(20) // 4
     sampler = ClassBalancedSampler(labels, 2, 2, seed=1)
     sampler.set_epoch(5)
-    with pytest.raises(ValueError, match="seed is 2 there and 1 here"):
+    with pytest.raises(ValueError, match="seed is 2 in the state and 1 here"):
         sampler.load_state_dict(ClassBalancedSampler(labels, 2, 2, seed=2).state_dict())
     assert sampler.state_dict()["epoch"] == 5
 

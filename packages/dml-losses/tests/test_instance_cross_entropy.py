@@ -45,13 +45,13 @@ def test_reweighted_gradient_is_equation_15(labels: list[int], scale: float, anc
 
 @pytest.mark.parametrize("anchor", [False, True])
 @pytest.mark.parametrize("reweight", [False, True])
-def test_a_gallery_leaves_nothing_out(anchor: bool, reweight: bool) -> None:
+def test_no_row_of_a_gallery_is_omitted(anchor: bool, reweight: bool) -> None:
     x, y = rows(5, 2).requires_grad_(), torch.tensor([2, 0, 1, 0, 9])
     g, z = rows(7, 3).requires_grad_(), torch.tensor([0, 1, 1, 3, 0, 1, 4])
     value = instance_cross_entropy(x, y, g, z, scale=8.0, reweight=reweight, anchor_gradient=anchor)
     expected = reference.instance_cross_entropy_value(x, y, 8.0, g, z)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-    gradients = grad(value, (x, g), materialize_grads=True)  # an anchor held constant has none
+    gradients = grad(value, (x, g), materialize_grads=True)  # a constant anchor has none
     if reweight:
         wanted = reference.instance_cross_entropy_gradient(x.detach(), y, 8.0, g.detach(), z, anchor=anchor)
     else:
@@ -71,7 +71,7 @@ def test_a_gallery_without_gradient_moves_the_anchor() -> None:
 
 
 def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
-    """Each anchor pulls its only positive with 1/(2N), and pushes its negatives with 1/(2N) altogether."""
+    """Each anchor pulls its only positive with 1/(2N), and pushes all its negatives with 1/(2N) together."""
     scale, y = 16.0, torch.tensor([0, 0, 1, 1, 2, 2])
     x = rows(6, 6).requires_grad_()
     f, n = reference.unit(x.detach()), 6
@@ -88,7 +88,7 @@ def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
 
 
 def test_weights_survive_probabilities_that_round_to_one() -> None:
-    """At scale 1e4 every 1 − p̂ underflows even in float64, and Eq. 13 is 0/0 as it is written."""
+    """At scale 1e4 every 1 − p̂ underflows even in float64, and Eq. 13 as written is 0/0."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True)
     y = torch.tensor([0, 0, 0, 1, 1])
     value = instance_cross_entropy(x, y, scale=1e4)

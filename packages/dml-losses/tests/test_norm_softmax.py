@@ -30,7 +30,7 @@ def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_cla
 
 
 def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The loss of a batch that is several blocks, put together from calls that are one block each."""
+    """Compute the loss of a batch of several blocks from calls of one block each."""
     step = rows_per_block(x.device, len(w))
     assert step < len(x)
     parts = zip(x.split(step), y.split(step))
@@ -75,11 +75,11 @@ def test_constants_get_no_gradient_and_may_have_other_dtypes(loss: Callable[...,
         tuple(part.float() for part in wide.class_weights),
     )
     value = loss(x, y, w, virtual=narrow)
-    torch.testing.assert_close(value, loss(x, y, w, virtual=wide), rtol=1e-6, atol=0)  # of float32
+    torch.testing.assert_close(value, loss(x, y, w, virtual=wide), rtol=1e-6, atol=0)  # float32
     assert grad(value, narrow.embeddings, allow_unused=True) == (None,)
 
 
-def test_a_backward_pass_under_autocast_is_the_one_without() -> None:
+def test_autocast_does_not_change_the_backward_pass() -> None:
     found = []
     for cast in (False, True):
         x, w = rows(6, 4).float().requires_grad_(), rows(4, 5).float().requires_grad_()
@@ -114,7 +114,7 @@ def test_a_zero_class_weight_is_at_cosine_zero_and_stays() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_short_class_weights_beside_wider_embeddings_have_a_gradient_that_fits(dtype: torch.dtype) -> None:
+def test_a_gradient_beyond_the_class_weights_dtype_is_clamped_to_it(dtype: torch.dtype) -> None:
     """Proportional to 1/norm, where the norm is the dtype's smallest normal number."""
     tiny = torch.finfo(dtype).smallest_normal
     w = torch.tensor([[tiny, 0], [0, tiny]], dtype=dtype, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Class weights spread over ranks: the loss, its gradients and what trains are those of one process."""
+"""Class weights sharded over ranks: the loss, its gradients and the trained weights are those of one process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class TestOnRanks:
 
 
 @pytest.mark.parametrize("name", sharded_world.LOSSES)
-def test_one_rank_has_all_classes_and_trains_as_without(name: str) -> None:
+def test_one_rank_has_all_classes_and_trains_as_without_sharding(name: str) -> None:
     alone, sharded = (sharded_world.train(name, 0, 1, sharded=sharded) for sharded in (False, True))
     assert sharded["values"] == pytest.approx(alone["values"], rel=1e-12, abs=1e-12)
     for key, expected in alone["state"].items():
@@ -112,7 +112,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     weights = torch.randn(classes, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(classes, (6,), generator=generator)
-    if opposite:  # every cosine is near 1 or near -1, so that exponentials of differences would overflow
+    if opposite:  # every cosine is near 1 or -1, so that exponentials of differences would overflow
         x = torch.where(y[:, None] > 0, 1.0, -1.0) * weights[:1] + 1e-3 * x
 
     def define(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -138,12 +138,12 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     (3 * value).backward()
     (3 * expected).backward()
     for got, wanted in zip(*sides, strict=True):
-        # acos loses half of the digits at cosines of 1, where a scale of 1000 multiplies what is lost
+        # acos loses half of the digits at cosines of 1, and a scale of 1000 multiplies the error
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
 
 
 def test_blocks_do_not_change_the_result() -> None:
-    """So many classes make several blocks of the batch; parts of a block's rows make one each."""
+    """With this many classes the batch is several blocks; each part below is one."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (150, 2**15))
     x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
@@ -211,11 +211,11 @@ def test_a_loss_gets_its_embeddings_in_float32_at_least() -> None:
     assert seen == [torch.float32] * 3 + [torch.float64]
 
 
-def test_every_registered_loss_that_can_be_sharded_is_held_to_that() -> None:
-    held = {type(make()) for make in sharded_world.LOSSES.values()}
+def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:
+    tested = {type(make()) for make in sharded_world.LOSSES.values()}
     for component in dml_losses.plugin.dml_losses():
         if hasattr(component.factory, "sharded_forward"):
-            assert component.factory in held, component.name
+            assert component.factory in tested, component.name
 
 
 def test_a_loss_that_does_not_say_how_it_is_sharded_is_refused() -> None:
@@ -229,7 +229,7 @@ def test_a_loss_that_does_not_say_how_it_is_sharded_is_refused() -> None:
         ShardedClasses(InstanceCrossEntropy())
 
 
-def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_mistake_of_the_users() -> None:
+def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_user_error() -> None:
     plugins = Plugins()
     plugins.register(dml_losses.plugin, distribution="dml-losses", version="0.1.0")
     table = {"name": "sharded-classes", "loss": {"name": "soft-triple"}}
@@ -260,7 +260,7 @@ def test_a_loss_that_changes_its_forward_alone_is_refused() -> None:
         ShardedClasses(Doubled(3, 4))
 
 
-def test_a_class_that_adds_the_sharding_to_anothers_loss_is_taken() -> None:
+def test_a_subclass_that_adds_sharded_forward_is_accepted() -> None:
     class Anchored(ProxyAnchor):
         def sharded_forward(
             self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
@@ -277,7 +277,7 @@ def test_a_class_that_adds_the_sharding_to_anothers_loss_is_taken() -> None:
     size=st.sampled_from([1.0, 100.0, 1e5]),
     seed=st.integers(0, 2**16),
 )
-def test_what_a_shard_tells_is_that_of_all_logits(classes, cuts, size, seed) -> None:
+def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> None:
     generator = torch.Generator().manual_seed(seed)
     z = size * torch.randn(6, classes, generator=generator, dtype=torch.float64)
     y = torch.randint(classes, (6,), generator=generator)
@@ -297,25 +297,25 @@ def test_what_a_shard_tells_is_that_of_all_logits(classes, cuts, size, seed) -> 
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # Without other ranks, a slice has a true logit where the class is its own, and others are all that it has.
+    # Without other ranks, a slice has the true logits of its own classes, and its others are the rest of it.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]
-    told = [part.true_logits(some, y) for part, some in zip(parts, slices, strict=True)]
-    assert torch.equal(torch.stack(told).sum(0), true)
-    told = [part.other_logits(some, y) for part, some in zip(parts, slices, strict=True)]
-    torch.testing.assert_close(torch.stack(told).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12)
+    values = [part.true_logits(some, y) for part, some in zip(parts, slices, strict=True)]
+    assert torch.equal(torch.stack(values).sum(0), true)
+    values = [part.other_logits(some, y) for part, some in zip(parts, slices, strict=True)]
+    torch.testing.assert_close(torch.stack(values).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-def test_where_there_is_no_other_class_nothing_on_the_way_back_is_nan() -> None:
+def test_without_another_class_no_gradient_is_nan() -> None:
     only, logits = RankClasses(torch.empty(1, 4), 0, 1), torch.randn(3, 1, requires_grad=True)
     with torch.autograd.detect_anomaly():
         softplus(only.other_logits(logits, torch.zeros(3)) - 1).sum().backward()
     assert (logits.grad == 0).all()
 
 
-def test_a_shard_without_classes_tells_of_none() -> None:
+def test_a_shard_without_classes_has_no_logits() -> None:
     none, empty = RankClasses(torch.empty(0, 4), 5, 9), torch.empty(3, 0, requires_grad=True)
     true, others = none.true_logits(empty, torch.arange(3)), none.other_logits(empty, torch.arange(3))
     assert true.tolist() == [0, 0, 0]
@@ -324,7 +324,7 @@ def test_a_shard_without_classes_tells_of_none() -> None:
     assert empty.grad.shape == (3, 0)
 
 
-def test_a_memory_of_whole_class_weights_is_refused() -> None:
+def test_memvir_and_sharding_refuse_each_other() -> None:
     with pytest.raises(TypeError, match="loss is ShardedClasses, which has no class_weights"):
         MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0)
     with pytest.raises(
