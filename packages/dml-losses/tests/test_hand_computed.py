@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Loss, Loss, float]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_reference_are_the_number_by_hand(name: str) -> None:
     fast, slow, expected = CASES[name]
-    # 1e-5 stands under SoftTriple's root and beside the batch norm's variance
+    # SoftTriple adds 1e-5 under its root, batch norm to the variance
     assert fast().item() == pytest.approx(expected, abs=3e-6)
     assert slow().item() == pytest.approx(expected, abs=3e-6)
 

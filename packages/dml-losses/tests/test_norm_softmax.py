@@ -91,8 +91,8 @@ def test_autocast_does_not_change_the_backward_pass() -> None:
 def test_value_without_gradient_is_the_same() -> None:
     x, w, y = rows(6, 4), rows(4, 5).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
     with torch.no_grad():
-        quiet = norm_softmax(x, y, w)
-    assert torch.equal(quiet, norm_softmax(x, y, w).detach())
+        value = norm_softmax(x, y, w)
+    assert torch.equal(value, norm_softmax(x, y, w).detach())
 
 
 def test_backward_can_run_twice() -> None:

@@ -144,9 +144,7 @@ class LossContract(ABC):
             shard = _AllClasses(loss.class_weights)
             value = loss.sharded_forward(leaf, labels, shard) if sharded else loss(leaf, labels)
             gradients = torch.autograd.grad(value, (leaf, loss.class_weights))
-            found.append(
-                (value, *(gradient.to_dense() for gradient in gradients))
-            )  # some losses have sparse ones
+            found.append((value, *(gradient.to_dense() for gradient in gradients)))  # they may be sparse
         names = ("the loss", "the embeddings' gradient", "the class weights' gradient")
         for name, expected, actual in zip(names, *found, strict=True):
             self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")

@@ -1,4 +1,4 @@
-"""Checks of a loss's arguments, before any work: one error with the values that came and what was expected.
+"""Checks of a loss's arguments, before any work: one error with the actual and the expected value.
 
 Checks that read values (label ranges) run only where reading is free: on CPU tensors, outside `torch.compile`. On an
 accelerator they would wait for the device, whose own index assertion catches an out-of-range label instead.

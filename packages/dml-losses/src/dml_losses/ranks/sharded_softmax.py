@@ -112,7 +112,7 @@ class _ShardedSoftmax(torch.autograd.Function):
                 slope_RL = torch.where(hard_RL, progress + 2 * block_RL, 1)
                 block_RL.mul_(torch.where(hard_RL, progress + block_RL, 1))
             block_RL.mul_(scale)
-            # From here on the negatives alone. A row whose true class another rank has stays as it is.
+            # From here on the negatives alone. Rows whose true class is on another rank don't change.
             column_R1 = labels[rows, None] - first
             elsewhere_R1 = (column_R1 < 0) | (column_R1 >= own_classes)
             column_R1 = column_R1.clamp(0, own_classes - 1)
