@@ -120,7 +120,7 @@ def test_setting_the_epoch_goes_to_its_start():
     ],
 )  # fmt: skip
 def test_a_state_of_other_data_or_settings_is_refused_with_what_differs(sampler, other, message):
-    with pytest.raises(ValueError, match=f"{message} there and"):
+    with pytest.raises(ValueError, match=f"{message} in the state and"):
         sampler.load_state_dict(other.state_dict())
 
 

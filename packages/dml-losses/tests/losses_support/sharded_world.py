@@ -125,9 +125,11 @@ def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
             store = distributed.FileStore(str(folder / f"store of {size}"), size)
             distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
             results = {name: train(name, rank, size, sharded=True) for name in LOSSES}
-            smallest = dml.ShardedClasses(dml.NormSoftmax(size, DIM)).sharded_parameters()[
-                "loss.class_weights"
-            ]
-            saved = {"results": results, "refusals": refusals(size, made_before), "smallest": tuple(smallest)}
+            smallest = dml.ShardedClasses(dml.NormSoftmax(size, DIM)).sharded_parameters()
+            saved = {
+                "results": results,
+                "refusals": refusals(size, made_before),
+                "smallest": tuple(smallest["loss.class_weights"]),
+            }
             torch.save(saved, folder / f"{rank} of {size}")
             distributed.destroy_process_group()
