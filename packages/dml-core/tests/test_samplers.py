@@ -120,7 +120,7 @@ def test_setting_the_epoch_moves_to_its_start():
     ],
 )  # fmt: skip
 def test_a_state_of_other_data_or_settings_is_refused_with_what_differs(sampler, other, message):
-    with pytest.raises(ValueError, match=f"{message} there and"):
+    with pytest.raises(ValueError, match=f"{message} in the state and"):
         sampler.load_state_dict(other.state_dict())
 
 
@@ -133,7 +133,7 @@ def test_a_state_of_another_sampler_is_refused_and_the_position_kept():
     labels = np.arange(20) // 4
     sampler = ClassBalancedSampler(labels, 2, 2, seed=1)
     sampler.set_epoch(5)
-    with pytest.raises(ValueError, match="seed is 2 there and 1 here"):
+    with pytest.raises(ValueError, match="seed is 2 in the state and 1 here"):
         sampler.load_state_dict(ClassBalancedSampler(labels, 2, 2, seed=2).state_dict())
     assert sampler.state_dict()["epoch"] == 5
 

@@ -1,4 +1,4 @@
-"""Puts the slow references beside these tests on the import path."""
+"""Puts `losses_support` on the import path, for these tests and for the processes that they start."""
 
 from __future__ import annotations
 

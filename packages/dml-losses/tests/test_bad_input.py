@@ -1,4 +1,4 @@
-"""A wrong argument is one clear error, before any work, with the values that came."""
+"""A wrong argument raises one error, before any work, with the actual and the expected value."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_gallery_that_does_not_fit_is_refused(loss, gallery, gallery_labels, e
         loss(X, Y, gallery, gallery_labels)
 
 
-def test_centres_that_are_not_as_many_for_each_class_are_refused() -> None:
+def test_class_weights_without_ten_centres_for_each_class_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"class_weights has shape \(21, 3\); expected 10 rows for each class"
     ):

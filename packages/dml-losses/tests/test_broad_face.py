@@ -43,7 +43,7 @@ def test_every_step_is_the_batch_alone_and_the_weights_with_the_past(compensate:
 def test_long_embeddings_of_short_class_weights_leave_the_loss_finite(
     dtype: torch.dtype, size: float
 ) -> None:
-    """The ratio of the two lengths is beyond float16, and the longer ones' square is beyond float32."""
+    """The ratio of the two norms exceeds float16, and the square of the larger exceeds float32."""
     broad = BroadFace(ArcFace(C, D), 10).to(dtype)
     with torch.no_grad():
         broad.class_weights.mul_(1e-2)
@@ -57,7 +57,7 @@ def test_long_embeddings_of_short_class_weights_leave_the_loss_finite(
 
 
 @pytest.mark.parametrize("warmup", [0, 4])
-def test_a_resumed_run_goes_on_with_the_same_bits(warmup: int) -> None:
+def test_a_resumed_run_computes_the_same_bits(warmup: int) -> None:
     torch.manual_seed(0)
     straight = BroadFace(ArcFace(C, D), 10, warmup)
     for step in range(3):
@@ -68,7 +68,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(warmup: int) -> None:
         assert torch.equal(resumed(*batch(step)), straight(*batch(step)))
 
 
-def test_an_embedding_whose_class_had_no_direction_stays_where_it_was() -> None:
+def test_an_embedding_whose_class_had_no_direction_is_not_moved() -> None:
     broad = BroadFace(ArcFace(1, 2), 4)
     broad.class_weights.data.zero_()
     broad(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
@@ -93,7 +93,7 @@ def test_given_class_weights_replace_its_own() -> None:
         assert torch.equal(given(*batch(step), own.class_weights), own(*batch(step)))
 
 
-def test_the_loss_gets_rows_of_the_dtype_that_came() -> None:
+def test_the_loss_gets_rows_of_the_batchs_dtype() -> None:
     seen: list[torch.dtype] = []
 
     class Recording(ArcFace):
@@ -112,7 +112,7 @@ def test_the_loss_gets_rows_of_the_dtype_that_came() -> None:
     ("arguments", "error", "message"),
     [
         ((InstanceCrossEntropy(), 10), TypeError, "InstanceCrossEntropy, which has no class_weights"),
-        ((SoftTriple(C, D), 10), ValueError, "loss has 10 weights a class; expected 1"),
+        ((SoftTriple(C, D), 10), ValueError, "loss has 10 weights for each class; expected 1"),
         ((ArcFace(C, D), 0), ValueError, "capacity is 0; expected at least 1"),
         ((ArcFace(C, D), 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
     ],

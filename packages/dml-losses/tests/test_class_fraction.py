@@ -19,7 +19,7 @@ def generator(seed: int) -> torch.Generator:
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("num_classes", [1, 7, 1001])
-def test_the_subset_holds_the_batchs_classes_once_and_has_the_wanted_size(
+def test_the_subset_holds_the_batchs_classes_once_and_has_the_expected_size(
     fraction: float, num_classes: int
 ) -> None:
     labels = torch.randint(num_classes, (12,), generator=generator(0))
@@ -32,7 +32,7 @@ def test_the_subset_holds_the_batchs_classes_once_and_has_the_wanted_size(
 
 @pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection, and by a permutation
 def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
-    """Of 40 classes, 3 in the batch: each other is in with the same chance, k/37."""
+    """Of 40 classes, 3 are in the batch: each other class is drawn with the same probability, k/37."""
     labels, rounds = torch.tensor([0, 17, 39, 17]), 4000
     counts = torch.zeros(40)
     for seed in range(rounds):
@@ -86,7 +86,7 @@ def test_given_class_weights_replace_its_own() -> None:
 )
 @pytest.mark.filterwarnings(
     "ignore:Sparse invariant checks are implicitly disabled"
-)  # torch of its own Adagrad
+)  # torch's warning about its own Adagrad
 def test_the_stated_optimizers_move_the_chosen_rows_alone(make) -> None:
     loss = NormSoftmax(50, 6, class_fraction=0.2)
     optimizer, before = make(loss.class_weights), loss.class_weights.detach().clone()
@@ -97,7 +97,7 @@ def test_the_stated_optimizers_move_the_chosen_rows_alone(make) -> None:
     assert moved[:5].all()
 
 
-def test_a_seed_decides_the_choice_and_each_call_chooses_anew() -> None:
+def test_the_seed_determines_the_choices_and_each_call_draws_another() -> None:
     def choices(loss: NormSoftmax) -> list[list[int]]:
         chosen = []
         for _ in range(3):
@@ -112,10 +112,10 @@ def test_a_seed_decides_the_choice_and_each_call_chooses_anew() -> None:
     second = choices(NormSoftmax(1000, 6, class_fraction=0.1, seed=2))
     assert (
         len({tuple(choice) for choice in first + second}) == 6
-    )  # nor does a seed give another's, a step later
+    )  # nor is one seed's choice that of another seed a step later
 
 
-def test_a_resumed_run_draws_on() -> None:
+def test_a_resumed_run_draws_the_same_subsets() -> None:
     x, y = torch.randn(4, 6), torch.tensor([1, 2, 3, 4])
     straight = NormSoftmax(100, 6, class_fraction=0.2)
     straight(x, y)
@@ -144,7 +144,7 @@ def test_virtual_classes_beside_a_fraction_are_refused() -> None:
         NormSoftmax(10, 4, class_fraction=0.5)(x, torch.arange(3), virtual=past)
 
 
-def test_a_schedule_may_move_the_fraction_to_1_and_the_gradient_stays_as_was_said() -> None:
+def test_a_schedule_may_move_the_fraction_to_1_and_the_gradient_stays_as_declared() -> None:
     for first, then in ((0.5, 1.0), (1.0, 0.5)):
         for wrap in (lambda loss: loss, ShardedClasses):
             loss = NormSoftmax(10, 4, class_fraction=first)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import CurricularFace, HeatedUpSoftmax, SoftTriple
@@ -74,7 +74,7 @@ def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: i
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
-    """Proxies are taken 512 at a time: of 520, the last eight have a block of their own, and no row of the batch."""
+    """A block has 512 proxies: of 520, the last eight are a block without any row of the batch."""
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
@@ -128,7 +128,7 @@ ANGULAR: dict[str, Loss] = {
 def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
     name: str, sign: float
 ) -> None:
-    """At 0° and 180°, where the angle has no derivative; of a hundred cosines in float32 some are beyond 1."""
+    """At 0° and 180°, where the angle has no derivative; some of a hundred cosines in float32 exceed 1."""
     w = rows(100, 9).float()
     found = []
     for dtype in (torch.float32, torch.float64):

@@ -34,7 +34,7 @@ def test_every_step_is_the_batch_and_the_newest_rows_before_it(loss: nn.Module, 
             past, past_labels = torch.cat((past, x.detach()))[-10:], torch.cat((past_labels, y))[-10:]
 
 
-def test_a_gallery_is_compared_with_beside_the_memory() -> None:
+def test_a_gallery_is_used_beside_the_memory() -> None:
     loss = InstanceCrossEntropy()
     memory = CrossBatchMemory(loss, 10)
     (x, y), (g, z) = batch(0), batch(1)
@@ -42,7 +42,7 @@ def test_a_gallery_is_compared_with_beside_the_memory() -> None:
     assert torch.equal(memory(x, y, g, z), loss(x, y, g, z) + loss(x, y, x, y))
 
 
-def test_an_emptied_memory_is_not_compared_with() -> None:
+def test_an_emptied_memory_is_ignored() -> None:
     class NeedsRows(nn.Module):
         def forward(self, embeddings, labels, gallery=None, gallery_labels=None):  # type: ignore[no-untyped-def]
             return (embeddings if gallery is None else gallery).max()
@@ -54,7 +54,7 @@ def test_an_emptied_memory_is_not_compared_with() -> None:
     assert memory(x, y) == x.max()
 
 
-def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
+def test_a_resumed_run_computes_the_same_bits() -> None:
     straight = CrossBatchMemory(InstanceCrossEntropy(), 10, 1)
     values = [straight(*batch(step)) for step in range(7)]
     broken = CrossBatchMemory(InstanceCrossEntropy(), 10, 1)

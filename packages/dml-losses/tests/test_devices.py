@@ -1,7 +1,7 @@
-"""No loss makes a tensor on another device than the embeddings': told without an accelerator, by tensors of no data.
+"""No loss makes a tensor on another device than the embeddings', checked without an accelerator by fake tensors.
 
-Torch's fake tensors have a shape, a dtype and a device, and an operation that mixes devices fails as it would on the
-real one. What a loss computes on a GPU is for the tests marked so.
+Torch's fake tensors have a shape, a dtype and a device but no data, and an operation that mixes devices fails as on
+real devices. The tests marked `gpu` check the values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.fixture(autouse=True)
 def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the bodies of the losses' own operators, which fake tensors would pass over."""
+    """Run the bodies of the losses' own operators, which fake tensors skip."""
 
     def body(operator: CustomOpDef, *inputs: Any) -> Any:
         with torch.no_grad():
@@ -54,11 +54,11 @@ def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_all_that_a_loss_computes_is_where_the_embeddings_are(name: str) -> None:
+def test_a_loss_computes_on_the_device_of_the_embeddings(name: str) -> None:
     with FakeTensorMode(), torch.device("cuda"):
         loss = LOSSES[name]()
         x, y = torch.randn(12, DIM, requires_grad=True), torch.zeros(12, dtype=torch.int64)
-        for _ in range(4):  # the memories come in after the first
+        for _ in range(4):  # memories are in use after the first call
             assert loss(x, y).device == x.device
 
 

@@ -1,4 +1,4 @@
-"""What the pages say can be run: every loss is in the table, every recipe holds, every example in the README works."""
+"""The pages agree with the code: every loss has a row, every recipe is valid, and the README's examples run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_loss_has_a_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL))
-def test_every_recipe_on_the_page_holds(text: str) -> None:
+def test_every_recipe_on_the_page_is_valid(text: str) -> None:
     plugins = Plugins()
     plugins.register(plugin, distribution="dml-losses", version="0.1.0")
     recipe = tomllib.loads(text)

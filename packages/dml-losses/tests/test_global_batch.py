@@ -1,4 +1,4 @@
-"""W ranks that share a global batch train as one process does: values, parameters and memories."""
+"""W ranks that share a global batch train like one process: values, parameters and memories."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import distributed_world
 import pytest
 import torch
+from losses_support import global_world
 
 from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax, plugin
 
@@ -17,8 +17,8 @@ Results = dict[str, dict[str, Any]]
 
 
 def start_world(size: int, folder: Path, device: str) -> list[Results]:
-    """What every rank of a world of this size ended with."""
-    program = Path(distributed_world.__file__)
+    """Start this many ranks, and return what each saved."""
+    program = Path(global_world.__file__)
     processes = [
         subprocess.Popen(
             [sys.executable, program, str(rank), str(size), folder / "store", folder / str(rank), device],
@@ -34,7 +34,7 @@ def start_world(size: int, folder: Path, device: str) -> list[Results]:
 
 
 def on_gpus(size: int) -> Any:
-    """The case of so many ranks on as many GPUs, by NCCL."""
+    """Make the case of this many ranks on as many GPUs, over NCCL."""
     skip = pytest.mark.skipif(
         torch.cuda.device_count() < size, reason=f"needs {size} CUDA devices; gloo on the CPU does the same"
     )
@@ -44,10 +44,10 @@ def on_gpus(size: int) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "device"), [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)])
 def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
-    """This pins what the value means under DDP's averaging: that of the global batch, its gradient whole."""
+    """Under DDP's averaging, value and gradient are those of the global batch."""
     world = start_world(size, tmp_path, device)
-    for name in distributed_world.make_losses():
-        alone = distributed_world.train(name, rank=0, world_size=1, device=device)
+    for name in global_world.make_losses():
+        alone = global_world.train(name, rank=0, world_size=1, device=device)
         for rank, result in enumerate(ended[name] for ended in world):
             # float64; sums over ranks are taken in another order, fifty steps long
             assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
@@ -67,7 +67,7 @@ def test_without_a_process_group_it_is_the_loss_itself() -> None:
     assert torch.equal(GlobalBatch(loss)(x, y, x, y), loss(x, y, x, y))
 
 
-def test_it_is_of_the_kind_of_its_loss() -> None:
+def test_it_has_class_weights_if_its_loss_has() -> None:
     inner = NormSoftmax(3, 4)
     assert GlobalBatch(inner).class_weights is inner.class_weights
     assert not hasattr(GlobalBatch(InstanceCrossEntropy()), "class_weights")

@@ -1,7 +1,7 @@
-"""Numbers that the papers' equations give by hand, of the losses and of the slow references that hold them.
+"""The papers' equations computed by hand, against the losses and their slow references.
 
-Most inputs are unit vectors at 60° (cosine 1/2) and 90° (cosine 0), and scales are powers of 3's logarithm, so that
-exponentials are 3 and 1.
+Most inputs are unit vectors at 60° (cosine 1/2) and 90° (cosine 0), and the scale is 2·log 3, so that exponentials are
+3 and 1.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 import dml_losses as dml
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Loss, Loss, float]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_reference_are_the_number_by_hand(name: str) -> None:
     fast, slow, expected = CASES[name]
-    # 1e-5 stands under SoftTriple's root and beside the batch norm's variance
+    # SoftTriple adds 1e-5 under its root, batch norm to the variance
     assert fast().item() == pytest.approx(expected, abs=3e-6)
     assert slow().item() == pytest.approx(expected, abs=3e-6)
 
@@ -113,7 +113,7 @@ def test_instance_cross_entropys_value_and_equation_13_to_15() -> None:
     expected = (math.log(4 / 3) + math.log(2)) / 2
     assert value.item() == pytest.approx(expected, rel=1e-12)
     assert reference.instance_cross_entropy_value(a, y, S, g, z).item() == pytest.approx(expected, rel=1e-12)
-    # 1/(2N)·(1/4)/(3/4) = 1/6, 1/3 and 1/2, less what lies along the row itself
+    # 1/(2N)·(1/4)/(3/4) = 1/6, 1/3 and 1/2, minus the component along the row itself
     wanted = torch.tensor([[-0.75 / 6, 0.5 * 0.75**0.5 / 6, 0], [-1 / 3, 0, 0], [1 / 2, 0, 0]]).double()
     slow = reference.instance_cross_entropy_gradient(a, y, S, g.detach(), z, anchor=False)[1]
     for gradient in (grad(value, g)[0], slow):
@@ -139,25 +139,25 @@ def test_ranked_list_losss_equations_8_to_14() -> None:
 
 
 def test_the_mean_over_queries_counts_those_that_violate_nothing() -> None:
-    """Eq. 14 divides by the batch: two queries that are 0.1 too near each other, and one far from both."""
+    """Eq. 14 divides by the batch size: two queries are 0.1 too near each other, and one is far from both."""
     x = torch.tensor([[1, 0], [1 - 1.1**2 / 2, (1 - (1 - 1.1**2 / 2) ** 2) ** 0.5], [-1, 0]]).double()
     assert F.ranked_list(x, torch.arange(3)).item() == pytest.approx(0.5 * (0.1 + 0.1 + 0) / 3, rel=1e-6)
 
 
 def test_a_part_of_the_classes_is_a_softmax_over_so_many() -> None:
-    """Ten classes at 90° from one another: which of them are chosen makes no difference, but four do: 9/(9 + 3)."""
+    """Ten classes at 90° from one another: any choice of four gives 9/(9 + 3)."""
     loss = dml.NormSoftmax(10, 10, temperature=1 / S, class_fraction=0.4).double()
     loss.class_weights.data = torch.eye(10, dtype=torch.float64)
     assert loss(torch.eye(10).double()[6:7], torch.tensor([6])).item() == pytest.approx(math.log(12 / 9))
 
 
 def test_memvirs_equation_5_after_one_step() -> None:
-    """The class was at 0° with its embedding; now it is at 90°, and the batch at 60° from where it was, 30° from it."""
+    """Class and embedding were at 0°; now the class is at 90°, and the batch at 60°: 30° from the class."""
     loss = dml.MemVir(dml.NormSoftmax(1, 2, temperature=1 / S).double(), num_steps=1, margin=0)
     loss.class_weights.data = X.clone()
     assert loss(X, Y) == 0  # one class
     loss.class_weights.data = torch.tensor([AT_90], dtype=torch.float64)
     value = loss(torch.tensor([AT_60], dtype=torch.float64), Y)
     real = math.log(1 + 3 / math.exp(S * 0.75**0.5))  # cosines √3/2 with the class and 1/2 with its past
-    virtual = math.log(1 + 1 / 9)  # the past embedding: cosine 1 with its own class, 0 with what became of it
+    virtual = math.log(1 + 1 / 9)  # the past embedding: cosine 1 with its own class, 0 with the class now
     assert value.item() == pytest.approx((real + virtual) / 2, rel=1e-6)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import InstanceCrossEntropy
 from dml_losses.functional import instance_cross_entropy
-from dml_losses.functional import pairs as pairs_module
 
 LABELS = [
     [0, 0, 1, 1, 2, 2],  # two a class: the case of Eq. 16-17
@@ -46,13 +45,13 @@ def test_reweighted_gradient_is_equation_15(labels: list[int], scale: float, anc
 
 @pytest.mark.parametrize("anchor", [False, True])
 @pytest.mark.parametrize("reweight", [False, True])
-def test_a_gallery_leaves_nothing_out(anchor: bool, reweight: bool) -> None:
+def test_no_row_of_a_gallery_is_omitted(anchor: bool, reweight: bool) -> None:
     x, y = rows(5, 2).requires_grad_(), torch.tensor([2, 0, 1, 0, 9])
     g, z = rows(7, 3).requires_grad_(), torch.tensor([0, 1, 1, 3, 0, 1, 4])
     value = instance_cross_entropy(x, y, g, z, scale=8.0, reweight=reweight, anchor_gradient=anchor)
     expected = reference.instance_cross_entropy_value(x, y, 8.0, g, z)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-    gradients = grad(value, (x, g), materialize_grads=True)  # an anchor held constant has none
+    gradients = grad(value, (x, g), materialize_grads=True)  # a constant anchor has none
     if reweight:
         wanted = reference.instance_cross_entropy_gradient(x.detach(), y, 8.0, g.detach(), z, anchor=anchor)
     else:
@@ -72,7 +71,7 @@ def test_a_gallery_without_gradient_moves_the_anchor() -> None:
 
 
 def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
-    """Each anchor pulls its only positive with 1/(2N), and pushes its negatives with 1/(2N) altogether."""
+    """Each anchor pulls its only positive with 1/(2N), and pushes all its negatives with 1/(2N) together."""
     scale, y = 16.0, torch.tensor([0, 0, 1, 1, 2, 2])
     x = rows(6, 6).requires_grad_()
     f, n = reference.unit(x.detach()), 6
@@ -89,7 +88,7 @@ def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
 
 
 def test_weights_survive_probabilities_that_round_to_one() -> None:
-    """At scale 1e4 every 1 − p̂ underflows even in float64, and Eq. 13 is 0/0 as it is written."""
+    """At scale 1e4 every 1 − p̂ underflows even in float64, and Eq. 13 as written is 0/0."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True)
     y = torch.tensor([0, 0, 0, 1, 1])
     value = instance_cross_entropy(x, y, scale=1e4)
@@ -100,13 +99,23 @@ def test_weights_survive_probabilities_that_round_to_one() -> None:
 
 
 @pytest.mark.parametrize("reweight", [False, True])
-def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, reweight: bool) -> None:
-    x, y = rows(50, 7).requires_grad_(), torch.arange(50) % 7
-    whole = instance_cross_entropy(x, y, reweight=reweight, anchor_gradient=True)
-    monkeypatch.setattr(pairs_module, "_CPU_BLOCK_ELEMENTS", 1)  # sixteen rows, which is the least
-    blocked = instance_cross_entropy(x, y, reweight=reweight, anchor_gradient=True)
-    torch.testing.assert_close(blocked, whole, rtol=1e-13, atol=0)
-    torch.testing.assert_close(grad(blocked, x)[0], grad(whole, x)[0], rtol=1e-10, atol=1e-15)
+def test_a_batch_of_several_blocks_is_each_anchor_against_the_others(reweight: bool) -> None:
+    """300 rows are three blocks; one anchor against a gallery of the other rows is one."""
+    x, y = rows(300, 7).requires_grad_(), torch.randint(40, (300,))
+    options = {"scale": 8.0, "reweight": reweight, "anchor_gradient": True}
+    value = instance_cross_entropy(x, y, **options)
+    gradient, parts = torch.zeros_like(x), []
+    num_positives = ((y[:, None] == y).sum(dim=1) - 1).double()
+    for anchor in range(len(x)):
+        others = torch.arange(len(x)) != anchor
+        own, gallery = x[anchor : anchor + 1], x[others]
+        part = instance_cross_entropy(own, y[anchor : anchor + 1], gallery, y[others], **options)
+        parts.append(part.detach() * num_positives[anchor])
+        # Eq. 13-15 count anchors; the derivative of the mean counts pairs.
+        share = 1 / len(x) if reweight else num_positives[anchor] / num_positives.sum()
+        gradient += share * grad(part, x)[0]
+    torch.testing.assert_close(value, torch.stack(parts).sum() / num_positives.sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(grad(value, x)[0], gradient, rtol=1e-9, atol=1e-15)
 
 
 def test_an_empty_gallery_gives_a_zero_that_backpropagates() -> None:

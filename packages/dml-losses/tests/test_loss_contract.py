@@ -88,14 +88,14 @@ class TestSoftTriple(LossContract):
 
 
 class TestMemVir(LossContract):
-    """Warmed up, so that there are virtual classes: the loss takes them as constants."""
+    """Without warm-up, so that there are virtual classes, which the loss takes as constants."""
 
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.MemVir(dml.NormSoftmax(num_classes, embedding_dim), num_steps=2, margin=0)
 
 
 class TestMemVirAroundProxyAnchor(LossContract):
-    """The loss knows nothing of virtual classes: it is called with everything at once."""
+    """The loss takes no `virtual`: it is called with all rows and classes, joined."""
 
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.MemVir(dml.ProxyAnchor(num_classes, embedding_dim), num_steps=2, margin=0)
@@ -107,7 +107,7 @@ class TestGlobalBatch(LossContract):
 
 
 class TestShardedClasses(LossContract):
-    """Without a process group: one rank has all classes."""
+    """Without a process group, one rank has all classes."""
 
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.ShardedClasses(dml.NormSoftmax(num_classes, embedding_dim))
@@ -140,9 +140,9 @@ CONTRACT = [name for name in dir(LossContract) if name.startswith("test_")]
 @pytest.mark.parametrize("test", CONTRACT)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.__name__.removeprefix("Test"))
 def test_the_contract_holds_on_a_gpu(suite: type[LossContract], test: str) -> None:
-    held = suite()
-    held.device = "cuda"
-    getattr(held, test)()
+    instance = suite()
+    instance.device = "cuda"
+    getattr(instance, test)()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_the_contract_holds_on_a_gpu(suite: type[LossContract], test: str) -> No
     [component for component in dml_losses.plugin.dml_losses() if not component.name.startswith("pml/")],
     ids=lambda component: component.name,
 )
-def test_every_registered_loss_is_held_to_the_contract(component: Component) -> None:
+def test_every_registered_loss_has_a_contract_suite(component: Component) -> None:
     made = {type(suite().make_loss(6, 8)) for suite in SUITES}
     factory = component.factory
     assert (factory if isinstance(factory, type) else factory.__self__) in made

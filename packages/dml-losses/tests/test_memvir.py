@@ -73,7 +73,7 @@ def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: in
     fast, slow = MemVir(make(name), num_steps, margin, warmup), make(name)
     reference = AlgorithmOne(slow, num_steps, margin, warmup)
     for step in range(12):
-        x, y = batch(step, size=B - step % 2)  # a short batch now and then
+        x, y = batch(step, size=B - step % 2)  # every second batch is short
         x.requires_grad_()
         value, (expected, _) = fast(x, y), reference(x, y)
         torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)  # float32, other summation order
@@ -81,7 +81,7 @@ def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: in
         wanted = grad(expected, (x, slow.class_weights))
         for gradient, want in zip(gradients, wanted):
             torch.testing.assert_close(gradient, want, rtol=1e-4, atol=1e-5)
-        with torch.no_grad():  # the weights move as an optimizer would move them
+        with torch.no_grad():  # move the weights as an optimizer would
             fast.class_weights.sub_(0.1 * wanted[1])
             slow.class_weights.sub_(0.1 * wanted[1])
 
@@ -104,7 +104,7 @@ def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int
     assert seen == equation_4
 
 
-def test_given_class_weights_are_compared_with_and_queued() -> None:
+def test_given_class_weights_are_used_and_queued() -> None:
     given, own = MemVir(make("norm-softmax"), 2, 0), MemVir(make("norm-softmax"), 2, 0)
     other = torch.randn(C, D, generator=torch.Generator().manual_seed(1))
     own.class_weights.data = other
@@ -113,7 +113,7 @@ def test_given_class_weights_are_compared_with_and_queued() -> None:
     assert torch.equal(given.queue_weights[0], other)
 
 
-def test_a_loss_that_knows_no_constants_gets_the_dtypes_that_it_would_get_alone() -> None:
+def test_a_loss_without_virtual_gets_the_dtypes_of_the_batch_and_its_weights() -> None:
     seen: list[tuple[torch.dtype, torch.dtype]] = []
 
     class Recording(NormSoftmax):
@@ -128,7 +128,7 @@ def test_a_loss_that_knows_no_constants_gets_the_dtypes_that_it_would_get_alone(
     assert seen == [(torch.bfloat16, torch.float16)] * 4
 
 
-def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
+def test_a_resumed_run_computes_the_same_bits() -> None:
     straight = MemVir(make("norm-softmax"), 2, 1, 1)
     values = [straight(*batch(step)) for step in range(9)]
     broken = MemVir(make("norm-softmax"), 2, 1, 1)
@@ -186,7 +186,7 @@ def test_a_queue_on_the_cpu_stays_there() -> None:
         (8, logging.WARNING, "32 copies of the class weights: 1.00 GiB"),
     ],
 )
-def test_memory_is_reported_before_it_is_taken_and_is_a_warning_from_a_gibibyte_on(
+def test_memory_is_logged_before_its_allocation_as_a_warning_from_one_gibibyte(
     caplog: pytest.LogCaptureFixture, num_steps: int, level: int, text: str
 ) -> None:
     with caplog.at_level(logging.INFO, logger="dml_losses.memvir"), torch.device("meta"):

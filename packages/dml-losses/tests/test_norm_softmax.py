@@ -4,14 +4,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import NormSoftmax
-from dml_losses.functional import cosine_softmax as operator_module
 from dml_losses.functional import heated_up_softmax, norm_softmax
-from dml_losses.functional.cosine_softmax import Virtual
+from dml_losses.functional.cosine_softmax import Virtual, rows_per_block
 
 
 def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
@@ -30,36 +29,39 @@ def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_cla
         torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-12)
 
 
-def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w, y = rows(40, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(40) % 9
-    whole = norm_softmax(x, y, w)
-    monkeypatch.setitem(operator_module._BLOCK_ELEMENTS, "cpu", 1)
-    monkeypatch.setattr(operator_module, "_FEWEST_ROWS", 7)
-    blocked = norm_softmax(x, y, w)
-    torch.testing.assert_close(blocked, whole, rtol=1e-13, atol=0)
-    for one, other in zip(grad(blocked, (x, w)), grad(whole, (x, w))):
+def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Compute the loss of a batch of several blocks from calls of one block each."""
+    step = rows_per_block(x.device, len(w))
+    assert step < len(x)
+    parts = zip(x.split(step), y.split(step))
+    return torch.stack([norm_softmax(*part, w) * len(part[0]) / len(x) for part in parts]).sum()
+
+
+def test_blocks_do_not_change_the_result() -> None:
+    x, w, y = rows(150, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(150)
+    value, expected = norm_softmax(x, y, w), in_single_blocks(x, y, w)
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
+    for one, other in zip(grad(value, (x, w)), grad(expected, (x, w))):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
 
 
-def past(rows_seed: int, count: int) -> Virtual:
-    """Constants beside nine classes: four more, and so many rows of theirs."""
-    labels = 9 + torch.arange(count) % 4
+def past(rows_seed: int, count: int, num_classes: int = 9) -> Virtual:
+    """Constants beside `num_classes` classes: four further classes, and `count` rows of these."""
+    labels = num_classes + torch.arange(count) % 4
     return Virtual(rows(count, rows_seed), labels, (rows(1, rows_seed + 1), rows(3, rows_seed + 2)))
 
 
-def test_blocks_do_not_change_the_result_with_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w, y = rows(20, 2).requires_grad_(), rows(9, 3).requires_grad_(), torch.arange(20) % 9
-    constants = past(20, 17)
-    joined = norm_softmax(
+def test_blocks_do_not_change_the_result_with_constants() -> None:
+    x, w, y = rows(70, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(70)
+    constants = past(80, 17, num_classes=len(w))
+    value = norm_softmax(x, y, w, virtual=constants)
+    expected = in_single_blocks(
         torch.cat((x, constants.embeddings)),
         torch.cat((y, constants.labels)),
         torch.cat((w, *constants.class_weights)),
     )
-    monkeypatch.setitem(operator_module._BLOCK_ELEMENTS, "cpu", 1)
-    monkeypatch.setattr(operator_module, "_FEWEST_ROWS", 7)
-    blocked = norm_softmax(x, y, w, virtual=constants)
-    torch.testing.assert_close(blocked, joined, rtol=1e-13, atol=0)
-    for one, other in zip(grad(blocked, (x, w)), grad(joined, (x, w))):
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
+    for one, other in zip(grad(value, (x, w)), grad(expected, (x, w))):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
 
 
@@ -73,11 +75,11 @@ def test_constants_get_no_gradient_and_may_have_other_dtypes(loss: Callable[...,
         tuple(part.float() for part in wide.class_weights),
     )
     value = loss(x, y, w, virtual=narrow)
-    torch.testing.assert_close(value, loss(x, y, w, virtual=wide), rtol=1e-6, atol=0)  # of float32
+    torch.testing.assert_close(value, loss(x, y, w, virtual=wide), rtol=1e-6, atol=0)  # float32
     assert grad(value, narrow.embeddings, allow_unused=True) == (None,)
 
 
-def test_a_backward_pass_under_autocast_is_the_one_without() -> None:
+def test_autocast_does_not_change_the_backward_pass() -> None:
     found = []
     for cast in (False, True):
         x, w = rows(6, 4).float().requires_grad_(), rows(4, 5).float().requires_grad_()
@@ -89,8 +91,8 @@ def test_a_backward_pass_under_autocast_is_the_one_without() -> None:
 def test_value_without_gradient_is_the_same() -> None:
     x, w, y = rows(6, 4), rows(4, 5).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
     with torch.no_grad():
-        quiet = norm_softmax(x, y, w)
-    assert torch.equal(quiet, norm_softmax(x, y, w).detach())
+        value = norm_softmax(x, y, w)
+    assert torch.equal(value, norm_softmax(x, y, w).detach())
 
 
 def test_backward_can_run_twice() -> None:
@@ -112,7 +114,7 @@ def test_a_zero_class_weight_is_at_cosine_zero_and_stays() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_short_class_weights_beside_wider_embeddings_have_a_gradient_that_fits(dtype: torch.dtype) -> None:
+def test_a_gradient_beyond_the_class_weights_dtype_is_clamped_to_it(dtype: torch.dtype) -> None:
     """Proportional to 1/norm, where the norm is the dtype's smallest normal number."""
     tiny = torch.finfo(dtype).smallest_normal
     w = torch.tensor([[tiny, 0], [0, tiny]], dtype=dtype, requires_grad=True)

@@ -1,12 +1,12 @@
-"""What pair losses have in common: the gallery in any dtype and order, and the operators that they are."""
+"""The common part of pair losses: galleries of any dtype and order, and their operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import functional as F
@@ -54,7 +54,7 @@ def test_a_gallery_may_have_another_dtype_of_rows_and_labels(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_gradient_is_that_of_what_the_loss_goes_into(name: str) -> None:
+def test_the_gradient_scales_with_the_upstream_gradient(name: str) -> None:
     fast, _ = LOSSES[name]
     x, y = rows(6, 4).requires_grad_(), torch.arange(6) // 2
     once, tripled = grad(fast(x, y), x)[0], grad(3 * fast(x, y), x)[0]
@@ -71,7 +71,7 @@ def test_the_gradient_is_that_of_what_the_loss_goes_into(name: str) -> None:
     ],
     ids=["instance-cross-entropy", "ranked-list"],
 )
-def test_an_operator_says_beforehand_what_shapes_come(operator, parameters, flags) -> None:
+def test_the_fake_of_an_operator_has_the_shapes_of_its_results(operator, parameters, flags) -> None:
     x, y, g, z = rows(4, 5), torch.arange(4) % 2, rows(6, 6), torch.arange(6) % 3
     given = (x, y, *((x, y) if flags[0] else (g, z)), *flags, *parameters)
     torch.library.opcheck(operator.default, given, test_utils=("test_schema", "test_faketensor"))
@@ -81,7 +81,7 @@ def test_an_operator_says_beforehand_what_shapes_come(operator, parameters, flag
     ("features_move", "weights_move"), [(True, True), (True, False), (False, True), (False, False)]
 )
 @pytest.mark.parametrize("constants", [0, 2])
-def test_the_class_losses_operator_says_it_as_well(
+def test_the_fake_of_the_class_losses_operator_does_too(
     features_move: bool, weights_move: bool, constants: int
 ) -> None:
     labels = torch.tensor([0, 3, 1, 2, 4, 5][: 4 + constants])

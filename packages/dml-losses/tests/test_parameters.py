@@ -1,4 +1,4 @@
-"""A loss's parameters: the papers' values by default, in the module and in its function, and all of them at work."""
+"""A loss's parameters: the papers' values by default, in the module and its function, and each has an effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import dml_losses as dml
 from dml_losses import functional as F
 
-# The paper's values by the name of the parameter, and others for which the loss isn't what it is by default.
+# The paper's values by parameter, and others that change the loss.
 CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[str, Any]]] = [
     (dml.InstanceCrossEntropy, F.instance_cross_entropy,
      {"scale": 64.0, "reweight": True, "anchor_gradient": False},
@@ -45,7 +45,7 @@ def test_defaults_are_the_papers(module, function, paper, others) -> None:
     assert defaults(module, paper) == defaults(function, paper) == paper
 
 
-def test_defaults_of_what_has_no_function_of_the_same_parameters() -> None:
+def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
     assert defaults(dml.RankedListLoss.simpler, {"margin": 0, "negative_temperature": 0}) == {
         "margin": 0.4,
         "negative_temperature": 10.0,
@@ -76,7 +76,7 @@ def value_and_gradient(
 
 @pytest.mark.parametrize(("module", "function", "paper", "others"), CASES, ids=IDS)
 def test_the_module_is_its_function_with_its_parameters(module, function, paper, others) -> None:
-    """Each alone makes another loss than the default, and the one that the function makes of it."""
+    """Each parameter alone changes the loss, to the value of the function with that parameter."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
     pair = module in (dml.InstanceCrossEntropy, dml.RankedListLoss)
@@ -86,7 +86,7 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
         weights = () if pair else (loss.class_weights,)
         found = value_and_gradient(loss, x, y)
         assert all(map(torch.equal, found, value_and_gradient(function, x, y, *weights, **{name: value})))
-        if name != "centers_per_class":  # by default it would be another number of weights
+        if name != "centers_per_class":  # the default needs another number of weights
             assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), name
 
 
@@ -97,7 +97,7 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
         (dml.CurricularFace, {"scale": 5.0, "margin": 0.2, "momentum": 0.4}),
     ],
 )
-def test_a_loss_of_shared_out_classes_has_its_parameters(module, others) -> None:
+def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
     for name, value in others.items():
@@ -110,7 +110,7 @@ def test_a_loss_of_shared_out_classes_has_its_parameters(module, others) -> None
 
 
 @pytest.mark.parametrize(("module", "function", "paper", "others"), CASES[2:], ids=IDS[2:])
-def test_class_weights_that_are_given_replace_the_modules_own(module, function, paper, others) -> None:
+def test_given_class_weights_replace_the_modules_own(module, function, paper, others) -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(9, 5, generator=generator), torch.arange(9) % 4
     loss = module(4, 5)

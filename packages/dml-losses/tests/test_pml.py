@@ -1,4 +1,4 @@
-"""The adapter to pytorch-metric-learning gives what that library gives."""
+"""The adapter to pytorch-metric-learning returns that library's values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEEDED = {"RankedListLoss": {"margin": 0.4, "Tn": 10}}
 NEEDS_MORE = {
     "VICRegLoss": "compares two views of the same items, not labels",
     "ManifoldLoss": "draws random proxies at each call",
-    "InstanceLoss": "makes its classifier of the first batch",
+    "InstanceLoss": "makes its classifier from the first batch",
 }
 
 
@@ -38,14 +38,14 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 NAMES = sorted(component.name for component in plugin.dml_losses() if component.name.startswith("pml/"))
 
 
-def test_every_loss_of_the_library_is_there() -> None:
+def test_every_loss_of_the_library_is_registered() -> None:
     assert len(NAMES) >= 30
     for name in ("TripletMargin", "Contrastive", "LiftedStructure", "NPairs", "Angular", "Margin", "MultiSimilarity",
                  "Circle", "FastAP", "Histogram"):  # fmt: skip
         assert f"pml/{name}Loss" in NAMES
 
 
-# The library's own: written for earlier versions of torch and numpy, and its warning of its own default.
+# Warnings about the library's code for earlier versions of torch and numpy, and the library's about a default.
 @pytest.mark.filterwarnings(
     "ignore:Using a non-tuple sequence", "ignore:__array_wrap__", "ignore:Values of Tp"
 )
@@ -104,7 +104,7 @@ def test_an_unknown_option_or_miner_names_the_nearest(registry: Registry) -> Non
         registry.build("losses", {"name": "pml/ContrastiveLoss", "miner": "MultiSimilarity"}, CONTEXT)
 
 
-def test_the_installed_library_is_of_the_range_that_the_extra_allows() -> None:
+def test_the_installed_library_is_in_the_range_of_the_extra() -> None:
     major, minor = map(int, importlib.metadata.version("pytorch-metric-learning").split(".")[:2])
     assert (2, 9) <= (major, minor) < (3, 0)
 

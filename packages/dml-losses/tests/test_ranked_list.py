@@ -3,8 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_core import Linear
@@ -43,7 +43,7 @@ def test_value_and_gradient_are_those_of_equations_8_to_14(
 
 
 @pytest.mark.parametrize("parameters", OTHERS)
-def test_a_gallery_is_ranked_whole_and_stays_where_it_is(parameters: dict[str, float]) -> None:
+def test_all_of_a_gallery_is_ranked_and_gets_no_gradient(parameters: dict[str, float]) -> None:
     x, y = rows(5, 1).requires_grad_(), torch.tensor([2, 0, 1, 0, 9])
     g, z = rows(7, 2).requires_grad_(), torch.tensor([0, 1, 1, 3, 0, 1, 4])
     value = ranked_list(x, y, g, z, **parameters)
@@ -66,12 +66,12 @@ def test_duplicated_rows_of_two_classes_have_a_finite_gradient(seed: int) -> Non
     x = rows(1, seed, dim=8).float().repeat(4, 1).requires_grad_()
     gradient = grad(ranked_list(x, torch.tensor([0, 0, 1, 1])), x)[0]
     assert torch.isfinite(gradient).all()
-    assert gradient.abs().max() < 1e-3  # there is no direction to part in
+    assert gradient.abs().max() < 1e-3  # equal rows have no direction between them
 
 
 @pytest.mark.parametrize("distance", [1e-5, 1e-3])
-def test_negatives_next_to_each_other_part_as_fast_as_any(distance: float) -> None:
-    """The derivative of the distance is 1 wherever there is a direction: half of λ for each of two queries."""
+def test_near_negatives_have_the_gradient_of_any_others(distance: float) -> None:
+    """The derivative of any distance above 0 is 1: λ/2 for each of two queries."""
     angle = 2 * math.asin(distance / 2)
     x = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64).requires_grad_()
     value = ranked_list(x, torch.tensor([0, 1]))
@@ -81,7 +81,7 @@ def test_negatives_next_to_each_other_part_as_fast_as_any(distance: float) -> No
     assert gradient[:, 1].tolist() == pytest.approx([0.25, -0.25], rel=1e-5)
 
 
-def test_simpler_puts_the_boundaries_around_distance_one() -> None:
+def test_simpler_centres_the_boundaries_at_distance_one() -> None:
     loss = RankedListLoss.simpler(margin=0.6, negative_temperature=7.0)
     assert (loss.alpha, loss.margin, loss.negative_temperature) == (1.3, 0.6, 7.0)
     assert loss.positive_temperature == 0

@@ -1,17 +1,17 @@
-"""Class weights spread over ranks: the loss, its gradients and what trains are those of one process."""
+"""Class weights sharded over ranks: the loss, its gradients and the trained weights are those of one process."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import multiprocessing
-from pathlib import Path
+from typing import Any
 
 import pytest
-import sharded_world
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from losses_support import sharded_world
 from torch.nn.functional import softplus
 
 import dml_losses.plugin
@@ -23,22 +23,24 @@ from dml_losses import (
     NormSoftmax,
     ProxyAnchor,
     ShardedClasses,
-    sharded_classes,
 )
-from dml_losses.class_shard import RankClasses
-from dml_losses.functional import cosine_softmax
-from dml_losses.functional.sharded_softmax import sharded_softmax
+from dml_losses.functional.cosine_softmax import rows_per_block
+from dml_losses.ranks.class_shard import RankClasses
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 SIZES = (2, 4)
+Worlds = dict[int, list[dict[str, Any]]]
 
 
-@pytest.mark.slow
-def test_ranks_that_share_the_classes_train_as_one_process_does(tmp_path: Path) -> None:
-    # Forked from a process that has imported torch and done nothing with it: an import for all ranks.
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """What every rank saved, by the number of ranks."""
+    folder = tmp_path_factory.mktemp("worlds")
+    # Forked from a process that has imported torch and done nothing with it: one import serves all ranks.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dml_losses"])
     ranks = [
-        context.Process(target=sharded_world.train_in_worlds, args=(rank, tmp_path, SIZES))
+        context.Process(target=sharded_world.train_on_ranks, args=(rank, folder, SIZES))
         for rank in range(max(SIZES))
     ]
     for process in ranks:
@@ -47,25 +49,49 @@ def test_ranks_that_share_the_classes_train_as_one_process_does(tmp_path: Path) 
         process.join(timeout=600)
     exitcodes = [process.exitcode for process in ranks]
     for process in ranks:
-        process.kill()  # one that waits for another in vain would be waited for when the tests end
+        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
     assert exitcodes == [0] * len(ranks)
-    worlds = {size: [torch.load(tmp_path / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
-    for name, (size, world) in itertools.product(sharded_world.LOSSES, worlds.items()):
+    return {size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("sharded classes")  # one set of processes serves all of them
+class TestOnRanks:
+    @pytest.mark.parametrize("name", sharded_world.LOSSES)
+    @pytest.mark.parametrize("size", SIZES)
+    def test_they_train_as_one_process_does(self, worlds: Worlds, size: int, name: str) -> None:
         alone = sharded_world.train(name, rank=0, world_size=1, sharded=False)
-        ended = [results[name] for results in world]
-        assert all(result["values"] == ended[0]["values"] for result in ended), name
+        ended = [saved["results"][name] for saved in worlds[size]]
+        assert all(result["values"] == ended[0]["values"] for result in ended)
         # float64; sums over ranks are taken in another order, eight steps long
-        assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
+        assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10)
         bounds = [result["rows"]["loss.class_weights"] for result in ended]
         assert [first for first, _ in bounds] == [rank * 7 // size for rank in range(size)]
         for key, expected in alone["state"].items():
             parts = [result["state"][key] for result in ended]
             for got in [torch.cat(parts)] if key == "class_weights" else parts:
-                torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=f"{name}: {key}")
+                torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=key)
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_as_many_classes_as_ranks_are_enough_and_fewer_are_refused(
+        self, worlds: Worlds, size: int
+    ) -> None:
+        refused = f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
+        for rank, saved in enumerate(worlds[size]):
+            assert saved["smallest"] == (rank, size)
+            assert saved["refusals"]["too few classes"] == refused
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_a_loss_made_before_the_process_group_is_refused(self, worlds: Worlds, size: int) -> None:
+        for rank, saved in enumerate(worlds[size]):
+            refused = (
+                f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class weights"
+            )
+            assert saved["refusals"]["made before"].startswith(refused)
 
 
 @pytest.mark.parametrize("name", sharded_world.LOSSES)
-def test_one_rank_has_all_classes_and_trains_as_without(name: str) -> None:
+def test_one_rank_has_all_classes_and_trains_as_without_sharding(name: str) -> None:
     alone, sharded = (sharded_world.train(name, 0, 1, sharded=sharded) for sharded in (False, True))
     assert sharded["values"] == pytest.approx(alone["values"], rel=1e-12, abs=1e-12)
     for key, expected in alone["state"].items():
@@ -86,7 +112,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     weights = torch.randn(classes, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(classes, (6,), generator=generator)
-    if opposite:  # every cosine is near 1 or near -1, so that exponentials of differences would overflow
+    if opposite:  # every cosine is near 1 or -1, so that exponentials of differences would overflow
         x = torch.where(y[:, None] > 0, 1.0, -1.0) * weights[:1] + 1e-3 * x
 
     def define(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -112,22 +138,26 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     (3 * value).backward()
     (3 * expected).backward()
     for got, wanted in zip(*sides, strict=True):
-        # acos loses half of the digits at cosines of 1, where a scale of 1000 multiplies what is lost
+        # acos loses half of the digits at cosines of 1, and a scale of 1000 multiplies the error
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
 
 
-def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for fewest in (64, 7):
-        monkeypatch.setitem(cosine_softmax._BLOCK_ELEMENTS, "cpu", 1)
-        monkeypatch.setattr(cosine_softmax, "_FEWEST_ROWS", fewest)
-        torch.manual_seed(0)
-        x, w = torch.randn(40, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
-        value = sharded_softmax(
-            x, torch.arange(40) % 9, w, 0, 8.0, angular_margin=0.3, progress=torch.tensor(0.2)
-        )
-        found.append((value, *torch.autograd.grad(value, (x, w))))
-    torch.testing.assert_close(*found)
+def test_blocks_do_not_change_the_result() -> None:
+    """With this many classes the batch is several blocks; each part below is one."""
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (150, 2**15))
+    x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return sharded_softmax(x, y, w, 0, 8.0, angular_margin=0.3, progress=torch.tensor(0.2).double())
+
+    step = rows_per_block(x.device, len(w))
+    assert step < len(x)
+    value = loss(x, y)
+    expected = sum(loss(*part) * len(part[0]) / len(x) for part in zip(x.split(step), y.split(step)))
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+    for gradient, want in zip(torch.autograd.grad(value, (x, w)), torch.autograd.grad(expected, (x, w))):
+        torch.testing.assert_close(gradient, want, rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.gpu
@@ -181,20 +211,11 @@ def test_a_loss_gets_its_embeddings_in_float32_at_least() -> None:
     assert seen == [torch.float32] * 3 + [torch.float64]
 
 
-def test_fewer_classes_than_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_classes, "place", lambda: (0, 4))
-    with pytest.raises(
-        ValueError, match="there are 3 classes for 4 ranks; expected at least a class for each"
-    ):
-        ShardedClasses(NormSoftmax(3, 4))
-    assert len(ShardedClasses(NormSoftmax(4, 4)).loss.class_weights) == 1
-
-
-def test_every_registered_loss_that_can_be_sharded_is_held_to_that() -> None:
-    held = {type(make()) for make in sharded_world.LOSSES.values()}
+def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:
+    tested = {type(make()) for make in sharded_world.LOSSES.values()}
     for component in dml_losses.plugin.dml_losses():
         if hasattr(component.factory, "sharded_forward"):
-            assert component.factory in held, component.name
+            assert component.factory in tested, component.name
 
 
 def test_a_loss_that_does_not_say_how_it_is_sharded_is_refused() -> None:
@@ -208,7 +229,7 @@ def test_a_loss_that_does_not_say_how_it_is_sharded_is_refused() -> None:
         ShardedClasses(InstanceCrossEntropy())
 
 
-def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_mistake_of_the_users() -> None:
+def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_user_error() -> None:
     plugins = Plugins()
     plugins.register(dml_losses.plugin, distribution="dml-losses", version="0.1.0")
     table = {"name": "sharded-classes", "loss": {"name": "soft-triple"}}
@@ -219,10 +240,10 @@ def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_mistake_of_the_users(
 
 
 def test_a_loss_with_another_parameter_is_refused() -> None:
-    loss = sharded_world.StrangersLoss(3, 4)
+    loss = sharded_world.PluginLoss(3, 4)
     loss.scale = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(
-        TypeError, match="StrangersLoss, whose parameters are class_weights, scale; expected class_w"
+        TypeError, match="PluginLoss, whose parameters are class_weights, scale; expected class_w"
     ):
         ShardedClasses(loss)
 
@@ -233,12 +254,13 @@ def test_a_loss_that_changes_its_forward_alone_is_refused() -> None:
             return 2 * super().forward(*arguments)
 
     with pytest.raises(
-        TypeError, match="whose forward is Doubled's own, and whose sharded_forward is still NormSoft"
+        TypeError,
+        match="whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft",
     ):
         ShardedClasses(Doubled(3, 4))
 
 
-def test_a_class_that_adds_the_sharding_to_anothers_loss_is_taken() -> None:
+def test_a_subclass_that_adds_sharded_forward_is_accepted() -> None:
     class Anchored(ProxyAnchor):
         def sharded_forward(
             self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
@@ -255,7 +277,7 @@ def test_a_class_that_adds_the_sharding_to_anothers_loss_is_taken() -> None:
     size=st.sampled_from([1.0, 100.0, 1e5]),
     seed=st.integers(0, 2**16),
 )
-def test_what_a_shard_tells_is_that_of_all_logits(classes, cuts, size, seed) -> None:
+def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> None:
     generator = torch.Generator().manual_seed(seed)
     z = size * torch.randn(6, classes, generator=generator, dtype=torch.float64)
     y = torch.randint(classes, (6,), generator=generator)
@@ -275,25 +297,25 @@ def test_what_a_shard_tells_is_that_of_all_logits(classes, cuts, size, seed) -> 
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # Without other ranks, a slice has a true logit where the class is its own, and others are all that it has.
+    # Without other ranks, a slice has the true logits of its own classes, and its others are the rest of it.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]
-    told = [part.true_logits(some, y) for part, some in zip(parts, slices, strict=True)]
-    assert torch.equal(torch.stack(told).sum(0), true)
-    told = [part.other_logits(some, y) for part, some in zip(parts, slices, strict=True)]
-    torch.testing.assert_close(torch.stack(told).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12)
+    values = [part.true_logits(some, y) for part, some in zip(parts, slices, strict=True)]
+    assert torch.equal(torch.stack(values).sum(0), true)
+    values = [part.other_logits(some, y) for part, some in zip(parts, slices, strict=True)]
+    torch.testing.assert_close(torch.stack(values).logsumexp(0), others.detach(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-def test_where_there_is_no_other_class_nothing_on_the_way_back_is_nan() -> None:
+def test_without_another_class_no_gradient_is_nan() -> None:
     only, logits = RankClasses(torch.empty(1, 4), 0, 1), torch.randn(3, 1, requires_grad=True)
     with torch.autograd.detect_anomaly():
         softplus(only.other_logits(logits, torch.zeros(3)) - 1).sum().backward()
     assert (logits.grad == 0).all()
 
 
-def test_a_shard_without_classes_tells_of_none() -> None:
+def test_a_shard_without_classes_has_no_logits() -> None:
     none, empty = RankClasses(torch.empty(0, 4), 5, 9), torch.empty(3, 0, requires_grad=True)
     true, others = none.true_logits(empty, torch.arange(3)), none.other_logits(empty, torch.arange(3))
     assert true.tolist() == [0, 0, 0]
@@ -302,11 +324,11 @@ def test_a_shard_without_classes_tells_of_none() -> None:
     assert empty.grad.shape == (3, 0)
 
 
-def test_a_memory_of_whole_class_weights_is_refused() -> None:
+def test_memvir_and_sharding_refuse_each_other() -> None:
     with pytest.raises(TypeError, match="loss is ShardedClasses, which has no class_weights"):
         MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0)
     with pytest.raises(
-        TypeError, match="loss is MemVir, whose class weights can't be spread over ranks: it has no method"
+        TypeError, match="loss is MemVir, whose class weights can't be sharded: it has no method"
     ):
         ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0))
 
@@ -314,10 +336,3 @@ def test_a_memory_of_whole_class_weights_is_refused() -> None:
 def test_labels_outside_all_classes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
         GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(torch.randn(2, 4), torch.tensor([0, 3]))
-
-
-def test_a_world_that_came_later_is_refused(tmp_path: Path) -> None:
-    loss = ShardedClasses(NormSoftmax(3, 4))
-    loss._place = (1, 2)
-    with pytest.raises(RuntimeError, match="this is rank 0 of 1, but was rank 1 of 2 when"):
-        loss(torch.randn(2, 4), torch.tensor([0, 1]))

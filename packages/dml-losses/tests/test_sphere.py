@@ -1,10 +1,10 @@
-"""Directions of rows of any length, and the way back through them."""
+"""Directions of rows of any length, and their gradients."""
 
 from __future__ import annotations
 
 import pytest
-import reference_losses as reference
 import torch
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses.functional.sphere import (
@@ -24,7 +24,7 @@ def rows(count: int, seed: int, dim: int = 4) -> torch.Tensor:
 def test_a_row_of_any_length_in_range_has_its_direction(size: float) -> None:
     x = rows(20, 0)
     short = (size * x).float()
-    torch.testing.assert_close(unit_rows(short).double(), reference.unit(x), rtol=0, atol=3e-7)  # of float32
+    torch.testing.assert_close(unit_rows(short).double(), reference.unit(x), rtol=0, atol=3e-7)  # float32
     norms = size * x.norm(dim=1)
     torch.testing.assert_close(
         inverse_norms(short).double() * norms, torch.ones(20).double(), rtol=1e-6, atol=0

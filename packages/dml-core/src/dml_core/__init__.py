@@ -1,5 +1,7 @@
 """Hooks, registry, samplers, memory queues and schedules: what every package of the toolkit builds on."""
 
+import importlib.metadata
+
 from dml_core.components import (
     Backbone,
     BatchSampler,
@@ -9,6 +11,7 @@ from dml_core.components import (
     Dataset,
     Evaluation,
     Evaluator,
+    MultiCenter,
     PairLoss,
     Peers,
     Rows,
@@ -19,6 +22,9 @@ from dml_core.components import (
     ShardedLoss,
     SparseLoss,
     Split,
+    SubsampledClasses,
+    centers_per_class_of,
+    class_fraction_of,
     is_class_loss,
     is_shardable,
 )
@@ -33,9 +39,12 @@ from dml_core.errors import (
 from dml_core.hookspecs import hookimpl
 from dml_core.memory import MemoryQueue
 from dml_core.plugins import Plugins, plugins
+from dml_core.ranks import all_gather_rows, rank_and_world_size
 from dml_core.registry import KINDS, Registry, registry
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
+
+__version__ = importlib.metadata.version("dml-core")
 
 __all__ = [
     "KINDS",
@@ -55,6 +64,7 @@ __all__ = [
     "InvalidOption",
     "Linear",
     "MemoryQueue",
+    "MultiCenter",
     "PairLoss",
     "Peers",
     "PluginLoadError",
@@ -72,12 +82,18 @@ __all__ = [
     "SparseLoss",
     "Split",
     "Step",
+    "SubsampledClasses",
     "UnknownName",
+    "__version__",
+    "all_gather_rows",
+    "centers_per_class_of",
+    "class_fraction_of",
     "hookimpl",
     "is_class_loss",
     "is_shardable",
     "nearest",
     "plugins",
+    "rank_and_world_size",
     "registry",
     "schedule_from_table",
 ]

@@ -109,6 +109,33 @@ def is_class_loss(loss: object) -> bool:
     return hasattr(loss, "class_weights")
 
 
+class SubsampledClasses(Protocol):
+    """A class loss that compares with some of its classes at each call; optional, asked by `class_fraction_of`."""
+
+    class_fraction: float  # in (0, 1]; 1: all classes
+
+
+def class_fraction_of(loss: object) -> float:
+    """Return the fraction of its classes that a loss compares with: all, 1, unless it is a `SubsampledClasses`."""
+    fraction: float = getattr(loss, "class_fraction", 1.0)
+    return fraction
+
+
+class MultiCenter(Protocol):
+    """A class loss with several rows of `class_weights` for each class; optional, asked by `centers_per_class_of`.
+
+    The rows of a class are consecutive, and labels count classes.
+    """
+
+    centers_per_class: int  # at least 1
+
+
+def centers_per_class_of(loss: object) -> int:
+    """Return how many rows of class weights a loss has for each class: 1, unless it is a `MultiCenter`."""
+    centers: int = getattr(loss, "centers_per_class", 1)
+    return centers
+
+
 class Rows(NamedTuple):
     """Which rows of a parameter a rank has: as many as its tensor, from `first` on, out of `total`."""
 

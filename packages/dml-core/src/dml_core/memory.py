@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Contents(NamedTuple):
-    """What a queue holds, oldest first: copies that later writes don't change. `n` rows are filled."""
+    """The filled rows of a queue, oldest first: `n` rows, copied, so that later writes don't change them."""
 
     embeddings: Tensor  # (n, D)
     labels: Tensor  # (n,) int64
@@ -21,18 +21,18 @@ class MemoryQueue(nn.Module):
     """A ring of the newest `capacity` embeddings with their labels and optional extras.
 
     Source: the memory module of Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec. 3.2.
-    Departure: the write position and the fill are buffers too, so that a resumed run goes on with the same
-    queue. Buffers have their full shape from the start: a state dict loads into a fresh queue of that capacity.
+    Departure: the write position and the number of filled rows are buffers, too, so that a resumed run has the same
+    queue. Buffers have their full shape from the start: a state dict loads into a fresh queue of the same capacity.
 
     Args:
-        capacity: how many rows are kept, at least 1.
+        capacity: the largest number of rows, at least 1.
         embedding_dim: D, at least 1.
-        extras: for each further value kept with a row, an example of one row's value: its shape and dtype are
-            used, e.g. ``{"step": torch.zeros((), dtype=torch.int64)}``.
-        dtype: of the stored embeddings; ``torch.bfloat16`` halves the memory.
+        extras: further values of each row: by name, an example of one row's value, which gives shape and dtype, e.g.
+            ``{"step": torch.zeros((), dtype=torch.int64)}``.
+        dtype: the dtype of the stored embeddings; ``torch.bfloat16`` halves the memory.
 
     Raises:
-        ValueError: a capacity or dimension below 1, an extra named as a buffer of the queue itself.
+        ValueError: for a capacity or dimension below 1, or an extra with the name of an attribute of the queue.
     """
 
     embeddings: Tensor
@@ -55,38 +55,38 @@ class MemoryQueue(nn.Module):
         self.register_buffer("embeddings", torch.zeros(capacity, embedding_dim, dtype=dtype))
         self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))  # where the next row goes
-        self.register_buffer("fill", torch.zeros((), dtype=torch.int64))  # how many rows are filled
+        self.register_buffer("fill", torch.zeros((), dtype=torch.int64))  # the number of filled rows
         self.extra_names = tuple(extras or ())
         for name, example in (extras or {}).items():
             if hasattr(self, name):
                 raise ValueError(
-                    f"an extra can't be called {name!r}: the queue has an attribute of that name"
+                    f"an extra is named {name!r}, like an attribute of the queue; expected another name"
                 )
             self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
-        # The same two numbers on the host: reading the buffers would wait for the GPU at every step.
+        # The same two numbers on the host: to read the buffers would wait for the GPU at every step.
         self._pointer = self._fill = 0
 
     def __len__(self) -> int:
-        """How many rows are filled."""
+        """Return the number of filled rows."""
         return self._fill
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, **extras: Tensor) -> None:
-        """Write rows behind the newest, over the oldest; of more rows than the capacity, the newest are kept.
+        """Append rows in place of the oldest; of more rows than the capacity, keep the newest.
 
         Args:
             embeddings: (n, D), any floating dtype; stored without gradient in the queue's dtype.
             labels: (n,) integer.
-            **extras: (n, ...) for each extra that the queue was made with.
+            **extras: (n, ...) for each extra of the queue.
 
         Raises:
-            ValueError: shapes or extras that don't fit; the queue is unchanged.
+            ValueError: for shapes or extras that don't fit; the queue is unchanged.
         """
         rows = {"embeddings": embeddings, "labels": labels, **extras}
         self._refuse_misfits(rows)
         count = len(embeddings)
         kept = min(count, self.capacity)
-        # Rows that are dropped still move the pointer, so that one call equals the same rows in several.
+        # Dropped rows move the pointer, too, so that one call equals several calls with the same rows.
         first = (self._pointer + count - kept) % self.capacity
         head = min(kept, self.capacity - first)
         for name, value in rows.items():
@@ -96,25 +96,25 @@ class MemoryQueue(nn.Module):
         self._set_counters((self._pointer + count) % self.capacity, min(self._fill + count, self.capacity))
 
     def contents(self) -> Contents:
-        """What is held, oldest first, as copies: (n, D), (n,) and the extras; n is 0 in an empty queue."""
+        """Copy the filled rows, oldest first: (n, D), (n,) and the extras; n is 0 in an empty queue."""
 
         def in_order(ring: Tensor) -> Tensor:
             return torch.cat((ring[self._pointer : self._fill], ring[: self._pointer]))
 
-        # Autocast's own cat takes no other half precision than autocast's, such as the queue's may be.
+        # Under autocast, cat takes only autocast's half precision, which the queue's may differ from.
         with torch.autocast(self.embeddings.device.type, enabled=False):
             extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
             return Contents(in_order(self.embeddings), in_order(self.labels), extras)
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Forget everything."""
+        """Empty the queue."""
         for buffer in self.buffers():
             buffer.zero_()
         self._set_counters(0, 0)
 
     def extra_repr(self) -> str:
-        """The arguments, as `repr` shows them."""
+        """Return the arguments, for `repr`."""
         return f"capacity={self.capacity}, embedding_dim={self.embedding_dim}, filled={self._fill}"
 
     def _refuse_misfits(self, rows: Mapping[str, Tensor]) -> None:
@@ -142,7 +142,7 @@ class MemoryQueue(nn.Module):
         if saved is not None and saved.shape != self.embeddings.shape:
             errors.append(
                 f"the saved queue {prefix[:-1]!r} has capacity {saved.shape[0]} and dimension {saved.shape[1]}; "
-                f"this one has {self.capacity} and {self.embedding_dim}: make it with the saved ones"
+                f"this one has {self.capacity} and {self.embedding_dim}: make the queue with the saved numbers"
             )
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         self._pointer, self._fill = int(self.pointer), int(self.fill)

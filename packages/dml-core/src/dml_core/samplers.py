@@ -1,7 +1,7 @@
 """Samplers of global batches: every batch is a function of (seed, epoch, position) and of nothing else.
 
-So nothing has to be replayed to resume in the middle of an epoch, loader processes may run ahead, and any
-number of ranks that share a global batch see the same one.
+So a run resumes in the middle of an epoch without replaying batches, loader processes may run ahead, and all ranks
+that share a global batch draw the same one.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-_CLASSES, _IMAGES, _ORDER = range(3)  # streams of random numbers that must not depend on one another
+_CLASSES, _IMAGES, _ORDER = range(3)  # independent streams of random numbers
 
 
 class EpochSampler(ABC):
-    """Iterates a sampler's batches epoch by epoch, from a place that can be saved and restored.
+    """A sampler that iterates over its batches epoch by epoch, from a position that can be saved and restored.
 
-    ``for batch in sampler`` gives the rest of the current epoch as lists of indices, and then moves on to the
-    next epoch.
+    ``for batch in sampler`` yields the rest of the current epoch as lists of indices, and then sets the position to
+    the start of the next epoch.
 
     Args:
         labels: (N,) integer, the class of each item.
         seed: at least 0.
 
     Raises:
-        ValueError: labels that are empty, not integer or not one-dimensional; a seed below 0.
+        ValueError: for labels that are empty, not integer or not one-dimensional, or a seed below 0.
     """
 
     def __init__(self, labels: npt.ArrayLike | Sequence[int], seed: int) -> None:
-        self.labels = _checked_labels(labels)
-        self.seed = _at_least(0, seed=seed)
+        self.labels = _check_labels(labels)
+        self.seed = _check_at_least(0, seed=seed)
         self.epoch = 0
-        self.position = 0  # of the next batch to hand out
+        self.position = 0  # the position of the next batch
 
     @abstractmethod
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Return the number of batches in an epoch."""
 
     @abstractmethod
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """The indices of the batch at `position`, from 0 to ``len(self) - 1``, of `epoch`, int64. In any order."""
+        """Draw the batch at `position`, from 0 to ``len(self) - 1``, of `epoch`: its indices, int64, in any order."""
 
     def __iter__(self) -> Iterator[list[int]]:
         while self.position < len(self):
@@ -51,30 +51,33 @@ class EpochSampler(ABC):
         self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch, counted from 0.
+        """Set the position to the start of an epoch, counted from 0.
 
         Raises:
-            ValueError: if it isn't an integer of at least 0.
+            ValueError: unless `epoch` is an integer of at least 0.
         """
-        self.epoch, self.position = _at_least(0, epoch=epoch), 0
+        self.epoch, self.position = _check_at_least(0, epoch=epoch), 0
 
     def state_dict(self) -> dict[str, int]:
-        """The place in the iteration, and what it is a place in."""
+        """Return the position, and the settings and data that it belongs to."""
         return {"epoch": self.epoch, "position": self.position} | self._identity()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from a saved place.
+        """Restore a saved position.
 
         Raises:
-            ValueError: if the state is that of a sampler over other data or with other settings, naming them.
+            ValueError: if the state belongs to a sampler of other data or settings, with the differences.
         """
         mine = self._identity()
         if differs := [
-            f"{key} is {state.get(key)} there and {value} here"
+            f"{key} is {state.get(key)} in the state and {value} here"
             for key, value in mine.items()
             if state.get(key) != value
         ]:
-            raise ValueError(f"the saved state is another sampler's: {'; '.join(differs)}")
+            raise ValueError(
+                f"the saved state belongs to another sampler: {'; '.join(differs)}; make the sampler with the saved "
+                "settings and data"
+            )
         self.epoch, self.position = state["epoch"], state["position"]
 
     def _identity(self) -> dict[str, int]:
@@ -85,23 +88,22 @@ class EpochSampler(ABC):
 
 
 class ClassBalancedSampler(EpochSampler):
-    """Batches of C classes with K images each.
+    """A sampler of batches of C classes with K images each.
 
-    Classes are dealt out like cards: a shuffled deck of all classes is cut into hands of C, and shuffled anew
-    when fewer than C are left, so that all classes come equally often (to within one a deck) and no batch has
-    a class twice. The K images of a class are drawn without replacement; a class that has fewer than K is
-    drawn with replacement, that class alone.
+    Classes are dealt like cards: a shuffled deck of all classes is cut into hands of C, and shuffled again when fewer
+    than C are left. So all classes are drawn equally often (to within one a deck), and no batch has a class twice. The
+    K images of a class are drawn without replacement, or with replacement from a class with fewer than K images.
 
     Args:
         labels: (N,) integer, the class of each item.
         classes_per_batch: C, from 1 to the number of classes.
         images_per_class: K, at least 1.
         seed: at least 0; with the epoch and the position it determines a batch.
-        batches_per_epoch: default N // (C * K), at least 1: about as many images as there are.
+        batches_per_epoch: default N // (C * K), at least 1, so that an epoch has about N images.
 
     Raises:
-        ValueError: labels that are empty, not integer or not one-dimensional; a size below 1; more classes
-            asked for than there are.
+        ValueError: for labels that are empty, not integer or not one-dimensional, a size below 1, or a C above the
+            number of classes.
     """
 
     def __init__(
@@ -113,8 +115,8 @@ class ClassBalancedSampler(EpochSampler):
         batches_per_epoch: int | None = None,
     ) -> None:
         super().__init__(labels, seed)
-        self.classes_per_batch = _at_least(1, classes_per_batch=classes_per_batch)
-        self.images_per_class = _at_least(1, images_per_class=images_per_class)
+        self.classes_per_batch = _check_at_least(1, classes_per_batch=classes_per_batch)
+        self.images_per_class = _check_at_least(1, images_per_class=images_per_class)
         order = np.argsort(self.labels, kind="stable")
         _, starts = np.unique(self.labels[order], return_index=True)
         self._members = np.split(order, starts[1:])
@@ -126,14 +128,14 @@ class ClassBalancedSampler(EpochSampler):
         size = classes_per_batch * images_per_class
         default = max(1, len(self.labels) // size)
         self._length = (
-            default if batches_per_epoch is None else _at_least(1, batches_per_epoch=batches_per_epoch)
+            default if batches_per_epoch is None else _check_at_least(1, batches_per_epoch=batches_per_epoch)
         )
 
     def __len__(self) -> int:
         return self._length
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """The batch's indices, (C * K,) int64: K of the first class, K of the second, …"""
+        """Draw the batch's indices, (C * K,) int64: K of the first class, K of the second, …"""
         hands = len(self._members) // self.classes_per_batch
         deck = self._random(epoch, _CLASSES, position // hands).permutation(len(self._members))
         first = (position % hands) * self.classes_per_batch
@@ -153,7 +155,7 @@ class ClassBalancedSampler(EpochSampler):
 
 
 class ShuffledSampler(EpochSampler):
-    """Every item once an epoch in a random order; what doesn't fill a last batch is left to the next epoch's luck.
+    """A sampler of every item once an epoch in a random order; each epoch omits the items of an incomplete last batch.
 
     Args:
         labels: (N,) integer, the class of each item; only their number matters here.
@@ -161,24 +163,24 @@ class ShuffledSampler(EpochSampler):
         seed: at least 0; with the epoch and the position it determines a batch.
 
     Raises:
-        ValueError: labels that are empty, not integer or not one-dimensional; a batch size outside [1, N].
+        ValueError: for labels that are empty, not integer or not one-dimensional, or a batch size outside [1, N].
     """
 
     def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
         super().__init__(labels, seed)
-        self.batch_size = _at_least(1, batch_size=batch_size)
+        self.batch_size = _check_at_least(1, batch_size=batch_size)
         if batch_size > len(self.labels):
             raise ValueError(
                 f"batch_size is {batch_size}; expected at most {len(self.labels)}, the number of items"
             )
-        # The epoch last asked for, and its order.
+        # The epoch of the latest batch, and its order.
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels) // self.batch_size
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """The batch's indices, (batch_size,) int64."""
+        """Draw the batch's indices, (batch_size,) int64."""
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, self._random(epoch, _ORDER).permutation(len(self.labels)))
         return self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
@@ -187,7 +189,7 @@ class ShuffledSampler(EpochSampler):
         return super()._identity() | {"batch_size": self.batch_size}
 
 
-def _checked_labels(labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"labels has shape {array.shape}; expected (N,) with N at least 1")
@@ -196,7 +198,7 @@ def _checked_labels(labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-def _at_least(least: int, **named: int) -> int:
+def _check_at_least(least: int, **named: int) -> int:
     ((name, value),) = named.items()
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} is {value!r}; expected an integer of at least {least}")

@@ -1,7 +1,7 @@
-"""Schedules: numbers that move during a run, as pure functions of the position in it.
+"""Schedules: numbers that change during a run, as pure functions of the position in the run.
 
 A schedule has no state, so a resumed run has nothing to restore. `Schedules` binds schedules to attributes by
-path (``"loss.alpha"``, ``"optimizer.lr"``); heating-up and a dynamic temperature are no special cases.
+path (``"loss.alpha"``, ``"optimizer.lr"``), which covers heating-up and dynamic temperatures.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dml_core.errors import DmlError, InvalidOption, nearest
 
 
 class Schedule(Protocol):
-    """A value for each position in the run."""
+    """A function from the position in the run to a value."""
 
     def __call__(self, position: float) -> float:
-        """The value at a position, counted from 0 in the schedule's unit."""
+        """Return the value at a position, counted from 0 in the schedule's unit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """`value`, throughout.
+    """The constant `value`.
 
     Args:
         value: any number.
@@ -33,13 +33,13 @@ class Constant:
     value: float
 
     def __call__(self, position: float) -> float:
-        """The value."""
+        """Return the value."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """From `start` at `begin` in a straight line to `end`, `length` later; level before and after.
+    """A straight line from `start` at `begin` to `end` at ``begin + length``, constant before and after.
 
     Args:
         start, end: any numbers.
@@ -56,17 +56,17 @@ class Linear:
     begin: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_positive(length=self.length)
+        _check_positive(length=self.length)
 
     def __call__(self, position: float) -> float:
-        """``start + (end - start) · clip((position - begin) / length, 0, 1)``, and exactly `end` at the end."""
-        fraction = _clipped((position - self.begin) / self.length)
+        """Return ``start + (end - start) · clip((position - begin) / length, 0, 1)``; exact at both ends."""
+        fraction = _clip((position - self.begin) / self.length)
         return self.start * (1.0 - fraction) + self.end * fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Cosine:
-    """From `start` at `begin` along half a cosine to `end`, `length` later; level before and after.
+    """Half a cosine from `start` at `begin` to `end` at ``begin + length``, constant before and after.
 
     Source: Loshchilov & Hutter 2017, SGDR, Eq. 5, without restarts.
 
@@ -85,27 +85,27 @@ class Cosine:
     begin: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_positive(length=self.length)
+        _check_positive(length=self.length)
 
     def __call__(self, position: float) -> float:
-        """``start · w + end · (1 - w)`` with ``w = (1 + cos(π · fraction)) / 2``; exact at both ends."""
-        fraction = _clipped((position - self.begin) / self.length)
+        """Return ``start · w + end · (1 - w)`` with ``w = (1 + cos(π · fraction)) / 2``; exact at both ends."""
+        fraction = _clip((position - self.begin) / self.length)
         weight = (1.0 + math.cos(math.pi * fraction)) / 2.0
         return self.start * weight + self.end * (1.0 - weight)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``values[0]`` until ``milestones[0]``, then ``values[1]`` until ``milestones[1]``, …
+    """A step function: ``values[0]`` until ``milestones[0]``, then ``values[1]`` until ``milestones[1]``, …
 
-    A milestone belongs to what follows it.
+    At a milestone, the next value holds.
 
     Args:
         values: any numbers, one more than milestones.
-        milestones: rising, in the unit of the position; there may be none.
+        milestones: strictly increasing, in the unit of the position; may be empty.
 
     Raises:
-        ValueError: if there isn't one value more than milestones, or the milestones don't rise.
+        ValueError: if there isn't one value more than milestones, or the milestones don't increase.
     """
 
     values: Sequence[float]
@@ -114,24 +114,25 @@ class Step:
     def __post_init__(self) -> None:
         if len(self.values) != len(self.milestones) + 1:
             raise ValueError(
-                f"{len(self.values)} values for {len(self.milestones)} milestones; expected one value more"
+                f"{len(self.values)} values for {len(self.milestones)} milestones; expected {len(self.milestones) + 1} "
+                "values"
             )
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"milestones are {list(self.milestones)}; expected them to rise")
+            raise ValueError(f"milestones are {list(self.milestones)}; expected increasing numbers")
 
     def __call__(self, position: float) -> float:
-        """The value of the stretch that the position is in."""
+        """Return the value of the interval that contains the position."""
         return self.values[sum(position >= milestone for milestone in self.milestones)]
 
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """`then`, multiplied by a factor that rises in a straight line to 1 over the first `length`.
+    """The schedule `then`, multiplied by a factor that rises linearly to 1 over the first `length` steps.
 
-    The factor at position p is ``(p + 1) / length``, so that the first step is not lost to a zero.
+    The factor at position p is ``(p + 1) / length``, so that the first step isn't multiplied by zero.
 
     Args:
-        then: what is warmed up to. Its positions count from the same 0.
+        then: the schedule after the warm-up. Its positions count from the same 0.
         length: above 0, in steps.
 
     Raises:
@@ -142,19 +143,19 @@ class Warmup:
     length: float
 
     def __post_init__(self) -> None:
-        _require_positive(length=self.length)
+        _check_positive(length=self.length)
 
     def __call__(self, position: float) -> float:
-        """``then(position) · min(1, (position + 1) / length)``."""
+        """Return ``then(position) · min(1, (position + 1) / length)``."""
         return self.then(position) * min(1.0, (position + 1.0) / self.length)
 
 
 @dataclass(frozen=True, slots=True)
 class InUnits:
-    """`then`, whose positions count units of so many steps: epochs, or whole runs.
+    """The schedule `then` with positions in a larger unit than steps: epochs, or whole runs.
 
     Args:
-        then: what takes a position in that unit.
+        then: the schedule in that unit.
         steps_per_unit: above 0.
     """
 
@@ -162,7 +163,7 @@ class InUnits:
     steps_per_unit: float
 
     def __call__(self, position: float) -> float:
-        """``then(position / steps_per_unit)``."""
+        """Return ``then(position / steps_per_unit)``."""
         return self.then(position / self.steps_per_unit)
 
 
@@ -175,17 +176,17 @@ _BY_KIND: dict[str, type[Constant | Linear | Cosine | Step]] = {
 
 
 def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_epoch: int) -> Schedule:
-    """The schedule that a recipe's table describes, as a function of the step.
+    """Make the schedule that a recipe's table describes, as a function of the step.
 
     Args:
         table: ``kind`` (``"constant"``, ``"linear"``, ``"cosine"``, ``"step"``) and that schedule's arguments;
-            ``unit`` (``"step"``, the default, ``"epoch"`` or ``"run"``) in which all its positions count; and
-            ``warmup``, in steps. The `length` of a line or cosine defaults to the rest of the run.
-        num_steps: of the whole run.
-        steps_per_epoch: steps an epoch.
+            ``unit`` (``"step"``, the default, ``"epoch"`` or ``"run"``) of all its positions; and ``warmup``, in
+            steps. The `length` of a line or cosine defaults to the rest of the run.
+        num_steps: the number of steps in the run.
+        steps_per_epoch: the number of steps in an epoch.
 
     Raises:
-        InvalidOption: an unknown kind, unit or key, a missing key, a value that the schedule refuses.
+        InvalidOption: for an unknown kind, unit or key, a missing key, or a value that the schedule refuses.
     """
     options = dict(table)
     kind = options.pop("kind", "")
@@ -227,33 +228,33 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
 
 
 class Schedules:
-    """Schedules bound to the attributes that they move.
+    """Schedules bound to the attributes that they set.
 
     Args:
         schedules: schedules by path. A path is the name of a root, then attributes, joined by dots:
             ``"loss.alpha"``, ``"optimizer.lr"``, ``"loss.loss.scale"`` inside a wrapper.
-        roots: the objects that paths start from, by name.
+        roots: the objects at which paths start, by name.
 
     Raises:
-        DmlError: if a path doesn't lead to a number, naming the nearest one that does.
+        DmlError: if a path doesn't lead to a number, with the nearest name that does.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], roots: Mapping[str, object]) -> None:
         self._schedules = dict(schedules)
-        self._targets = {path: _target(roots, path) for path in schedules}
-        # Decided once: a schedule that gives an int must not turn a float attribute into one for good.
+        self._targets = {path: _find_target(roots, path) for path in schedules}
+        # Decided once: a schedule that returns an int must not make a float attribute an int for good.
         self._whole = {
             path for path, (owner, name) in self._targets.items() if isinstance(getattr(owner, name), int)
         }
 
     def apply(self, position: float) -> dict[str, float]:
-        """Set every attribute to its value at this position, and say what was set, by path.
+        """Set every attribute to its value at this position.
 
         Args:
             position: in steps, from 0.
 
         Returns:
-            What was set. An attribute that held an int when it was bound gets the nearest int.
+            The values by path. An attribute that was an int when it was bound gets the nearest int.
         """
         values: dict[str, float] = {}
         for path, schedule in self._schedules.items():
@@ -265,8 +266,8 @@ class Schedules:
         return values
 
 
-def _target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
-    """The object and the name of its attribute that a path leads to."""
+def _find_target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
+    """Find the object, and the name of its attribute, that a path leads to."""
     first, *attributes = path.split(".")
     if first not in roots or not attributes:
         raise DmlError(
@@ -292,11 +293,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _clipped(fraction: float) -> float:
+def _clip(fraction: float) -> float:
     return min(1.0, max(0.0, fraction))
 
 
-def _require_positive(**named: float) -> None:
+def _check_positive(**named: float) -> None:
     ((name, value),) = named.items()
     if not value > 0:
-        raise ValueError(f"{name} is {value}; expected more than 0")
+        raise ValueError(f"{name} is {value}; expected a number above 0")

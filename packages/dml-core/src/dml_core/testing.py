@@ -1,4 +1,4 @@
-"""The contract that every loss keeps, as tests that its author inherits.
+"""The contract of every loss, as tests that its author inherits.
 
     from dml_core.testing import LossContract
 
@@ -24,10 +24,10 @@ DIM = 8
 
 
 class LossContract(ABC):
-    """What the trainer, the wrappers and users rely on, whatever the loss.
+    """The properties of every loss that the trainer, the wrappers and users rely on.
 
-    Override `tolerance` if the loss sums in an order that rounding shows in, and `device` to hold it to the
-    contract on an accelerator as well; override nothing else.
+    Override `tolerance` if the loss sums in an order that changes rounding, and `device` to test it on an
+    accelerator, too; override nothing else.
     """
 
     tolerance = 1e-5  # relative, between float32 values that are equal in exact arithmetic
@@ -35,7 +35,7 @@ class LossContract(ABC):
 
     @abstractmethod
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        """A fresh loss with its default settings. A pair loss has no use for the arguments."""
+        """Make a loss with its default settings. A pair loss ignores the arguments."""
 
     def test_is_a_scalar_in_a_floating_dtype(self) -> None:
         """The loss of a batch is a zero-dimensional floating tensor."""
@@ -93,7 +93,7 @@ class LossContract(ABC):
         self._assert_close(permuted_gradient, gradient[order], "the gradient of a permuted batch")
 
     def test_takes_every_integer_dtype_of_labels(self) -> None:
-        """Labels in int32 or uint8 mean what they mean in int64."""
+        """Labels in int32 or uint8 give the same loss as in int64."""
         embeddings, labels = self._batch()
         expected, _ = _value_and_gradient(self._loss(), embeddings, labels)
         for dtype in (torch.int32, torch.uint8):
@@ -101,7 +101,7 @@ class LossContract(ABC):
             self._assert_close(value, expected, f"the loss with labels in {dtype}")
 
     def test_gradient_reaches_the_embeddings_and_parameters(self) -> None:
-        """A batch with positives and negatives moves the embeddings, and every parameter gets a gradient."""
+        """With positives and negatives, the embeddings and every parameter get a gradient."""
         loss = self._loss()
         _, gradient = _value_and_gradient(loss, *self._batch())
         assert gradient.abs().sum() > 0, "no gradient reaches the embeddings"
@@ -109,7 +109,7 @@ class LossContract(ABC):
         assert not without, f"no gradient reaches the parameters {without}"
 
     def test_leaves_its_input_alone(self) -> None:
-        """Neither embeddings nor labels are written to."""
+        """The loss changes neither embeddings nor labels."""
         embeddings, labels = self._batch()
         before = embeddings.clone(), labels.clone()
         self._loss()(embeddings, labels)
@@ -117,11 +117,11 @@ class LossContract(ABC):
         assert torch.equal(labels, before[1]), "the loss wrote to the labels"
 
     def test_state_dict_round_trips(self) -> None:
-        """A fresh loss that loads the state dict of a used one gives the same value, bit for bit."""
+        """A new loss that loads the state dict of a used one gives the same value, bit for bit."""
         used = self._loss()
         for seed in range(3):
             used(*self._batch(seed=seed))
-        torch.manual_seed(7)  # another initialisation than that of `used`
+        torch.manual_seed(7)  # initialise it differently from `used`
         fresh = self.make_loss(NUM_CLASSES, DIM).to(self.device)
         fresh.load_state_dict(copy.deepcopy(used.state_dict()))
         values = []
@@ -133,7 +133,7 @@ class LossContract(ABC):
         )
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
-        """Where the loss has a `sharded_forward`: given all classes, it has the value and gradients of `forward`."""
+        """Given all classes, a `sharded_forward` (if the loss has one) gives value and gradients of `forward`."""
         if not is_shardable(self._loss()):
             return
         embeddings, labels = self._batch()
@@ -144,7 +144,7 @@ class LossContract(ABC):
             shard = _AllClasses(loss.class_weights)
             value = loss.sharded_forward(leaf, labels, shard) if sharded else loss(leaf, labels)
             gradients = torch.autograd.grad(value, (leaf, loss.class_weights))
-            found.append((value, *(gradient.to_dense() for gradient in gradients)))  # some are sparse
+            found.append((value, *(gradient.to_dense() for gradient in gradients)))  # they may be sparse
         names = ("the loss", "the embeddings' gradient", "the class weights' gradient")
         for name, expected, actual in zip(names, *found, strict=True):
             self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")
@@ -156,7 +156,7 @@ class LossContract(ABC):
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
         try:
             model = nn.parallel.DistributedDataParallel(_Step(self._loss()).to(self.device))
-            for seed in range(3):  # an unused parameter is reported at the step after
+            for seed in range(3):  # DDP reports an unused parameter one step later
                 model(*self._batch(seed=seed)).backward()
         finally:
             distributed.destroy_process_group()
@@ -166,7 +166,7 @@ class LossContract(ABC):
         return self.make_loss(NUM_CLASSES, DIM).to(self.device)
 
     def _batch(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Embeddings (B, D) and labels (B,): classes of three, two, two and one items; the same on any device."""
+        """Draw embeddings (B, D) and labels (B,): classes of three, two, two and one items; the same on any device."""
         labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 5])
         generator = torch.Generator().manual_seed(seed)
         embeddings = torch.randn(len(labels), DIM, generator=generator).to(dtype)
@@ -181,7 +181,7 @@ class LossContract(ABC):
 
 
 class _AllClasses:
-    """The `ClassShard` of a rank that is alone."""
+    """The `ClassShard` of a single rank."""
 
     def __init__(self, class_weights: Tensor) -> None:
         self.class_weights, self.first, self.num_classes = class_weights, 0, len(class_weights)
@@ -208,7 +208,7 @@ class _Step(nn.Module):
 
 def _value_and_gradient(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     leaf = embeddings.detach().clone().requires_grad_()
-    torch.manual_seed(0)  # of what the loss itself draws
+    torch.manual_seed(0)  # for the loss's random numbers
     value = loss(leaf, labels)
     assert value.requires_grad, "the loss does not back-propagate: it has no gradient function"
     value.backward()

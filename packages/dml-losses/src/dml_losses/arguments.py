@@ -1,8 +1,7 @@
-"""What a loss is given, checked before any work: one clear error with the values that came.
+"""Checks of a loss's arguments, before any work: one error with the actual and the expected value.
 
-Checks that read values (label ranges) are made where reading costs nothing: on CPU tensors, outside
-`torch.compile`. On an accelerator they would stall the queue, and there an out-of-range label trips the
-device's own index assertion instead.
+Checks that read values (label ranges) run only where reading is free: on CPU tensors, outside `torch.compile`. On an
+accelerator they would wait for the device, whose own index assertion catches an out-of-range label instead.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def check_class_weights(
 ) -> None:
     """Raise unless the weights are a floating (C, D) of the embeddings' dimension and every label is in [0, C).
 
-    With several rows a class, they are (C · rows_per_class, D).
+    With several rows for each class, the weights are (C · rows_per_class, D).
     """
     _check_rows("class_weights", class_weights)
     if class_weights.shape[0] % rows_per_class:
@@ -80,38 +79,38 @@ def check_class_weights(
             )
 
 
-def positive(name: str, value: float) -> float:
-    """`value` as a float. ValueError unless it is finite and above 0."""
+def check_positive(name: str, value: float) -> float:
+    """Return `value` as a float. ValueError unless it is finite and above 0."""
     return _number(name, value, "a finite number above 0", lambda number: number > 0)
 
 
-def non_negative(name: str, value: float) -> float:
-    """`value` as a float. ValueError unless it is finite and at least 0."""
+def check_non_negative(name: str, value: float) -> float:
+    """Return `value` as a float. ValueError unless it is finite and at least 0."""
     return _number(name, value, "a finite number of at least 0", lambda number: number >= 0)
 
 
-def finite(name: str, value: float) -> float:
-    """`value` as a float. ValueError unless it is finite."""
+def check_finite(name: str, value: float) -> float:
+    """Return `value` as a float. ValueError unless it is finite."""
     return _number(name, value, "a finite number", lambda number: True)
 
 
-def fraction(name: str, value: float) -> float:
-    """`value` as a float. ValueError unless it is in [0, 1]."""
+def check_fraction(name: str, value: float) -> float:
+    """Return `value` as a float. ValueError unless it is in [0, 1]."""
     return _number(name, value, "a number in [0, 1]", lambda number: 0 <= number <= 1)
 
 
-def share(name: str, value: float) -> float:
-    """`value` as a float. ValueError unless it is in (0, 1]."""
+def check_share(name: str, value: float) -> float:
+    """Return `value` as a float. ValueError unless it is in (0, 1]."""
     return _number(name, value, "a number in (0, 1]", lambda number: 0 < number <= 1)
 
 
-def angle(name: str, value: float) -> float:
-    """`value` as a float. ValueError unless it is in [0, π/2)."""
+def check_angle(name: str, value: float) -> float:
+    """Return `value` as a float. ValueError unless it is in [0, π/2)."""
     return _number(name, value, "an angle in [0, π/2)", lambda number: 0 <= number < math.pi / 2)
 
 
-def whole(name: str, value: int, minimum: int) -> int:
-    """`value` as an int. TypeError unless it is an integer, ValueError if it is below `minimum`."""
+def check_whole(name: str, value: int, minimum: int) -> int:
+    """Return `value` as an int. TypeError unless it is an integer, ValueError if it is below `minimum`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
     if value < minimum:

@@ -1,4 +1,4 @@
-"""BroadFace: class weights that learn from past embeddings too."""
+"""BroadFace: class weights that also learn from past embeddings."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import Any
 
 import torch
 
-from dml_core import MemoryQueue, is_class_loss
-from dml_losses.arguments import whole
+from dml_core import MemoryQueue, centers_per_class_of, is_class_loss
+from dml_losses.arguments import check_whole
 from dml_losses.functional.sphere import full_precision, inverse_norms
 
 
 class BroadFace(torch.nn.Module):
-    """A class loss whose class weights see a queue of past embeddings, and whose embeddings don't.
+    """A class loss whose class weights learn from the batch and a queue of past embeddings.
 
     L = l(X; W̄) + l(X̃* ∪ X̄; W),  x̃* = x̃ + ‖x̃‖/‖w̃_y‖·(w_y − w̃_y)
 
-    where a bar holds constant, X̃ are the queued embeddings and w̃ their class's weight when they were queued: an old
-    embedding is moved as its class has moved since.
+    where a bar marks constants, X̃ are the queued embeddings and w̃ the weights of their classes when they were queued:
+    a queued embedding follows the movement of its class. The gradient of the embeddings is that of the batch alone.
 
     Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition;
     the authors' code for the sum of the two. Departure: the queue has buffers of fixed shape, so
     that a checkpoint loads into a fresh module.
 
     Args:
-        loss: a class loss with one row of weights a class; ArcFace in the paper.
-        capacity: how many embeddings are queued, at least 1; 32,000 in the paper.
+        loss: a class loss with one row of weights for each class; ArcFace in the paper.
+        capacity: the number of embeddings in the queue, at least 1; 32,000 in the paper.
         warmup_steps: training steps before the first batch is queued.
-        compensate: move queued embeddings as above; without, they are used as they were.
+        compensate: move queued embeddings as above; if false, use them unchanged.
 
     Raises:
         TypeError: for a loss without class weights, or counts that aren't whole numbers.
-        ValueError: for a capacity below 1 or warm-up below 0, or a loss with several weights a class.
+        ValueError: for a capacity below 1 or warm-up below 0, or a loss with several weights for each class.
     """
 
     steps: torch.Tensor  # () int64: training steps seen
@@ -45,21 +45,23 @@ class BroadFace(torch.nn.Module):
                 f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as ArcFace "
                 "(a pair loss gets a memory from CrossBatchMemory)"
             )
-        if getattr(loss, "centers_per_class", 1) != 1:
+        if (centers := centers_per_class_of(loss)) != 1:
             raise ValueError(
-                f"loss has {loss.centers_per_class} weights a class; expected 1, by which a past embedding can be moved"
+                f"loss has {centers} weights for each class; expected 1, with which a queued embedding moves"
             )
         self.loss = loss
-        self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
+        self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
         self.compensate = compensate
         dim = self.class_weights.shape[1]
-        self.queue = MemoryQueue(whole("capacity", capacity, 1), dim, {"class_weight": torch.zeros(dim)})
+        self.queue = MemoryQueue(
+            check_whole("capacity", capacity, 1), dim, {"class_weight": torch.zeros(dim)}
+        )
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._steps = 0  # the same on the host
 
     @property
     def class_weights(self) -> torch.Tensor:
-        """The wrapped loss's own class weights, (C, D)."""
+        """The wrapped loss's class weights, (C, D)."""
         weights = self.loss.class_weights
         assert isinstance(weights, torch.Tensor)
         return weights
@@ -67,13 +69,15 @@ class BroadFace(torch.nn.Module):
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode the batch is queued."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training, queue the batch."""
         weights = self.class_weights if class_weights is None else class_weights
         batch_loss: torch.Tensor = self.loss(embeddings, labels, weights.detach())
         past, past_labels, extras = self.queue.contents()
         if self.compensate and len(past):
-            past = _moved(past, extras["class_weight"], weights.detach()[past_labels])
-        with torch.autocast(embeddings.device.type, enabled=False):  # whose cat takes one half precision only
+            past = _move(past, extras["class_weight"], weights.detach()[past_labels])
+        with torch.autocast(
+            embeddings.device.type, enabled=False
+        ):  # its cat takes only its own half precision
             rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)
         if self.training:
@@ -84,7 +88,7 @@ class BroadFace(torch.nn.Module):
         return value
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         return f"warmup_steps={self.warmup_steps}, compensate={self.compensate}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
@@ -92,8 +96,8 @@ class BroadFace(torch.nn.Module):
         self._steps = int(self.steps)
 
 
-def _moved(past: torch.Tensor, then: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-    """x̃ + ‖x̃‖/‖w̃‖·(w − w̃), (N, D) in float32 at least; x̃ where x̃ or w̃ has no direction (see `unit_rows`)."""
+def _move(past: torch.Tensor, then: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+    """Compute x̃ + ‖x̃‖/‖w̃‖·(w − w̃), (N, D) in float32 at least; x̃ if x̃ or w̃ has no direction (see `unit_rows`)."""
     past, then, now = full_precision(past), full_precision(then), full_precision(now)
     norm_N = torch.linalg.vector_norm(past, dim=1)
     ratio_N = norm_N.where(norm_N < torch.inf, 0) * inverse_norms(then)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from dml_core import ClassShard
-from dml_losses.arguments import non_negative, positive
+from dml_losses.arguments import check_non_negative, check_positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cos_face import cos_face
 from dml_losses.functional.cosine_softmax import Virtual
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 
 class CosFace(torch.nn.Module):
-    """Softmax of scaled cosines, the true class's less a margin.
+    """Softmax of scaled cosines, with a margin subtracted from the true class's.
 
     L = −mean_b log( e^{s(cos θ_y − m)} / (e^{s(cos θ_y − m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
@@ -30,7 +30,7 @@ class CosFace(torch.nn.Module):
         class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and the others numbers.
+        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
     """
 
@@ -39,8 +39,8 @@ class CosFace(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim)
-        self.scale = positive("scale", scale)
-        self.margin = non_negative("margin", margin)
+        self.scale = check_positive("scale", scale)
+        self.margin = check_non_negative("margin", margin)
 
     def forward(
         self,
@@ -49,20 +49,20 @@ class CosFace(torch.nn.Module):
         class_weights: torch.Tensor | None = None,
         virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
         return cos_face(embeddings, labels, weights, scale=self.scale, margin=self.margin, virtual=virtual)
 
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         return sharded_softmax(
             unit_rows(features_BD), labels, weights_LD, shard.first, self.scale, cosine_margin=self.margin
         )
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return f"{num_classes}, {embedding_dim}, scale={self.scale}, margin={self.margin}"

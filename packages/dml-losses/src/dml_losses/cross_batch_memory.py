@@ -1,4 +1,4 @@
-"""Cross-batch memory: a pair loss against the embeddings of earlier batches as well."""
+"""Cross-batch memory: a pair loss that also compares with the embeddings of earlier batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dml_core import MemoryQueue, is_class_loss
-from dml_losses.arguments import whole
+from dml_losses.arguments import check_whole
 
 
 class CrossBatchMemory(torch.nn.Module):
@@ -17,17 +17,17 @@ class CrossBatchMemory(torch.nn.Module):
     L = l(X) + l(X, memory)
 
     Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, its pseudocode; the sum with
-    the batch's own loss is the authors' code's. Departure: the queue is read before the batch is written to it,
-    so that it doesn't hold the batch itself, whose copies would be each item's easiest positive.
+    the batch's own loss follows the authors' code. Departure: the queue is read before the batch is written, so that it
+    doesn't contain the batch itself, whose copies would be each item's easiest positives.
 
     Args:
         loss: any pair loss: ``loss(embeddings, labels, gallery, gallery_labels)``.
-        capacity: how many embeddings are kept, at least 1.
-        warmup_steps: training steps before the first batch is stored; 1,000 iterations in the paper.
+        capacity: the number of embeddings in the queue, at least 1.
+        warmup_steps: training steps before the first batch is queued; 1,000 iterations in the paper.
 
     Attributes:
         queue: a `dml_core.MemoryQueue`, all of it in the state dict; None until the first batch (or a state dict)
-            has told the dimension.
+            determines the dimension.
 
     Raises:
         TypeError: for a class loss, a loss that takes no gallery, or counts that aren't whole numbers.
@@ -51,8 +51,8 @@ class CrossBatchMemory(torch.nn.Module):
                 "forward(embeddings, labels, gallery=None, gallery_labels=None), which compares with a memory's rows"
             ) from error
         self.loss = loss
-        self.capacity = whole("capacity", capacity, 1)
-        self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
+        self.capacity = check_whole("capacity", capacity, 1)
+        self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
         self.queue: MemoryQueue | None = None
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._steps = 0  # the same on the host
@@ -64,9 +64,9 @@ class CrossBatchMemory(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,). In training mode the batch is queued.
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, queue the batch.
 
-        A gallery that is given is compared with as the wrapped loss does, beside the memory.
+        A gallery goes to the wrapped loss; the comparison with the memory is added.
         """
         value: torch.Tensor = self.loss(embeddings, labels, gallery, gallery_labels)
         if self.queue is not None and len(self.queue):
@@ -81,7 +81,7 @@ class CrossBatchMemory(torch.nn.Module):
         return value
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         return f"capacity={self.capacity}, warmup_steps={self.warmup_steps}"
 
     def _make_queue(self, embedding_dim: int, device: torch.device) -> MemoryQueue:

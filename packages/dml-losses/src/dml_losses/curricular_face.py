@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 
 from dml_core import ClassShard
-from dml_losses.arguments import angle, fraction, positive
+from dml_losses.arguments import check_angle, check_fraction, check_positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.curricular_face import curricular_face, mean_true_cosine
-from dml_losses.functional.sharded_softmax import sharded_softmax, true_cosines
 from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax, true_cosines
 
 
 class CurricularFace(torch.nn.Module):
-    """ArcFace whose hard negatives weigh more the further training has come.
+    """ArcFace with hard negatives whose weight grows during training.
 
     The equation is in `dml_losses.functional.curricular_face`. Its t is the moving average of the batches' mean
-    cosine with their classes: t ← μ·mean_b cos θ_y + (1 − μ)·t, at each call in training mode, before it is used.
+    cosine with their classes: t ← μ·mean_b cos θ_y + (1 − μ)·t at each call in training mode, before its use.
 
     Source: Huang et al. 2020, CurricularFace.
 
@@ -32,7 +32,7 @@ class CurricularFace(torch.nn.Module):
         progress: t, a scalar buffer that starts at 0.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and the others numbers.
+        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
     """
 
@@ -48,15 +48,15 @@ class CurricularFace(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim)
-        self.scale = positive("scale", scale)
-        self.margin = angle("margin", margin)
-        self.momentum = fraction("momentum", momentum)
+        self.scale = check_positive("scale", scale)
+        self.margin = check_angle("margin", margin)
+        self.momentum = check_fraction("momentum", momentum)
         self.register_buffer("progress", torch.zeros(()))
 
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode it moves t."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode, update t first."""
         weights = self.class_weights if class_weights is None else class_weights
         if self.training:
             with torch.no_grad():
@@ -68,7 +68,7 @@ class CurricularFace(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         unit_BD = unit_rows(features_BD)
         if self.training:
@@ -89,6 +89,6 @@ class CurricularFace(torch.nn.Module):
         self.progress.lerp_(fit.to(self.progress.dtype), self.momentum)
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return f"{num_classes}, {embedding_dim}, scale={self.scale}, margin={self.margin}, momentum={self.momentum}"

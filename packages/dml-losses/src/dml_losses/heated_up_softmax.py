@@ -7,20 +7,20 @@ from typing import Literal
 import torch
 
 from dml_core import ClassShard
-from dml_losses.arguments import positive
+from dml_losses.arguments import check_positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cosine_softmax import Virtual
-from dml_losses.functional.heated_up_softmax import batch_normalised, heated_up_softmax
-from dml_losses.functional.sharded_softmax import sharded_softmax
+from dml_losses.functional.heated_up_softmax import heated_up_softmax, normalise_batch
 from dml_losses.functional.sphere import common_precision, full_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
-_MOMENTUM, _EPS = 0.1, 1e-5  # of torch's own batch normalisation
+_MOMENTUM, _EPS = 0.1, 1e-5  # the defaults of torch's batch normalisation
 
 
 class HeatedUpSoftmax(torch.nn.Module):
     """Softmax of normalised inner products times α, which falls (the temperature rises) during training.
 
-    L = −mean_b log( e^{α·f̃ᵀŵ_y} / Σ_c e^{α·f̃ᵀŵ_c} ),  f̃ the L2-normalised embedding, or BN(f)/√D
+    L = −mean_b log( e^{α·f̃ᵀŵ_y} / Σ_c e^{α·f̃ᵀŵ_c} ),  f̃ = the L2-normalised embedding, or BN(f)/√D
 
     Heating up is a schedule of ``alpha``: 16, then 4 together with a tenth of the learning rate.
 
@@ -29,7 +29,7 @@ class HeatedUpSoftmax(torch.nn.Module):
     Args:
         num_classes: C ≥ 1.
         embedding_dim: D ≥ 1.
-        alpha: α > 0, the inverse temperature. A plain attribute, so that a schedule can move it.
+        alpha: α > 0, the inverse temperature. A schedule can move this attribute.
         feature_norm: ``"l2"`` (the paper's LN, HLN) or ``"batch"`` (BN, HBN): batch normalisation without a
             learned scale, over √D.
 
@@ -38,7 +38,7 @@ class HeatedUpSoftmax(torch.nn.Module):
         running_mean, running_var: (D,), of the embeddings seen in training mode; only with ``"batch"``.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and the others numbers.
+        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
         ValueError: for another `feature_norm`, or an alpha that isn't finite and positive.
     """
 
@@ -56,7 +56,7 @@ class HeatedUpSoftmax(torch.nn.Module):
         if feature_norm not in ("l2", "batch"):
             raise ValueError(f"feature_norm is {feature_norm!r}; expected 'l2' or 'batch'")
         self.class_weights = initial_class_weights(num_classes, embedding_dim)
-        self.alpha = positive("alpha", alpha)
+        self.alpha = check_positive("alpha", alpha)
         self.feature_norm: Literal["l2", "batch"] = feature_norm
         if feature_norm == "batch":
             self.register_buffer("running_mean", torch.zeros(embedding_dim))
@@ -69,7 +69,7 @@ class HeatedUpSoftmax(torch.nn.Module):
         class_weights: torch.Tensor | None = None,
         virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
         value = heated_up_softmax(
             embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm, virtual=virtual
@@ -81,12 +81,12 @@ class HeatedUpSoftmax(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         if self.feature_norm == "l2":
             normalised_BD = unit_rows(features_BD)
         else:
-            normalised_BD = batch_normalised(features_BD)[0]
+            normalised_BD = normalise_batch(features_BD)[0]
             if self.training:
                 self._track(features_BD)
         return sharded_softmax(normalised_BD, labels, weights_LD, shard.first, self.alpha)
@@ -94,15 +94,15 @@ class HeatedUpSoftmax(torch.nn.Module):
     @torch.no_grad()
     def _track(self, embeddings: torch.Tensor) -> None:
         """Move the running mean and variance towards those of a batch (B, D); only with ``"batch"``."""
-        _, mean_D, variance_D = batch_normalised(embeddings)
+        _, mean_D, variance_D = normalise_batch(embeddings)
         self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), _MOMENTUM)
         unbiased = len(embeddings) / max(len(embeddings) - 1, 1)
         self.running_var.lerp_(variance_D.to(self.running_var.dtype) * unbiased, _MOMENTUM)
 
     def evaluation_embeddings(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """The embeddings as the paper evaluates them (section 4.2): normalised as in training, then to length 1.
+        """Normalise embeddings as the paper does for evaluation (section 4.2): as in training, then to length 1.
 
-        For a loop of one's own; a network that ends in batch norm, and cosine similarity, have no need of it.
+        A network that ends in batch norm, and is evaluated by cosine similarity, doesn't need it.
 
         Args:
             embeddings: (N, D), any floating dtype.
@@ -116,6 +116,6 @@ class HeatedUpSoftmax(torch.nn.Module):
         return unit_rows(x_ND)
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return f"{num_classes}, {embedding_dim}, alpha={self.alpha}, feature_norm={self.feature_norm!r}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import positive
+from dml_losses.arguments import check_positive
 from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
 
 
 class InstanceCrossEntropy(torch.nn.Module):
-    """A softmax of each positive against the negatives of its anchor, its gradient rescaled per anchor.
+    """A softmax of each positive against the negatives of its anchor, with the gradient rescaled for each anchor.
 
     L = −mean over (anchor a, positive i) of log p̂(i|a), with the gradient of Eq. 13-15; see
     `dml_losses.functional.instance_cross_entropy` for both in full.
@@ -17,18 +17,18 @@ class InstanceCrossEntropy(torch.nn.Module):
     Source: Instance Cross Entropy for Deep Metric Learning, Eq. 3-15.
 
     Args:
-        scale: s > 0; 64 in the paper. A plain attribute, so that a schedule can move it.
-        reweight: the gradient of Eq. 13-15 instead of the loss's own derivative.
+        scale: s > 0; 64 in the paper. A schedule can move this attribute.
+        reweight: use the gradient of Eq. 13-15 instead of the loss's derivative.
         anchor_gradient: let the weights of Eq. 13-14 move the anchor as well.
 
     Raises:
         TypeError: for a scale that is no number.
-        ValueError: for one that isn't finite and positive.
+        ValueError: for a scale that isn't finite and positive.
     """
 
     def __init__(self, scale: float = 64.0, reweight: bool = True, anchor_gradient: bool = False) -> None:
         super().__init__()
-        self.scale = positive("scale", scale)
+        self.scale = check_positive("scale", scale)
         self.reweight = reweight
         self.anchor_gradient = anchor_gradient
 
@@ -39,7 +39,7 @@ class InstanceCrossEntropy(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
         return instance_cross_entropy(
             embeddings,
             labels,
@@ -51,5 +51,5 @@ class InstanceCrossEntropy(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         return f"scale={self.scale}, reweight={self.reweight}, anchor_gradient={self.anchor_gradient}"

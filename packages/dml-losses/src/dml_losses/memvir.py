@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from dml_core import is_class_loss
-from dml_losses.arguments import whole
+from dml_core import centers_per_class_of, class_fraction_of, is_class_loss
+from dml_losses.arguments import check_whole
 from dml_losses.functional.cosine_softmax import Virtual
 
 _log = logging.getLogger(__name__)
@@ -18,28 +18,29 @@ _QUEUES = ("queue_embeddings", "queue_labels", "queue_weights")
 
 
 class MemVir(torch.nn.Module):
-    """A class loss over the batch and its classes, and over those of N earlier steps as further classes.
+    """A class loss over the batch and its classes, and over the embeddings and classes of N earlier steps.
 
     L(X ∪ X̃, W ∪ W̃) = mean of the loss over the rows of both,  classes: C·(min(⌊(i − U)/(M + 1)⌋, N) + 1) from step U
 
-    Each step's embeddings and class weights are queued; of the queue every (M + 1)-th step is used, newest first,
-    its labels moved up by C for each step, so that the past of a class is another class. What is queued is constant.
+    Each step's embeddings and class weights are queued as constants. Every (M + 1)-th step of the queue is used, newest
+    first, with labels raised by C for each step, so that the past of a class is a further class.
 
     Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the
     queue is read before it is written, and nothing is stored before the warm-up ends. No departure.
 
-    The queue holds N(M + 1) whole copies of the class weights; `queue_bytes` says what that takes, and it is
-    logged before it is taken. All of it is in the state dict.
+    The queue holds N(M + 1) copies of all class weights, `queue_bytes` of memory, which are logged before they are
+    allocated. All of the queue is in the state dict.
 
     Args:
         loss: any class loss: ``loss(embeddings, labels, class_weights)`` with an attribute ``class_weights``. A
             loss that takes a keyword ``virtual`` (`dml_losses.functional.cosine_softmax.Virtual`) gets the past as
-            constants, which costs less than half of what one call over everything does.
-        num_steps: N ≥ 0, how many earlier steps are used.
-        margin: M ≥ 0, how many steps lie between two that are used; 0 to 100 in the paper, by data set.
-        warmup_steps: U ≥ 0, the training steps before the first is stored; 50 epochs in the paper.
+            constants, for less than half the cost of one call over everything.
+        num_steps: N ≥ 0, the number of earlier steps in use.
+        margin: M ≥ 0, the number of steps between two in use; 0 to 100 in the paper, by data set.
+        warmup_steps: U ≥ 0, the training steps before the first is queued; 50 epochs in the paper.
         queue_dtype: ``"float32"``, or ``"bfloat16"`` for half the memory.
-        queue_on_cpu: keep the queue on the CPU wherever the rest is moved. Each step then brings N copies over.
+        queue_on_cpu: keep the queue on the CPU wherever the module is moved. Each step then copies N queued steps to
+            the module's device.
 
     Raises:
         TypeError: for a loss without class weights, or counts that aren't whole numbers.
@@ -49,8 +50,8 @@ class MemVir(torch.nn.Module):
     queue_embeddings: torch.Tensor  # (slots, rows, D)
     queue_labels: torch.Tensor  # (slots, rows) int64
     queue_weights: torch.Tensor  # (slots, C, D)
-    queue_rows: torch.Tensor  # (slots,) int64: how many rows of a slot are filled
-    counters: torch.Tensor  # (2,) int64: training steps seen, steps stored
+    queue_rows: torch.Tensor  # (slots,) int64: the filled rows of each slot
+    counters: torch.Tensor  # (2,) int64: training steps, queued steps
 
     def __init__(
         self,
@@ -67,28 +68,26 @@ class MemVir(torch.nn.Module):
                 f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as "
                 "NormSoftmax (a pair loss gets a memory from CrossBatchMemory)"
             )
-        if (class_fraction := getattr(loss, "class_fraction", 1.0)) < 1:
+        if (class_fraction := class_fraction_of(loss)) < 1:
             raise ValueError(
                 f"loss is {type(loss).__name__} with class_fraction = {class_fraction}; expected class_fraction = 1, "
-                "since virtual classes are whole past copies of all classes"
+                "since virtual classes are past copies of all classes"
             )
         if queue_dtype not in ("float32", "bfloat16"):
             raise ValueError(f"queue_dtype is {queue_dtype!r}; expected 'float32' or 'bfloat16'")
         self.loss = loss
-        self.num_steps = whole("num_steps", num_steps, 0)
-        self.margin = whole("margin", margin, 0)
-        self.warmup_steps = whole("warmup_steps", warmup_steps, 0)
+        self.num_steps = check_whole("num_steps", num_steps, 0)
+        self.margin = check_whole("margin", margin, 0)
+        self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
         self.queue_on_cpu = queue_on_cpu
-        # What torch.compile made of a loss has a signature that says nothing: that of what it wraps does.
-        called = getattr(loss, "_orig_mod", loss)
-        self._takes_virtual = "virtual" in inspect.signature(called.forward).parameters
+        self._takes_virtual = _takes_virtual(loss)
 
         slots, (num_rows, dim) = self.num_steps * (self.margin + 1), self.class_weights.shape
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[queue_dtype]
         self._report(slots * num_rows * dim * dtype.itemsize)
         device = torch.device("cpu") if queue_on_cpu else self.class_weights.device
         for name, tensor in {
-            # As many rows as the first batch will have.
+            # They get as many rows as the first batch has.
             "queue_embeddings": torch.zeros(slots, 0, dim, dtype=dtype, device=device),
             "queue_labels": torch.zeros(slots, 0, dtype=torch.int64, device=device),
             "queue_weights": torch.zeros(slots, num_rows, dim, dtype=dtype, device=device),
@@ -96,12 +95,12 @@ class MemVir(torch.nn.Module):
             "counters": torch.zeros(2, dtype=torch.int64),
         }.items():
             self.register_buffer(name, tensor)
-        # The same numbers on the host: reading the buffers would wait for an accelerator at every step.
+        # The same numbers on the host: to read the buffers would wait for an accelerator at every step.
         self._rows, self._steps, self._stored = [0] * slots, 0, 0
 
     @property
     def class_weights(self) -> torch.Tensor:
-        """The wrapped loss's own class weights, (C, D)."""
+        """The wrapped loss's class weights, (C, D)."""
         weights = self.loss.class_weights
         assert isinstance(weights, torch.Tensor)
         return weights
@@ -114,9 +113,9 @@ class MemVir(torch.nn.Module):
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C). In training mode the step is queued."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); in training, queue the step."""
         weights = self.class_weights if class_weights is None else class_weights
-        slots = self._selected()
+        slots = self._select_slots()
         if not slots:
             value: torch.Tensor = self.loss(embeddings, labels, weights)
         else:
@@ -124,18 +123,18 @@ class MemVir(torch.nn.Module):
         if self.training:
             if self._steps >= self.warmup_steps and self.num_steps:
                 self._enqueue(embeddings, labels, weights)
-            self._count(self._steps + 1, self._stored)
+            self._set_counters(self._steps + 1, self._stored)
         return value
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         return (
             f"num_steps={self.num_steps}, margin={self.margin}, warmup_steps={self.warmup_steps}, "
             f"queue_bytes={self.queue_bytes}"
         )
 
-    def _selected(self) -> list[int]:
-        """The slots in use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
+    def _select_slots(self) -> list[int]:
+        """Select the slots in use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
         num_slots = len(self._rows)
         filled = min(self._stored, num_slots)
         return [(self._stored - 1 - back) % num_slots for back in range(self.margin, filled, self.margin + 1)]
@@ -143,10 +142,10 @@ class MemVir(torch.nn.Module):
     def _with_virtual_classes(
         self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, slots: list[int]
     ) -> torch.Tensor:
-        num_classes = len(weights) // getattr(self.loss, "centers_per_class", 1)
+        num_classes = len(weights) // centers_per_class_of(self.loss)
         device = embeddings.device
         past = Virtual(
-            _joined(*(self.queue_embeddings[slot, : self._rows[slot]] for slot in slots)).to(device),
+            _concatenate(*(self.queue_embeddings[slot, : self._rows[slot]] for slot in slots)).to(device),
             torch.cat(
                 [
                     self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
@@ -159,23 +158,23 @@ class MemVir(torch.nn.Module):
             value: torch.Tensor = self.loss(embeddings, labels, weights, virtual=past)
         else:
             value = self.loss(
-                _joined(embeddings, past.embeddings.to(embeddings.dtype)),
+                _concatenate(embeddings, past.embeddings.to(embeddings.dtype)),
                 torch.cat((labels.long(), past.labels)),
-                _joined(weights, *(some.to(weights.dtype) for some in past.class_weights)),
+                _concatenate(weights, *(some.to(weights.dtype) for some in past.class_weights)),
             )
         return value
 
     @torch.no_grad()
     def _enqueue(self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> None:
         slot, count = self._stored % len(self._rows), len(embeddings)
-        if count > self.queue_labels.shape[1]:  # the first batch, or one larger than all before
+        if count > self.queue_labels.shape[1]:  # the first batch, or the largest so far
             self._widen(count)
         self.queue_embeddings[slot, :count].copy_(embeddings)
         self.queue_labels[slot, :count].copy_(labels)
         self.queue_weights[slot].copy_(weights)
         self._rows[slot] = count
         self.queue_rows[slot] = count
-        self._count(self._steps, self._stored + 1)
+        self._set_counters(self._steps, self._stored + 1)
 
     def _widen(self, rows: int) -> None:
         for name in ("queue_embeddings", "queue_labels"):
@@ -184,7 +183,7 @@ class MemVir(torch.nn.Module):
             wider[:, : old.shape[1]] = old
             setattr(self, name, wider)
 
-    def _count(self, steps: int, stored: int) -> None:
+    def _set_counters(self, steps: int, stored: int) -> None:
         self._steps, self._stored = steps, stored
         self.counters[0], self.counters[1] = steps, stored
 
@@ -215,7 +214,7 @@ class MemVir(torch.nn.Module):
             errors.append(
                 f"the saved queue {prefix[:-1]!r} holds {weights.shape[0]} steps of weights "
                 f"{tuple(weights.shape[1:])}; this one {self.queue_weights.shape[0]} of "
-                f"{tuple(self.queue_weights.shape[1:])}: make it with the saved num_steps and margin, whose "
+                f"{tuple(self.queue_weights.shape[1:])}: make MemVir with the saved num_steps and margin, since "
                 "num_steps * (margin + 1) is the number of steps"
             )
         elif rows is not None and rows.shape[1] != self.queue_labels.shape[1]:
@@ -227,7 +226,15 @@ class MemVir(torch.nn.Module):
         self._rows = self.queue_rows.tolist()
 
 
-def _joined(*parts: torch.Tensor) -> torch.Tensor:
-    """The parts, one after another. Autocast's own cat takes no half precision but autocast's, and not the queue's."""
+def _takes_virtual(loss: torch.nn.Module) -> bool:
+    """Tell whether a loss, or the loss inside a compiled one, takes the keyword ``virtual``."""
+    # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function for the module
+    # inside. It is the child of this name, which torch can't rename: it prefixes the keys of saved state dicts.
+    original = dict(loss.named_children()).get("_orig_mod", loss)
+    return "virtual" in inspect.signature(original.forward).parameters
+
+
+def _concatenate(*parts: torch.Tensor) -> torch.Tensor:
+    """Concatenate the parts outside autocast, whose cat takes only its own half precision, not the queue's."""
     with torch.autocast(parts[0].device.type, enabled=False):
         return torch.cat(parts)

@@ -8,13 +8,13 @@ import torch
 from torch.nn.functional import embedding
 
 from dml_core import ClassShard
-from dml_losses.arguments import check_batch, check_class_weights, positive, share, whole
+from dml_losses.arguments import check_batch, check_class_weights, check_positive, check_share, check_whole
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.class_subset import class_subset
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.norm_softmax import norm_softmax
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 
 class NormSoftmax(torch.nn.Module):
@@ -22,25 +22,25 @@ class NormSoftmax(torch.nn.Module):
 
     L = −mean_b log( exp(x̂_bᵀp̂_y/σ) / Σ_c exp(x̂_bᵀp̂_c/σ) )
 
-    With a `class_fraction` below 1 the sum is over the batch's classes and a random choice of the others, anew at
-    each call. Then a step reads and writes the chosen rows alone, and the class weights' gradient is sparse: give
-    them to an optimizer that takes that, and moves only the rows it names: `torch.optim.SparseAdam`, `Adagrad`, or
-    `SGD` without momentum and weight decay.
+    With a `class_fraction` below 1 the sum is over the batch's classes and a random choice of the others, drawn at each
+    call. Then a step reads and writes only the chosen rows, and the class weights' gradient is sparse: use an optimizer
+    that takes sparse gradients and moves only the rows in them, `torch.optim.SparseAdam`, `Adagrad`, or `SGD` without
+    momentum and weight decay.
 
     Source: Making Classification Competitive for Deep Metric Learning, Eq. 5 and section 4.3.
 
     Args:
         num_classes: C ≥ 1.
         embedding_dim: D ≥ 1.
-        temperature: σ > 0; 0.05 in the paper. A plain attribute, so that a schedule can move it.
+        temperature: σ > 0; 0.05 in the paper. A schedule can move this attribute.
         class_fraction: in (0, 1]; 0.1 costs less than 1 % of Recall@1 in the paper (section 6.5).
-        seed: of the choice of classes, which is a function of it and of how many calls came before.
+        seed: for the choice of classes, a function of the seed and of the number of earlier calls.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes and the seed are whole numbers, and the others numbers.
+        TypeError: unless the sizes and the seed are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
     """
 
@@ -54,11 +54,11 @@ class NormSoftmax(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim)
-        self.temperature = positive("temperature", temperature)
-        self.class_fraction = share("class_fraction", class_fraction)
-        self.seed = whole("seed", seed, 0)
+        self.temperature = check_positive("temperature", temperature)
+        self.class_fraction = check_share("class_fraction", class_fraction)
+        self.seed = check_whole("seed", seed, 0)
         self._sparse = self.class_fraction < 1
-        self._choices = 0  # how many subsets were drawn
+        self._choices = 0  # the number of subsets drawn
 
     def forward(
         self,
@@ -67,7 +67,7 @@ class NormSoftmax(torch.nn.Module):
         class_weights: torch.Tensor | None = None,
         virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`.
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`.
 
         Raises:
             ValueError: for `virtual` with a `class_fraction` below 1, and as `dml_losses.functional.norm_softmax`.
@@ -77,32 +77,32 @@ class NormSoftmax(torch.nn.Module):
             if virtual is not None:
                 raise ValueError(
                     f"class_fraction is {self.class_fraction} and virtual classes were given; expected class_fraction "
-                    "1 with them, since virtual classes are whole past copies of all classes"
+                    "1 with them, since virtual classes are past copies of all classes"
                 )
             check_batch(embeddings, labels)
             check_class_weights(embeddings, labels, weights)
             subset_K, labels = self._draw(labels, len(weights))
-            weights = self._rows(subset_K, weights)
+            weights = self._select_rows(subset_K, weights)
         return norm_softmax(embeddings, labels, weights, temperature=self.temperature, virtual=virtual)
 
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`.
+        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`.
 
-        All ranks draw the same choice of classes, and each takes those that it has.
+        All ranks draw the same choice of classes, and each uses those that it has.
         """
         weights, first = shard.class_weights, shard.first
         if self._sparse or self.class_fraction < 1:
             subset_K, labels = self._draw(labels, shard.num_classes)
             ends = torch.tensor([first, first + len(weights)], device=subset_K.device)
             start, stop = torch.searchsorted(subset_K, ends).tolist()
-            weights, first = self._rows(subset_K[start:stop] - first, weights), start
+            weights, first = self._select_rows(subset_K[start:stop] - first, weights), start
         features_BD, weights_LD = common_precision(embeddings, weights)
         return sharded_softmax(unit_rows(features_BD), labels, weights_LD, first, 1 / self.temperature)
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return (
             f"{num_classes}, {embedding_dim}, temperature={self.temperature}, "
@@ -110,31 +110,31 @@ class NormSoftmax(torch.nn.Module):
         )
 
     def sparse_parameters(self) -> Sequence[str]:
-        """The class weights, if it was made with a `class_fraction` below 1; see `dml_core.components.SparseLoss`."""
+        """Name the class weights, if made with a `class_fraction` below 1; see `dml_core.components.SparseLoss`."""
         return ("class_weights",) if self._sparse else ()
 
     def get_extra_state(self) -> torch.Tensor:
-        """How many subsets were drawn, so that a resumed run draws on as one that was never stopped."""
+        """Return the number of subsets drawn, so that a resumed run draws the same subsets as an uninterrupted one."""
         return torch.tensor(self._choices)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """Take up the count of a state dict."""
+        """Restore the number of subsets drawn."""
         self._choices = int(state)
 
     def _draw(self, labels: torch.Tensor, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next choice of classes, (K,) ascending, and the labels as indices into it, (B,)."""
+        """Draw the next choice of classes, (K,) ascending, and express the labels as indices into it, (B,)."""
         generator = torch.Generator().manual_seed(_mix(self.seed, self._choices))
         self._choices += 1
         return class_subset(labels.long(), num_classes, self.class_fraction, generator)
 
-    def _rows(self, indices_K: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """These rows, (K, D), whose gradient names no others."""
+    def _select_rows(self, indices_K: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Select these rows, (K, D); a sparse gradient contains no others."""
         rows_KD: torch.Tensor = embedding(indices_K, weights, sparse=self._sparse)
         return rows_KD
 
 
 def _mix(seed: int, count: int) -> int:
-    """A 32-bit seed (torch's generator uses no more) that neighbouring seeds and counts don't share: splitmix64."""
+    """Hash seed and count to 32 bits, all that torch's generator uses, so that neighbours differ: splitmix64."""
     z = (seed * 0xD1342543DE82EF95 + (count + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF

@@ -1,4 +1,4 @@
-"""The losses as a plugin: what `dml_core` finds through the entry point of the group ``dml``."""
+"""The plugin that `dml_core` finds through this package's entry point of the group ``dml``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dml_losses.norm_softmax import NormSoftmax
 from dml_losses.proxy_anchor import ProxyAnchor
 from dml_losses.proxy_nca import ProxyNCA
 from dml_losses.ranked_list import RankedListLoss
-from dml_losses.sharded_classes import ShardedClasses
+from dml_losses.ranks.sharded_classes import ShardedClasses
 from dml_losses.soft_triple import SoftTriple
 from dml_losses.softmax import Softmax
 from dml_losses.virtual_softmax import VirtualSoftmax
@@ -26,14 +26,14 @@ from dml_losses.virtual_softmax import VirtualSoftmax
 
 @hookimpl
 def dml_losses() -> Iterable[Component]:
-    """Every loss of this package, by its registry name.
+    """Provide every loss of this package under its registry name.
 
-    `GlobalBatch` has none: a recipe's trainer gathers the ranks' rows itself, and would have them twice.
+    `GlobalBatch` has none: the trainer gathers the ranks' rows itself, and a recipe with it would gather them twice.
     """
     yield Component(
         "instance-cross-entropy",
         InstanceCrossEntropy,
-        "softmax of each positive against its anchor's negatives, reweighted per anchor",
+        "softmax of each positive against its anchor's negatives, reweighted for each anchor",
         source="Instance Cross Entropy for Deep Metric Learning, Eq. 3-15",
     )
     yield Component(
@@ -63,37 +63,37 @@ def dml_losses() -> Iterable[Component]:
     yield Component(
         "softmax",
         Softmax,
-        "plain softmax classification, nothing normalised and no bias",
+        "plain softmax classification, without normalisation and bias",
         source="Learning with Memory-based Virtual Classes, Eq. 2",
     )
     yield Component(
         "virtual-softmax",
         VirtualSoftmax,
-        "softmax with one more class, that lies where the embedding does",
+        "softmax with one more class, in the direction of the embedding",
         source="Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning",
     )
     yield Component(
         "cos-face",
         CosFace,
-        "softmax of scaled cosines with a margin off the true class's cosine",
+        "softmax of scaled cosines with a margin subtracted from the true class's",
         source="Wang et al. 2018, CosFace, large margin cosine loss",
     )
     yield Component(
         "arc-face",
         ArcFace,
-        "softmax of scaled cosines with a margin on the true class's angle",
+        "softmax of scaled cosines with a margin added to the true class's angle",
         source="Deng et al. 2019, ArcFace, Eq. 3",
     )
     yield Component(
         "curricular-face",
         CurricularFace,
-        "ArcFace whose hard negatives weigh more the further training has come",
+        "ArcFace with hard negatives whose weight grows during training",
         source="Huang et al. 2020, CurricularFace, adaptive curriculum learning loss",
     )
     yield Component(
         "proxy-nca",
         ProxyNCA,
-        "each embedding nearer its own class's proxy than the others'",
+        "draws each embedding nearer to its class's proxy than to the others",
         source="Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, NCA",
     )
     yield Component(
@@ -105,7 +105,7 @@ def dml_losses() -> Iterable[Component]:
     yield Component(
         "soft-triple",
         SoftTriple,
-        "several centres a class, softly assigned and drawn together",
+        "several centres for each class, softly assigned and drawn together",
         source="Qian et al. 2019, SoftTriple Loss",
     )
     yield Component(
@@ -117,13 +117,13 @@ def dml_losses() -> Iterable[Component]:
     yield Component(
         "cross-batch-memory",
         CrossBatchMemory,
-        "a pair loss against the embeddings of earlier batches as well",
+        "a pair loss that also compares with the embeddings of earlier batches",
         source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning",
     )
     yield Component(
         "broad-face",
         BroadFace,
-        "a class loss whose class weights see a queue of past embeddings as well",
+        "a class loss whose class weights also learn from a queue of past embeddings",
         source="Kim et al. 2020, BroadFace",
     )
     yield Component(

@@ -1,4 +1,4 @@
-"""Every loss and miner of pytorch-metric-learning, through one adapter: baselines by name, not written anew.
+"""Every loss and miner of pytorch-metric-learning, through one adapter: baselines by name, without a reimplementation.
 
 Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metric-learning.
 """
@@ -22,16 +22,16 @@ _ABSTRACT = ("BaseMetricLossFunction", "GenericPairLoss")
 
 
 class PytorchMetricLearning(torch.nn.Module):
-    """A loss of pytorch-metric-learning, called as this project's losses are.
+    """A loss of pytorch-metric-learning, called like this package's losses.
 
     L = loss(embeddings, labels, miner(embeddings, labels), gallery, gallery_labels)
 
-    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; see there for each
-    loss's definition. Half precision is widened to float32 on the way in.
+    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; it defines
+    each loss. Half precision is converted to float32 first.
 
     Args:
         loss: a loss of that library.
-        miner: a miner of that library, which picks the pairs or triplets that the loss sees.
+        miner: a miner of that library, which picks the pairs or triplets for the loss.
     """
 
     def __init__(self, loss: torch.nn.Module, miner: torch.nn.Module | None = None) -> None:
@@ -46,7 +46,7 @@ class PytorchMetricLearning(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
@@ -61,9 +61,9 @@ class PytorchMetricLearning(torch.nn.Module):
 
 
 def components() -> Iterator[Component]:
-    """A component ``pml/<ClassName>`` for every loss of the installed pytorch-metric-learning.
+    """Yield a component ``pml/<ClassName>`` for every loss of the installed pytorch-metric-learning.
 
-    Its options are those of the class and of what it inherits, with ``embedding_size`` given by the run; further
+    Its options are those of the class and of its base classes, with ``embedding_size`` given by the run, and
     ``miner`` (a class name, with a table ``miner_options``), ``distance`` and ``reducer`` (class names).
     """
     for name, cls in sorted(vars(losses).items()):
@@ -99,7 +99,7 @@ def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The constructor's parameters and those that it hands on to the classes it inherits from."""
+    """Collect the parameters of the constructor and of its base classes' constructors."""
     found: dict[str, inspect.Parameter] = {}
     for ancestor in cls.__mro__:
         if "__init__" not in vars(ancestor) or not ancestor.__module__.startswith("pytorch_metric_learning"):
@@ -107,16 +107,16 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
         constructor: Any = vars(ancestor)["__init__"]
         for name, parameter in inspect.signature(constructor).parameters.items():
             plain = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            if plain and name not in ("self", "mat_based_loss"):  # the latter a class decides for itself
+            if plain and name not in ("self", "mat_based_loss"):  # each class sets the latter itself
                 found.setdefault(name, parameter)
     return found
 
 
 def _named(kind: str, name: str) -> Any:
-    """The class of this name among the library's miners, distances or reducers.
+    """Find the class of this name among the library's miners, distances or reducers.
 
     Raises:
-        ValueError: if there is none, with the nearest name.
+        ValueError: for an unknown name, with the nearest known one.
     """
     known = {key: value for key, value in vars(_BY_NAME[kind]).items() if inspect.isclass(value)}
     if name not in known:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import non_negative, positive
+from dml_losses.arguments import check_non_negative, check_positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.proxy_anchor import proxy_anchor
 
 
 class ProxyAnchor(torch.nn.Module):
-    """Each class's proxy against the batch: a log-sum-exp over its positives, another over its negatives.
+    """Each class's proxy against the batch: one log-sum-exp over its positives, another over its negatives.
 
     The equation is in `dml_losses.functional.proxy_anchor`.
 
     Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning. Its authors give the proxies a
-    hundred times the network's learning rate and draw them from a normal distribution (Kaiming, fan-out), as here.
+    hundred times the network's learning rate, and draw them from a normal distribution (Kaiming, fan-out), as here.
 
     Args:
         num_classes: C ≥ 1.
@@ -27,7 +27,7 @@ class ProxyAnchor(torch.nn.Module):
         class_weights: (C, D), the proxies. Give them to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and the others numbers.
+        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
     """
 
@@ -36,17 +36,17 @@ class ProxyAnchor(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim, normal=True)
-        self.scale = positive("scale", scale)
-        self.margin = non_negative("margin", margin)
+        self.scale = check_positive("scale", scale)
+        self.margin = check_non_negative("margin", margin)
 
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
         return proxy_anchor(embeddings, labels, weights, scale=self.scale, margin=self.margin)
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return f"{num_classes}, {embedding_dim}, scale={self.scale}, margin={self.margin}"

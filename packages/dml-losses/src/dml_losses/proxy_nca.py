@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from dml_core import ClassShard
-from dml_losses.arguments import positive
+from dml_losses.arguments import check_positive
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.proxy_nca import proxy_nca
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 
 class ProxyNCA(torch.nn.Module):
-    """Each embedding nearer its own class's proxy than the others'.
+    """A softmax, or NCA, of distances that draws each embedding nearer to its class's proxy than to the others.
 
     L = −mean_b log( e^{−s·d(x̂,p̂_y)} / Σ_{c≠y} e^{−s·d(x̂,p̂_c)} ),  d the squared Euclidean distance
 
@@ -30,7 +30,7 @@ class ProxyNCA(torch.nn.Module):
         class_weights: (C, D), drawn from a normal distribution. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and the others numbers.
+        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
     """
 
@@ -39,7 +39,7 @@ class ProxyNCA(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim, normal=True)
-        self.scale = positive("scale", scale)
+        self.scale = check_positive("scale", scale)
         self.positive_in_denominator = positive_in_denominator
 
     def forward(
@@ -49,7 +49,7 @@ class ProxyNCA(torch.nn.Module):
         class_weights: torch.Tensor | None = None,
         virtual: Virtual | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
         weights = self.class_weights if class_weights is None else class_weights
         return proxy_nca(
             embeddings,
@@ -63,7 +63,7 @@ class ProxyNCA(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         return sharded_softmax(
             unit_rows(features_BD),
@@ -75,7 +75,7 @@ class ProxyNCA(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return (
             f"{num_classes}, {embedding_dim}, scale={self.scale}, "

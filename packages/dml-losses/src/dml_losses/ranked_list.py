@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import finite, fraction, non_negative, positive
+from dml_losses.arguments import check_finite, check_fraction, check_non_negative, check_positive
 from dml_losses.functional.ranked_list import ranked_list
 
 
@@ -17,14 +17,14 @@ class RankedListLoss(torch.nn.Module):
 
     Args:
         margin: m ≥ 0, at most α; 0.4 in the paper; 0.2 on CUB in the authors' code.
-        alpha: α > 0, the least distance of negatives; 1.2 in the paper.
+        alpha: α > 0, the smallest distance of negatives; 1.2 in the paper.
         negative_temperature: T_n; 10 in the paper. Eq. 15's dynamic weighting is a linear schedule of this attribute.
         positive_temperature: T_p; 0 in the paper.
         balance: λ in [0, 1]; 0.5 in the paper.
 
     Raises:
         TypeError: for a parameter that is no number.
-        ValueError: for one outside its range, or a margin above α.
+        ValueError: for a parameter outside its range, or a margin above α.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class RankedListLoss(torch.nn.Module):
         balance: float = 0.5,
     ) -> None:
         super().__init__()
-        self.margin = non_negative("margin", margin)
-        self.alpha = positive("alpha", alpha)
-        self.negative_temperature = finite("negative_temperature", negative_temperature)
-        self.positive_temperature = finite("positive_temperature", positive_temperature)
-        self.balance = fraction("balance", balance)
+        self.margin = check_non_negative("margin", margin)
+        self.alpha = check_positive("alpha", alpha)
+        self.negative_temperature = check_finite("negative_temperature", negative_temperature)
+        self.positive_temperature = check_finite("positive_temperature", positive_temperature)
+        self.balance = check_fraction("balance", balance)
         if self.margin > self.alpha:
             raise ValueError(
                 f"margin is {margin}; expected at most alpha, {alpha}: alpha - margin is the diameter of a class"
@@ -48,17 +48,17 @@ class RankedListLoss(torch.nn.Module):
 
     @classmethod
     def simpler(cls, margin: float = 0.4, negative_temperature: float = 10.0) -> RankedListLoss:
-        """RLL-Simpler (section 3.4): boundaries 1 ± m/2 around the distance 1, and T_p = 0.
+        """Make RLL-Simpler (section 3.4): boundaries 1 ± m/2 around the distance 1, and T_p = 0.
 
         Raises:
             TypeError: for a parameter that is no number.
             ValueError: for a margin outside [0, 2], or a temperature that isn't finite.
         """
-        return cls(margin, 1 + non_negative("margin", margin) / 2, negative_temperature)
+        return cls(margin, 1 + check_non_negative("margin", margin) / 2, negative_temperature)
 
     @property
     def hypersphere_diameter(self) -> float:
-        """α − m, within which the positives of a class are left alone (section 3.3)."""
+        """The diameter α − m within which positives violate nothing (section 3.3)."""
         return self.alpha - self.margin
 
     def forward(
@@ -68,7 +68,7 @@ class RankedListLoss(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
         return ranked_list(
             embeddings,
             labels,
@@ -82,7 +82,7 @@ class RankedListLoss(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         return (
             f"margin={self.margin}, alpha={self.alpha}, negative_temperature={self.negative_temperature}, "
             f"positive_temperature={self.positive_temperature}, balance={self.balance}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import non_negative, positive, whole
+from dml_losses.arguments import check_non_negative, check_positive, check_whole
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.soft_triple import soft_triple
 
 
 class SoftTriple(torch.nn.Module):
-    """Several centres a class, softly assigned, and drawn together where one would do.
+    """A softmax over classes with several centres each, softly assigned; superfluous centres are drawn together.
 
     The equation is in `dml_losses.functional.soft_triple`.
 
@@ -26,11 +26,11 @@ class SoftTriple(torch.nn.Module):
         merge_weight: τ ≥ 0; 0.2 in the paper.
 
     Attributes:
-        class_weights: (C·K, D), the centres of a class one after another, from a normal distribution. Give it to
+        class_weights: (C·K, D), drawn from a normal distribution; the centres of a class are consecutive. Give it to
             the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and the others numbers.
+        TypeError: unless the sizes and `centers_per_class` are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
     """
 
@@ -45,19 +45,19 @@ class SoftTriple(torch.nn.Module):
         merge_weight: float = 0.2,
     ) -> None:
         super().__init__()
-        self.centers_per_class = whole("centers_per_class", centers_per_class, 1)
+        self.centers_per_class = check_whole("centers_per_class", centers_per_class, 1)
         self.class_weights = initial_class_weights(
-            whole("num_classes", num_classes, 1) * self.centers_per_class, embedding_dim, normal=True
+            check_whole("num_classes", num_classes, 1) * self.centers_per_class, embedding_dim, normal=True
         )
-        self.scale = positive("scale", scale)
-        self.center_temperature = positive("center_temperature", center_temperature)
-        self.margin = non_negative("margin", margin)
-        self.merge_weight = non_negative("merge_weight", merge_weight)
+        self.scale = check_positive("scale", scale)
+        self.center_temperature = check_positive("center_temperature", center_temperature)
+        self.margin = check_non_negative("margin", margin)
+        self.merge_weight = check_non_negative("merge_weight", merge_weight)
 
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         return soft_triple(
             embeddings,
             labels,
@@ -70,7 +70,7 @@ class SoftTriple(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_rows, embedding_dim = self.class_weights.shape
         return (
             f"{num_rows // self.centers_per_class}, {embedding_dim}, centers_per_class={self.centers_per_class}, "

@@ -6,13 +6,13 @@ import torch
 
 from dml_core import ClassShard
 from dml_losses.class_weights import initial_class_weights
-from dml_losses.functional.sharded_softmax import sharded_softmax
 from dml_losses.functional.softmax import softmax
 from dml_losses.functional.sphere import common_precision
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 
 class Softmax(torch.nn.Module):
-    """Plain softmax classification, nothing normalised and no bias.
+    """Plain softmax classification, without normalisation and bias.
 
     L = −mean_b log( e^{w_yᵀx} / Σ_c e^{w_cᵀx} )
 
@@ -37,18 +37,18 @@ class Softmax(torch.nn.Module):
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
         return softmax(embeddings, labels, weights)
 
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         return sharded_softmax(features_BD, labels, weights_LD, shard.first, 1.0, normalised=False)
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return f"{num_classes}, {embedding_dim}"

@@ -11,7 +11,7 @@ from dml_losses.functional.sphere import common_precision
 
 
 class VirtualSoftmax(torch.nn.Module):
-    """Softmax classification with one more class, that lies where the embedding does.
+    """Softmax classification with one more class, in the direction of the embedding.
 
     L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{‖w_y‖‖x‖}) )
 
@@ -36,14 +36,14 @@ class VirtualSoftmax(torch.nn.Module):
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
         return virtual_softmax(embeddings, labels, weights)
 
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """The same of classes that are spread over ranks; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         with torch.autocast(features_BD.device.type, enabled=False):
             logits_BL = features_BD @ weights_LD.T
@@ -54,6 +54,6 @@ class VirtualSoftmax(torch.nn.Module):
         return (torch.stack((true_B, others_B, virtual_B)).logsumexp(dim=0) - true_B).mean()
 
     def extra_repr(self) -> str:
-        """The parameters, for `repr`."""
+        """Return the parameters, for `repr`."""
         num_classes, embedding_dim = self.class_weights.shape
         return f"{num_classes}, {embedding_dim}"

@@ -1,4 +1,4 @@
-"""The losses as pure functions of tensors: one file a loss, on one similarity product."""
+"""The losses as pure functions of tensors, one file for each, on one similarity product."""
 
 from dml_losses.functional.arc_face import arc_face
 from dml_losses.functional.cos_face import cos_face

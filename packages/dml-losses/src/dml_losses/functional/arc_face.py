@@ -1,4 +1,4 @@
-"""ArcFace: a margin on the true class's angle."""
+"""ArcFace: a margin added to the true class's angle."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def arc_face(
     margin: float = 0.5,
     virtual: Virtual | None = None,
 ) -> torch.Tensor:
-    """Cross entropy of a softmax of scaled cosines, the true class's at its angle plus a margin.
+    """Compute the cross entropy of a softmax of scaled cosines, with a margin added to the true class's angle.
 
     L = −mean_b log( e^{s·cos(θ_y + m)} / (e^{s·cos(θ_y + m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
-    Source: Deng et al. 2019, ArcFace, Eq. 3. Where θ_y + m passes π the margin is off the cosine instead, as in
-    the authors' code (see `cosine_softmax`).
+    Source: Deng et al. 2019, ArcFace, Eq. 3. Where θ_y + m exceeds π, the margin is subtracted from the cosine
+    instead, as in the authors' code (see `cosine_softmax`).
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.
@@ -31,10 +31,10 @@ def arc_face(
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         scale: s > 0; 64 in the paper.
         margin: m in radians, in [0, π/2); 0.5 in the paper.
-        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
+        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
+        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.

@@ -1,4 +1,4 @@
-"""CosFace: a margin off the true class's cosine."""
+"""CosFace: a margin subtracted from the true class's cosine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cos_face(
     margin: float = 0.35,
     virtual: Virtual | None = None,
 ) -> torch.Tensor:
-    """Cross entropy of a softmax of scaled cosines, the true class's less a margin.
+    """Compute the cross entropy of a softmax of scaled cosines, with a margin subtracted from the true class's.
 
     L = −mean_b log( e^{s(cos θ_y − m)} / (e^{s(cos θ_y − m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
@@ -30,10 +30,10 @@ def cos_face(
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         scale: s > 0; 64 in the paper.
         margin: m ≥ 0; 0.35 in the paper.
-        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
+        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
+        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.

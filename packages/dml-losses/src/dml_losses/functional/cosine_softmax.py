@@ -1,11 +1,11 @@
 """Softmax cross entropy of cosines with class weights, with an optional margin at the true class.
 
-The losses of NormSoftmax, Heated-Up Softmax, CosFace, ArcFace and Proxy-NCA are this one function with other
-parameters. One (B × C) buffer is held: the logits become the gradient in place, block by block in cache. The
-class weights are never copied; their norms scale the buffer's columns instead.
+NormSoftmax, Heated-Up Softmax, CosFace, ArcFace and Proxy-NCA are this one function with different parameters. It holds
+one (B × C) buffer, in which the logits become the gradient in place, block by block in cache. The class weights are
+never copied; their norms scale the buffer's columns instead.
 
-Rows and classes may come that are constants (`Virtual`): they are compared like the others, and cost a product
-where the others cost three, since nothing flows back to them.
+Further rows and classes may be constants (`Virtual`): they are compared like the others, but cost one product instead
+of three, since they get no gradient.
 
 Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` classes, `T` classes with the constant ones, `D` dim,
 `R` rows of a block.
@@ -29,7 +29,7 @@ _FEWEST_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Virtual:
-    """Embeddings and classes that are compared like the batch's, but are constants.
+    """Further embeddings and classes, compared like the batch's, but constant.
 
     Args:
         embeddings: (P, D), any floating dtype.
@@ -42,7 +42,7 @@ class Virtual:
     class_weights: tuple[torch.Tensor, ...]
 
     def in_precision(self, dtype: torch.dtype, device: torch.device) -> Virtual:
-        """The same in one dtype and on one device, without gradient."""
+        """Convert all to one dtype and device, without gradient."""
         return Virtual(
             full_precision(self.embeddings.detach()).to(device, dtype),
             self.labels.to(device),
@@ -61,23 +61,23 @@ def cosine_softmax(
     positive_in_denominator: bool = True,
     virtual: Virtual | None = None,
 ) -> torch.Tensor:
-    """Mean cross entropy of softmax(s·cos θ), its true class's logit lowered by a margin.
+    """Compute the mean cross entropy of softmax(s·cos θ), with a margin at the true class.
 
     L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·cos θ_c}) ),  φ(θ) = cos(θ + m₁) − m₂,
     cos θ_c = x_bᵀ w_c / ‖w_c‖
 
     Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂) and
-    ArcFace, Eq. 3 (m₁). Where θ + m₁ passes π, cos(θ + m₁) would rise again and push the embedding away from its
+    ArcFace, Eq. 3 (m₁). Where θ + m₁ exceeds π, cos(θ + m₁) would rise again and push the embedding away from its
     class; there φ is cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code.
 
     Args:
-        features: (B, D) float32 or float64, normalised as the caller's loss normalises them.
+        features: (B, D) float32 or float64, normalised as the loss requires.
         labels: (B,), integer in [0, C).
-        class_weights: (C, D), of the features' dtype, not normalised. A zero row is at cosine 0 from everything.
+        class_weights: (C, D), of the features' dtype, not normalised. All cosines of a zero row are 0.
         scale: s > 0, the inverse temperature.
         angular_margin: m₁ in radians, in [0, π/2).
         cosine_margin: m₂ ≥ 0.
-        positive_in_denominator: without, the denominator is the sum over the other classes alone (NCA), and the
+        positive_in_denominator: if false, the denominator is the sum over the other classes alone (NCA), and the
             loss can be negative.
         virtual: constant rows, which are L2-normalised here, and classes; they count in the mean and in every sum.
 
@@ -127,8 +127,8 @@ def _operator(
     features_move: bool,
     weights_move: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss; the features' gradient (B, D); the inverse norms (C,); and the gradient with respect to x_nᵀ w_c,
-    which the weights' gradient is made of, as rows_N ⊙ columns_NC. Those not asked for are empty."""
+    """Compute the loss; the features' gradient (B, D); the inverse norms (C,); and, for the weights' gradient, that
+    with respect to x_nᵀ w_c as rows_N ⊙ columns_NC. Gradients that weren't asked for are empty."""
     weights = (class_weights, *constant_weights)
     batch, num_rows, num_classes = len(features), len(labels), len(class_weights)
     inverse_norm_T = torch.cat([inverse_norms(some) for some in weights])
@@ -140,7 +140,7 @@ def _operator(
     features_gradient_BD = torch.empty_like(features if features_move else features[:0])
     row_N = features.new_empty(num_rows if weights_move else 0)
     columns_NC = features.new_empty(num_rows if weights_move else 0, num_classes)
-    step = rows_at_a_time(features.device, total_classes)
+    step = rows_per_block(features.device, total_classes)
     in_place = weights_move and total_classes == num_classes
     scratch_RT = features.new_empty(0 if in_place else min(step, num_rows), total_classes)
     starts = [*range(0, batch, step), *range(batch, num_rows, step)]
@@ -153,7 +153,7 @@ def _operator(
             torch.mm(features_RD, some.T, out=block_RT[:, columns])
         block_RT.mul_(inverse_norm_T * scale)
         label_R1 = labels[rows, None]
-        target_R1, slope_R1 = with_margin(block_RT.gather(1, label_R1), scale, angular_margin, cosine_margin)
+        target_R1, slope_R1 = apply_margin(block_RT.gather(1, label_R1), scale, angular_margin, cosine_margin)
         block_RT.scatter_(1, label_R1, -torch.inf)  # from here on the negatives alone
 
         highest_R1 = block_RT.amax(dim=1, keepdim=True)
@@ -185,22 +185,22 @@ def _operator(
     return value, features_gradient_BD, inverse_norm_T[:num_classes].clone(), row_N, columns_NC
 
 
-def rows_at_a_time(device: torch.device, columns: int) -> int:
-    """The rows of a block of logits: on a CPU, what stays in cache between the passes, but enough for a product."""
+def rows_per_block(device: torch.device, columns: int) -> int:
+    """Choose the rows of a block of logits: on a CPU, few enough for the cache, but enough for a fast product."""
     return max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(device.type, 2**26) // max(columns, 1))
 
 
-def with_margin(
+def apply_margin(
     target_R1: torch.Tensor, scale: float, angular_margin: float, cosine_margin: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The true class's logit s·φ(θ), and dφ/d(cos θ).
+    """Compute the true class's logit s·φ(θ), and dφ/d(cos θ).
 
     Args:
-        target_R1: s·cos θ, of any shape; with rounding |cos θ| may pass 1.
+        target_R1: s·cos θ, of any shape; by rounding, |cos θ| may exceed 1.
         scale, angular_margin, cosine_margin: s, m₁ and m₂, as in `cosine_softmax`.
 
     Returns:
-        Both of that shape. The slope is finite at θ = 0, where its limit isn't.
+        Both in that shape. The slope is finite at θ = 0, although its limit isn't.
     """
     slope_R1 = torch.ones_like(target_R1)
     if angular_margin:
@@ -211,7 +211,7 @@ def with_margin(
         target_R1 = scale * torch.where(
             inside_R1, cosine_R1 * cos_m - sine_R1 * sin_m, cosine_R1 - angular_margin * sin_m
         )
-        # At θ = 0 the slope's limit is infinite; there it is that of the nearest angle the dtype can tell from 0.
+        # The slope's limit at θ = 0 is infinite; use the slope at the smallest angle that the dtype resolves.
         smallest = torch.finfo(target_R1.dtype).eps ** 0.5
         slope_R1 = (cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)).where(inside_R1, 1)
     return target_R1 - scale * cosine_margin, slope_R1
@@ -242,7 +242,7 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # zeros for outputs that nobody differentiates: another (N × C)
+    ctx.set_materialize_grads(False)  # zeros for outputs without gradient would be another (N × C)
     features, constant_features, _, class_weights, *_ = inputs
     ctx.save_for_backward(features, constant_features, class_weights, *output[1:])
     ctx.num_constants, ctx.moves = len(inputs[4]), inputs[-2:]

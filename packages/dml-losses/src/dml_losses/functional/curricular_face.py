@@ -1,4 +1,4 @@
-"""CurricularFace: hard negatives weigh more the further training has come.
+"""CurricularFace: the weight of hard negatives grows during training.
 
 Shapes: `B` batch, `C` classes, `D` dim.
 """
@@ -23,24 +23,24 @@ def curricular_face(
     scale: float = 64.0,
     margin: float = 0.5,
 ) -> torch.Tensor:
-    """ArcFace whose hard negatives are modulated by how well the batch already fits its classes.
+    """Compute ArcFace with hard negatives that are modulated by how well batches fit their classes.
 
     L = −mean_b log( e^{s·T} / (e^{s·T} + Σ_{c≠y} e^{s·N_c}) ),  T = cos(θ_y + m),
     N_c = cos θ_c if cos θ_c ≤ T, else cos θ_c·(t + cos θ_c)
 
-    Source: Huang et al. 2020, CurricularFace. Where θ_y + m passes π, T is cos θ_y − m·sin m, as in the
+    Source: Huang et al. 2020, CurricularFace. Where θ_y + m exceeds π, T is cos θ_y − m·sin m, as in the
     authors' code.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.
         labels: (B,), integer in [0, C).
         class_weights: (C, D), any floating dtype, not necessarily normalised.
-        progress: t, a scalar tensor; see `CurricularFace` for how it moves.
+        progress: t, a scalar tensor; `CurricularFace` updates it.
         scale: s > 0; 64 in the paper.
         margin: m in radians, in [0, π/2); 0.5 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
+        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
@@ -52,7 +52,7 @@ def curricular_face(
     label_B1 = labels.long()[:, None]
     cosine_BC = cosines(features_BD, weights_CD)
     true_B1 = cosine_BC.gather(1, label_B1).clamp(-1, 1)
-    # The gradient of √ at 0 is infinite; the floor is the least that the dtype can tell 1 − cos² from 0.
+    # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype resolves.
     sine_B1 = (1 - true_B1.square()).clamp_min(torch.finfo(true_B1.dtype).eps).sqrt()
     cos_m, sin_m = math.cos(margin), math.sin(margin)
     target_B1 = torch.where(true_B1 > -cos_m, true_B1 * cos_m - sine_B1 * sin_m, true_B1 - margin * sin_m)
@@ -65,7 +65,7 @@ def curricular_face(
 def mean_true_cosine(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor
 ) -> torch.Tensor:
-    """The mean of cos θ_y over the batch, of which t is the moving average; arguments as above."""
+    """Compute the mean of cos θ_y over the batch; t is its moving average. Arguments as `curricular_face`."""
     check_batch(embeddings, labels)
     check_class_weights(embeddings, labels, class_weights)
     features_BD, weights_CD = common_precision(embeddings, class_weights)

@@ -1,4 +1,4 @@
-"""Heated-up softmax: an inverse temperature that falls while the embedding is trained.
+"""Heated-up softmax: an inverse temperature that falls during training.
 
 Shapes: `B` batch, `C` classes, `D` dim.
 """
@@ -23,25 +23,25 @@ def heated_up_softmax(
     feature_norm: Literal["l2", "batch"] = "l2",
     virtual: Virtual | None = None,
 ) -> torch.Tensor:
-    """Cross entropy of a softmax of normalised inner products, times an inverse temperature.
+    """Compute the cross entropy of a softmax of normalised inner products times an inverse temperature.
 
     L = −mean_b log( e^{α·f̃ᵀŵ_y} / Σ_c e^{α·f̃ᵀŵ_c} )
 
-    where ŵ are the L2-normalised class weights, and f̃ the L2-normalised embedding or BN(f)/√D, batch
-    normalisation without a learned scale (nor shift).
+    where ŵ are the L2-normalised class weights, and f̃ is the L2-normalised embedding or BN(f)/√D, batch
+    normalisation without learned scale and shift.
 
-    Source: Heated-Up Softmax Embedding, Eq. 1-3 with section 3.3. No bias, which the authors' code keeps.
+    Source: Heated-Up Softmax Embedding, Eq. 1-3 with section 3.3. Departure: no bias; the authors' code has one.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.
         labels: (B,), integer in [0, C).
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         alpha: α > 0, the inverse temperature: 16 in the paper, then 4 with a tenth of the learning rate.
-        feature_norm: ``"l2"`` or ``"batch"``, which takes mean and variance from this batch.
-        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
+        feature_norm: ``"l2"``, or ``"batch"`` with the mean and variance of this batch.
+        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
+        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
@@ -52,18 +52,18 @@ def heated_up_softmax(
     features_BD, weights_CD = common_precision(embeddings, class_weights)
     if feature_norm == "l2":
         return cosine_softmax(unit_rows(features_BD), labels, weights_CD, alpha, virtual=virtual)
-    if virtual is not None:  # one batch with the past ones: all rows are normalised together
+    if virtual is not None:  # all rows, past and present, are normalised as one batch
         virtual = virtual.in_precision(features_BD.dtype, features_BD.device)
         features_BD = torch.cat((features_BD, virtual.embeddings))
         labels = torch.cat((labels.long(), virtual.labels))
         weights_CD = torch.cat((weights_CD, *virtual.class_weights))
-    return cosine_softmax(batch_normalised(features_BD)[0], labels, weights_CD, alpha)
+    return cosine_softmax(normalise_batch(features_BD)[0], labels, weights_CD, alpha)
 
 
-def batch_normalised(
+def normalise_batch(
     embeddings: torch.Tensor, eps: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """BN(f)/√D with the batch's own mean and (biased) variance, and these two.
+    """Compute BN(f)/√D with the batch's own mean and (biased) variance, and return all three.
 
     Args:
         embeddings: (B, D), any floating dtype.

@@ -17,7 +17,7 @@ def norm_softmax(
     temperature: float = 0.05,
     virtual: Virtual | None = None,
 ) -> torch.Tensor:
-    """Cross entropy of a softmax of cosines over a temperature.
+    """Compute the cross entropy of a softmax of cosines over a temperature.
 
     L = −mean_b log( exp(x̂_bᵀp̂_y/σ) / Σ_c exp(x̂_bᵀp̂_c/σ) )
 
@@ -30,10 +30,10 @@ def norm_softmax(
         labels: (B,), integer in [0, C).
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         temperature: σ > 0; 0.05 in the paper.
-        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
+        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
+        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.

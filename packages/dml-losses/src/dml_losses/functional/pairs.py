@@ -1,12 +1,12 @@
-"""The similarity product under every pair loss, taken a block of queries at a time.
+"""The similarity product of every pair loss, computed by blocks of queries.
 
 A pair loss is a function of the cosines S = Q̂Ĝᵀ alone, so its gradient is a matrix of weights W = ∂L/∂S, and
 ∂L/∂Q̂ = W Ĝ, ∂L/∂Ĝ = Wᵀ Q̂. A loss supplies its terms for one block of rows (its value, and W in place of S);
-this module supplies the blocks. Value and gradients come out of one pass, so that no (Q × G) matrix is ever
-held and every elementwise pass runs in cache.
+this module supplies the blocks. One pass computes value and gradients, so that no (Q × G) matrix is ever held and
+every elementwise pass runs in cache.
 
-Rows are put in order of their labels first. A block's positives then lie in a narrow range of columns, and
-only that range needs the masks and the logarithms; everything outside it is a negative.
+Rows are sorted by their labels first. A block's positives then lie in a narrow range of columns, and only that range
+needs the masks and the logarithms; all columns outside it are negatives.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `R` rows of a block, `P` columns that may hold positives.
 """
@@ -22,24 +22,24 @@ import torch
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.sphere import common_precision, full_precision, inverse_norms, through_norm_
 
-# Similarities at a time. On a CPU, what its caches hold, and few enough rows that their positives are few columns;
-# on an accelerator, what bounds memory (1 GiB in float32) and is still one launch for any batch in use.
+# The size of a block. On a CPU, as many similarities as its caches hold, and so few rows that few columns have their
+# positives; on an accelerator, a bound on memory (1 GiB in float32) that any usual batch fits in one launch.
 _CPU_BLOCK_ELEMENTS, _CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**28
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some queries against the whole gallery.
+    """Some queries and the whole gallery.
 
     Args:
-        similarity: (R, G), which the loss overwrites with its weights ∂L/∂S.
-        columns: the columns outside which there are only negatives.
-        same: (R, P) bool, whether query and gallery row have one label, the query itself included.
+        similarity: (R, G); the loss overwrites it with its weights ∂L/∂S.
+        columns: the range of columns that may hold positives; all others are negatives.
+        same: (R, P) bool, whether query and gallery row have the same label, the query itself included.
         positive: (R, P) bool, the same without the query itself.
-        num_positives: (R,), how many positives each query has, in `similarity`'s dtype.
-        num_pairs: (), how many (query, positive) pairs the whole call has, at least 1, likewise.
-        num_matched: (), how many queries have a positive, likewise.
-        num_queries: how many queries the whole call has.
+        num_positives: (R,), the number of positives of each query, in `similarity`'s dtype.
+        num_pairs: (), the number of (query, positive) pairs of the whole call, at least 1, in that dtype.
+        num_matched: (), the number of queries with a positive in the whole call, in that dtype.
+        num_queries: the number of queries in the whole call.
     """
 
     similarity: torch.Tensor
@@ -54,9 +54,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Queries or gallery, as they are or in order of their labels."""
+    """Queries or gallery, sorted by their labels."""
 
-    order: torch.Tensor | None  # (N,), or none for rows that came in order
+    order: torch.Tensor | None  # (N,); None for rows that were already sorted
     rows: torch.Tensor  # (N, D)
     labels: torch.Tensor  # (N,)
     inverse_norm: torch.Tensor  # (N,)
@@ -72,7 +72,7 @@ class _Side:
     def unit(self, rows: slice = slice(None)) -> torch.Tensor:
         return self.rows[rows] * self.inverse_norm[rows, None]
 
-    def as_given(self, gradient: torch.Tensor) -> torch.Tensor:
+    def restore_order(self, gradient: torch.Tensor) -> torch.Tensor:
         return (
             gradient
             if self.order is None
@@ -93,20 +93,20 @@ def value_and_gradients(
     queries_ordered: bool = False,
     cpu_block_rows: int = _CPU_BLOCK_ROWS,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A loss of cosines, and its gradients with respect to queries and gallery.
+    """Compute a loss of cosines, and its gradients with respect to queries and gallery.
 
     Args:
         terms: given a block, returns its share of the loss and overwrites the similarities with ∂L/∂S.
         queries, gallery: (Q, D) and (G, D), one dtype, not normalised.
         query_labels, gallery_labels: (Q,) and (G,), int64.
-        within: whether the gallery is the queries themselves, so that each leaves itself out by index. Then
-            the gallery that is given isn't looked at, and both gradients are one, returned as the queries'.
-        query_gradient, gallery_gradient: whether that side's gradient is wanted.
-        queries_ordered: whether the query labels come in ascending order, which saves a copy of the rows.
-        cpu_block_rows: the most queries at a time on a CPU: as many as leave the columns with positives few.
+        within: whether the gallery is the queries themselves, so that each omits itself by index. Then `gallery` is
+            ignored, and the two gradients are added up and returned as the queries'.
+        query_gradient, gallery_gradient: whether to compute that side's gradient.
+        queries_ordered: whether the query labels are in ascending order, which saves a copy of the rows.
+        cpu_block_rows: the largest number of queries in a block on a CPU: more have positives in more columns.
 
     Returns:
-        The loss, a scalar, and the two gradients; an unwanted one is empty.
+        The loss, a scalar, and the two gradients; one that wasn't asked for is empty.
     """
     query = _Side.of(queries, query_labels, ordered=queries_ordered)
     other = query if within else _Side.of(gallery, gallery_labels, ordered=False)
@@ -119,15 +119,15 @@ def value_and_gradients(
     num_matched = (num_positives_Q > 0).sum().to(queries.dtype)
 
     value = queries.new_zeros(())
-    # Within a batch the two sides' gradients add up in one buffer.
+    # Within a batch, one buffer accumulates the gradients of both sides.
     gradient_GD = torch.zeros_like(gallery_GD) if gallery_gradient or within else gallery_GD[:0]
     gradient_QD = (
         gradient_GD if within else torch.empty_like(query.rows if query_gradient else query.rows[:0])
     )
     if num_gallery == 0:
         gradient_QD.zero_()
-    # Reading the range of columns costs nothing on a CPU and would stall an accelerator, where the masks over
-    # all columns are cheap.
+    # Reading the range of columns is free on a CPU. On an accelerator it would wait for the device, and masks over all
+    # columns are cheap.
     narrow = queries.device.type == "cpu"
     elements, most = (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
     step = min(most, max(16, elements // max(num_gallery, 1)))
@@ -166,11 +166,11 @@ def value_and_gradients(
     if gallery_gradient or (within and query_gradient):
         through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
     if within:
-        return value, query.as_given(gradient_GD), gallery[:0].clone()
+        return value, query.restore_order(gradient_GD), gallery[:0].clone()
     return (
         value,
-        query.as_given(gradient_QD) if query_gradient else gradient_QD,
-        other.as_given(gradient_GD) if gallery_gradient else gradient_GD.clone(),
+        query.restore_order(gradient_QD) if query_gradient else gradient_QD,
+        other.restore_order(gradient_GD) if gallery_gradient else gradient_GD.clone(),
     )
 
 
@@ -182,10 +182,10 @@ def similarity_operator(
     queries_ordered: bool = False,
     cpu_block_rows: int = _CPU_BLOCK_ROWS,
 ) -> Callable[..., torch.Tensor]:
-    """Make an operator of a loss's terms, which `torch.compile` takes as it is, without a graph break.
+    """Make an operator of a loss's terms, which `torch.compile` calls without a graph break.
 
     Args:
-        name: of the operator, within ``torch.ops.dml_losses``.
+        name: the operator's name within ``torch.ops.dml_losses``.
         parameters: the loss's own parameters as a PyTorch schema, ``"float scale, bool reweight"``.
         terms: called as ``terms(block, *parameters)``; see `Block`.
         queries_ordered, cpu_block_rows: as `value_and_gradients`.
@@ -260,8 +260,8 @@ def pair_operator(
     """Make a pair loss of its terms (see `similarity_operator`).
 
     Returns:
-        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which
-        checks its arguments, treats as constant the side that doesn't move, and returns the scalar.
+        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which checks
+        its arguments and returns the scalar; a side that doesn't move is constant and gets no gradient.
     """
     operator = similarity_operator(name, parameters, terms)
 

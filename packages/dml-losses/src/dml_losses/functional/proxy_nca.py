@@ -1,4 +1,4 @@
-"""Proxy-NCA: neighbourhood component analysis with a proxy a class."""
+"""Proxy-NCA: neighbourhood component analysis with one proxy for each class."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def proxy_nca(
     positive_in_denominator: bool = False,
     virtual: Virtual | None = None,
 ) -> torch.Tensor:
-    """Each embedding nearer its own class's proxy than the others'.
+    """Compute the loss that draws each embedding nearer to its class's proxy than to the others.
 
     L = −mean_b log( e^{−s·d(x̂,p̂_y)} / Σ_{c≠y} e^{−s·d(x̂,p̂_c)} ),  d the squared Euclidean distance
 
     Source: Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, with NCA
-    (both sides normalised). Departure: the factor s, 1 there. MemVir's code has s = 12 and the positive in the
-    denominator.
+    (both sides normalised). Departure: the factor s, which is 1 in the paper. MemVir's code has s = 12 and the
+    positive in the denominator.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.
         labels: (B,), integer in [0, C).
         class_weights: (C, D), any floating dtype, not necessarily normalised.
         scale: s > 0.
-        positive_in_denominator: add the true class to the sum, which makes it a softmax and the loss positive.
-        virtual: constant embeddings and classes, compared like the batch's own (MemVir).
+        positive_in_denominator: add the true class to the sum, so that it is a softmax and the loss positive.
+        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
+        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.

@@ -1,4 +1,4 @@
-"""Ranked list loss: a query's violating positives and negatives, each set weighted by how much it violates.
+"""Ranked list loss: the mean violation of a query's positives, and of its negatives, weighted by the violation.
 
 Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries of a block, `P` columns that may hold positives.
 """
@@ -22,35 +22,35 @@ def ranked_list(
     positive_temperature: float = 0.0,
     balance: float = 0.5,
 ) -> torch.Tensor:
-    """Negatives beyond a boundary α, positives inside a hypersphere of diameter α − m.
+    """Compute the loss that puts negatives beyond a boundary α, and positives inside a hypersphere of diameter α − m.
 
     L = 1/B · Σ_q (1 − λ)·L_P(q) + λ·L_N(q)
     L_P(q) = Σ_{i ∈ P*} w_i·(d_qi − (α − m)) / Σ w_i,  w_i = exp(T_p·(d_qi − (α − m)))
     L_N(q) = Σ_{j ∈ N*} w_j·(α − d_qj) / Σ w_j,  w_j = exp(T_n·(α − d_qj))
 
     where P* are the positives with d_qi > α − m, N* the negatives with d_qj < α, and d is the Euclidean distance of
-    the L2-normalised embeddings. The weights are constants to the gradient,
-    and so are all features but the query's: each row moves as a query only.
+    the L2-normalised embeddings. The gradient treats the weights as constants, and all features but the query's: a
+    row moves only as a query.
 
-    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4. No departure. The
-    authors' code lets both ends of a pair move; the paper moves the query alone, and so does this.
+    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4. No departure from the
+    paper, which moves the query alone; the authors' code moves both rows of a pair.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
         labels: (B,), integer.
-        gallery: (G, D), ranked instead of the batch; no gradient reaches it.
+        gallery: (G, D), ranked instead of the batch; it gets no gradient.
         gallery_labels: (G,), integer.
         margin: m, between the positives' boundary and the negatives'. 0.4 in the paper; 0.2 on CUB in the
             authors' code.
-        alpha: α, the least distance of negatives, of the unit sphere's diameter 2. 1.2 in the paper.
+        alpha: α, the smallest distance of negatives; the unit sphere has diameter 2. 1.2 in the paper.
         negative_temperature: T_n; 10 in the paper. 0 weights all violating negatives equally.
         positive_temperature: T_p; 0 in the paper. Below 0, nearer positives weigh more.
         balance: λ in [0, 1]; 0.5 in the paper.
 
     Returns:
         The loss, a scalar in float32 (float64 for float64 embeddings). A query without violating positives
-        (negatives) has L_P (L_N) zero; with none at all the loss is a zero that back-propagates. The direction
-        from a query to a row at distance 0 doesn't exist, and contributes no gradient.
+        (negatives) has L_P (L_N) zero; with none at all the loss is a zero that back-propagates. A row at distance 0
+        from the query has no direction, and contributes no gradient.
 
     Raises:
         TypeError: for embeddings that aren't floating, or labels that aren't integers.
@@ -81,7 +81,7 @@ def _terms(
 ) -> torch.Tensor:
     distance_RG = torch.rsub(block.similarity, 2, alpha=2).clamp_min_(0).sqrt_()  # ‖a − b‖² = 2 − 2·aᵀb
     distance_RP = distance_RG[:, block.columns].clone()
-    # A pair at its boundary violates nothing, so that is where to put what isn't of the set.
+    # A pair at its boundary violates nothing: put the pairs outside each set there.
     distance_RG[:, block.columns].masked_fill_(block.same, negative_boundary)
     distance_RP.masked_fill_(~block.positive, positive_boundary)
 
@@ -89,18 +89,18 @@ def _terms(
         torch.rsub(distance_RG, negative_boundary), negative_temperature, out=block.similarity
     )
     weight_RP, value_P = _weights(distance_RP - positive_boundary, positive_temperature)
-    # ∂L/∂d times ∂d/∂(aᵀb) = −1/d. A distance below √eps is rounding of the product: no more is divided by.
+    # ∂L/∂d times ∂d/∂(aᵀb) = −1/d. A distance below √eps is rounding of the product, so it bounds the divisor.
     smallest = torch.finfo(distance_RG.dtype).eps ** 0.5
     weight_RG.mul_(balance / block.num_queries).div_(distance_RG.clamp_min_(smallest))
     weight_RP.mul_((balance - 1) / block.num_queries).div_(distance_RP.clamp_min_(smallest))
-    weight_RG[:, block.columns] += weight_RP  # where the labels are the same the first is zero
+    weight_RG[:, block.columns] += weight_RP  # pairs of the same label have zero weight in the first
     return ((1 - balance) * value_P + balance * value_N) / block.num_queries
 
 
 def _weights(
     violation: torch.Tensor, temperature: float, out: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eq. 9-12 by rows: the normalised weights, and the sum over rows of the weighted violations."""
+    """Compute Eq. 9-12 by rows: the normalised weights, and the sum over rows of the weighted violations."""
     inside = violation <= 0
     logits = torch.mul(violation, temperature, out=out).masked_fill_(inside, -torch.inf)
     highest = logits.amax(dim=1, keepdim=True) if logits.shape[1] else logits.new_zeros(len(logits), 1)

@@ -1,4 +1,4 @@
-"""SoftTriple: several centres a class, softly assigned.
+"""SoftTriple: several centres for each class, softly assigned.
 
 Shapes: `B` batch, `C` classes, `K` centres of a class, `D` dim.
 """
@@ -23,18 +23,18 @@ def soft_triple(
     margin: float = 0.01,
     merge_weight: float = 0.2,
 ) -> torch.Tensor:
-    """A softmax over classes of the similarity to their centres, centres of one class drawn together.
+    """Compute the cross entropy of a softmax over classes' centres, plus a penalty that draws centres together.
 
     L = −mean_b log( e^{λ(S_y − δ)} / (e^{λ(S_y − δ)} + Σ_{c≠y} e^{λS_c}) ) + τ/(C·K(K−1)) · Σ_c R_c
     S_c = Σ_k softmax_k(x̂ᵀŵ_ck / γ)·x̂ᵀŵ_ck,  R_c = Σ_{k<l} √(2 − 2·ŵ_ckᵀŵ_cl)
 
-    Source: Qian et al. 2019, SoftTriple Loss. No departure but for 1e-5 under the root, as in the
-    authors' code, which keeps its gradient finite where two centres meet.
+    Source: Qian et al. 2019, SoftTriple Loss. Departure: 1e-5 under the root, as in the authors' code, keeps the
+    gradient finite where two centres coincide.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.
         labels: (B,), integer in [0, C).
-        class_weights: (C·K, D), the centres of a class one after another.
+        class_weights: (C·K, D); the centres of a class are consecutive.
         centers_per_class: K ≥ 1; 10 in the paper.
         scale: λ > 0; 20 in the paper.
         center_temperature: γ > 0; 0.1 in the paper.
@@ -42,13 +42,13 @@ def soft_triple(
         merge_weight: τ ≥ 0; 0.2 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). The first part is zero if there is one class, the
-        second if K = 1.
+        The loss, a scalar in float32 (float64 if either side is float64). The first term is zero if there
+        is one class, the second if K = 1.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, rows that aren't K for each class, an empty batch, or (on CPU tensors) a
-            label outside [0, C).
+        ValueError: for shapes that don't fit, a number of rows that K doesn't divide, an empty batch, or (on CPU
+            tensors) a label outside [0, C).
     """
     check_batch(embeddings, labels)
     check_class_weights(embeddings, labels, class_weights, rows_per_class=centers_per_class)
@@ -64,7 +64,7 @@ def soft_triple(
     centers_CKD = unit_rows(weights).reshape(-1, centers_per_class, weights.shape[1])
     with torch.autocast(weights.device.type, enabled=False):
         between_CKK = centers_CKD @ centers_CKD.mT
-    # A GPU that multiplies in TF32 may find a cosine that is above 1 by more than the 1e-5.
+    # A GPU that multiplies in TF32 may compute a cosine above 1 by more than 1e-5.
     distance_CKK = (2 - 2 * between_CKK + 1e-5).clamp_min(1e-5).sqrt()
     num_pairs = len(centers_CKD) * centers_per_class * (centers_per_class - 1)
     return loss + merge_weight * distance_CKK.triu(diagonal=1).sum() / num_pairs

@@ -10,7 +10,7 @@ from dml_losses.functional.sphere import common_precision
 
 
 def softmax(embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of a softmax of inner products with class weights.
+    """Compute the cross entropy of a softmax of inner products with class weights.
 
     L = −mean_b log( e^{w_yᵀx} / Σ_c e^{w_cᵀx} )
 
@@ -22,7 +22,7 @@ def softmax(embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch
         class_weights: (C, D), any floating dtype. Not normalised here.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). Zero if there is one class.
+        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
@@ -38,12 +38,12 @@ def softmax(embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch
 def virtual_softmax(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor
 ) -> torch.Tensor:
-    """Softmax with one more class, that lies where the embedding does.
+    """Compute the cross entropy of a softmax with one more class, in the direction of the embedding.
 
     L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{w_virtᵀx}) ),  w_virt = ‖w_y‖ x/‖x‖, so that w_virtᵀx = ‖w_y‖‖x‖
 
-    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning. The virtual
-    class moves both x and w_y, as any other logit does.
+    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning. The virtual class's logit
+    has a gradient for both x and w_y, like any other logit.
 
     Args:
         embeddings: (B, D), any floating dtype. Not normalised here.
@@ -51,7 +51,7 @@ def virtual_softmax(
         class_weights: (C, D), any floating dtype. Not normalised here.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is). At least log 2 with any number of classes.
+        The loss, a scalar in float32 (float64 if either side is float64). At least log 2 with any number of classes.
 
     Raises:
         TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.

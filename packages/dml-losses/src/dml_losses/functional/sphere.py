@@ -1,4 +1,4 @@
-"""Rows onto the unit sphere, in a precision that a softmax can be trusted to.
+"""Projection of rows onto the unit sphere, in a precision that suffices for a softmax.
 
 Shapes: `N` rows, `D` dim.
 """
@@ -11,16 +11,16 @@ import torch
 
 
 def full_precision(x: torch.Tensor) -> torch.Tensor:
-    """`x` in float32 if it is narrower, itself otherwise.
+    """Convert `x` to float32 if it is narrower; otherwise return it.
 
-    A cosine in bfloat16 has two or three digits, and times a scale of 64 that is a logit wrong in its first
-    decimal; so losses compute in float32 at least. The gradient is clamped into the narrower dtype's range on
-    its way back, since the exact gradient of a short row (proportional to 1/norm) need not fit there.
+    A cosine in bfloat16 has two or three digits; times a scale of 64, that is a logit wrong in its first decimal. So
+    losses compute in float32 at least. The backward pass clamps the gradient to the narrower dtype's range, which the
+    exact gradient of a short row (proportional to 1/norm) can exceed.
     """
-    return _widened(x, torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+    return _widen(x, torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _widened(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _widen(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if x.dtype == dtype:
         return x
     wide: torch.Tensor = _Widen.apply(x, dtype)
@@ -40,7 +40,7 @@ class _Widen(torch.autograd.Function):
 
 
 def unit_rows(x: torch.Tensor) -> torch.Tensor:
-    """Each row over its L2 norm.
+    """Divide each row by its L2 norm.
 
     x̂_i = x_i / ‖x_i‖₂
 
@@ -49,16 +49,15 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
 
     Returns:
         (N, D). A row whose norm is below √tiny of its dtype (1e-19 for float32), or whose square overflows (above
-        1e19), has no direction: it becomes zero, is therefore at cosine 0 from everything, and receives no gradient.
+        1e19), has no direction: it becomes zero, so that all its cosines are 0, and receives no gradient.
     """
     norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    # Dividing by infinity gives the zero row and a zero gradient, where dividing by a small epsilon would give
-    # a gradient of 1/epsilon.
+    # Division by infinity gives a zero row and a zero gradient; division by a small epsilon, a gradient of 1/epsilon.
     return x / torch.where(norm > torch.finfo(x.dtype).tiny ** 0.5, norm, torch.inf)
 
 
 def inverse_norms(x_ND: torch.Tensor) -> torch.Tensor:
-    """1/‖x_i‖, (N,), and 0 for a row that has no direction (see `unit_rows`)."""
+    """Compute 1/‖x_i‖, (N,), and 0 for a row without direction (see `unit_rows`)."""
     norm_N = torch.linalg.vector_norm(x_ND, dim=1)
     return torch.where(norm_N > torch.finfo(norm_N.dtype).tiny ** 0.5, norm_N, torch.inf).reciprocal_()
 
@@ -66,18 +65,18 @@ def inverse_norms(x_ND: torch.Tensor) -> torch.Tensor:
 def through_norm_(
     gradient_ND: torch.Tensor, rows_ND: torch.Tensor, inverse_norm_N: torch.Tensor, *, unit: bool
 ) -> torch.Tensor:
-    """∂L/∂x from ∂L/∂x̂, in place and a few rows at a time, so that it stays in cache.
+    """Compute ∂L/∂x from ∂L/∂x̂, in place and by blocks of rows that stay in cache.
 
     ∂L/∂x = (I − x̂x̂ᵀ) ∂L/∂x̂ / ‖x‖
 
     Args:
-        gradient_ND: (N, D), ∂L/∂x̂ if the rows are `unit`, or that already over ‖x‖ if they aren't.
+        gradient_ND: (N, D), ∂L/∂x̂ if `unit`, else ∂L/∂x̂ / ‖x‖.
         rows_ND: (N, D), x̂ if `unit`, else x.
         inverse_norm_N: (N,), as `inverse_norms`.
-        unit: which of the two came.
+        unit: whether the rows are normalised.
 
     Returns:
-        The gradient that came, changed.
+        `gradient_ND`, overwritten.
     """
     for gradient, rows, inverse in zip(
         *(torch.split(tensor, 1024) for tensor in (gradient_ND, rows_ND, inverse_norm_N[:, None]))
@@ -90,13 +89,13 @@ def through_norm_(
 
 
 def common_precision(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in `full_precision`, and in float64 if either is."""
+    """Convert both to `full_precision`, and to float64 if either is float64."""
     x, y = full_precision(x), full_precision(y)
     dtype = torch.promote_types(x.dtype, y.dtype)
-    return _widened(x, dtype), _widened(y, dtype)
+    return _widen(x, dtype), _widen(y, dtype)
 
 
 def cosines(x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:
-    """The cosine of every row of one with every row of the other, (N, M); see `unit_rows` for zero rows."""
+    """Compute the cosine of every row of one with every row of the other, (N, M); see `unit_rows` for zero rows."""
     with torch.autocast(x_ND.device.type, enabled=False):
         return unit_rows(x_ND) @ unit_rows(y_MD).T

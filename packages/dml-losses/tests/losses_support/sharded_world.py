@@ -1,4 +1,4 @@
-"""Gloo worlds that train with sharded class weights; `train` without sharding is what they must agree with."""
+"""Gloo ranks that train with sharded class weights; they must agree with `train` without sharding."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dml_core import ClassShard
 CLASSES, DIM, STEPS = 7, 5, 8
 
 
-class StrangersLoss(nn.Module):
-    """A class loss of somebody who knows `dml_core` alone.
+class PluginLoss(nn.Module):
+    """A class loss of a plugin that knows `dml_core` alone.
 
-    It takes every way that a gradient can: the margin is the embedding's length, which every rank computes, and a
-    class's logit grows with the true class's, which one rank has.
+    Its gradient takes every possible way: the margin is the embedding's length, which every rank computes, and each
+    logit grows with the true class's logit, which one rank has.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -62,12 +62,12 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
     "proxy-nca": lambda: dml.ProxyNCA(CLASSES, DIM, scale=3.0),
     "proxy-nca-softmax": lambda: dml.ProxyNCA(CLASSES, DIM, positive_in_denominator=True),
-    "a-stranger's": lambda: StrangersLoss(CLASSES, DIM),
+    "a-plugin's": lambda: PluginLoss(CLASSES, DIM),
 }
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eleven rows, so that no world of two or four shares them evenly; at times of one class alone."""
+    """Draw eleven rows, which neither two nor four ranks share evenly; in some steps all of one class."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -76,6 +76,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
+    """Train, and return the value of every step, the state at the end and this rank's rows of each parameter."""
     torch.manual_seed(0)
     inner = LOSSES[name]().double()
     loss = dml.GlobalBatch(dml.ShardedClasses(inner) if sharded else inner)
@@ -85,7 +86,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
         x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
         value = loss(network(x), y)
         value.backward()
-        # What DistributedDataParallel and SGD do, without the seconds that either takes to import.
+        # As DistributedDataParallel and SGD, without the seconds that each takes to import.
         for parameter in network.parameters() if world_size > 1 else []:
             distributed.all_reduce(parameter.grad)
             parameter.grad /= world_size
@@ -99,13 +100,36 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
     return {"values": values, "state": state, "rows": {key: tuple(value) for key, value in rows.items()}}
 
 
-def train_in_worlds(rank: int, folder: Path, sizes: Sequence[int]) -> None:
-    """Be this rank in one world after the other, and leave in the folder what each ended with."""
+def refusals(world_size: int, made_before: nn.Module) -> dict[str, str]:
+    """Collect the errors that need several ranks: of too few classes, and of a loss made before the ranks joined."""
+    batch = torch.randn(2, DIM), torch.tensor([0, 1])
+    wrong: dict[str, Callable[[], object]] = {
+        "too few classes": lambda: dml.ShardedClasses(dml.NormSoftmax(world_size - 1, DIM)),
+        "made before": lambda: made_before(*batch),
+    }
+    messages = {}
+    for name, act in wrong.items():
+        try:
+            act()
+        except (ValueError, RuntimeError) as error:
+            messages[name] = f"{type(error).__name__}: {error}"
+    return messages
+
+
+def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
+    """Train as this rank of each number of ranks in turn, and save the results in the folder."""
     torch.set_num_threads(1)
     for size in sizes:
         if rank < size:
+            made_before = dml.ShardedClasses(dml.NormSoftmax(CLASSES, DIM))
             store = distributed.FileStore(str(folder / f"store of {size}"), size)
             distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
             results = {name: train(name, rank, size, sharded=True) for name in LOSSES}
-            torch.save(results, folder / f"{rank} of {size}")
+            smallest = dml.ShardedClasses(dml.NormSoftmax(size, DIM)).sharded_parameters()
+            saved = {
+                "results": results,
+                "refusals": refusals(size, made_before),
+                "smallest": tuple(smallest["loss.class_weights"]),
+            }
+            torch.save(saved, folder / f"{rank} of {size}")
             distributed.destroy_process_group()

@@ -1,14 +1,14 @@
-"""Softmax cross entropy whose classes are spread over ranks: each has some rows of the class weights.
+"""Softmax cross entropy whose classes are sharded over ranks: each has some rows of the class weights.
 
 A rank computes the logits of its own classes alone, and holds one buffer of (B × C/W), which becomes the gradient
-in place. What goes between ranks is three numbers for each row of the batch: its true class's cosine, which one rank
-has, the highest logit and the sum of exponentials; and backwards one number, the value's gradient.
+in place. Ranks exchange three numbers for each row of the batch: its true class's cosine, which one rank has, the
+highest logit and the sum of exponentials; and backwards one number, the value's gradient.
 
-Every rank must come with the same features and labels, and gets the same value. Backwards the ranks' shares of the
-value are put together (see `over_ranks`): each rank has the gradient of its own class weights, and its own classes'
-part of the features' gradient, which adds up over the ranks.
+Every rank needs the same features and labels, and gets the same value. The backward pass sums the ranks' shares of the
+value's gradient (see `exchange`): each rank then has the gradient of its own class weights, and its own classes' part
+of the features' gradient. These parts add up over the ranks.
 
-Shapes: `B` batch, `L` classes of this rank, `D` dim, `R` rows of a block, `O` rows whose true class is this rank's.
+Shapes: `B` batch, `L` classes of this rank, `D` dim, `R` rows of a block, `O` rows whose true class this rank has.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import distributed
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from dml_losses.functional.cosine_softmax import rows_at_a_time, with_margin
-from dml_losses.functional.over_ranks import reduced_
+from dml_losses.functional.cosine_softmax import apply_margin, rows_per_block
 from dml_losses.functional.sphere import inverse_norms, through_norm_
+from dml_losses.ranks.exchange import all_reduce_
 
 
 def sharded_softmax(
@@ -38,23 +38,23 @@ def sharded_softmax(
     normalised: bool = True,
     progress: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Mean cross entropy of a softmax over the classes of all ranks, its true class's logit lowered by a margin.
+    """Compute the mean cross entropy of a softmax over the classes of all ranks, with a margin at the true class.
 
     L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·ν(cos θ_c)}) ),  φ(θ) = cos(θ + m₁) − m₂
 
-    where ν is the identity, or CurricularFace's modulation: cos θ_c·(t + cos θ_c) where cos θ_c > φ(θ_y).
+    where ν is the identity, or CurricularFace's modulation: cos θ_c·(t + cos θ_c) if cos θ_c > φ(θ_y).
 
     Source: as `cosine_softmax`, and Huang et al. 2020, CurricularFace, for ν. Sharding as in An et al. 2021,
     Partial FC, section 3.1; departure: the same value on any number of ranks.
 
     Args:
-        features: (B, D) float32 or float64, normalised as the caller's loss does it; the same on every rank.
+        features: (B, D) float32 or float64, normalised as the loss requires; the same on every rank.
         labels: (B,), integer among all ranks' classes; the same on every rank.
-        class_weights: (L, D), of the features' dtype: this rank's rows, of which there may be none.
-        first: the class of the first of them. The ranks' rows follow one another without gap.
+        class_weights: (L, D), of the features' dtype: this rank's rows; L may be 0.
+        first: the class of the first row. The ranks' rows are consecutive.
         scale: s > 0.
         angular_margin, cosine_margin, positive_in_denominator: as in `cosine_softmax`.
-        normalised: compare by cosines; without, by inner products (no margin then).
+        normalised: compare by cosines; if false, by inner products, without a margin.
         progress: t, a scalar, for CurricularFace's modulation.
 
     Returns:
@@ -71,8 +71,8 @@ def sharded_softmax(
 def true_cosines(
     features: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, first: int
 ) -> torch.Tensor:
-    """The cosine of each row with its true class, (B,), on every rank; arguments as above."""
-    own_O, column_O = owned(labels, first, len(class_weights))
+    """Compute the cosine of each row with its true class, (B,), on every rank; arguments as `sharded_softmax`."""
+    own_O, column_O = find_owned(labels, first, len(class_weights))
     return _true_products(features, class_weights, inverse_norms(class_weights), own_O, column_O)
 
 
@@ -93,13 +93,13 @@ class _ShardedSoftmax(torch.autograd.Function):
     ) -> torch.Tensor:
         batch, own_classes = len(features), len(class_weights)
         inverse_norm_L = inverse_norms(class_weights) if normalised else class_weights.new_ones(own_classes)
-        own_O, column_O = owned(labels, first, own_classes)
+        own_O, column_O = find_owned(labels, first, own_classes)
         true_B = _true_products(features, class_weights, inverse_norm_L, own_O, column_O)
-        target_B, slope_B = with_margin(true_B * scale, scale, angular_margin, cosine_margin)
+        target_B, slope_B = apply_margin(true_B * scale, scale, angular_margin, cosine_margin)
 
         columns_BL = features.new_empty(batch, own_classes)
         highest_B, total_B = features.new_full((batch,), -torch.inf), features.new_zeros(batch)
-        step = rows_at_a_time(features.device, own_classes)
+        step = rows_per_block(features.device, own_classes)
         for start in range(0, batch if own_classes else 0, step):
             rows = slice(start, start + step)
             block_RL = columns_BL[rows]
@@ -112,7 +112,7 @@ class _ShardedSoftmax(torch.autograd.Function):
                 slope_RL = torch.where(hard_RL, progress + 2 * block_RL, 1)
                 block_RL.mul_(torch.where(hard_RL, progress + block_RL, 1))
             block_RL.mul_(scale)
-            # From here on the negatives alone. Where the true class is another rank's, nothing is changed.
+            # From here on the negatives alone. Rows whose true class is on another rank don't change.
             column_R1 = labels[rows, None] - first
             elsewhere_R1 = (column_R1 < 0) | (column_R1 >= own_classes)
             column_R1 = column_R1.clamp(0, own_classes - 1)
@@ -124,10 +124,10 @@ class _ShardedSoftmax(torch.autograd.Function):
                 block_RL.mul_(slope_RL)
             block_RL.mul_(inverse_norm_L)
 
-        top_B = reduced_(highest_B.clone(), distributed.ReduceOp.MAX)
+        top_B = all_reduce_(highest_B.clone(), distributed.ReduceOp.MAX)
         top_B = top_B.where(top_B > -torch.inf, 0)  # one class
-        factor_B = (highest_B - top_B).exp()  # from this rank's highest logit to that of all
-        total_B = reduced_(total_B * factor_B)
+        factor_B = (highest_B - top_B).exp()  # from this rank's highest logit to the highest of all ranks
+        total_B = all_reduce_(total_B * factor_B)
         # 1 − p_y = σ(gap) and −log p_y = −log σ(−gap): no difference of nearly equal numbers.
         gap_B = top_B + total_B.log() - target_B
         if positive_in_denominator:
@@ -155,7 +155,7 @@ class _ShardedSoftmax(torch.autograd.Function):
         features_BD, weights_LD, inverse_norm_L, columns_BL, negative_B, positive_B, own_O, column_O = (
             ctx.saved_tensors
         )
-        upstream = reduced_(upstream.clone())
+        upstream = all_reduce_(upstream.clone())
         positive_O1 = (positive_B[own_O] * inverse_norm_L[column_O] * upstream)[:, None]
         negative_B1 = (negative_B * upstream)[:, None]
         features_gradient_BD = weights_gradient_LD = None
@@ -171,8 +171,8 @@ class _ShardedSoftmax(torch.autograd.Function):
         return features_gradient_BD, weights_gradient_LD, *[None] * 8
 
 
-def owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which rows have their true class on this rank, (O,), and its place there, (O,)."""
+def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the rows whose true class this rank has, (O,), and the class's column on this rank, (O,)."""
     column_B = labels_B.long() - first
     own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
     return own_O, column_B[own_O]
@@ -185,7 +185,7 @@ def _true_products(
     own_O: torch.Tensor,
     column_O: torch.Tensor,
 ) -> torch.Tensor:
-    """Each row's product with its true class, (B,), on every rank."""
+    """Compute each row's product with its true class, (B,), on every rank."""
     true_B = features.new_zeros(len(features))
     true_B[own_O] = (features[own_O] * class_weights[column_O]).sum(dim=1) * inverse_norm_L[column_O]
-    return reduced_(true_B)
+    return all_reduce_(true_B)

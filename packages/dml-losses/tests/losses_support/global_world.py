@@ -1,6 +1,6 @@
-"""One rank that trains with every kind of loss: ``python distributed_world.py RANK WORLD STORE OUT DEVICE``.
+"""One rank that trains with every kind of loss: ``python global_world.py RANK WORLD STORE OUT DEVICE``.
 
-In a world of one, `train` is the single process that the others must agree with.
+With one rank, `train` is the single process that several ranks must agree with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_losses() -> dict[str, nn.Module]:
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eleven rows, so that no world of two or four shares them evenly."""
+    """Draw eleven rows, which neither two nor four ranks share evenly."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -43,11 +43,11 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, device: str = "cpu") -> dict[str, Any]:
-    """The values of all steps and what they led to, on the CPU."""
+    """Train, and return the value of every step and the state at the end, on the CPU."""
     torch.manual_seed(0)
     loss = dml.GlobalBatch(make_losses()[name].double()).to(device)
     network: nn.Module = nn.Linear(DIM, DIM).double().to(device)
-    # The loss stays outside: each rank has its parameters' whole gradient without any exchange.
+    # The loss stays outside: each rank has the whole gradient of its parameters without any exchange.
     model = nn.parallel.DistributedDataParallel(network) if world_size > 1 else network
     optimizer = torch.optim.SGD([*network.parameters(), *loss.parameters()], lr=0.05)
     values = []

@@ -1,6 +1,6 @@
-"""The losses written from their equations: loops over float64 numbers, no shared code with the package.
+"""Slow references of the losses: their equations as loops over float64 numbers, without code of the package.
 
-Each returns its value and, where the paper defines the gradient itself, that gradient.
+Each returns its value and, where the paper itself defines the gradient, that gradient.
 """
 
 from __future__ import annotations

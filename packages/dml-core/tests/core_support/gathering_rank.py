@@ -1,0 +1,70 @@
+"""A rank that gathers rows over gloo: ``python gathering_rank.py RANK WORLD STORE OUT``.
+
+It saves what came of each case of `CASES`; one process with all rows is what the ranks must agree with.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import distributed
+
+from dml_core import all_gather_rows
+
+DIM = 3
+CASES: dict[str, list[int]] = {  # rows of each of two ranks
+    "equal": [4, 4],
+    "unequal": [5, 2],
+    "none on the first rank": [0, 3],
+    "none on any rank": [0, 0],
+}
+
+
+def rows_and_labels(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """All ranks' rows, (B, DIM) float64, and their labels, (B,) int64."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(sum(counts), DIM, generator=generator, dtype=torch.float64)
+    return rows, torch.arange(sum(counts))
+
+
+def loss(rows: torch.Tensor) -> torch.Tensor:
+    """A loss in which each row's gradient depends on all rows."""
+    return (rows @ rows.T).tanh().sum()
+
+
+def train(counts: list[int], gradients: str | None, rank: int) -> dict[str, torch.Tensor]:
+    rows, labels = rows_and_labels(counts)
+    own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+    leaf = rows[own].clone().requires_grad_()
+    given = None if len(set(counts)) == 1 else counts
+    options = {} if gradients is None else {"gradients": gradients}
+    gathered = all_gather_rows(
+        leaf.T.contiguous().T, given, **options
+    )  # not contiguous, where it has a choice
+    loss(gathered).backward()
+    gathered_labels = all_gather_rows(labels[own], given)
+    return {"rows": gathered.detach(), "labels": gathered_labels, "gradient": leaf.grad}
+
+
+def refusal() -> str:
+    try:
+        all_gather_rows(torch.zeros(2, DIM), [3, 3])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    rank, world_size, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(store, world_size), rank=rank, world_size=world_size
+    )
+    results = {
+        (name, gradients): train(counts, gradients, rank)
+        for name, counts in CASES.items()
+        for gradients in (None, "sum", "mean")
+    }
+    torch.save({"results": results, "refusal": refusal()}, out)
+    distributed.destroy_process_group()

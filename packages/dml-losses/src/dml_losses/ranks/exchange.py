@@ -1,0 +1,75 @@
+"""What ranks exchange when each computes a part of one loss, and how its gradient becomes whole.
+
+Every rank has the value L of the loss, and back-propagates its share L/W (`divide_gradient_by_ranks`). The gradient of
+a number that is summed over the ranks (`sum_over_ranks`), and that of an input which is the same on all ranks
+(`sum_gradient_over_ranks`), is the sum of the ranks' gradients. The shares add up to L, so these sums are the gradient
+of L, whatever operations lie between.
+
+Without a process group this rank is the only one, and nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed
+
+from dml_core import rank_and_world_size
+
+
+def all_reduce_(
+    numbers: torch.Tensor, operation: distributed.ReduceOp.RedOpType = distributed.ReduceOp.SUM
+) -> torch.Tensor:
+    """Combine these numbers over all ranks, in place and without gradient; every rank gets the same bits."""
+    if rank_and_world_size()[1] > 1:
+        distributed.all_reduce(numbers, operation)
+    return numbers
+
+
+def sum_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
+    """Compute Σ_r x_r, the same on every rank. Backwards, the ranks' gradients are summed."""
+    value: torch.Tensor = _SumOverRanks.apply(numbers)
+    return value
+
+
+def sum_gradient_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
+    """Return x, which is the same on every rank. Backwards, the ranks' gradients are summed."""
+    value: torch.Tensor = _SumGradientOverRanks.apply(numbers)
+    return value
+
+
+def divide_gradient_by_ranks(value: torch.Tensor) -> torch.Tensor:
+    """Return L, which is the same on every rank. Backwards, each rank's gradient is divided by W."""
+    same: torch.Tensor = _DivideGradientByRanks.apply(value)
+    return same
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor) -> torch.Tensor:
+        return all_reduce_(numbers.clone())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return all_reduce_(gradient.clone())
+
+
+class _SumGradientOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.view_as(numbers)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return all_reduce_(gradient.clone())
+
+
+class _DivideGradientByRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / rank_and_world_size()[1]

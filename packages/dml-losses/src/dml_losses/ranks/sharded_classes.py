@@ -1,0 +1,127 @@
+"""A class loss whose class weights are sharded over the ranks.
+
+Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from dml_core import Rows, ShardableLoss, is_class_loss, is_shardable, rank_and_world_size
+from dml_losses.arguments import check_batch, check_class_weights
+from dml_losses.functional.sphere import full_precision
+from dml_losses.ranks.class_shard import RankClasses
+from dml_losses.ranks.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
+
+
+class ShardedClasses(torch.nn.Module):
+    """A class loss of which each rank keeps, and updates, the weights of some classes.
+
+    L = the wrapped loss; its softmax runs over the classes of all ranks
+
+    Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋). It computes their logits alone, so the time and memory of the
+    loss, and of its optimizer's state, are 1/W of one process's; no rank ever has all logits. The softmax's
+    maximum and sum, and the embeddings' gradient, are reduced over the ranks (see `dml_losses.ranks.exchange`). The
+    wrapped loss itself says how it is computed from some classes: `dml_core.components.ShardableLoss`.
+
+    Every rank needs the global batch: `dml train` gathers it, and ``GlobalBatch(ShardedClasses(loss))`` does so
+    elsewhere. Value and gradients are then those of the wrapped loss in one process, to rounding, also with a
+    `class_fraction`: all ranks draw the same classes, and each uses those that it has. Ranks must not exchange
+    `class_weights` or its gradient: keep the loss outside DistributedDataParallel, and give each rank's optimizer
+    its own rows.
+
+    Source: An et al. 2021, Partial FC, section 3.1.
+
+    Args:
+        loss: a class loss with a method `sharded_forward` and no parameter but its ``class_weights``. Make it with all
+            classes on every rank, so that its weights don't depend on the number of ranks, and after the process
+            group. It is changed: it keeps this rank's rows of ``class_weights``.
+
+    Attributes:
+        loss: the given loss, whose ``class_weights`` are now (L, D).
+        num_classes: C.
+
+    Raises:
+        TypeError: for any other loss, with the reason.
+        ValueError: if there are fewer classes than ranks.
+    """
+
+    loss: ShardableLoss
+
+    def __init__(self, loss: torch.nn.Module) -> None:
+        super().__init__()
+        if reason := _why_not_shardable(loss):
+            raise TypeError(f"loss is {type(loss).__name__}, {reason}")
+        assert is_shardable(loss)
+        weights = loss.class_weights
+        self.num_classes = len(weights)
+        self._rank_and_world_size = rank, world_size = rank_and_world_size()
+        if self.num_classes < world_size:
+            raise ValueError(
+                f"there are {self.num_classes} classes for {world_size} ranks; expected at least one for each"
+            )
+        self._first = rank * self.num_classes // world_size
+        own = slice(self._first, (rank + 1) * self.num_classes // world_size)
+        loss.class_weights = torch.nn.Parameter(weights.detach()[own].clone())
+        self.loss = loss
+
+    def sharded_parameters(self) -> Mapping[str, Rows]:
+        """Return which rows of which parameter this rank has; see `dml_core.components.ShardedLoss`."""
+        return {"loss.class_weights": Rows(self._first, self.num_classes)}
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Compute the scalar loss of the global batch (B, D) with labels (B,) in [0, C), the same on every rank.
+
+        Raises:
+            RuntimeError: if this process's rank, or the number of ranks, has changed since the loss was made.
+        """
+        rank, world_size = self._rank_and_world_size
+        if (now := rank_and_world_size()) != (rank, world_size):
+            raise RuntimeError(
+                f"this is rank {now[0]} of {now[1]}, but was rank {rank} of {world_size} when the class weights were "
+                "sharded; make the process group before the loss"
+            )
+        weights = self.loss.class_weights
+        check_batch(embeddings, labels)
+        # The check reads only the shape: one row, expanded to all classes.
+        check_class_weights(embeddings, labels, weights[:1].expand(self.num_classes, -1))
+        shard = RankClasses(weights, self._first, self.num_classes)
+        features_BD = sum_gradient_over_ranks(full_precision(embeddings))
+        return divide_gradient_by_ranks(self.loss.sharded_forward(features_BD, labels, shard))
+
+    def extra_repr(self) -> str:
+        """Return which classes this rank has, for `repr`."""
+        last = self._first + len(self.loss.class_weights)
+        rank, world_size = self._rank_and_world_size
+        return f"classes {self._first} to {last} of {self.num_classes}, rank {rank} of {world_size}"
+
+
+def _why_not_shardable(loss: torch.nn.Module) -> str:
+    """Explain why a loss can't be sharded; empty if it can."""
+    if not is_class_loss(loss):
+        return "which has no class_weights; expected a class loss such as ArcFace"
+    method = "sharded_forward(embeddings, labels, shard)"
+    parameters = [name for name, _ in loss.named_parameters()]
+    if not is_shardable(loss):
+        return (
+            f"whose class weights can't be sharded: it has no method {method}; expected a loss that has it, "
+            "such as ArcFace or NormSoftmax (see dml_core.components.ShardableLoss)"
+        )
+    if parameters != ["class_weights"]:
+        return (
+            f"whose parameters are {', '.join(parameters) or 'none'}; expected class_weights alone, since the gradient "
+            "of any other would differ between ranks"
+        )
+    order = type(loss).__mro__
+    forward, sharded = (
+        next((kind for kind in order if name in vars(kind)), order[0])
+        for name in ("forward", "sharded_forward")
+    )
+    if order.index(forward) < order.index(sharded):
+        return (
+            f"whose forward is defined by {forward.__name__}, but whose sharded_forward is inherited from "
+            f"{sharded.__name__}; expected {forward.__name__} to define {method}, too, since both must compute the same"
+        )
+    return ""

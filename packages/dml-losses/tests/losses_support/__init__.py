@@ -1,0 +1,1 @@
+"""What the tests of dml-losses share: slow references, and programs that train on several ranks."""
