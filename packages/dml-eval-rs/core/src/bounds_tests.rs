@@ -106,7 +106,7 @@ fn collinear(rows: usize, seed: u64) -> Array2<f32> {
 
 /// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) with more or fewer zeros at the end. The products of the small numbers, 2⁻²⁴, are half of
 /// the last bit of the sum before them, and a float32 sum loses them all. `a` nearly compensates for the zeros.
-fn absorbed(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
+fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));
     let mut x = Array2::zeros((rows, dim));
@@ -159,7 +159,7 @@ fn residuals_along_the_rows_reach_the_margin_and_do_not_exceed_it() {
 
 #[test]
 fn terms_that_a_float32_sum_loses_reach_half_of_the_margin() {
-    let x = absorbed(12, 1025, 1);
+    let x = rows_with_lost_terms(12, 1025, 1);
     for rows in [x.clone(), between_tiny(&x)] {
         // The other half is for kernels that round products, too.
         assert!(largest_fraction(&rows, Some(&x), Similarity::Dot) > 0.45);
@@ -236,7 +236,7 @@ fn near_ties_with_opposite_errors_are_decided_by_their_keys() {
         assert_screen_decides_nothing(&ones, Some(&between_tiny(&x)), similarity);
         assert_screen_decides_nothing(&between_tiny(&x), None, similarity);
     }
-    let x = absorbed(70, 513, 4);
+    let x = rows_with_lost_terms(70, 513, 4);
     assert_screen_decides_nothing(&x.slice(ndarray::s![..5, ..]).to_owned(), Some(&x), Similarity::Dot);
     assert_screen_decides_nothing(&x, None, Similarity::Dot);
 }

@@ -1,4 +1,4 @@
-//! The instruction sets: products of packed panels, the sweep that counts over a product's tile, and exact sums.
+//! The instruction sets: products of packed panels, the sweep of a product's tile against thresholds, and exact sums.
 //!
 //! A kernel is chosen once, by [`select`]; all higher layers are the same code for every kernel. Kernels may round differently,
 //! within the error bound in `rows/dense.rs`; their rounded products never decide a comparison, so results have the same bits.

@@ -76,8 +76,8 @@ impl<'a> ScreenCounter<'a> {
         (above == not_below).then_some(self.job.counts.slots_per_positive() * above)
     }
 
-    /// Notes so many counted negatives, and drops inactive positives once the count is worth it.
-    fn note_counted(&self, q: usize, negatives: u32) {
+    /// Drops inactive positives once the negatives since the last update reach half of the active positives.
+    fn update_active(&self, q: usize, negatives: u32) {
         let before = self.active[q].load(Relaxed);
         if before <= 1 || 2 * (self.counted[q].fetch_add(negatives, Relaxed) + negatives) < before {
             return;
@@ -125,7 +125,7 @@ impl<'a> ScreenCounter<'a> {
         }
         for (i, &negatives) in negatives.iter().enumerate() {
             if negatives > 0 {
-                self.note_counted(first + i, negatives);
+                self.update_active(first + i, negatives);
             }
         }
     }

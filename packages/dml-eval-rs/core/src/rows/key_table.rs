@@ -11,7 +11,7 @@ use crate::side::Side;
 
 /// Words of packed items in memory at a time.
 const WORDS: usize = 1 << 20;
-/// Approximate queries that a thread takes at a time, while an item's panel is in its core's cache.
+/// Queries that a thread takes at a time, approximately, while an item's panel is in its core's cache.
 const QUERIES_PER_GROUP: usize = 64;
 
 /// The shapes of a tile and of a packed row.

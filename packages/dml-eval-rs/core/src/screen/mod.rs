@@ -1,4 +1,4 @@
-//! The screen: approximate values of all pairs, each decided where it lies outside its error bound.
+//! The screen: approximate values of all pairs, compared with thresholds that allow for their error bounds.
 
 mod block;
 pub(crate) mod rounding;

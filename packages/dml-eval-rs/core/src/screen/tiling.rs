@@ -54,7 +54,7 @@ pub(crate) struct TaskGrid {
     /// Rows and columns of a task.
     task_rows: usize,
     task_columns: usize,
-    /// Tasks above one another in a band.
+    /// Rows of tasks in a band.
     band_tasks: usize,
 }
 

@@ -15,7 +15,7 @@ use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::side::Side;
 
-/// The most bytes of candidates in memory, about.
+/// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
 /// Groups of all queries and of all gallery items, so that every query is compared with every item.
 const QUERY_GROUP: u32 = u32::MAX - 1;
