@@ -100,7 +100,7 @@ def test_a_refused_block_leaves_the_evaluator_as_it_was() -> None:
             lambda: evaluator.count_negatives(rest.astype(float), labels),
         ),
         (ValueError, r"labels has shape \(39,\)", lambda: evaluator.count_negatives(rest, labels[:-1])),
-        (ValueError, "row 3 holds NaN", lambda: evaluator.count_negatives(broken, labels)),
+        (ValueError, "block row 3 holds NaN", lambda: evaluator.count_negatives(broken, labels)),
         (ValueError, "items 20 to 49 were given before", lambda: evaluator.count_negatives(rest, labels, 20)),
         (
             ValueError,

@@ -86,5 +86,9 @@ fn no_imports_form_a_circle() {
             imported.remove(&leaf);
         }
     }
+    // Modules that none of the rest imports only lead to circles.
+    while let Some(root) = left.keys().find(|name| !left.values().any(|i| i.contains(*name))).cloned() {
+        left.remove(&root);
+    }
     assert!(left.is_empty(), "circles among {left:?}");
 }
