@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_eval_rs import Counter
+from dml_eval_rs import StreamingEvaluator
 
 BLOCK, PER_CLASS = 100_000, 10
 
@@ -60,13 +60,13 @@ def main() -> None:
             gallery = np.load(path, mmap_mode="r")
             before, begun = memory("RssAnon"), time.process_time()
             asking = np.arange(options.queries)
-            counter = Counter(
+            evaluator = StreamingEvaluator(
                 gallery[: len(asking)], labels[: len(asking)], similarity=similarity, indices=asking
             )
-            for feed in (counter.find_positives, counter.count):
+            for feed in (evaluator.find_positives, evaluator.count_negatives):
                 for start in range(0, options.items, BLOCK):
                     feed(gallery[start : start + BLOCK], labels[start : start + BLOCK], start)
-            counter.result()
+            evaluator.result()
             spent = time.process_time() - begun
             print(
                 f"{name:>16} {options.items:>12,} {options.queries:>8,} {width * np.dtype(dtype).itemsize:>11} "

@@ -14,13 +14,13 @@ import json
 import numpy as np
 import torch.distributed as dist
 
-from dml_eval_rs import Books, Counter
+from dml_eval_rs import PartialCounts, StreamingEvaluator
 
 
-def gathered(books: Books) -> list[Books]:
-    """Return the books of the other ranks."""
-    every: list[Books | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, books)
+def gather(partial: PartialCounts) -> list[PartialCounts]:
+    """Gather the other ranks' partial counts."""
+    every: list[PartialCounts | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, partial)
     return [other for rank, other in enumerate(every) if other is not None and rank != dist.get_rank()]
 
 
@@ -36,7 +36,7 @@ def main() -> None:
 
     gallery, labels = np.load(options.gallery, mmap_mode="r"), np.load(options.labels)
     asking = min(options.queries, len(gallery))
-    counter = Counter(gallery[:asking], labels[:asking], indices=np.arange(asking), threads=1)
+    evaluator = StreamingEvaluator(gallery[:asking], labels[:asking], indices=np.arange(asking), threads=1)
     mine = range(rank * len(gallery) // world, (rank + 1) * len(gallery) // world)
     blocks = [
         range(start, min(start + options.block, mine.stop))
@@ -44,18 +44,20 @@ def main() -> None:
     ]
 
     for block in blocks:
-        counter.find_positives(
+        evaluator.find_positives(
             gallery[block.start : block.stop], labels[block.start : block.stop], block.start
         )
-    for books in gathered(counter.books()):
-        counter.merge(books)
+    for partial in gather(evaluator.partial_counts()):
+        evaluator.merge(partial)
     for block in blocks:
-        counter.count(gallery[block.start : block.stop], labels[block.start : block.stop], block.start)
-    for books in gathered(counter.books()):
-        counter.merge(books)
+        evaluator.count_negatives(
+            gallery[block.start : block.stop], labels[block.start : block.stop], block.start
+        )
+    for partial in gather(evaluator.partial_counts()):
+        evaluator.merge(partial)
 
     if rank == 0:
-        print(json.dumps(counter.result().to_dict()))
+        print(json.dumps(evaluator.result().to_dict()))
     dist.destroy_process_group()
 
 

@@ -11,7 +11,7 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dml_eval_rs import Counter, Evaluation, binarize, evaluate, evaluate_codes, kmeans, knn
+from dml_eval_rs import Evaluation, StreamingEvaluator, binarize, evaluate, evaluate_codes, kmeans, knn
 
 DTYPES = (np.float16, np.float32, np.float64)
 
@@ -101,13 +101,13 @@ def test_threads_layouts_and_blocks_change_no_bit(rows: Any, similarity: Any, ti
     assert_same_bits(first, measure(x, 2))
     assert_same_bits(first, measure(np.asfortranarray(x), 2))
     assert_same_bits(first, measure(np.repeat(x, 2, axis=0)[::2], 1))
-    counter = Counter(x, labels, similarity=similarity, indices=np.arange(len(x)), **options)
+    evaluator = StreamingEvaluator(x, labels, similarity=similarity, indices=np.arange(len(x)), **options)
     cut = data.draw(st.integers(0, len(x)))
-    for step in (counter.find_positives, counter.count):
+    for step in (evaluator.find_positives, evaluator.count_negatives):
         for block in (slice(0, cut), slice(cut, len(x))):
             if block.start < block.stop:
                 step(x[block], labels[block])
-    assert_same_bits(first, counter.result())
+    assert_same_bits(first, evaluator.result())
 
 
 @settings(deadline=None, max_examples=25)

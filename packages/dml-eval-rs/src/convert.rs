@@ -1,4 +1,4 @@
-//! From numpy arrays to views.
+//! Conversions of numpy arrays to views.
 
 use dml_eval::Matrix;
 use half::f16;
@@ -36,7 +36,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let array = object.cast::<PyUntypedArray>()?;
         if !array.getattr("flags")?.getattr("aligned")?.extract::<bool>()? {
-            return Err(PyValueError::new_err("the array is not aligned; expected numpy.require(x, requirements='A')"));
+            return Err(PyValueError::new_err(
+                "the array is not aligned; expected an aligned one: use numpy.require(x, requirements='A')",
+            ));
         }
         if let Ok(x) = object.extract() {
             Ok(Rows::F32(x))
@@ -46,7 +48,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
             Ok(Rows::F16(x))
         } else {
             Err(PyTypeError::new_err(format!(
-                "got an array of {} dimensions and dtype {}; expected two, and float16, float32 or float64",
+                "got an array of {} dimensions and dtype {}; expected two dimensions, and float16, float32 or float64",
                 array.ndim(),
                 array.dtype()
             )))
@@ -55,7 +57,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
 }
 
 impl Items<'_> {
-    /// Codes are rows of `bits` numbers 0 and 1.
+    /// Views the items as a matrix; codes become rows of `bits` numbers 0 and 1.
     pub fn matrix(&self, bits: usize) -> PyResult<Matrix<'_>> {
         match self {
             Items::Rows(rows) => Ok(rows.matrix()),
@@ -63,8 +65,9 @@ impl Items<'_> {
                 Ok(Matrix::Bits(codes.as_array(), bits))
             }
             Items::Codes(codes) => Err(PyValueError::new_err(format!(
-                "codes of {} bytes don't hold {bits} bits each",
-                codes.as_array().ncols()
+                "codes have {} bytes each; expected {} for {bits} bits",
+                codes.as_array().ncols(),
+                bits.div_ceil(8)
             ))),
         }
     }
@@ -80,12 +83,12 @@ impl Rows<'_> {
     }
 }
 
-/// The slice of an optional array.
-pub fn option<'a>(array: &'a Option<PyReadonlyArray1<'_, u32>>) -> PyResult<Option<&'a [u32]>> {
+/// Borrows the slice of an optional array.
+pub fn optional_slice<'a>(array: &'a Option<PyReadonlyArray1<'_, u32>>) -> PyResult<Option<&'a [u32]>> {
     Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
 }
 
-/// A new array of zeros, by numpy's own function: it raises a MemoryError where there is no room.
+/// Creates an array of zeros by numpy's function, which raises a MemoryError if the allocation fails.
 pub fn zeros<'py, T: Element>(py: Python<'py>, shape: [usize; 2]) -> PyResult<Bound<'py, PyArray2<T>>> {
     let array = py.import("numpy")?.call_method1("zeros", (shape, numpy::dtype::<T>(py)))?;
     Ok(array.cast_into()?)

@@ -1,4 +1,4 @@
-//! Python bindings of `dml-eval`: they convert, release the interpreter, and map errors. `python/dml_eval_rs` is the facade.
+//! Python bindings of `dml-eval`: they convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
 
 mod convert;
 mod peers;
@@ -6,17 +6,24 @@ mod running;
 mod streaming;
 
 use dml_eval::{
-    Codes, Dense, EvaluateOptions, Joined, KMeansOptions, Matrix, PerQuery, Precision, Result, Similarity, Source,
-    Ties, Unit,
+    Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Normalized, PerQuery, Precision, Result,
+    Similarity, Source, Ties,
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
-use convert::{Items, Rows, option, zeros};
-use peers::run_together;
-use running::{failed, run};
+use convert::{Items, Rows, optional_slice, zeros};
+use peers::run_with_peers;
+use running::{ArgumentNames, run};
 
-/// Name, value of each query, mean.
+const EVALUATE: ArgumentNames = ArgumentNames { queries: "embeddings", gallery: "gallery" };
+const CODES: ArgumentNames = ArgumentNames { queries: "codes", gallery: "gallery_codes" };
+const BINARIZE: ArgumentNames = ArgumentNames::one("embeddings");
+const KMEANS: ArgumentNames = ArgumentNames::one("x");
+const PARTITIONS: ArgumentNames = ArgumentNames { queries: "a", gallery: "b" };
+const KNN: ArgumentNames = ArgumentNames { queries: "queries", gallery: "gallery" };
+
+/// A metric: its name, the value of each query, and their mean.
 type Column<'py> = (String, Bound<'py, PyArray1<f64>>, f64);
 
 fn columns<'py>(py: Python<'py>, recall_at: &[u64], results: PerQuery) -> Vec<Column<'py>> {
@@ -42,8 +49,8 @@ fn precision(name: &str) -> Result<Option<Precision>> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, screen=None, crowd=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, screen=None, many_positives=None))]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 fn evaluate<'py>(
     py: Python<'py>,
     embeddings: Rows<'py>,
@@ -58,15 +65,15 @@ fn evaluate<'py>(
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
     screen: Option<&str>,
-    crowd: Option<usize>,
+    many_positives: Option<usize>,
 ) -> PyResult<Vec<Column<'py>>> {
-    let (similarity, ties): (Similarity, Ties) = (similarity.parse().map_err(failed)?, ties.parse().map_err(failed)?);
-    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
-    let screen = screen.map_or(Ok(None), precision).map_err(failed)?;
+    let (similarity, ties): (Similarity, Ties) = (EVALUATE.check(similarity.parse())?, EVALUATE.check(ties.parse())?);
+    let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
+    let screen = EVALUATE.check(screen.map_or(Ok(None), precision))?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
-    let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
-    let options = EvaluateOptions { recall_at, ties, crowd };
-    let results = run_together(py, threads, progress, peers, |peers, control| {
+    let (labels, gallery_labels) = (labels.as_slice()?, optional_slice(&gallery_labels)?);
+    let options = EvaluateOptions { recall_at, ties, many_positives };
+    let results = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
         let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
         dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)
@@ -75,8 +82,8 @@ fn evaluate<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, crowd=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, many_positives=None))]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 fn evaluate_codes<'py>(
     py: Python<'py>,
     codes: PyReadonlyArray2<'py, u8>,
@@ -89,14 +96,14 @@ fn evaluate_codes<'py>(
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
-    crowd: Option<usize>,
+    many_positives: Option<usize>,
 ) -> PyResult<Vec<Column<'py>>> {
-    let ties: Ties = ties.parse().map_err(failed)?;
-    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
-    let space = Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel).map_err(failed)?;
-    let (labels, gallery_labels) = (labels.as_slice()?, option(&gallery_labels)?);
-    let options = EvaluateOptions { recall_at, ties, crowd };
-    let results = run_together(py, threads, progress, peers, |peers, control| {
+    let ties: Ties = CODES.check(ties.parse())?;
+    let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
+    let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
+    let (labels, gallery_labels) = (labels.as_slice()?, optional_slice(&gallery_labels)?);
+    let options = EvaluateOptions { recall_at, ties, many_positives };
+    let results = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
         dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)
     })?;
     Ok(columns(py, &options.recall_at, results))
@@ -114,13 +121,13 @@ fn binarize<'py>(
     let codes = zeros(py, [matrix.rows(), matrix.dim().div_ceil(8)])?;
     let mut guard = codes.readwrite();
     let out = guard.as_array_mut();
-    run(py, threads, None, |control| dml_eval::binarize(matrix, threshold, out, control))?;
+    run(py, BINARIZE, threads, None, |control| dml_eval::binarize(matrix, threshold, out, control))?;
     Ok(codes)
 }
 
 #[pyfunction]
 #[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, threads=None, progress=None, kernel=None, screen=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "two arrays")]
 fn knn<'py>(
     py: Python<'py>,
@@ -134,25 +141,25 @@ fn knn<'py>(
     kernel: Option<&str>,
     screen: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
-    let similarity: Similarity = similarity.parse().map_err(failed)?;
-    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
-    let screen = screen.map_or(Ok(None), precision).map_err(failed)?.unwrap_or(Precision::BFloat16);
+    let similarity: Similarity = KNN.check(similarity.parse())?;
+    let kernel = KNN.check(dml_eval::select_kernel(kernel))?;
+    let screen = KNN.check(screen.map_or(Ok(None), precision))?.unwrap_or(Precision::BFloat16);
     let (rows, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
     let similarities = zeros(py, [rows.rows(), k])?;
     let indices = zeros(py, [rows.rows(), k])?;
     let (mut similarities_guard, mut indices_guard) = (similarities.readwrite(), indices.readwrite());
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
-    run(py, threads, progress, |control| {
+    run(py, KNN, threads, progress, |control| {
         let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?;
-        let report = |query, key| space.reported(query, key);
-        dml_eval::nearest(&space, k, exclude_self, control, report, out, out_indices)
+        let score = |query, key| space.similarity_of_key(query, key);
+        dml_eval::nearest(&space, k, exclude_self, control, score, out, out_indices)
     })?;
     Ok((similarities, indices))
 }
 
 #[pyfunction]
 #[pyo3(signature = (codes, gallery_codes, k, *, exclude_self, threads=None, progress=None, kernel=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "two arrays")]
 fn knn_codes<'py>(
     py: Python<'py>,
@@ -164,13 +171,13 @@ fn knn_codes<'py>(
     progress: Option<Py<PyAny>>,
     kernel: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i64>>)> {
-    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
-    let space = Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel).map_err(failed)?;
+    let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
+    let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
     let distances = zeros(py, [codes.as_array().nrows(), k])?;
     let indices = zeros(py, [codes.as_array().nrows(), k])?;
     let (mut distances_guard, mut indices_guard) = (distances.readwrite(), indices.readwrite());
     let (out, out_indices) = (distances_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
-    run(py, threads, progress, |control| {
+    run(py, CODES, threads, progress, |control| {
         dml_eval::nearest(&space, k, exclude_self, control, Codes::distance, out, out_indices)
     })?;
     Ok((distances, indices))
@@ -178,7 +185,7 @@ fn knn_codes<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, more=None, unit=false, bits=0, threads=None, progress=None, peers=None, kernel=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "the fields of KMeans")]
 fn kmeans<'py>(
     py: Python<'py>,
@@ -195,15 +202,15 @@ fn kmeans<'py>(
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f64>>, f64, usize)> {
-    let kernel = dml_eval::select_kernel(kernel).map_err(failed)?;
+    let kernel = KMEANS.check(dml_eval::select_kernel(kernel))?;
     let (first, second) = (x.matrix(bits)?, more.as_ref().map(|more| more.matrix(bits)).transpose()?);
-    let joined = second.as_ref().map(|second| Joined(&first, second));
+    let joined = second.as_ref().map(|second| Concatenated(&first, second));
     let all: &dyn Source = joined.as_ref().map_or(&first, |joined| joined);
     let options = KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
-    let found = run_together(py, threads, progress, peers, |peers, control| {
-        let scaled = if unit { Some(Unit::new(all, control)?) } else { None };
+    let found = run_with_peers(py, KMEANS, threads, progress, peers, |peers, control| {
+        let scaled = if unit { Some(Normalized::new(all, control)?) } else { None };
         let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
-        dml_eval::kmeans(Matrix::Made(x), options, kernel, peers, control)
+        dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)
     })?;
     Ok((found.labels.into_pyarray(py), found.centroids.into_pyarray(py), found.inertia, found.iterations))
 }
@@ -211,13 +218,13 @@ fn kmeans<'py>(
 #[pyfunction]
 fn nmi(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
-    run(py, Some(1), None, |_| dml_eval::nmi(a, b))
+    run(py, PARTITIONS, Some(1), None, |_| dml_eval::nmi(a, b))
 }
 
 #[pyfunction]
 fn ami(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
-    run(py, Some(1), None, |control| dml_eval::ami(a, b, control))
+    run(py, PARTITIONS, Some(1), None, |control| dml_eval::ami(a, b, control))
 }
 
 #[pyfunction]
@@ -228,11 +235,11 @@ fn kernels() -> Vec<&'static str> {
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
-    use super::streaming::{close, count, find_positives};
+    use super::streaming::{compute_metrics, count_negatives, find_positives};
     #[pymodule_export]
     use super::{ami, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, nmi};
 
-    /// Whether this build has its optimisations: without them it is some fifty times slower.
+    /// Whether this build is optimised; an unoptimised one is about fifty times slower.
     #[pymodule_export]
     const OPTIMIZED: bool = !cfg!(debug_assertions);
 }

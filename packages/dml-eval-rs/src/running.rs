@@ -1,38 +1,75 @@
-//! Long work off the interpreter: its own threads, Ctrl-C, progress, and panics caught.
+//! Long computations outside the interpreter: threads, Ctrl-C, progress, and errors of the core in Python's words.
 //!
-//! Threads live as long as a call, so that a fork between calls leaves nothing behind that could hang.
+//! Threads live as long as a call, so a fork between calls inherits none that could deadlock.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use dml_eval::{Control, Error, Result};
+use dml_eval::{Control, Error, Result, Side};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-/// How often signals are looked for and progress is told.
+/// The interval between two checks for signals, and two reports of progress.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// An error of the core on its way to Python.
-pub struct Failure(Error);
+/// The names of a Python function's arguments for the two sides.
+#[derive(Clone, Copy)]
+pub struct ArgumentNames {
+    pub queries: &'static str,
+    pub gallery: &'static str,
+}
 
-impl From<Failure> for PyErr {
-    fn from(Failure(error): Failure) -> PyErr {
-        match error {
-            Error::Cancelled => PyKeyboardInterrupt::new_err(()),
-            Error::Memory { .. } => PyMemoryError::new_err(error.to_string()),
-            _ => PyValueError::new_err(error.to_string()),
+impl ArgumentNames {
+    /// Names a function's only array.
+    pub const fn one(name: &'static str) -> Self {
+        ArgumentNames { queries: name, gallery: name }
+    }
+
+    fn of(self, side: Side) -> &'static str {
+        match side {
+            Side::Query => self.queries,
+            Side::Gallery => self.gallery,
         }
+    }
+
+    /// Converts a result of the core.
+    pub fn check<T>(self, result: Result<T>) -> PyResult<T> {
+        result.map_err(|error| self.to_py_err(error))
+    }
+
+    /// Converts an error of the core, with Python's names of arguments and options.
+    fn to_py_err(self, error: Error) -> PyErr {
+        let message = match error {
+            Error::Cancelled => return PyKeyboardInterrupt::new_err(()),
+            Error::Memory { .. } => return PyMemoryError::new_err(error.to_string()),
+            Error::Shape { side, rows, columns, expected } => {
+                format!("{} has shape ({rows}, {columns}); expected {expected}", self.of(side))
+            }
+            Error::NonFinite { side, row, count } => format!(
+                "{} row {row} holds NaN or infinity (the first of {count} such rows); expected finite numbers: \
+                 drop or repair those rows",
+                self.of(side)
+            ),
+            Error::ZeroNorm { side, row, count } => format!(
+                "{} row {row} is all zeros (the first of {count} such rows), and the cosine with it is undefined; \
+                 drop those rows, or use similarity='dot' or 'euclidean'",
+                self.of(side)
+            ),
+            Error::TooLarge { side, row, magnitude } => format!(
+                "{} row {row} has an element of magnitude {magnitude:e}; expected at most 2**500, so that sums of \
+                 products stay within float64: scale the rows down, or use similarity='cosine'",
+                self.of(side)
+            ),
+            other => other.to_string(),
+        };
+        PyValueError::new_err(message)
     }
 }
 
-/// For `map_err`.
-pub fn failed(error: Error) -> PyErr {
-    Failure(error).into()
-}
-
-/// Does `work` on `threads` threads (all cores that the process may use, if not given), with the interpreter released.
+/// Runs `work` on `threads` threads (by default one for each core that the process may use) with the GIL released.
 pub fn run<T: Send>(
     py: Python<'_>,
+    names: ArgumentNames,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     work: impl FnOnce(&Control) -> Result<T> + Send,
@@ -41,7 +78,7 @@ pub fn run<T: Send>(
         return Err(PyValueError::new_err("threads is 0; expected at least 1, or None for all cores"));
     }
     let control = Control::default();
-    let tell = |py: Python<'_>| -> PyResult<()> {
+    let report = |py: Python<'_>| -> PyResult<()> {
         py.check_signals()?;
         match &progress {
             Some(progress) => progress.call1(py, control.progress()).map(drop),
@@ -50,26 +87,26 @@ pub fn run<T: Send>(
     };
     let result = py.detach(|| {
         std::thread::scope(|scope| {
-            let no_thread = |reason: String| PyOSError::new_err(format!("the system starts no more threads: {reason}"));
+            let no_thread = |reason: String| PyOSError::new_err(format!("can't start a thread: {reason}"));
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
             let pool = pool.map_err(|e| no_thread(e.to_string()))?;
             let (control, (finished, waiting)) = (&control, channel::<()>());
             let worker = std::thread::Builder::new().spawn_scoped(scope, move || {
-                // Dropped when this thread ends, in a panic, too, which wakes the one that waits.
+                // Dropped when this thread ends, also in a panic, which wakes the waiting thread.
                 let _finished = finished;
                 pool.install(|| work(control))
             });
             let worker = worker.map_err(|e| no_thread(e.to_string()))?;
             let mut interrupted = None;
             while interrupted.is_none() && waiting.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                if let Err(error) = Python::attach(tell) {
+                if let Err(error) = Python::attach(report) {
                     control.cancel();
                     interrupted = Some(error);
                 }
             }
             match (worker.join(), interrupted) {
                 (_, Some(error)) => Err(error),
-                (Ok(result), None) => result.map_err(failed),
+                (Ok(result), None) => names.check(result),
                 (Err(panic), None) => {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -78,6 +115,6 @@ pub fn run<T: Send>(
             }
         })
     })?;
-    tell(py)?;
+    report(py)?;
     Ok(result)
 }

@@ -1,16 +1,18 @@
-//! An evaluation in parts: positives of one part of a gallery, counts of one part, and the end.
+//! An evaluation in parts: positives of one block of a gallery, negatives of one block, and the metrics.
 
 use dml_eval::{
-    Books, Codes, Control, Dense, Error, PerQuery, Positive, Precision, Result, Similarity, Ties, collected,
+    Codes, Control, Dense, Error, PartialCounts, PerQuery, Positive, Precision, Result, Similarity, Ties, collect,
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::convert::Items;
-use crate::running::{failed, run};
+use crate::running::{ArgumentNames, run};
 use crate::{Column, columns};
 
-/// Does the same with either kind of space.
+const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
+
+/// Runs work on a space of either kind.
 macro_rules! with_space {
     ($queries:expr, $gallery:expr, $similarity:expr, $labels:expr, $control:expr, |$space:ident| $work:expr) => {{
         let kernel = dml_eval::select_kernel(None)?;
@@ -25,12 +27,15 @@ macro_rules! with_space {
                 let $space = Codes::new(queries, Some(gallery), kernel)?;
                 $work
             }
-            _ => Err(Error::Argument("one side holds codes and the other does not; expected two of a kind".into())),
+            _ => Err(Error::Argument(
+                "one of queries and block holds codes and the other does not; expected codes or embeddings in both"
+                    .into(),
+            )),
         }
     }};
 }
 
-/// Views that may cross to another thread.
+/// Views that can be sent to another thread.
 enum Sides<'a> {
     Rows(dml_eval::Matrix<'a>),
     Codes(ndarray::ArrayView2<'a, u8>),
@@ -45,12 +50,12 @@ impl Items<'_> {
     }
 }
 
-/// Where each query's positives begin, their keys and their indices.
+/// The start of each query's positives, their keys and their indices.
 type Positives<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
 
 #[pyfunction]
-#[pyo3(signature = (queries, labels, gallery, gallery_labels, *, similarity, first_item, itself, threads=None, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
+#[pyo3(signature = (queries, labels, gallery, gallery_labels, *, similarity, first_item, query_indices, threads=None, progress=None))]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn find_positives<'py>(
     py: Python<'py>,
     queries: Items<'py>,
@@ -59,38 +64,38 @@ pub fn find_positives<'py>(
     gallery_labels: PyReadonlyArray1<'py, u32>,
     similarity: &str,
     first_item: u64,
-    itself: Option<PyReadonlyArray1<'py, i64>>,
+    query_indices: Option<PyReadonlyArray1<'py, i64>>,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Positives<'py>> {
     let (queries, gallery) = (queries.view(), gallery.view());
     let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
-    let itself = itself.as_ref().map(|i| i.as_slice()).transpose()?;
-    let (offsets, keys, indices) = run(py, threads, progress, |control: &Control| {
+    let query_indices = query_indices.as_ref().map(|i| i.as_slice()).transpose()?;
+    let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
         with_space!(queries, gallery, similarity, labels, control, |space| {
             let (offsets, positives) =
-                dml_eval::find_positives(&space, labels, gallery_labels, first_item, itself, control)?;
+                dml_eval::find_positives(&space, labels, gallery_labels, first_item, query_indices, control)?;
             Ok((
-                collected(offsets.into_iter().map(|o| o as u64))?,
-                collected(positives.iter().map(|p| p.key))?,
-                collected(positives.iter().map(|p| p.index))?,
+                collect(offsets.into_iter().map(|o| o as u64))?,
+                collect(positives.iter().map(|p| p.key))?,
+                collect(positives.iter().map(|p| p.index))?,
             ))
         })
     })?;
     Ok((offsets.into_pyarray(py), keys.into_pyarray(py), indices.into_pyarray(py)))
 }
 
-/// The books that the facade keeps in arrays.
-fn books(ties: &str, offsets: &[u64], keys: &[f64], indices: &[u64], counts: &[u64]) -> Result<Books> {
+/// Builds the partial counts from the arrays in which the facade keeps them.
+fn partial_counts(ties: &str, offsets: &[u64], keys: &[f64], indices: &[u64], counts: &[u64]) -> Result<PartialCounts> {
     let ties: Ties = ties.parse()?;
-    let positives = collected(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
-    Books::open(ties, collected(offsets.iter().map(|o| *o as usize))?, positives, counts)
+    let positives = collect(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
+    PartialCounts::new(ties, collect(offsets.iter().map(|o| *o as usize))?, positives, counts)
 }
 
 #[pyfunction]
 #[pyo3(signature = (queries, labels, gallery, gallery_labels, *, similarity, ties, first_item, offsets, keys, indices, counts, threads=None, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
-pub fn count<'py>(
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+pub fn count_negatives<'py>(
     py: Python<'py>,
     queries: Items<'py>,
     labels: PyReadonlyArray1<'py, u32>,
@@ -108,12 +113,12 @@ pub fn count<'py>(
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     let (queries, gallery) = (queries.view(), gallery.view());
     let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
-    let books = books(ties, offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
-    let books = books.map_err(failed)?;
-    let counts = run(py, threads, progress, |control: &Control| {
+    let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
+    let partial = NAMES.check(partial_counts(ties, offsets, keys, indices, counts.as_slice()?))?;
+    let counts = run(py, NAMES, threads, progress, |control: &Control| {
         with_space!(queries, gallery, similarity, labels, control, |space| {
-            dml_eval::count(&space, &books, labels, gallery_labels, first_item, control)?;
-            books.counts()
+            dml_eval::count_negatives(&space, &partial, labels, gallery_labels, first_item, control)?;
+            partial.counts()
         })
     })?;
     Ok(counts.into_pyarray(py))
@@ -121,8 +126,8 @@ pub fn count<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (ties, offsets, keys, indices, counts, recall_at, *, threads=None))]
-#[expect(clippy::too_many_arguments, reason = "the facade's arguments, one by one")]
-pub fn close<'py>(
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+pub fn compute_metrics<'py>(
     py: Python<'py>,
     ties: &str,
     offsets: PyReadonlyArray1<'py, u64>,
@@ -132,11 +137,11 @@ pub fn close<'py>(
     recall_at: Vec<u64>,
     threads: Option<usize>,
 ) -> PyResult<Vec<Column<'py>>> {
-    let books = books(ties, offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
-    let books = books.map_err(failed)?;
-    let results = run(py, threads, None, |control| {
-        let mut results = PerQuery::new(books.queries(), recall_at.len())?;
-        results.close(&books, 0, &recall_at, control)?;
+    let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
+    let partial = NAMES.check(partial_counts(ties, offsets, keys, indices, counts.as_slice()?))?;
+    let results = run(py, NAMES, threads, None, |control| {
+        let mut results = PerQuery::new(partial.queries(), recall_at.len())?;
+        results.compute(&partial, 0, &recall_at, control)?;
         Ok(results)
     })?;
     Ok(columns(py, &recall_at, results))

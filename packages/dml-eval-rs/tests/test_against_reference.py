@@ -17,7 +17,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
 RECALL_AT = (1, 2, 3, 5, 100)
 # The number of matches from which all keys of a query are computed: always, sometimes, or never.
-CROWD = st.sampled_from([0, 2, 3, 10**6])
+MANY_POSITIVES = st.sampled_from([0, 2, 3, 10**6])
 
 # Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.
 TOLERANCE = 1e-12
@@ -96,7 +96,7 @@ def test_every_metric_is_that_of_a_full_sort(
         threads=data.draw(st.integers(1, 2)),
         kernel=kernel,
         screen=data.draw(st.sampled_from(["float32", "bfloat16"])),
-        crowd=data.draw(CROWD),
+        many_positives=data.draw(MANY_POSITIVES),
     )
     assert_same(columns, expected)
 
@@ -132,7 +132,7 @@ def test_codes_are_ranked_by_their_hamming_distance(kernel: str, ties: str, data
         recall_at=list(RECALL_AT),
         ties=ties,
         kernel=kernel,
-        crowd=data.draw(CROWD),
+        many_positives=data.draw(MANY_POSITIVES),
     )
     assert_same(columns, expected)
 
@@ -222,9 +222,14 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(similari
     x = rng.integers(-3, 4, (1500, 11)) + np.arange(11) % 2
     x[:, 0] = 9
     results = set()
-    for crowd in (None, 0, 30, 10**6):
+    for many_positives in (None, 0, 30, 10**6):
         for threads in (1, 2):
-            options: Any = {"recall_at": [1, 50], "ties": ties, "threads": threads, "crowd": crowd}
+            options: Any = {
+                "recall_at": [1, 50],
+                "ties": ties,
+                "threads": threads,
+                "many_positives": many_positives,
+            }
             if similarity == "hamming":
                 columns = _native.evaluate_codes(x.astype(np.uint8), labels, None, None, **options)
             else:

@@ -39,8 +39,10 @@ def test_the_first_row_that_is_not_finite_is_named(value: float, dtype: type) ->
         evaluate(X, LABELS, bad, LABELS)
     with pytest.raises(ValueError, match="row 3 holds NaN"):
         binarize(bad)
-    with pytest.raises(ValueError, match="row 3 holds NaN"):
+    with pytest.raises(ValueError, match="x row 3 holds NaN"):
         kmeans(bad, 2)
+    with pytest.raises(ValueError, match="queries row 3 holds NaN"):
+        knn(bad, X, 1)
 
 
 def test_a_row_of_zeros_has_no_cosine() -> None:

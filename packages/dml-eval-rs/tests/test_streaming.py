@@ -12,7 +12,7 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Counter, evaluate, evaluate_codes
+from dml_eval_rs import StreamingEvaluator, evaluate, evaluate_codes
 
 RNG = np.random.default_rng(0)
 GALLERY = RNG.integers(-2, 3, (90, 5)).astype(np.float32) + np.float32(0.5)
@@ -36,50 +36,50 @@ def test_blocks_in_any_order_give_the_bits_of_one_call(
     cuts: list[int], ties: Any, similarity: Any, data: Any
 ) -> None:
     parts = data.draw(st.permutations(blocks(cuts)))
-    counter = Counter(QUERIES, QUERY_LABELS, similarity=similarity, ties=ties, recall_at=(1, 5))
+    evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS, similarity=similarity, ties=ties, recall_at=(1, 5))
     for part in parts:
-        counter.find_positives(GALLERY[part], LABELS[part], part.start)
+        evaluator.find_positives(GALLERY[part], LABELS[part], part.start)
     for part in data.draw(st.permutations(parts)):
-        counter.count(GALLERY[part], LABELS[part], part.start)
+        evaluator.count_negatives(GALLERY[part], LABELS[part], part.start)
     whole = evaluate(
         QUERIES, QUERY_LABELS, GALLERY, LABELS, similarity=similarity, ties=ties, recall_at=(1, 5)
     )
-    assert_same_bits(counter.result(), whole)
+    assert_same_bits(evaluator.result(), whole)
 
 
 @pytest.mark.parametrize("ties", TIES)
 def test_queries_from_the_gallery_leave_themselves_out_by_index(ties: Any) -> None:
-    counter = Counter(GALLERY, LABELS, ties=ties, indices=np.arange(90))
-    for step in (counter.find_positives, counter.count):
+    evaluator = StreamingEvaluator(GALLERY, LABELS, ties=ties, indices=np.arange(90))
+    for step in (evaluator.find_positives, evaluator.count_negatives):
         for part in blocks([40, 70]):
             step(GALLERY[part], LABELS[part])
-    assert_same_bits(counter.result(), evaluate(GALLERY, LABELS, ties=ties))
+    assert_same_bits(evaluator.result(), evaluate(GALLERY, LABELS, ties=ties))
 
 
 @pytest.mark.parametrize("ties", TIES)
 def test_machines_merge_positives_and_counts(ties: Any) -> None:
     codes = np.packbits(GALLERY > 0, axis=1)
     parts = blocks([25, 60])
-    shards = [Counter(codes[:30], QUERY_LABELS, similarity="hamming", ties=ties) for _ in parts]
+    shards = [StreamingEvaluator(codes[:30], QUERY_LABELS, similarity="hamming", ties=ties) for _ in parts]
     for shard, part in zip(shards, parts):
         shard.find_positives(codes[part], LABELS[part], part.start)
-    sent = [pickle.loads(pickle.dumps(shard.books())) for shard in shards]
+    sent = [pickle.loads(pickle.dumps(shard.partial_counts())) for shard in shards]
     for i, shard in enumerate(shards):
-        for j, books in enumerate(sent):
+        for j, partial in enumerate(sent):
             if i != j:
-                shard.merge(books)
+                shard.merge(partial)
     for shard, part in zip(shards, parts):
-        shard.count(codes[part], LABELS[part], part.start)
+        shard.count_negatives(codes[part], LABELS[part], part.start)
     for shard in shards[1:]:
         shards[0].merge(shard)
     assert_same_bits(shards[0].result(), evaluate_codes(codes[:30], QUERY_LABELS, codes, LABELS, ties=ties))
 
 
-def test_a_refused_block_leaves_the_counter_unchanged() -> None:
-    counter = Counter(QUERIES, QUERY_LABELS)
-    counter.find_positives(GALLERY, LABELS)
-    counter.count(GALLERY[:50], LABELS[:50])
-    before = pickle.dumps(counter.books())
+def test_a_refused_block_leaves_the_evaluator_unchanged() -> None:
+    evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS)
+    evaluator.find_positives(GALLERY, LABELS)
+    evaluator.count_negatives(GALLERY[:50], LABELS[:50])
+    before = pickle.dumps(evaluator.partial_counts())
     rest, labels = GALLERY[50:], LABELS[50:]
     broken = rest.copy()
     broken[3, 1] = np.nan
@@ -87,43 +87,51 @@ def test_a_refused_block_leaves_the_counter_unchanged() -> None:
         (
             ValueError,
             r"block has shape \(40, 4\); expected \(40, 5\)",
-            lambda: counter.count(rest[:, :4], labels),
+            lambda: evaluator.count_negatives(rest[:, :4], labels),
         ),
         (
             TypeError,
             "block has dtype float64; expected float32",
-            lambda: counter.count(rest.astype(float), labels),
+            lambda: evaluator.count_negatives(rest.astype(float), labels),
         ),
-        (ValueError, r"labels has shape \(39,\)", lambda: counter.count(rest, labels[:-1])),
-        (ValueError, "row 3 holds NaN", lambda: counter.count(broken, labels)),
-        (ValueError, "items 20 to 49 were fed before", lambda: counter.count(rest, labels, 20)),
+        (ValueError, r"labels has shape \(39,\)", lambda: evaluator.count_negatives(rest, labels[:-1])),
+        (ValueError, "block row 3 holds NaN", lambda: evaluator.count_negatives(broken, labels)),
+        (ValueError, "items 20 to 49 were given before", lambda: evaluator.count_negatives(rest, labels, 20)),
         (
             ValueError,
-            "positives of items 60 to 99 were not taken in",
-            lambda: counter.count(rest, labels, 60),
+            "positives of items 60 to 99 were not found",
+            lambda: evaluator.count_negatives(rest, labels, 60),
         ),
-        (ValueError, "first_index is -1", lambda: counter.count(rest, labels, -1)),
-        (ValueError, "first_index is 4611686018427387904", lambda: counter.count(rest, labels, 2**62)),
-        (ValueError, "50 items are counted already", lambda: counter.find_positives(rest, labels)),
-        (ValueError, "50 of 90 items are counted", counter.result),
-        (ValueError, "items 0 to 49 were fed before", lambda: counter.merge(counter)),
-        (ValueError, "differ in queries", lambda: counter.merge(Counter(QUERIES[:9], QUERY_LABELS[:9]))),
+        (ValueError, "first_index is -1", lambda: evaluator.count_negatives(rest, labels, -1)),
+        (
+            ValueError,
+            "first_index is 4611686018427387904",
+            lambda: evaluator.count_negatives(rest, labels, 2**62),
+        ),
+        (ValueError, "50 items are counted already", lambda: evaluator.find_positives(rest, labels)),
+        (ValueError, "50 of 90 items are counted", evaluator.result),
+        (ValueError, "items 0 to 49 were given before", lambda: evaluator.merge(evaluator)),
+        (
+            ValueError,
+            "differ in queries",
+            lambda: evaluator.merge(StreamingEvaluator(QUERIES[:9], QUERY_LABELS[:9])),
+        ),
         (
             ValueError,
             "positives of 90 items and the other of 0",
-            lambda: counter.merge(Counter(QUERIES, QUERY_LABELS)),
+            lambda: evaluator.merge(StreamingEvaluator(QUERIES, QUERY_LABELS)),
         ),
     ]:
         with pytest.raises(error, match=message):
             call()
-        assert pickle.dumps(counter.books()) == before
-    counter.count(rest, labels)
-    assert_same_bits(counter.result(), evaluate(QUERIES, QUERY_LABELS, GALLERY, LABELS))
+        assert pickle.dumps(evaluator.partial_counts()) == before
+    evaluator.count_negatives(rest, labels)
+    assert_same_bits(evaluator.result(), evaluate(QUERIES, QUERY_LABELS, GALLERY, LABELS))
 
 
 def test_a_gallery_without_matches_has_no_result() -> None:
-    counter = Counter(QUERIES, QUERY_LABELS)
-    for step in (counter.find_positives, counter.count):
+    evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS)
+    for step in (evaluator.find_positives, evaluator.count_negatives):
         step(GALLERY, LABELS + 100)
     with pytest.raises(ValueError, match="none of the 30 queries has a match"):
-        counter.result()
+        evaluator.result()

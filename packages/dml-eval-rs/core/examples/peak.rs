@@ -1,9 +1,8 @@
-//! The register-only throughput of one core of this machine: docs/internals/evaluator-speed.md compares the evaluator
-//! with these bounds.
+//! The peak rates of one core of this machine in registers, with which docs/internals/evaluator-speed.md compares the evaluator.
 //!
 //!     cargo run --release -p dml-eval --example peak
 //!
-//! Processor time of one thread, the best of several rounds, so that other work on the machine counts less.
+//! Processor time of one thread, the best of several rounds, to reduce the influence of other work on the machine.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 fn main() {
@@ -20,13 +19,13 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    /// Rounds of a loop that has a step for each of `SUMS` sums, enough of them to hide an instruction's latency.
+    /// Rounds of a loop with a step for each of `SUMS` sums, enough to hide an instruction's latency.
     const STEPS: u64 = 2_000_000;
     const SUMS: u64 = 12;
 
     fn processor_seconds() -> f64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is written, and nothing else.
+        // SAFETY: the call writes `time`, and nothing else.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
         time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
     }
@@ -51,7 +50,7 @@ mod x86 {
 
     steps!(fma512, "avx512f", __m512, _mm512_set1_ps(1e-9), |sum, x| _mm512_fmadd_ps(x, x, sum));
     steps!(fma256, "avx2,fma", __m256, _mm256_set1_ps(1e-9), |sum, x| _mm256_fmadd_ps(x, x, sum));
-    // The product differs from step to step, or it would be taken out of the loop.
+    // The product differs from step to step, or the compiler would move it out of the loop.
     steps!(mul_add128, "sse2", __m128, _mm_set1_ps(1e-9), |sum, x| _mm_add_ps(_mm_mul_ps(sum, x), x));
     steps!(fma512d, "avx512f", __m512d, _mm512_set1_pd(1e-9), |sum, x| _mm512_fmadd_pd(x, x, sum));
     steps!(fma256d, "avx2,fma", __m256d, _mm256_set1_pd(1e-9), |sum, x| _mm256_fmadd_pd(x, x, sum));
@@ -60,7 +59,7 @@ mod x86 {
     });
 
     steps!(bits256, "avx2", __m256i, _mm256_set1_epi32(5), |sum, x| {
-        // As the AVX2 kernel does: bits of each byte by look-up of its two nibbles, and sums of bytes.
+        // As in the AVX2 kernel: bits of each byte by look-up of its two nibbles, and sums of bytes.
         let bits = _mm256_xor_si256(sum, x);
         let nibble = _mm256_set1_epi8(0x0f);
         let low = _mm256_shuffle_epi8(x, _mm256_and_si256(bits, nibble));
@@ -72,7 +71,7 @@ mod x86 {
     fn bfloat16() -> [__m512; SUMS as usize] {
         let mut sums = [_mm512_setzero_ps(); SUMS as usize];
         let word = black_box(_mm512_set1_epi32(0x3580_3580));
-        // SAFETY: both are 512 bits without structure.
+        // SAFETY: both types are 512 bits, valid for any pattern.
         let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(word) };
         for _ in 0..STEPS {
             for sum in &mut sums {
@@ -102,7 +101,7 @@ mod x86 {
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
         let popcount = avx512 && is_x86_feature_detected!("avx512vpopcntdq");
-        // SAFETY: each runs only where `report` is told that the CPU has its instructions.
+        // SAFETY: `report` runs each function only where the CPU has its instructions.
         unsafe {
             report("AVX-512 bfloat16 dot", "GFLOP/s", 64, bf16, || bfloat16());
             report("AVX-512 float32 FMA", "GFLOP/s", 32, avx512, || fma512());

@@ -1,10 +1,10 @@
-//! How a long computation is watched and stopped from outside.
+//! Progress and cancellation of a long computation.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
-/// Progress of a computation, and the flag that ends it. Shared between the thread that computes and the one that waits.
+/// Progress of a computation and the flag that cancels it, shared between the computing and the waiting thread.
 #[derive(Debug, Default)]
 pub struct Control {
     done: AtomicU64,
@@ -13,17 +13,17 @@ pub struct Control {
 }
 
 impl Control {
-    /// Asks the computation to end at the next block, within milliseconds.
+    /// Asks the computation to stop at the next block, within milliseconds.
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
     }
 
-    /// Pairs compared so far, and in all. The total is 0 until it is known.
+    /// Returns the pairs compared so far, and in all. The total is 0 until it is known.
     pub fn progress(&self) -> (u64, u64) {
         (self.done.load(Relaxed), self.total.load(Relaxed))
     }
 
-    pub(crate) fn expect(&self, pairs: u64) {
+    pub(crate) fn add_to_total(&self, pairs: u64) {
         self.total.fetch_add(pairs, Relaxed);
     }
 

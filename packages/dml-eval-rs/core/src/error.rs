@@ -1,51 +1,65 @@
-//! What can be wrong with a request. Every message says what came, what was expected and how to mend it.
+//! Errors. Every message says what came, what was expected and how to fix it.
+
+use crate::side::Side;
 
 /// Why an evaluation, a search or a clustering was refused, or ended early.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// An argument outside its range, or arrays that don't fit each other.
+    /// An argument outside its range, or arrays that do not match.
     #[error("{0}")]
     Argument(String),
+    /// An array with a shape that the function does not take.
+    #[error("{side} has shape ({rows}, {columns}); expected {expected}")]
+    Shape {
+        /// The array.
+        side: Side,
+        /// Its rows.
+        rows: usize,
+        /// Its columns: elements, or bytes of codes.
+        columns: usize,
+        /// The shapes that the function takes.
+        expected: String,
+    },
     /// NaN or infinity in the data.
     #[error(
-        "{what} row {row} holds NaN or infinity (the first of {count} such rows); expected finite numbers: \
-         drop or repair those rows before evaluating"
+        "{side} row {row} holds NaN or infinity (the first of {count} such rows); expected finite numbers: \
+         drop or repair those rows"
     )]
     NonFinite {
-        /// The argument, `embeddings` or `gallery`.
-        what: &'static str,
-        /// The first offending row.
+        /// The array.
+        side: Side,
+        /// The first such row.
         row: usize,
-        /// How many rows offend.
+        /// The number of such rows.
         count: usize,
     },
-    /// A vector without direction under the cosine.
+    /// A row of zeros under the cosine.
     #[error(
-        "{what} row {row} is all zeros (the first of {count} such rows), and the cosine with it is undefined; \
-         drop those rows, or use similarity='dot' or 'euclidean'"
+        "{side} row {row} is all zeros (the first of {count} such rows), and the cosine with it is undefined; \
+         drop those rows, or use the dot product or the Euclidean distance"
     )]
     ZeroNorm {
-        /// The argument, `embeddings` or `gallery`.
-        what: &'static str,
-        /// The first offending row.
+        /// The array.
+        side: Side,
+        /// The first such row.
         row: usize,
-        /// How many rows offend.
+        /// The number of such rows.
         count: usize,
     },
     /// Numbers whose products leave the range of float64.
     #[error(
-        "{what} row {row} has an element of magnitude {magnitude:e}; expected at most 2**500 so that sums of products \
-         stay within float64: scale the embeddings down, or use similarity='cosine'"
+        "{side} row {row} has an element of magnitude {magnitude:e}; expected at most 2^500, so that sums of products \
+         stay within float64: scale the rows down, or use the cosine"
     )]
     TooLarge {
-        /// The argument, `embeddings` or `gallery`.
-        what: &'static str,
-        /// The first offending row.
+        /// The array.
+        side: Side,
+        /// The first such row.
         row: usize,
         /// The element's magnitude.
         magnitude: f64,
     },
-    /// No query has a match, so that every mean is empty.
+    /// No query has a match, so every mean is empty.
     #[error(
         "none of the {queries} queries has a match in the gallery, so no metric is defined; expected at least one label \
          that occurs twice (or, with a separate gallery, in both)"
@@ -54,13 +68,13 @@ pub enum Error {
         /// The number of queries.
         queries: usize,
     },
-    /// The system has no more memory to give.
-    #[error("{bytes} more bytes of memory were needed and could not be had")]
+    /// An allocation failed.
+    #[error("out of memory: {bytes} more bytes were needed")]
     Memory {
-        /// How many were asked for at once.
+        /// The size of the allocation.
         bytes: usize,
     },
-    /// What the work is shared with could not be reached.
+    /// The peers could not be reached.
     #[error("the exchange with the other processes failed: {0}")]
     Exchange(String),
     /// The caller asked to stop.
@@ -68,10 +82,10 @@ pub enum Error {
     Cancelled,
 }
 
-/// The result of anything that can be refused.
+/// The result of a function that can refuse its arguments.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An [`Error::Argument`] from a message.
+/// Returns an [`Error::Argument`] with a message.
 pub(crate) fn argument<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Argument(message.into()))
 }

@@ -1,4 +1,4 @@
-//! The arithmetic that decides: float64, in one stated order.
+//! The arithmetic that decides comparisons: float64, in one stated order.
 //!
 //! A sum over elements `i` is kept in eight lanes. Lane `j` adds the terms of the elements `j, j + 8, j + 16, ...` in that
 //! order, starting from zero; a term is rounded before it is added (no fused multiply-add). The lanes are then combined as
@@ -8,6 +8,7 @@
 /// Lanes of a sum.
 const LANES: usize = 8;
 
+/// Adds up the lanes in the stated order.
 #[inline(always)]
 pub(crate) fn combine(s: [f64; LANES]) -> f64 {
     ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
@@ -30,24 +31,29 @@ fn sum<G: Copy + Into<f64>>(q: &[f64], g: &[G], term: impl Fn(f64, f64) -> f64) 
     combine(lanes)
 }
 
-/// Σ q·g in the stated order.
+/// Computes Σ q·g in the stated order.
 #[inline(always)]
 pub(crate) fn dot<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
     sum(q, g, |a, b| a * b)
 }
 
-/// Σ (q − g)² in the stated order, from the differences themselves.
+/// Computes Σ x² in the stated order.
+pub(crate) fn square(x: &[f64]) -> f64 {
+    dot(x, x)
+}
+
+/// Computes Σ (q − g)² in the stated order, from the differences themselves.
 #[inline(always)]
 pub(crate) fn squared_distance<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
     sum(q, g, |a, b| (a - b) * (a - b))
 }
 
-/// Pairs of rows that [`dots`] and [`squared_distances`] take at a time, so that their sums hide each other's latency.
-pub(crate) const TOGETHER: usize = 4;
+/// Pairs of rows per call of [`dots`] and [`squared_distances`]: enough that their sums hide each other's latency.
+pub(crate) const PAIRS: usize = 4;
 
 #[inline(always)]
-fn sums(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER], term: impl Fn(f64, f64, f64) -> f64) -> [f64; TOGETHER] {
-    let mut lanes = [[0.0f64; LANES]; TOGETHER];
+fn sums(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS], term: impl Fn(f64, f64, f64) -> f64) -> [f64; PAIRS] {
+    let mut lanes = [[0.0f64; LANES]; PAIRS];
     let whole = q[0].len() / LANES * LANES;
     for start in (0..whole).step_by(LANES) {
         for (lanes, (q, g)) in lanes.iter_mut().zip(q.iter().zip(g)) {
@@ -64,30 +70,30 @@ fn sums(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER], term: impl Fn(f64, f64, f6
     lanes.map(combine)
 }
 
-/// [`dot`] of several pairs of float32 rows. The product of two float32 is exact in float64, so `FUSED` changes no bit.
+/// Computes [`dot`] of several pairs of float32 rows. The product of two float32 is exact in float64, so `FUSED` changes no bit.
 #[inline(always)]
-pub(crate) fn dots<const FUSED: bool>(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER]) -> [f64; TOGETHER] {
+pub(crate) fn dots<const FUSED: bool>(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| if FUSED { a.mul_add(b, sum) } else { sum + a * b })
 }
 
-/// [`squared_distance`] of several pairs of float32 rows. Never fused: the square is rounded.
+/// Computes [`squared_distance`] of several pairs of float32 rows. Never fused: the square is rounded.
 #[inline(always)]
-pub(crate) fn squared_distances(q: [&[f32]; TOGETHER], g: [&[f32]; TOGETHER]) -> [f64; TOGETHER] {
+pub(crate) fn squared_distances(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| sum + (a - b) * (a - b))
 }
 
-/// The words of a packed row of `dim` numbers: the elements of lane 0 in order, then those of lane 1, and so on, each lane
-/// filled up with zeros, which change no sum.
-pub(crate) fn padded(dim: usize) -> usize {
+/// Returns the length of a packed row of `dim` numbers: the elements of lane 0 in order, then those of lane 1, and so on,
+/// each lane padded with zeros, which change no sum.
+pub(crate) fn padded_len(dim: usize) -> usize {
     dim.next_multiple_of(LANES)
 }
 
-/// Where element `i` of a row goes when it is packed into `padded` words.
-pub(crate) fn position(i: usize, padded: usize) -> usize {
+/// Returns the position of a row's element `i` in a packed row of length `padded`.
+pub(crate) fn packed_position(i: usize, padded: usize) -> usize {
     i % LANES * (padded / LANES) + i / LANES
 }
 
-/// Combines eight tiles of `size` sums, one a lane, into the first.
+/// Combines eight tiles of `size` sums, one for each lane, into the first.
 #[inline(always)]
 pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
     let (first, rest) = tiles.split_at_mut(size);
@@ -97,16 +103,15 @@ pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
     }
 }
 
-/// The number by which the cosine to a fixed query is ordered: dot·|dot| / |g|².
+/// Computes the key that orders a gallery by its cosine to a fixed query: dot·|dot| / |g|².
 ///
-/// It grows with the cosine, needs one rounded division and no square root, and so makes collinear vectors of small integers
-/// the ties that they are.
+/// It grows with the cosine and takes one rounded division and no square root, so collinear vectors of small integers tie.
 #[inline(always)]
 pub(crate) fn cosine_key(dot: f64, gallery_square: f64) -> f64 {
     dot * dot.abs() / gallery_square
 }
 
-/// The number of differing bits.
+/// Counts the differing bits.
 #[inline(always)]
 pub(crate) fn differing_bits(a: &[u8], b: &[u8]) -> u32 {
     let (a_words, a_rest) = a.as_chunks::<8>();
@@ -142,7 +147,7 @@ mod tests {
                 *count += u32::from(other != expected);
             }
         }
-        assert!(differing.iter().all(|count| *count > 5), "these numbers can't tell one order from another");
+        assert!(differing.iter().all(|count| *count > 5), "these numbers do not distinguish the orders");
     }
 
     #[test]

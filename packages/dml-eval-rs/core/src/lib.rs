@@ -1,50 +1,52 @@
 //! Exact retrieval and clustering metrics: counts of certified comparisons, never a sort.
 //!
-//! The way through the crate: a [`Matrix`] is viewed as a [`Dense`] space (or packed codes as [`Codes`]). [`evaluate`] finds every
-//! query's positives (`positives`), counts what falls between them into [`Books`], and turns ranks into metrics (`metrics`). Most
-//! counts come from packed rows that are multiplied tile by tile (`panels`, `traverse`, `kernel`, `ledger`); queries with very many
-//! positives are counted from all of their keys (`key_table`, `crowd`). [`nearest`] keeps shortlists. Fast arithmetic only ever
-//! screens: what its error bound can't decide is decided in float64 in one stated order (`exact`), so results have the same bits
-//! everywhere. So several processes can share the work ([`Peers`]): what each counts is added up.
+//! A [`Matrix`] is viewed as a [`Dense`] space, packed codes as [`Codes`]. [`evaluate`] finds every query's positives, counts the
+//! negatives between them ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). [`nearest`] searches and
+//! [`kmeans`] clusters. Fast arithmetic only screens: where its error bound leaves a comparison open, float64 arithmetic in one
+//! stated order decides (`exact`), so results have the same bits everywhere. Several processes can share the work ([`Peers`]).
+//!
+//! A module imports only from lower layers and from its own folder (tests/layers.rs):
+//!
+//! | layer | modules | contents |
+//! |---|---|---|
+//! | 6 | `cluster` | k-means, NMI and AMI |
+//! | 5 | `rank`, `search` | ranks of positives and their metrics; nearest neighbours |
+//! | 4 | `screen` | the traversal of all pairs, and what the screen leaves open |
+//! | 3 | `rows` | matrices, packed panels, and the two spaces with their keys and error bounds |
+//! | 2 | `kernel` | one implementation of the inner loops for each instruction set |
+//! | 1 | `control`, `error`, `exact`, `memory`, `peers`, `random`, `side` | shared by all |
 
-mod books;
 #[cfg(test)]
-mod bounds;
-mod clustering;
-mod codes;
+mod bounds_tests;
+mod cluster;
 mod control;
-mod crowd;
-mod dense;
 mod error;
-mod evaluate;
 mod exact;
 mod kernel;
-mod key_table;
-mod kmeans;
-mod ledger;
-mod matrix;
 mod memory;
-mod metrics;
-mod panels;
 mod peers;
-mod positives;
 mod random;
+mod rank;
+mod rows;
+mod screen;
 mod search;
-mod space;
-mod traverse;
-mod validation;
+mod side;
 
-pub use books::{Books, Positive, Ties};
-pub use clustering::{ami, nmi};
-pub use codes::{Codes, binarize};
+pub use cluster::agreement::{ami, nmi};
+pub use cluster::kmeans::{KMeans, Options as KMeansOptions, kmeans};
 pub use control::Control;
-pub use dense::{Dense, Precision, Similarity};
 pub use error::{Error, Result};
-pub use evaluate::{Options as EvaluateOptions, count, evaluate, find_positives};
 pub use kernel::{Kernel, names as kernel_names, select as select_kernel};
-pub use kmeans::{KMeans, Options as KMeansOptions, kmeans};
-pub use matrix::{Joined, Matrix, Source, Unit};
-pub use memory::collected;
-pub use metrics::{PerQuery, mean};
+pub use memory::collect;
 pub use peers::{Alone, Peers};
-pub use search::nearest;
+pub use rank::evaluate::{Options as EvaluateOptions, evaluate};
+pub use rank::metrics::{PerQuery, mean};
+pub use rank::partial_counts::{PartialCounts, Positive, Ties};
+pub use rank::streaming::{count_negatives, find_positives};
+pub use rows::codes::{Codes, binarize};
+pub use rows::dense::{Dense, Precision};
+pub use rows::derived::{Concatenated, Normalized};
+pub use rows::matrix::{Matrix, Source};
+pub use rows::similarity::Similarity;
+pub use search::nearest::nearest;
+pub use side::Side;

@@ -1,6 +1,6 @@
 //! A small random generator with the same numbers everywhere: SplitMix64 (Steele, Lea and Flood 2014).
 
-/// Random numbers for a seed.
+/// A generator of random numbers for a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -9,6 +9,7 @@ impl Random {
         Random(seed)
     }
 
+    /// Draws 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -17,12 +18,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In [0, 1).
+    /// Draws from [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Below `n`, without bias worth the name (less than n / 2^64).
+    /// Draws from 0..n, with a bias below n / 2^64.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }

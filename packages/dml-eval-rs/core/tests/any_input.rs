@@ -1,8 +1,8 @@
-//! Whatever the shapes and bytes: an answer or an error, never a panic, and the same bits from every kernel.
+//! Any shapes and bytes give a result or an error, never a panic, and the same bits from every kernel.
 
 use dml_eval::{
-    Alone, Books, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, PerQuery, Positive, Precision,
-    Similarity, Ties, evaluate, kernel_names, kmeans, nearest, select_kernel,
+    Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, PartialCounts, PerQuery, Positive,
+    Precision, Similarity, Ties, evaluate, kernel_names, kmeans, nearest, select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
 const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
 
-/// Ordinary numbers mostly, and any bit pattern at times.
+/// Draws ordinary numbers mostly, and sometimes any bit pattern.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![
         20 => (-3i8..=3).prop_map(f32::from),
@@ -39,11 +39,11 @@ fn bits(results: &PerQuery) -> Vec<u64> {
     columns.flatten().map(|v| v.to_bits()).collect()
 }
 
-/// From how many matches on all keys of a query are computed: always, from some on, or never.
-const CROWDS: [usize; 3] = [0, 8, usize::MAX];
+/// Numbers of positives from which on all keys of a query are computed: always, from some number on, or never.
+const MANY_POSITIVES: [usize; 3] = [0, 8, usize::MAX];
 
-/// Every kernel's outcome must be the first one's.
-fn agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
+/// Asserts that every kernel has the same outcome.
+fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
     let first = outcome("portable", Precision::Float32);
     for name in kernel_names() {
         for precision in [Precision::Float32, Precision::BFloat16] {
@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn evaluations_answer_or_refuse_and_kernels_agree(
+    fn evaluations_succeed_or_refuse_and_kernels_agree(
         (x, g) in (1usize..40).prop_flat_map(|dim| (rows(dim), proptest::option::of(rows(dim)))),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         ties in proptest::sample::select(&TIES[..]),
@@ -84,28 +84,28 @@ proptest! {
         let label = |n: usize| (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>();
         let (labels, gallery_labels) = (label(x.nrows()), g.as_ref().map(|g| label(g.nrows())));
         let doubled = x.mapv(f64::from);
-        agree(|name, precision| {
+        assert_kernels_agree(|name, precision| {
             let queries = if wide { Matrix::F64(doubled.view()) } else { Matrix::F32(x.view()) };
             let gallery = g.as_ref().map(|g| Matrix::F32(g.view()));
             let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
-            let ranked = |crowd| {
+            let ranked = |many_positives| {
                 let gallery_labels = gallery_labels.as_deref();
-                let options = EvaluateOptions { recall_at: vec![1, 3, u64::MAX], ties, crowd: Some(crowd) };
+                let options = EvaluateOptions { recall_at: vec![1, 3, u64::MAX], ties, many_positives: Some(many_positives) };
                 evaluate(&space, &labels, gallery_labels, &options, &Alone, &Control::default())
             };
-            let found = CROWDS.map(ranked);
+            let found = MANY_POSITIVES.map(ranked);
             assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
             found[0].as_ref().map(bits).map_err(Error::clone)
         });
     }
 
     #[test]
-    fn searches_answer_or_refuse_and_kernels_agree(
+    fn searches_succeed_or_refuse_and_kernels_agree(
         (x, g) in (1usize..40).prop_flat_map(|dim| (rows(dim), rows(dim))),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         k in 0usize..9,
     ) {
-        agree(|name, precision| {
+        assert_kernels_agree(|name, precision| {
             let (queries, gallery) = (Matrix::F32(x.view()), Matrix::F32(g.view()));
             let space = Dense::new(queries, Some(gallery), similarity, precision, select_kernel(Some(name))?, &Control::default())?;
             let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn codes_of_any_bytes_are_ranked_alike(
+    fn kernels_agree_on_codes_of_any_bytes(
         width in 1usize..70,
         values in proptest::collection::vec(any::<u8>(), 70 * 60),
         n in 2usize..60,
@@ -123,25 +123,25 @@ proptest! {
     ) {
         let codes = Array2::from_shape_vec((n, width), values[..n * width].to_vec()).expect("enough bytes");
         let labels: Vec<u32> = (0..n as u32).map(|i| i % 3).collect();
-        agree(|name, _| {
+        assert_kernels_agree(|name, _| {
             let space = Codes::new(codes.view(), None, select_kernel(Some(name))?)?;
-            let ranked = |crowd| {
-                let options = EvaluateOptions { recall_at: vec![1, 5], ties, crowd: Some(crowd) };
+            let ranked = |many_positives| {
+                let options = EvaluateOptions { recall_at: vec![1, 5], ties, many_positives: Some(many_positives) };
                 evaluate(&space, &labels, None, &options, &Alone, &Control::default())
             };
-            let found = CROWDS.map(ranked);
+            let found = MANY_POSITIVES.map(ranked);
             assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
             found[0].as_ref().map(bits).map_err(Error::clone)
         });
     }
 
     #[test]
-    fn clusterings_answer_or_refuse_and_kernels_agree(
+    fn clusterings_succeed_or_refuse_and_kernels_agree(
         x in (1usize..20).prop_flat_map(rows),
         clusters in 0usize..20,
         seed in any::<u64>(),
     ) {
-        agree(|name, _| {
+        assert_kernels_agree(|name, _| {
             let options = KMeansOptions { clusters, seed, runs: 1, max_iterations: 5 };
             kmeans(Matrix::F32(x.view()), options, select_kernel(Some(name))?, &Alone, &Control::default())
                 .map(|found| (found.labels, found.inertia.to_bits()))
@@ -149,17 +149,17 @@ proptest! {
     }
 
     #[test]
-    fn books_of_any_numbers_open_or_refuse(
+    fn partial_counts_of_any_numbers_give_metrics_or_refuse(
         offsets in proptest::collection::vec(0usize..6, 0..6),
         keys in proptest::collection::vec(number(), 0..6),
-        counts in proptest::collection::vec(0u64..9, 0..12),
+        earlier in proptest::collection::vec(0u64..9, 0..12),
         ties in proptest::sample::select(&TIES[..]),
     ) {
         let positives = keys.iter().map(|k| Positive { key: f64::from(*k), index: 0 }).collect();
-        if let Ok(books) = Books::open(ties, offsets, positives, &counts) {
-            let mut results = PerQuery::new(books.queries(), 1).unwrap();
-            results.close(&books, 0, &[3], &Control::default()).unwrap();
-            prop_assert_eq!(results.map_at_r.len(), books.queries());
+        if let Ok(counts) = PartialCounts::new(ties, offsets, positives, &earlier) {
+            let mut results = PerQuery::new(counts.queries(), 1).unwrap();
+            results.compute(&counts, 0, &[3], &Control::default()).unwrap();
+            prop_assert_eq!(results.map_at_r.len(), counts.queries());
         }
     }
 }

@@ -14,16 +14,16 @@ from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
-from dml_eval_rs.streaming import Books, Counter
+from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
 
 __all__ = [
-    "Books",
     "Comparison",
-    "Counter",
     "Evaluation",
     "Interval",
     "KMeans",
+    "PartialCounts",
     "Peers",
+    "StreamingEvaluator",
     "ami",
     "binarize",
     "evaluate",

@@ -1,4 +1,4 @@
-"""The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains what is wrong with them."""
+"""The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains errors in them."""
 
 from collections.abc import Callable
 from typing import Final
@@ -15,8 +15,8 @@ __all__ = [
     "OPTIMIZED",
     "ami",
     "binarize",
-    "close",
-    "count",
+    "compute_metrics",
+    "count_negatives",
     "evaluate",
     "evaluate_codes",
     "find_positives",
@@ -43,7 +43,7 @@ def evaluate(
     peers: Peers | None = None,
     kernel: str | None = None,
     screen: str | None = None,
-    crowd: int | None = None,
+    many_positives: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
 def evaluate_codes(
     codes: npt.NDArray[np.uint8],
@@ -57,7 +57,7 @@ def evaluate_codes(
     progress: _Progress | None = None,
     peers: Peers | None = None,
     kernel: str | None = None,
-    crowd: int | None = None,
+    many_positives: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
 def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
 def knn(
@@ -111,11 +111,11 @@ def find_positives(
     *,
     similarity: str,
     first_item: int,
-    itself: npt.NDArray[np.int64] | None,
+    query_indices: npt.NDArray[np.int64] | None,
     threads: int | None = None,
     progress: _Progress | None = None,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]: ...
-def count(
+def count_negatives(
     queries: _Items,
     labels: npt.NDArray[np.uint32],
     gallery: _Items,
@@ -131,7 +131,7 @@ def count(
     threads: int | None = None,
     progress: _Progress | None = None,
 ) -> npt.NDArray[np.uint64]: ...
-def close(
+def compute_metrics(
     ties: str,
     offsets: npt.NDArray[np.uint64],
     keys: npt.NDArray[np.float64],

@@ -1,4 +1,4 @@
-"""Processes that measure together: what `evaluate` asks of whatever connects them."""
+"""Processes that evaluate together: the exchanges that `evaluate` needs."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import numpy.typing as npt
 
 
 class Peers(Protocol):
-    """The processes that share a measurement, as one of them sees them.
+    """The processes that share an evaluation, as seen by one of them.
 
     docs/reference/metrics.md has one for torch.distributed; mpi4py's communicator is wrapped as easily.
     """
 
     @property
     def rank(self) -> int:
-        """This one's place, from 0."""
+        """Return this process's rank, from 0."""
         ...
 
     @property
     def world_size(self) -> int:
-        """How many there are."""
+        """Return the number of processes."""
         ...
 
     def all_gather(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Everybody's (n,) numbers, one after the other in the order of the ranks; n differs from rank to rank."""
+        """Concatenate the (n,) numbers of all ranks, in the order of the ranks; n differs between ranks."""
         ...
 
     def all_reduce(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sums over all ranks, entry by entry, of (n,) counts; n is the same everywhere."""
+        """Add up the (n,) counts of all ranks, entry by entry; n is the same on all ranks."""
         ...
 
 
 def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] | None) -> None:
-    """Checks that every rank came with the same, as far as that can be told without reading all of it.
+    """Check that every rank passed the same arrays and options, without reading all of the arrays.
 
     Args:
-        peers: None for no others.
-        options: what has to be the same, with a `repr` that says so.
-        arrays: their shapes, dtypes, and first and last rows have to be the same; of one dimension, all of them.
+        peers: the ranks; None for a single process.
+        options: compared by their `repr`.
+        arrays: compared by shape, dtype, and first and last row; one-dimensional ones by all entries.
 
     Raises:
-        ValueError: on all ranks, if one differs.
+        ValueError: on all ranks, if any differs.
     """
     if peers is None or peers.world_size == 1:
         return
@@ -53,13 +53,13 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
             digest.update(f"{array.shape} {array.dtype}".encode())
             digest.update((array if array.ndim == 1 else array[[0, -1]]).tobytes())
     own = float(int.from_bytes(digest.digest(), "little"))  # 48 bits, which float64 holds
-    everybodys = peers.all_gather(np.array([own]))
-    if len(everybodys) != peers.world_size:
+    gathered = peers.all_gather(np.array([own]))
+    if len(gathered) != peers.world_size:
         raise ValueError(
-            f"peers.all_gather returned {len(everybodys)} numbers for one of each of {peers.world_size} ranks; "
-            "expected everybody's, one after the other"
+            f"peers.all_gather returned {len(gathered)} numbers for one of each of {peers.world_size} ranks; "
+            "expected the numbers of all ranks, concatenated"
         )
-    differing = np.flatnonzero(everybodys != everybodys[0])
+    differing = np.flatnonzero(gathered != gathered[0])
     if len(differing):
         raise ValueError(
             f"rank {differing[0]} of {peers.world_size} came with other arrays or options than rank 0; expected the "

@@ -1,4 +1,4 @@
-"""An evaluation of a gallery that comes in blocks: bigger than memory, or spread over machines.
+"""Evaluation of a gallery in blocks: bigger than memory, or spread over machines.
 
 Shapes: `Q` queries, `G` items of a block, `D` dim, `P` positives of all queries together.
 """
@@ -21,17 +21,17 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """What a counter knows: a few numbers a query, to be pickled, sent and merged.
+class PartialCounts:
+    """The state of an evaluator, to be pickled, sent and merged: a few numbers for each query.
 
     Attributes:
-        fingerprint: of the queries and the options. Only books with the same one can be merged.
-        found: ranges of gallery indices whose positives are in.
-        counted: ranges of gallery indices whose negatives are counted.
-        offsets: (Q + 1,) where each query's positives begin.
-        keys: (P,) by each query, descending.
-        indices: (P,) of the positives in the whole gallery.
-        counts: of the negatives between the positives.
+        fingerprint: a digest of the queries and the options. Only counts with equal fingerprints can be merged.
+        found: the ranges of gallery indices whose positives are found.
+        counted: the ranges of gallery indices whose negatives are counted.
+        offsets: (Q + 1,) the start of each query's positives, and the end of the last.
+        keys: (P,) the positives' keys, descending for each query.
+        indices: (P,) the positives' indices in the whole gallery.
+        counts: (P + Q,) the negatives between the positives; (2P + Q,) with expected ties.
     """
 
     fingerprint: str
@@ -43,13 +43,13 @@ class Books:
     counts: npt.NDArray[np.uint64]
 
 
-class Counter:
-    """Counts ranks over a gallery that comes block by block, with the same bits as one call of `evaluate`.
+class StreamingEvaluator:
+    """An evaluator of a gallery that comes block by block, with the same bits as one call of `evaluate`.
 
-    The gallery is gone through twice, since a negative is counted against all of a query's positives:
-    `find_positives` for every block, then `count` for every block, then `result`. Blocks come in any order and
-    any size. With several machines, each goes through its own part; `books` and `merge` bring them together
-    after either pass.
+    It takes two passes over the gallery, since a negative is counted against all of a query's positives:
+    `find_positives` for every block, then `count_negatives` for every block, then `result`. Blocks come in any
+    order and any size. Several machines each pass over their own part, and exchange `partial_counts` to `merge`
+    after each pass.
 
     Args:
         queries: (Q, D) float16, float32 or float64, or uint8 codes (Q, W) with ``similarity="hamming"``.
@@ -57,12 +57,12 @@ class Counter:
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         recall_at: each K, at least 1.
         ties: as in `evaluate`. Indices are those in the whole gallery.
-        indices: (Q,) the index of each query in the gallery if it is part of it, to be left out, and -1 if it
-            isn't. None: nothing is left out.
+        indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside
+            the gallery. None: nothing is left out.
         threads: number of threads; None for all cores that the process may use.
 
     Raises:
-        TypeError: if an array is of the wrong kind.
+        TypeError: if an array has the wrong dtype.
         ValueError: as `evaluate`.
     """
 
@@ -83,9 +83,9 @@ class Counter:
         self._threads = arguments.threads(threads)
         self._queries = self._items(queries, "queries")
         self._labels = arguments.labels(labels, "labels", self._queries, "queries")
-        self._itself = None if indices is None else _indices(indices, len(self._queries))
+        self._query_indices = None if indices is None else _indices(indices, len(self._queries))
         n = len(self._queries)
-        self._books = Books(
+        self._partial = PartialCounts(
             fingerprint=self._fingerprint(),
             found=(),
             counted=(),
@@ -98,7 +98,7 @@ class Counter:
     def find_positives(
         self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None = None
     ) -> None:
-        """Takes in the positives of a block of the gallery.
+        """Find the positives of a block of the gallery.
 
         Args:
             block: (G, D) of the queries' kind and dtype.
@@ -106,17 +106,17 @@ class Counter:
             first_index: the index of the block's first item in the whole gallery; None if it follows the last block.
 
         Raises:
-            TypeError: if an array is of the wrong kind.
-            ValueError: if shapes don't fit, a number isn't finite, the block was fed before, or counting has begun. The
-                counter is then as it was before.
+            TypeError: if an array has the wrong dtype.
+            ValueError: if shapes don't match, a number isn't finite, the block was found before, or counting has begun.
+                The evaluator is then unchanged.
         """
-        books = self._books
-        if books.counted:
+        partial = self._partial
+        if partial.counted:
             raise ValueError(
-                f"{_size(books.counted)} items are counted already; expected every block's positives before "
+                f"{_size(partial.counted)} items are counted already; expected every block's positives before "
                 "the first count"
             )
-        items, code_Q, code_G, start = self._block(block, labels, first_index, books.found)
+        items, code_Q, code_G, start = self._block(block, labels, first_index, partial.found)
         found = _native.find_positives(
             self._queries,
             code_Q,
@@ -124,13 +124,15 @@ class Counter:
             code_G,
             similarity=self._similarity,
             first_item=start,
-            itself=self._itself,
+            query_indices=self._query_indices,
             threads=self._threads,
         )
-        self._books = self._with_positives(*found, _join(books.found, ((start, start + len(items)),)))
+        self._partial = self._with_positives(*found, _join(partial.found, ((start, start + len(items)),)))
 
-    def count(self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None = None) -> None:
-        """Counts the negatives of a block of the gallery. Every block's positives must be in.
+    def count_negatives(
+        self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None = None
+    ) -> None:
+        """Count the negatives of a block of the gallery, after the positives of all blocks are found.
 
         Args:
             block: (G, D) of the queries' kind and dtype.
@@ -138,19 +140,19 @@ class Counter:
             first_index: the index of the block's first item in the whole gallery; None if it follows the last block.
 
         Raises:
-            TypeError: if an array is of the wrong kind.
-            ValueError: if shapes don't fit, a number isn't finite, the block was counted before, or its
-                positives weren't taken in. The counter is then as it was before.
+            TypeError: if an array has the wrong dtype.
+            ValueError: if shapes don't match, a number isn't finite, the block was counted before, or its positives
+                were not found. The evaluator is then unchanged.
         """
-        books = self._books
-        items, code_Q, code_G, start = self._block(block, labels, first_index, books.counted)
+        partial = self._partial
+        items, code_Q, code_G, start = self._block(block, labels, first_index, partial.counted)
         stop = start + len(items)
-        if not any(low <= start and stop <= high for low, high in books.found):
+        if not any(low <= start and stop <= high for low, high in partial.found):
             raise ValueError(
-                f"the positives of items {start} to {stop - 1} were not taken in; expected find_positives "
+                f"the positives of items {start} to {stop - 1} were not found; expected find_positives "
                 "for every block first"
             )
-        counts = _native.count(
+        counts = _native.count_negatives(
             self._queries,
             code_Q,
             items,
@@ -158,73 +160,74 @@ class Counter:
             similarity=self._similarity,
             ties=self._ties,
             first_item=start,
-            offsets=books.offsets,
-            keys=books.keys,
-            indices=books.indices,
-            counts=books.counts,
+            offsets=partial.offsets,
+            keys=partial.keys,
+            indices=partial.indices,
+            counts=partial.counts,
             threads=self._threads,
         )
-        self._books = replace(books, counts=counts, counted=_join(books.counted, ((start, stop),)))
+        self._partial = replace(partial, counts=counts, counted=_join(partial.counted, ((start, stop),)))
 
-    def books(self) -> Books:
-        """What is known so far, to be sent to other machines and merged there."""
-        return self._books
+    def partial_counts(self) -> PartialCounts:
+        """Return the state so far, to be sent to other machines and merged there."""
+        return self._partial
 
-    def merge(self, other: Books | Counter) -> None:
-        """Takes in what a counter of the same queries found, or counted, in other parts of the gallery.
+    def merge(self, other: PartialCounts | StreamingEvaluator) -> None:
+        """Merge the positives, or counts, of the same queries in other parts of the gallery.
 
         Before any counting, the positives are joined. After it, both must hold the same positives, and the
         counts are added.
 
         Args:
-            other: the other counter, or its books.
+            other: the other evaluator, or its partial counts.
 
         Raises:
-            ValueError: if the queries or options differ, or a part of the gallery would be taken in twice. The
-                counter is then as it was before.
+            ValueError: if the queries or options differ, or a part of the gallery occurs in both. The evaluator is
+                then unchanged.
         """
-        mine, theirs = self._books, other._books if isinstance(other, Counter) else other
+        mine = self._partial
+        theirs = other._partial if isinstance(other, StreamingEvaluator) else other
         if mine.fingerprint != theirs.fingerprint:
-            raise ValueError("the counters differ in queries, labels or options; expected the same in both")
+            raise ValueError("the evaluators differ in queries, labels or options; expected the same in both")
         if not mine.counted and not theirs.counted:
             found = _join(mine.found, theirs.found)
-            self._books = self._with_positives(theirs.offsets, theirs.keys, theirs.indices, found)
+            self._partial = self._with_positives(theirs.offsets, theirs.keys, theirs.indices, found)
             return
         same = mine.found == theirs.found and np.array_equal(mine.indices, theirs.indices)
         if not same or not np.array_equal(mine.keys, theirs.keys):
             raise ValueError(
-                f"one counter holds the positives of {_size(mine.found)} items and the other of {_size(theirs.found)}; "
-                "expected the same: merge all positives before counting"
+                f"one evaluator holds the positives of {_size(mine.found)} items and the other of "
+                f"{_size(theirs.found)}; expected the same: merge all positives before counting"
             )
-        self._books = replace(
+        self._partial = replace(
             mine, counts=mine.counts + theirs.counts, counted=_join(mine.counted, theirs.counted)
         )
 
     def result(self) -> Evaluation:
-        """The evaluation, once everything is counted.
+        """Compute the evaluation, once every block is counted.
 
         Returns:
-            What `evaluate` returns for the whole gallery; `nmi` and `ami` are None.
+            The result of `evaluate` for the whole gallery; `nmi` and `ami` are None.
 
         Raises:
             ValueError: if some blocks aren't counted, or no query has a match.
         """
-        books = self._books
-        if books.found != books.counted or not books.found:
+        partial = self._partial
+        if partial.found != partial.counted or not partial.found:
             raise ValueError(
-                f"{_size(books.counted)} of {_size(books.found)} items are counted; expected all, and at least one"
+                f"{_size(partial.counted)} of {_size(partial.found)} items are counted; expected all, and at least one"
             )
-        if len(books.keys) == 0:
+        if len(partial.keys) == 0:
             raise ValueError(
                 f"none of the {len(self._queries)} queries has a match in the gallery; expected a label "
                 "that both sides have"
             )
-        columns = _native.close(
+        columns = _native.compute_metrics(
             self._ties,
-            books.offsets,
-            books.keys,
-            books.indices,
-            books.counts,
+            partial.offsets,
+            partial.keys,
+            partial.indices,
+            partial.counts,
             self._recall_at,
             threads=self._threads,
         )
@@ -254,16 +257,16 @@ class Counter:
         keys: npt.NDArray[np.float64],
         indices: npt.NDArray[np.uint64],
         found: Ranges,
-    ) -> Books:
-        books = self._books
-        query_P = np.concatenate([_owners(books.offsets), _owners(offsets)])
-        keys_P, indices_P = np.concatenate([books.keys, keys]), np.concatenate([books.indices, indices])
+    ) -> PartialCounts:
+        partial = self._partial
+        query_P = np.concatenate([_owners(partial.offsets), _owners(offsets)])
+        keys_P, indices_P = np.concatenate([partial.keys, keys]), np.concatenate([partial.indices, indices])
         order = np.lexsort((indices_P, -keys_P, query_P))
         n = len(self._queries)
         sizes = np.bincount(query_P, minlength=n)
         wide = 2 if self._ties == "expected" else 1
         return replace(
-            books,
+            partial,
             found=found,
             offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64),
             keys=keys_P[order],
@@ -284,7 +287,7 @@ class Counter:
         for start in range(0, len(self._queries), 4096):
             digest.update(np.ascontiguousarray(self._queries[start : start + 4096]).tobytes())
         digest.update(repr((self._labels.dtype.str, self._labels.tolist())).encode())
-        digest.update(b"" if self._itself is None else self._itself.tobytes())
+        digest.update(b"" if self._query_indices is None else self._query_indices.tobytes())
         return digest.hexdigest()
 
 
@@ -303,12 +306,13 @@ def _owners(offsets: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 def _join(a: Ranges, b: Ranges) -> Ranges:
-    """Both, in order, adjoining ones made one; an error where they overlap."""
+    """Join ranges in order, and merge adjoining ones; overlapping ranges are an error."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted((*a, *b)):
         if joined and low < joined[-1][1]:
             raise ValueError(
-                f"items {low} to {min(high, joined[-1][1]) - 1} were fed before; expected every item once a pass"
+                f"items {low} to {min(high, joined[-1][1]) - 1} were given before; "
+                "expected every item once in each pass"
             )
         if joined and low == joined[-1][1]:
             low = joined.pop()[0]

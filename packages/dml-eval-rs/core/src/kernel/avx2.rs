@@ -2,7 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{Edge, ExactProducts, Found, Kernel, exact_product, exact_routines, portable, single_precision_routines};
+use super::exact_macros::{exact_product, exact_routines, single_precision_routines};
+use super::portable;
+use super::routines::{ExactProducts, Kernel, SweepResult, Thresholds};
 
 const ROWS: usize = 6;
 const COLUMNS: usize = 16;
@@ -32,7 +34,7 @@ pub(super) static KERNEL: Kernel = Kernel {
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
     let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
-    // SAFETY: the caller (`BoundProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
+    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
             let (left, right) = (_mm256_loadu_ps(column), _mm256_loadu_ps(column.add(8)));
@@ -51,7 +53,7 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// Bits set in each byte, by table look-up of its two nibbles.
+/// Counts the bits of each byte by table look-up of its two nibbles.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn bits_of_bytes(x: __m256i) -> __m256i {
@@ -99,8 +101,8 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,fma,popcnt")]
-fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found) {
-    portable::sweep::<COLUMNS>(tile, rows, columns, origin, found);
+fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u32, u32), result: &mut SweepResult) {
+    portable::sweep::<COLUMNS>(tile, rows, columns, origin, result);
 }
 
 exact_routines!("avx2,popcnt");

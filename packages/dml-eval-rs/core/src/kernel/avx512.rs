@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use crate::exact::{TOGETHER, combine};
+use crate::exact::{PAIRS, combine};
 
-use super::{Edge, ExactProducts, Found, Hit, Kernel, Pairs32, Product, exact_product, exact_routines};
+use super::exact_macros::{exact_product, exact_routines};
+use super::routines::{ExactProducts, Hit, Kernel, Pairs32, Product, SweepResult, Thresholds};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 48;
@@ -49,7 +50,7 @@ fn has_avx512() -> bool {
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
     let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: the caller (`BoundProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
+    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
             let panel = [_mm512_loadu_ps(column), _mm512_loadu_ps(column.add(16)), _mm512_loadu_ps(column.add(32))];
@@ -130,7 +131,7 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx512f,popcnt")]
-fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), found: &mut Found) {
+fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u32, u32), result: &mut SweepResult) {
     let mut group = [_mm512_setzero_si512(); VECTORS];
     let mut low = [_mm512_setzero_ps(); VECTORS];
     let mut high = [_mm512_setzero_ps(); VECTORS];
@@ -162,14 +163,14 @@ fn sweep(tile: &[f32], rows: Edge<'_>, columns: Edge<'_>, origin: (u32, u32), fo
             let row_listed = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, row_low) & !row_counted;
             let column_listed = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, low[v]) & !column_counted;
             if (row_listed | column_listed) != 0 {
-                list(row_listed, r, v, tile, origin, &mut found.row_hits);
-                list(column_listed, r, v, tile, origin, &mut found.column_hits);
+                list(row_listed, r, v, tile, origin, &mut result.row_hits);
+                list(column_listed, r, v, tile, origin, &mut result.column_hits);
             }
         }
-        found.row_above[origin.0 as usize + r] += row_above;
+        result.row_above[origin.0 as usize + r] += row_above;
     }
     for (v, counts) in above.iter().enumerate() {
-        let out = &mut found.column_above[origin.1 as usize + 16 * v..][..16];
+        let out = &mut result.column_above[origin.1 as usize + 16 * v..][..16];
         // SAFETY: `out` holds 16 elements.
         unsafe {
             let before = _mm512_loadu_si512(out.as_ptr().cast());
@@ -189,12 +190,12 @@ fn list(mut mask: u16, r: usize, v: usize, tile: &[f32], origin: (u32, u32), hit
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 
-/// The stated lanes are those of a register. The step that adds a term is given by `$step(sum, q, g)`.
+/// The stated lanes are those of a register. `$step(sum, q, g)` adds a term.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx512f,avx512vl")]
-        fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; TOGETHER] {
-            let mut sums = [_mm512_setzero_pd(); TOGETHER];
+        fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
+            let mut sums = [_mm512_setzero_pd(); PAIRS];
             let length = q[0].len();
             let whole = length / 8 * 8;
             for at in (0..whole).step_by(8) {
@@ -232,7 +233,7 @@ macro_rules! single_precision {
     };
 }
 
-// The product of two float32 is exact in float64, so that fusing changes no bit.
+// The product of two float32 is exact in float64, so fusing changes no bit.
 single_precision!(dots32, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
 single_precision!(distances32, |sum, q, g| {
     let difference = _mm512_sub_pd(q, g);

@@ -1,8 +1,9 @@
-//! Plain Rust: the reference for the other kernels, and what runs where there is nothing better.
+//! Plain Rust: the reference for the other kernels, and the fallback for other CPUs.
 
 use crate::exact::combine_tiles;
 
-use super::{Edge, ExactProducts, Found, Hit, Kernel, exact_routines, single_precision_routines};
+use super::exact_macros::{exact_routines, single_precision_routines};
+use super::routines::{ExactProducts, Hit, Kernel, SweepResult, Thresholds};
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
@@ -43,7 +44,7 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// A tile of sums in the stated order.
+/// Fills a tile with sums in the stated order.
 #[inline(always)]
 fn exact(rows: &[f64], columns: &[f64], tile: &mut [f64], term: impl Fn(f64, f64, f64) -> f64) {
     let (rows, _) = rows.as_chunks::<EXACT_ROWS>();
@@ -71,7 +72,7 @@ fn distances(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
     exact(rows, columns, tile, |sum, q, g| sum + (q - g) * (q - g));
 }
 
-/// The same for every instruction set without a vector popcount; inlined into each.
+/// Counts differing bits, negated; inlined into each instruction set without a vector popcount.
 #[inline(always)]
 pub(super) fn hamming_tile<const R: usize, const C: usize>(
     steps: usize,
@@ -100,14 +101,14 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     hamming_tile::<ROWS, COLUMNS>(steps, rows, columns, tile);
 }
 
-/// Counts and lists in plain Rust; inlined into each instruction set that has no masks.
+/// Counts and lists values in plain Rust; inlined into each instruction set without masks.
 #[inline(always)]
 pub(super) fn sweep<const C: usize>(
     tile: &[f32],
-    rows: Edge<'_>,
-    columns: Edge<'_>,
+    rows: Thresholds<'_>,
+    columns: Thresholds<'_>,
     origin: (u32, u32),
-    found: &mut Found,
+    result: &mut SweepResult,
 ) {
     const WIDTH: usize = 8;
     for r in 0..rows.group.len() {
@@ -130,14 +131,14 @@ pub(super) fn sweep<const C: usize>(
                 }
                 let column = origin.1 + c as u32;
                 if value > high {
-                    found.row_above[row as usize] += 1;
+                    result.row_above[row as usize] += 1;
                 } else if value >= low {
-                    found.row_hits.push(Hit { row, column, value });
+                    result.row_hits.push(Hit { row, column, value });
                 }
                 if value > columns.high[c] {
-                    found.column_above[column as usize] += 1;
+                    result.column_above[column as usize] += 1;
                 } else if value >= columns.low[c] {
-                    found.column_hits.push(Hit { row, column, value });
+                    result.column_hits.push(Hit { row, column, value });
                 }
             }
         }

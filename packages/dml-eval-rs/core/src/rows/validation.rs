@@ -1,29 +1,27 @@
-//! What rows must be, and what is known of them afterwards.
+//! Validation of rows, which yields their squared lengths.
 
 use rayon::prelude::*;
 
 use crate::control::Control;
-use crate::dense::Similarity;
 use crate::error::{Error, Result};
-use crate::kernel::square;
-use crate::matrix::{Matrix, Source, rescale};
+use crate::exact::square;
 use crate::memory::zeros;
+use crate::rows::matrix::{Matrix, Source};
+use crate::rows::scaling::rescale;
+use crate::rows::similarity::Similarity;
+use crate::side::Side;
 
-/// The largest magnitude that dot and euclidean take.
+/// The largest magnitude that the dot product and the Euclidean distance take.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
-/// Float64 rows are scaled by a power of two under the cosine, which changes no bit of a key, so that nothing overflows.
+/// Whether rows are scaled by a power of two: float64 rows under the cosine, where it changes no bit of a key and no sum
+/// overflows.
 pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }
 
-/// One pass over the data: the first bad row, or every row's sum of squares in the stated order.
-pub(crate) fn validate(
-    matrix: &Matrix<'_>,
-    what: &'static str,
-    similarity: Similarity,
-    control: &Control,
-) -> Result<Vec<f64>> {
+/// Reads the rows once; returns each row's sum of squares in the stated order, or an error with the first bad row.
+pub(crate) fn validate(matrix: &Matrix<'_>, side: Side, similarity: Similarity, control: &Control) -> Result<Vec<f64>> {
     const ROWS: usize = 256;
     let mut squares: Vec<f64> = zeros(matrix.rows())?;
     squares.par_chunks_mut(ROWS).enumerate().for_each_init(Vec::new, |buffer, (chunk, squares)| {
@@ -40,29 +38,29 @@ pub(crate) fn validate(
         }
     });
     control.check()?;
-    // Only float64 data can be finite and overflow here, so a second look decides what is wrong.
+    // Only float64 rows can be finite and overflow here: their largest magnitudes tell which error it is.
     let magnitude = |row: usize| {
         let mut buffer = vec![0.0; matrix.dim()];
         matrix.widen(row, &mut buffer);
         buffer.iter().fold(0.0f64, |m, v| if v.is_finite() { m.max(v.abs()) } else { f64::INFINITY })
     };
-    let suspects = |bad: &dyn Fn(usize) -> bool| -> Option<(usize, usize)> {
+    let first_and_count = |bad: &dyn Fn(usize) -> bool| -> Option<(usize, usize)> {
         let mut rows = (0..squares.len()).filter(|&row| bad(row));
         rows.next().map(|first| (first, 1 + rows.count()))
     };
-    if let Some((row, count)) = suspects(&|row| !squares[row].is_finite() && magnitude(row) == f64::INFINITY) {
-        return Err(Error::NonFinite { what, row, count });
+    if let Some((row, count)) = first_and_count(&|row| !squares[row].is_finite() && magnitude(row) == f64::INFINITY) {
+        return Err(Error::NonFinite { side, row, count });
     }
     match similarity {
         Similarity::Cosine => {
-            if let Some((row, count)) = suspects(&|row| squares[row] == 0.0) {
-                return Err(Error::ZeroNorm { what, row, count });
+            if let Some((row, count)) = first_and_count(&|row| squares[row] == 0.0) {
+                return Err(Error::ZeroNorm { side, row, count });
             }
         }
         _ => {
             let large = |row: usize| squares[row] > LARGEST && magnitude(row) > LARGEST;
-            if let Some((row, _)) = suspects(&large) {
-                return Err(Error::TooLarge { what, row, magnitude: magnitude(row) });
+            if let Some((row, _)) = first_and_count(&large) {
+                return Err(Error::TooLarge { side, row, magnitude: magnitude(row) });
             }
         }
     }

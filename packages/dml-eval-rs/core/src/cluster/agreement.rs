@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::error::{Result, argument};
-use crate::memory::{collected, zeros};
+use crate::memory::{collect, zeros};
 
 /// Sizes of the clusters of both partitions and of their intersections.
 struct Contingency {
@@ -13,6 +13,7 @@ struct Contingency {
     cells: Vec<(u32, u32, u64)>,
 }
 
+/// Counts the items of every pair of clusters.
 fn contingency(a: &[u32], b: &[u32]) -> Result<Contingency> {
     if a.len() != b.len() || a.is_empty() {
         return argument(format!(
@@ -26,7 +27,7 @@ fn contingency(a: &[u32], b: &[u32]) -> Result<Contingency> {
         x.iter().for_each(|c| sizes[*c as usize] += 1);
         Ok(sizes)
     };
-    let mut pairs = collected(a.iter().copied().zip(b.iter().copied()))?;
+    let mut pairs = collect(a.iter().copied().zip(b.iter().copied()))?;
     pairs.sort_unstable();
     let cells = pairs.chunk_by(|x, y| x == y).map(|same| (same[0].0, same[0].1, same.len() as u64)).collect();
     Ok(Contingency { n: a.len() as u64, a: sizes(a)?, b: sizes(b)?, cells })
@@ -42,7 +43,7 @@ impl Contingency {
         sizes.iter().filter(|s| **s > 0).count()
     }
 
-    /// Whether both partitions are one cluster, or both are all singletons.
+    /// Whether both partitions are one cluster, or both consist of singletons.
     fn trivially_equal(&self) -> bool {
         let (a, b) = (Self::clusters(&self.a), Self::clusters(&self.b));
         a == b && (a == 1 || a as u64 == self.n)
@@ -63,7 +64,7 @@ impl Contingency {
 
     /// The mean mutual information of two random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
     ///
-    /// It depends on the sizes alone, so equal ones are taken together: their number is small even for many clusters.
+    /// It depends on the sizes alone, so equal sizes are computed once: few sizes are distinct, even among many clusters.
     fn expected_mutual_information(&self, control: &Control) -> Result<f64> {
         let n = self.n as usize;
         let mut log_factorial: Vec<f64> = zeros(n + 1)?;
@@ -97,7 +98,7 @@ impl Contingency {
     }
 }
 
-/// 2·I / (H + H); 1 where both partitions are one cluster.
+/// Computes the normalized mutual information: 2·I / (H + H); 1 where both partitions are one cluster.
 pub fn nmi(a: &[u32], b: &[u32]) -> Result<f64> {
     let table = contingency(a, b)?;
     if table.trivially_equal() {
@@ -107,7 +108,8 @@ pub fn nmi(a: &[u32], b: &[u32]) -> Result<f64> {
     Ok((2.0 * table.mutual_information() / entropies).min(1.0))
 }
 
-/// (I − E) / ((H + H)/2 − E), E the mean of I over random partitions with the same sizes.
+/// Computes the adjusted mutual information: (I − E) / ((H + H)/2 − E), E the mean of I over random partitions with the same
+/// cluster sizes.
 ///
 /// 1 where both partitions are one cluster, or both all singletons.
 pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
@@ -117,10 +119,10 @@ pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     }
     let expected = table.expected_mutual_information(control)?;
     let mean_entropy = (entropy(&table.a, table.n) + entropy(&table.b, table.n)) / 2.0;
-    let room = mean_entropy - expected;
-    // As rounding could make it 0: the sign is kept, the size is at least a rounding error's.
-    let room = if room < 0.0 { room.min(-f64::EPSILON) } else { room.max(f64::EPSILON) };
-    Ok((table.mutual_information() - expected) / room)
+    let range = mean_entropy - expected;
+    // Rounding could make it 0, so its magnitude is kept above a rounding error.
+    let range = if range < 0.0 { range.min(-f64::EPSILON) } else { range.max(f64::EPSILON) };
+    Ok((table.mutual_information() - expected) / range)
 }
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_partitions_agree_fully_whatever_their_names() {
+    fn equal_partitions_agree_fully_under_any_names() {
         let (a, b) = ([0, 0, 1, 1, 2], [2, 2, 0, 0, 1]);
         assert!((nmi(&a, &b).unwrap() - 1.0).abs() < 1e-15);
         assert!((ami(&a, &b, &Control::default()).unwrap() - 1.0).abs() < 1e-12);

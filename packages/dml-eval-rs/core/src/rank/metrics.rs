@@ -1,19 +1,19 @@
-//! From the ranks of a query's positives to its metrics. docs/reference/metrics.md has the definitions.
+//! Metrics of a query, from the ranks of its positives. docs/reference/metrics.md has the definitions.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use rayon::prelude::*;
 
-use crate::books::{Books, Ties};
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{filled, room};
+use crate::memory::{allocate, full};
 use crate::peers::Peers;
+use crate::rank::partial_counts::{PartialCounts, Ties};
 
 /// Metrics of every query, in order; NaN where a query has no match.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PerQuery {
-    /// For each K that was asked for, in that order: 1 if any of the K nearest is a match.
+    /// For each requested K, in that order: 1 if any of the K nearest is a match.
     pub recall: Vec<Vec<f64>>,
     /// 1 if the nearest is a match.
     pub precision_at_1: Vec<f64>,
@@ -35,9 +35,9 @@ struct Row {
 }
 
 impl PerQuery {
-    /// No query has a match yet.
+    /// Starts with NaN for every query.
     pub fn new(queries: usize, recall_at: usize) -> Result<Self> {
-        let column = || filled(queries, f64::NAN);
+        let column = || full(queries, f64::NAN);
         Ok(PerQuery {
             recall: (0..recall_at).map(|_| column()).collect::<Result<_>>()?,
             precision_at_1: column()?,
@@ -47,13 +47,19 @@ impl PerQuery {
         })
     }
 
-    /// Takes in those queries of complete books that have positives; the first one of the books is query `first_query`.
-    pub fn close(&mut self, books: &Books, first_query: usize, recall_at: &[u64], control: &Control) -> Result<()> {
-        // So many queries at a time: their rows are small, and a single one may take long where very many items are tied.
-        const TOGETHER: usize = 1 << 14;
-        for start in (0..books.queries()).step_by(TOGETHER) {
-            let queries = start..(start + TOGETHER).min(books.queries());
-            let rows: Vec<Option<Row>> = queries.into_par_iter().map(|q| row(books, q, recall_at, control)).collect();
+    /// Computes the metrics of the queries that have positives, from complete counts that begin with query `first_query`.
+    pub fn compute(
+        &mut self,
+        counts: &PartialCounts,
+        first_query: usize,
+        recall_at: &[u64],
+        control: &Control,
+    ) -> Result<()> {
+        // Queries between two looks for a cancellation: one query may take long where very many items are tied.
+        const CHUNK: usize = 1 << 14;
+        for start in (0..counts.queries()).step_by(CHUNK) {
+            let queries = start..(start + CHUNK).min(counts.queries());
+            let rows: Vec<Option<Row>> = queries.into_par_iter().map(|q| row(counts, q, recall_at, control)).collect();
             control.check()?;
             for (at, row) in (first_query + start..).zip(rows) {
                 let Some(row) = row else { continue };
@@ -68,11 +74,9 @@ impl PerQuery {
         }
         Ok(())
     }
-}
 
-impl PerQuery {
-    /// Takes in the queries that the peers have closed, and gives them those closed here.
-    pub(crate) fn exchange(&mut self, closed: &[usize], peers: &dyn Peers) -> Result<()> {
+    /// Exchanges the metrics with the peers, each of which computed those of other queries.
+    pub(crate) fn exchange(&mut self, computed: &[usize], peers: &dyn Peers) -> Result<()> {
         if peers.is_alone() {
             return Ok(());
         }
@@ -83,12 +87,12 @@ impl PerQuery {
             &mut self.map_at_r,
             &mut self.reciprocal_rank,
         ]);
-        let mut rows = room(closed.len() * (1 + columns.len()))?;
-        for &q in closed {
+        let mut rows = allocate(computed.len() * (1 + columns.len()))?;
+        for &q in computed {
             rows.push(q as f64);
             rows.extend(columns.iter().map(|column| column[q]));
         }
-        let rows = peers.gather(&rows)?;
+        let rows = peers.all_gather(&rows)?;
         for row in rows.chunks_exact(1 + columns.len()) {
             for (column, value) in columns.iter_mut().zip(&row[1..]) {
                 column[row[0] as usize] = *value;
@@ -98,27 +102,27 @@ impl PerQuery {
     }
 }
 
-/// The mean of the values that are not NaN, added in order.
+/// Computes the mean of the values that are not NaN, added in order.
 pub fn mean(values: &[f64]) -> f64 {
     let (sum, n) = values.iter().filter(|v| !v.is_nan()).fold((0.0, 0u64), |(sum, n), v| (sum + v, n + 1));
     sum / n as f64
 }
 
-/// One query's metrics; none without positives.
-fn row(books: &Books, q: usize, recall_at: &[u64], control: &Control) -> Option<Row> {
-    if books.positives(q).is_empty() || control.is_cancelled() {
+/// Computes one query's metrics; none without positives.
+fn row(counts: &PartialCounts, q: usize, recall_at: &[u64], control: &Control) -> Option<Row> {
+    if counts.positives(q).is_empty() || control.is_cancelled() {
         None
-    } else if books.ties == Ties::Expected {
-        Some(expected(&groups(books, q), recall_at))
+    } else if counts.ties == Ties::Expected {
+        Some(expected(&groups(counts, q), recall_at))
     } else {
-        Some(definite(&ranks(books, q), recall_at))
+        Some(definite(&ranks(counts, q), recall_at))
     }
 }
 
-/// Ranks of the positives, ascending. Those beyond R may be too small, but not R or less (see `books`).
-fn ranks(books: &Books, q: usize) -> Vec<u64> {
+/// Computes the ranks of the positives, ascending. Those beyond R may be too small, but stay beyond R.
+fn ranks(counts: &PartialCounts, q: usize) -> Vec<u64> {
     let mut negatives = 0;
-    books.slots(q)[..books.positives(q).len()]
+    counts.slots(q)[..counts.positives(q).len()]
         .iter()
         .zip(1..)
         .map(|(count, position)| {
@@ -128,6 +132,7 @@ fn ranks(books: &Books, q: usize) -> Vec<u64> {
         .collect()
 }
 
+/// Computes the metrics of definite ranks.
 fn definite(ranks: &[u64], recall_at: &[u64]) -> Row {
     let r = ranks.len() as u64;
     let mut hits = 0u64;
@@ -148,8 +153,9 @@ fn definite(ranks: &[u64], recall_at: &[u64]) -> Row {
 /// Items with equal keys, positives among them.
 #[derive(Clone, Copy, Debug)]
 struct Group {
-    /// Items before the group, and how many of these are positives.
+    /// Items before the group.
     before: u64,
+    /// Positives before the group.
     positives_before: u64,
     positives: u64,
     negatives: u64,
@@ -161,18 +167,19 @@ impl Group {
     }
 }
 
-fn groups(books: &Books, q: usize) -> (Vec<Group>, u64) {
-    let counts: Vec<u64> = books.slots(q).iter().map(|c| c.load(Relaxed)).collect();
+/// Groups the positives by key, with the negatives tied with them. Returns the number of positives, too.
+fn groups(counts: &PartialCounts, q: usize) -> (Vec<Group>, u64) {
+    let slots: Vec<u64> = counts.slots(q).iter().map(|c| c.load(Relaxed)).collect();
     let mut groups = Vec::new();
     let mut at = 0;
     let mut negatives = 0;
-    for tied in books.positives(q).chunk_by(|a, b| a.key == b.key) {
-        negatives += counts[2 * at];
+    for tied in counts.positives(q).chunk_by(|a, b| a.key == b.key) {
+        negatives += slots[2 * at];
         let group = Group {
             before: at as u64 + negatives,
             positives_before: at as u64,
             positives: tied.len() as u64,
-            negatives: counts[2 * at + 1],
+            negatives: slots[2 * at + 1],
         };
         negatives += group.negatives;
         at += tied.len();
@@ -181,7 +188,7 @@ fn groups(books: &Books, q: usize) -> (Vec<Group>, u64) {
     (groups, at as u64)
 }
 
-/// The chance that a positive is among the first K: one less the chance that the first group's are all drawn later.
+/// Computes the chance that a positive is among the first K: 1 less the chance that the first group's all come later.
 fn expected_recall(first: Group, k: u64) -> f64 {
     let drawn = k.saturating_sub(first.before);
     if drawn > first.negatives {
@@ -197,6 +204,7 @@ fn expected_recall(first: Group, k: u64) -> f64 {
     1.0 - none
 }
 
+/// Computes the means of the metrics over all orders of tied items.
 fn expected((groups, r): &(Vec<Group>, u64), recall_at: &[u64]) -> Row {
     let r = *r;
     let mut hits = 0.0;
@@ -205,7 +213,7 @@ fn expected((groups, r): &(Vec<Group>, u64), recall_at: &[u64]) -> Row {
         let drawn = group.size().min(r - group.before);
         let density = group.positives as f64 / group.size() as f64;
         hits += drawn as f64 * density;
-        // Given a positive at the group's k-th place, each other place holds one of the rest with equal chance.
+        // Given a positive at the group's k-th place, the rest are equally likely at each other place.
         let rest = if group.size() > 1 { (group.positives - 1) as f64 / (group.size() - 1) as f64 } else { 0.0 };
         for k in 0..drawn {
             let found = (group.positives_before + 1) as f64 + k as f64 * rest;

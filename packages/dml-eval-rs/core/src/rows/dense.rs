@@ -5,48 +5,27 @@
 //!
 //! |fl(ũᵢ·ũⱼ) − uᵢ·uⱼ| ≤ rᵢ(nⱼ + rⱼ) + nᵢ rⱼ + γ (nᵢ + rᵢ)(nⱼ + rⱼ)
 //!
-//! by Cauchy–Schwarz, γ being the bound of a float32 sum in any order. docs/internals/evaluator-exactness.md derives it,
-//! and the terms for biases, underflow, and the keys' own rounding.
+//! by Cauchy–Schwarz, γ being the bound of a float32 sum in any order. docs/internals/evaluator-exactness.md derives it, and the
+//! terms for biases, underflow, and the rounding of the keys.
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::exact::{TOGETHER, cosine_key, padded, position};
+use crate::exact::{PAIRS, cosine_key, packed_position, padded_len};
 use crate::kernel::{Kernel, Sum, Word};
-use crate::key_table::{Shape, fill};
-use crate::matrix::{Matrix, Source, rescale, scale_below_one};
-use crate::space::{Extent, Scratch, Side, Space};
-use crate::validation::{rescales, validate};
-
-/// How two vectors are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Similarity {
-    /// q·g / (|q||g|).
-    Cosine,
-    /// q·g.
-    Dot,
-    /// −|q − g|².
-    Euclidean,
-}
-
-impl std::str::FromStr for Similarity {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "cosine" => Ok(Similarity::Cosine),
-            "dot" => Ok(Similarity::Dot),
-            "euclidean" => Ok(Similarity::Euclidean),
-            _ => argument(format!("similarity is {name:?}; expected 'cosine', 'dot' or 'euclidean'")),
-        }
-    }
-}
+use crate::rows::key_table::{Shape, fill};
+use crate::rows::matrix::{Matrix, Source};
+use crate::rows::scaling::{rescale, scale_below_one};
+use crate::rows::similarity::Similarity;
+use crate::rows::space::{Extent, Scratch, Space};
+use crate::rows::validation::{rescales, validate};
+use crate::side::Side;
 
 /// The precision of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Float32 products: almost nothing is left to decide.
+    /// Float32 products, which leave almost no comparison open.
     Float32,
-    /// Bfloat16 products where the CPU has them: twice as fast, and a few in a thousand are left to decide.
+    /// Bfloat16 products where the CPU has them: twice as fast, and a few comparisons in a thousand stay open.
     BFloat16,
 }
 
@@ -57,14 +36,14 @@ impl std::str::FromStr for Precision {
         match name {
             "float32" => Ok(Precision::Float32),
             "bfloat16" => Ok(Precision::BFloat16),
-            _ => argument(format!("screen is {name:?}; expected 'float32' or 'bfloat16'")),
+            _ => argument(format!("unknown precision {name:?}; expected float32 or bfloat16")),
         }
     }
 }
 
 impl Precision {
-    /// The faster screen for an evaluation with these labels: many positives make many thresholds, within whose margins a
-    /// coarse screen leaves too much to decide.
+    /// Chooses the faster screen for an evaluation with these labels: many positives make many thresholds, and a coarse screen
+    /// leaves too many values within their margins.
     pub fn for_labels(labels: &[u32]) -> Self {
         const MANY: usize = 24;
         let classes = labels.iter().max().map_or(1, |l| *l as usize + 1);
@@ -86,7 +65,7 @@ pub struct Dense<'a> {
 }
 
 impl<'a> Dense<'a> {
-    /// Reads through the data once and validates them. Without a gallery the queries are their own.
+    /// Reads the rows once and validates them. Without a gallery the queries are their own gallery.
     pub fn new(
         queries: Matrix<'a>,
         gallery: Option<Matrix<'a>>,
@@ -96,30 +75,21 @@ impl<'a> Dense<'a> {
         control: &Control,
     ) -> Result<Self> {
         if queries.dim() == 0 || queries.rows() == 0 {
-            return argument(format!(
-                "embeddings has shape ({}, {}); expected at least one row and one column",
-                queries.rows(),
-                queries.dim()
-            ));
+            let (rows, columns, expected) = (queries.rows(), queries.dim(), "at least one row and one column".into());
+            return Err(Error::Shape { side: Side::Query, rows, columns, expected });
         }
         if let Some(g) = &gallery
             && (g.dim() != queries.dim() || g.rows() == 0)
         {
-            return argument(format!(
-                "gallery has shape ({}, {}); expected (at least 1, {}) to match embeddings ({}, {})",
-                g.rows(),
-                g.dim(),
-                queries.dim(),
-                queries.rows(),
-                queries.dim()
-            ));
+            let expected = format!("at least one row, and {} columns, as in the queries", queries.dim());
+            return Err(Error::Shape { side: Side::Gallery, rows: g.rows(), columns: g.dim(), expected });
         }
         let most = gallery.as_ref().map_or(0, Source::rows).max(queries.rows());
         if u32::try_from(most).is_err() {
-            return argument(format!("there are {most} rows; expected fewer than 2**32: evaluate them in parts"));
+            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
         }
-        let query_squares = validate(&queries, "embeddings", similarity, control)?;
-        let gallery_squares = gallery.as_ref().map(|g| validate(g, "gallery", similarity, control)).transpose()?;
+        let query_squares = validate(&queries, Side::Query, similarity, control)?;
+        let gallery_squares = gallery.as_ref().map(|g| validate(g, Side::Gallery, similarity, control)).transpose()?;
         let longest =
             query_squares.iter().chain(gallery_squares.iter().flatten()).fold(0.0f64, |m, s| m.max(*s)).sqrt();
         let scale = match similarity {
@@ -135,8 +105,8 @@ impl<'a> Dense<'a> {
         Ok(Dense { queries, gallery, similarity, kernel, word, query_squares, gallery_squares, scale })
     }
 
-    /// The similarity of two rows as it is reported: the cosine, the dot product, or minus the squared distance.
-    pub fn reported(&self, query: usize, key: f64) -> f32 {
+    /// Computes the similarity from a key: the cosine, the dot product, or minus the squared distance.
+    pub fn similarity_of_key(&self, query: usize, key: f64) -> f32 {
         match self.similarity {
             Similarity::Cosine => self.value(query, key) as f32,
             _ => key as f32,
@@ -157,10 +127,10 @@ impl<'a> Dense<'a> {
         }
     }
 
-    /// Sums of products (or squared distances) straight from float32 rows; false if some aren't such.
-    fn sums_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
-        for together in pairs.chunks(TOGETHER) {
-            let (mut q, mut g) = ([&[0.0f32; 0][..]; TOGETHER], [&[0.0f32; 0][..]; TOGETHER]);
+    /// Computes sums of products (or squared distances) from float32 rows in place; returns false if a row has another type.
+    fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
+        for together in pairs.chunks(PAIRS) {
+            let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
             for (slot, &(query, item)) in together.iter().enumerate() {
                 match (self.queries.slice32(query as usize), self.gallery.slice32(item as usize)) {
                     (Some(query), Some(item)) => (q[slot], g[slot]) = (query, item),
@@ -168,7 +138,7 @@ impl<'a> Dense<'a> {
                 }
             }
             // A short chunk repeats its first pair.
-            for slot in together.len()..TOGETHER {
+            for slot in together.len()..PAIRS {
                 (q[slot], g[slot]) = (q[0], g[0]);
             }
             let found = match self.similarity {
@@ -180,9 +150,9 @@ impl<'a> Dense<'a> {
         true
     }
 
-    /// The key that belongs to a sum over a query and this item.
+    /// Computes the key from a sum over a query and this item.
     fn key(&self, item: u32, sum: f64) -> f64 {
-        // Adding zero makes minus zero, which is tied with zero, the same.
+        // Adding zero turns minus zero, which is tied with zero, into zero.
         0.0 + match self.similarity {
             Similarity::Cosine => cosine_key(sum, self.squares(Side::Gallery)[item as usize]),
             Similarity::Dot => sum,
@@ -203,15 +173,15 @@ impl<'a> Dense<'a> {
 const UNIT32: f64 = 1.0 / (1 << 24) as f64;
 const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
 
-/// The nearest bfloat16, ties to even; finite input of magnitude at most 1.
+/// Rounds to the nearest bfloat16, ties to even; for magnitudes of at most 1.
 fn bfloat16(x: f32) -> f32 {
     let bits = x.to_bits();
     f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
 
-/// Rounds x·factor into `packed`; returns the squared lengths of x·factor and of what the rounding took away.
+/// Rounds x·factor into `packed`; returns the squared lengths of x·factor and of the rounding error.
 fn round(x: &[f64], factor: f64, packed: &mut Vec<f32>, narrow: impl Fn(f32) -> f32) -> (f64, f64) {
-    // Sums in lanes, which needn't wait for one another.
+    // Sums in lanes, which do not wait for one another.
     const LANES: usize = 8;
     let (mut norm2, mut residual2) = ([0.0; LANES], [0.0; LANES]);
     packed.resize(x.len(), 0.0);
@@ -279,15 +249,14 @@ impl Space for Dense<'_> {
         };
         let norm = norm2.sqrt();
         let bias = if self.biased() { norm2 / 2.0 } else { 0.0 };
-        // The scaled row itself was rounded, as were these sums.
+        // The scaled row was rounded before, and so were these sums.
         let rounding = norm * (self.queries.dim() as f64 + 8.0) * 2.0 * UNIT64;
         Extent { norm, residual: residual2.sqrt() + rounding, bias }
     }
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let dim = self.queries.dim() as f64;
-        // Two roundings a term, since a kernel may or may not fuse them: more than any needs,
-        // see docs/internals/evaluator-exactness.md.
+        // Two roundings a term, enough for kernels with and without fused terms: docs/internals/evaluator-exactness.md.
         let operations = (2.0 * dim + 8.0) * UNIT32;
         if operations >= 0.5 {
             return f64::INFINITY;
@@ -296,7 +265,7 @@ impl Space for Dense<'_> {
         let lengths = (row.norm + row.residual) * (column.norm + column.residual);
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biasing = if self.biased() { 8.0 * UNIT32 * (lengths + row.bias + column.bias) } else { 0.0 };
-        // The keys' own rounding, the screened one's and the positive's; no scaled row is longer than 1.
+        // The rounding of both keys, the screened item's and the positive's; no scaled row is longer than 1.
         let deciding = 16.0 * (dim + 8.0) * UNIT64 * (row.norm + 1.0) * (column.norm.max(row.norm) + 1.0);
         // Products that the CPU may have flushed to zero.
         let underflow = (dim + 8.0) * f64::from(f32::MIN_POSITIVE) * 4.0;
@@ -315,13 +284,13 @@ impl Space for Dense<'_> {
         64.0 * (self.queries.dim() as f64 + 8.0) * UNIT64
     }
 
-    fn settled(&self, _screened: f32) -> Option<f64> {
+    fn key_of_screened(&self, _screened: f32) -> Option<f64> {
         None
     }
 
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) {
         let first = keys.len();
-        if !self.sums_in_place(pairs, keys) {
+        if !self.sum_in_place(pairs, keys) {
             keys.truncate(first);
             let mut q = std::mem::take(&mut scratch.query);
             for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
@@ -348,14 +317,14 @@ impl Space for Dense<'_> {
             _ => Sum::Dot32,
         };
         let products = &self.kernel.exact;
-        let steps = padded(self.queries.dim());
+        let steps = padded_len(self.queries.dim());
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
             |side, row, scratch, words| {
                 self.widen(side, row, &mut scratch.other);
                 for (i, v) in scratch.other.iter().enumerate() {
-                    words[position(i, steps)] = *v;
+                    words[packed_position(i, steps)] = *v;
                 }
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
@@ -365,7 +334,7 @@ impl Space for Dense<'_> {
         )
     }
 
-    fn crowd_share(&self) -> usize {
+    fn items_per_positive(&self) -> usize {
         50
     }
 

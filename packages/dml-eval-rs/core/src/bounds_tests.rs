@@ -1,25 +1,26 @@
-//! Rows that make the screen err as much as it can: no value may leave its margin, and no order may change.
+//! Rows that maximise the errors of the screen: no value may leave its margin, and no order may change.
 //!
-//! Other data hardly tests the bounds: rounding errors that point all ways stay far within them.
+//! Other data hardly tests the bounds: rounding errors of random directions stay far within them.
 
 use std::sync::Mutex;
 
 use ndarray::Array2;
-use proptest::prelude::*;
 
-use crate::books::Ties;
-use crate::codes::Codes;
 use crate::control::Control;
-use crate::dense::{Dense, Precision, Similarity};
-use crate::evaluate::{Options, evaluate};
-use crate::kernel::{Found, Kernel, names, select};
-use crate::matrix::Matrix;
-use crate::metrics::PerQuery;
+use crate::kernel::{Kernel, SweepResult, names, select};
 use crate::peers::Alone;
 use crate::random::Random;
-use crate::search::nearest;
-use crate::space::{Extent, Scratch, Side, Space, round_down, round_up};
-use crate::traverse::{Observer, Task, rectangle, triangle};
+use crate::rank::evaluate::{Options, evaluate};
+use crate::rank::metrics::PerQuery;
+use crate::rank::partial_counts::Ties;
+use crate::rows::codes::Codes;
+use crate::rows::dense::{Dense, Precision};
+use crate::rows::matrix::Matrix;
+use crate::rows::similarity::Similarity;
+use crate::rows::space::{Extent, Scratch, Space};
+use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
+use crate::search::nearest::nearest;
+use crate::side::Side;
 
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
 
@@ -28,36 +29,36 @@ fn screens() -> impl Iterator<Item = (&'static Kernel, Precision)> {
     kernels.flat_map(|kernel| [(kernel, Precision::Float32), (kernel, Precision::BFloat16)])
 }
 
-/// Lists every screened value with the margin of its query: (query, item, value, margin).
+/// A list of every screened value with the margin of its query: (query, item, value, margin).
 #[derive(Default)]
 struct Listed(Mutex<Vec<(usize, usize, f32, f64)>>);
 
 impl Observer for Listed {
-    type Notes = ();
+    type Buffers = ();
 
     fn group(&self, side: Side, _item: usize) -> u32 {
         u32::from(side == Side::Query)
     }
 
-    fn limits(&self, _query: usize, _margin: f64) -> (f32, f32) {
+    fn thresholds(&self, _query: usize, _margin: f64) -> (f32, f32) {
         (f32::MIN, f32::INFINITY)
     }
 
-    fn absorb<S: Space>(&self, _: &S, task: &Task<'_>, found: &Found, _: &mut Scratch, (): &mut ()) {
+    fn observe<S: Space>(&self, _: &S, task: &Task<'_>, result: &SweepResult, _: &mut Scratch, (): &mut ()) {
         let mut seen = self.0.lock().unwrap();
-        for hit in &found.row_hits {
+        for hit in &result.row_hits {
             let (row, column) = (hit.row as usize, hit.column as usize);
-            seen.push((task.first_row + row, task.first_column + column, hit.value, task.row_margins[row]));
+            seen.push((task.rows.start + row, task.columns.start + column, hit.value, task.row_margins[row]));
         }
-        for hit in &found.column_hits {
+        for hit in &result.column_hits {
             let (row, column) = (hit.row as usize, hit.column as usize);
-            seen.push((task.first_column + column, task.first_row + row, hit.value, task.column_margins[column]));
+            seen.push((task.columns.start + column, task.rows.start + row, hit.value, task.column_margins[column]));
         }
     }
 }
 
-/// The largest error of a screened value, as a share of its margin. Without a gallery both ends of a pair are queries.
-fn largest_share(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) -> f64 {
+/// Returns the largest error of a screened value, as a fraction of its margin. Without a gallery both items of a pair are queries.
+fn largest_fraction(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) -> f64 {
     let control = Control::default();
     let mut largest = 0.0f64;
     for (kernel, precision) in screens() {
@@ -66,10 +67,10 @@ fn largest_share(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarit
         let listed = Listed::default();
         let n = queries.nrows();
         let pairs = if let Some(gallery) = gallery {
-            rectangle(&space, &listed, 0..n, &control).unwrap();
+            traverse_rectangle(&space, &listed, 0..n, &control).unwrap();
             n * gallery.nrows()
         } else {
-            triangle(&space, &listed, 0..n, 0..n, &control).unwrap();
+            traverse_triangle(&space, &listed, 0..n, 0..n, &control).unwrap();
             n * (n - 1)
         };
         let seen = listed.0.into_inner().unwrap();
@@ -77,18 +78,18 @@ fn largest_share(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarit
         for (query, item, screened, margin) in seen {
             let mut keys = Vec::new();
             space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys);
-            let share = (f64::from(screened) - space.value(query, keys[0])).abs() / margin;
-            assert!(share <= 1.0, "{} {precision:?} {similarity:?} {query} {item}: {share}", kernel.name);
-            largest = largest.max(share);
+            let fraction = (f64::from(screened) - space.value(query, keys[0])).abs() / margin;
+            assert!(fraction <= 1.0, "{} {precision:?} {similarity:?} {query} {item}: {fraction}", kernel.name);
+            largest = largest.max(fraction);
         }
     }
     largest
 }
 
-/// Rows near c·(1, 1, ...), c = 1 + 2⁻⁸ being halfway between two bfloat16: the numbers of a row are all slightly above, or all
-/// slightly below, and so are all rounded the same way, along the row itself. What that changes in the sum of a row its first
-/// number takes back, so that all similarities between these rows are nearly or truly equal. The second number brings the length
-/// to 8, so that the same holds when rows are scaled to length 1.
+/// Makes rows near c·(1, 1, ...), c = 1 + 2⁻⁸ being halfway between two bfloat16. The numbers of a row are all slightly above, or
+/// all slightly below, so all are rounded in the same direction, along the row itself. The first number compensates for that in
+/// the row's sum, so all similarities between these rows are nearly or exactly equal. The second number makes the length 8, so
+/// the same holds when rows are scaled to length 1.
 fn collinear(rows: usize, seed: u64) -> Array2<f32> {
     const DIM: usize = 64;
     let mut random = Random::new(seed);
@@ -103,9 +104,9 @@ fn collinear(rows: usize, seed: u64) -> Array2<f32> {
     x
 }
 
-/// Rows (1 + a, 2⁻¹², 2⁻¹², ...) with more or fewer zeros at the end. The products of the small numbers, 2⁻²⁴, are half of the last
-/// bit of what is summed up before them, and a float32 sum loses them all. `a` makes up for the zeros, nearly.
-fn absorbed(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
+/// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) with more or fewer zeros at the end. The products of the small numbers, 2⁻²⁴, are half of
+/// the last bit of the sum before them, and a float32 sum loses them all. `a` nearly compensates for the zeros.
+fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));
     let mut x = Array2::zeros((rows, dim));
@@ -117,7 +118,7 @@ fn absorbed(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     x
 }
 
-/// Rows of any direction with lengths between `from` and `to`.
+/// Makes rows of random directions with lengths between `from` and `to`.
 fn scattered(rows: usize, dim: usize, (from, to): (f64, f64), seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let mut x = Array2::from_shape_fn((rows, dim), |_| (random.uniform() - 0.5) as f32);
@@ -129,7 +130,7 @@ fn scattered(rows: usize, dim: usize, (from, to): (f64, f64), seed: u64) -> Arra
     x
 }
 
-/// The same rows between tiny ones, which have small extents of their own.
+/// Puts rows between tiny ones, whose extents are small.
 fn between_tiny(x: &Array2<f32>) -> Array2<f32> {
     let tiny = Array2::from_elem((2, x.ncols()), 1.0 / 1024.0);
     ndarray::concatenate![ndarray::Axis(0), tiny, *x, tiny]
@@ -140,30 +141,30 @@ fn has_bfloat16() -> bool {
 }
 
 #[test]
-fn residuals_along_the_rows_reach_the_margin_and_not_beyond() {
+fn residuals_along_the_rows_reach_the_margin_and_do_not_exceed_it() {
     let (x, ones) = (collinear(20, 1), Array2::<f32>::ones((3, 64)));
     let reached = SIMILARITIES.map(|similarity| {
-        let shares = [
-            largest_share(&ones, Some(&between_tiny(&x)), similarity),
-            largest_share(&between_tiny(&x), Some(&ones), similarity),
-            largest_share(&x, None, similarity),
-            largest_share(&between_tiny(&x), None, similarity),
+        let fractions = [
+            largest_fraction(&ones, Some(&between_tiny(&x)), similarity),
+            largest_fraction(&between_tiny(&x), Some(&ones), similarity),
+            largest_fraction(&x, None, similarity),
+            largest_fraction(&between_tiny(&x), None, similarity),
         ];
-        shares[..3].iter().copied().fold(f64::INFINITY, f64::min)
+        fractions[..3].iter().copied().fold(f64::INFINITY, f64::min)
     });
     if has_bfloat16() {
-        assert!(reached.iter().all(|share| *share > 0.9), "{reached:?}");
+        assert!(reached.iter().all(|fraction| *fraction > 0.9), "{reached:?}");
     }
 }
 
 #[test]
 fn terms_that_a_float32_sum_loses_reach_half_of_the_margin() {
-    let x = absorbed(12, 1025, 1);
+    let x = rows_with_lost_terms(12, 1025, 1);
     for rows in [x.clone(), between_tiny(&x)] {
         // The other half is for kernels that round products, too.
-        assert!(largest_share(&rows, Some(&x), Similarity::Dot) > 0.45);
-        assert!(largest_share(&x, Some(&rows), Similarity::Dot) > 0.45);
-        assert!(largest_share(&rows, None, Similarity::Dot) > 0.45);
+        assert!(largest_fraction(&rows, Some(&x), Similarity::Dot) > 0.45);
+        assert!(largest_fraction(&x, Some(&rows), Similarity::Dot) > 0.45);
+        assert!(largest_fraction(&rows, None, Similarity::Dot) > 0.45);
     }
 }
 
@@ -172,10 +173,10 @@ fn squared_lengths_that_are_rounded_stay_within_the_margin() {
     let long = scattered(40, 8, (0.5, 1.0), 1);
     let short = scattered(200, 8, (1e-9, 1e-3), 2);
     // Three roundings of a bias of at most 1/2, of which the margin holds eight.
-    assert!(largest_share(&long, Some(&short), Similarity::Euclidean) > 0.13);
-    assert!(largest_share(&short, Some(&long), Similarity::Euclidean) > 0.13);
+    assert!(largest_fraction(&long, Some(&short), Similarity::Euclidean) > 0.13);
+    assert!(largest_fraction(&short, Some(&long), Similarity::Euclidean) > 0.13);
     let both = ndarray::concatenate![ndarray::Axis(0), short, long, short];
-    assert!(largest_share(&both, None, Similarity::Euclidean) > 0.13);
+    assert!(largest_fraction(&both, None, Similarity::Euclidean) > 0.13);
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn bits(found: &PerQuery) -> Vec<u64> {
     columns.into_iter().flatten().map(|v| v.to_bits()).collect()
 }
 
-/// Screened ranks, and neighbours, are those of all keys.
+/// Asserts that screened ranks and neighbours are those of all keys.
 fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) {
     let control = Control::default();
     let mut random = Random::new(7);
@@ -206,8 +207,8 @@ fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<
         let sides = (Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())));
         let space = Dense::new(sides.0, sides.1, similarity, precision, kernel, &control).unwrap();
         for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
-            let ranked = |crowd| {
-                let options = Options { recall_at: vec![2], ties, crowd: Some(crowd) };
+            let ranked = |many_positives| {
+                let options = Options { recall_at: vec![2], ties, many_positives: Some(many_positives) };
                 bits(&evaluate(&space, &labels, gallery_labels.as_deref(), &options, &Alone, &control).unwrap())
             };
             assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
@@ -229,20 +230,20 @@ fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<
 }
 
 #[test]
-fn near_ties_whose_errors_point_apart_are_decided_by_their_keys() {
+fn near_ties_with_opposite_errors_are_decided_by_their_keys() {
     let (x, ones) = (collinear(90, 3), Array2::<f32>::ones((4, 64)));
     for similarity in SIMILARITIES {
         assert_screen_decides_nothing(&ones, Some(&between_tiny(&x)), similarity);
         assert_screen_decides_nothing(&between_tiny(&x), None, similarity);
     }
-    let x = absorbed(70, 513, 4);
+    let x = rows_with_lost_terms(70, 513, 4);
     assert_screen_decides_nothing(&x.slice(ndarray::s![..5, ..]).to_owned(), Some(&x), Similarity::Dot);
     assert_screen_decides_nothing(&x, None, Similarity::Dot);
 }
 
 #[test]
 fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
-    // So long that a table is filled in more than one block of items.
+    // Long rows, so that a table is filled in more than one block of items.
     let (n, dim) = (60, 20_000);
     let mut random = Random::new(1);
     let double = Array2::from_shape_fn((n, dim), |_| random.uniform() - 0.5);
@@ -272,19 +273,5 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
             check(&space, &all, &pairs);
         }
         check(&Codes::new(codes.view(), None, kernel).unwrap(), &all, &pairs);
-    }
-}
-
-proptest! {
-    #[test]
-    fn numbers_are_rounded_outwards_and_no_further_than_to_their_neighbours(x in prop_oneof![-2.0f64..2.0, -1e-40f64..1e-40, -1e39f64..1e39]) {
-        let (down, up) = (round_down(x), round_up(x));
-        prop_assert!(down.is_finite() && f64::from(up) >= x);
-        if x >= f64::from(f32::MIN) {
-            prop_assert!(f64::from(down) <= x);
-        }
-        if x.abs() <= f64::from(f32::MAX) {
-            prop_assert!(up == down || up == down.next_up());
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Binary codes under the Hamming distance: the screen is exact, and nothing is left to decide but ties.
+//! Binary codes under the Hamming distance: the screen is exact and leaves only ties.
 
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
@@ -6,11 +6,12 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::kernel::{Kernel, Word};
-use crate::key_table::{Shape, fill};
-use crate::matrix::{Matrix, Source};
-use crate::space::{Extent, Scratch, Side, Space};
+use crate::rows::key_table::{Shape, fill};
+use crate::rows::matrix::{Matrix, Source};
+use crate::rows::space::{Extent, Scratch, Space};
+use crate::side::Side;
 
-/// The widest code, in bytes: distances stay exact in float32, and then some.
+/// The widest code, in bytes, well within the range where float32 distances are exact.
 pub const WIDEST: usize = 65_536 / 8;
 
 /// Two arrays of packed codes. The key is minus the number of differing bits.
@@ -22,7 +23,7 @@ pub struct Codes<'a> {
 }
 
 impl<'a> Codes<'a> {
-    /// Validates the shapes. Rows must be contiguous. Without a gallery the queries are their own.
+    /// Validates the shapes. Rows must be contiguous. Without a gallery the queries are their own gallery.
     pub fn new(
         queries: ArrayView2<'a, u8>,
         gallery: Option<ArrayView2<'a, u8>>,
@@ -30,31 +31,28 @@ impl<'a> Codes<'a> {
     ) -> Result<Self> {
         let (rows, width) = queries.dim();
         if rows == 0 || width == 0 || width > WIDEST {
-            return argument(format!(
-                "codes has shape ({rows}, {width}); expected at least one row, and 1 to {WIDEST} bytes a code"
-            ));
+            let expected = format!("at least one row, and 1 to {WIDEST} bytes a code");
+            return Err(Error::Shape { side: Side::Query, rows, columns: width, expected });
         }
         if let Some(g) = &gallery
             && (g.ncols() != width || g.nrows() == 0)
         {
-            return argument(format!(
-                "gallery_codes has shape {:?}; expected (at least 1, {width}) to match codes ({rows}, {width})",
-                g.dim()
-            ));
+            let expected = format!("at least one row, and {width} bytes a code, as in the queries");
+            return Err(Error::Shape { side: Side::Gallery, rows: g.nrows(), columns: g.ncols(), expected });
         }
         let own_gallery = gallery.is_none();
         let gallery = gallery.unwrap_or(queries);
         let most = rows.max(gallery.nrows());
         if u32::try_from(most).is_err() {
-            return argument(format!("there are {most} rows; expected fewer than 2**32: evaluate them in parts"));
+            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
         }
         if !(queries.is_standard_layout() && gallery.is_standard_layout()) {
-            return argument("codes are not contiguous; expected C order: use numpy.ascontiguousarray");
+            return argument("codes are not contiguous; expected rows one after another, in standard layout");
         }
         Ok(Codes { queries, gallery, kernel, own_gallery })
     }
 
-    /// The distance that belongs to a key.
+    /// Computes the distance from a key.
     pub fn distance(_query: usize, key: f64) -> i32 {
         -key as i32
     }
@@ -108,7 +106,7 @@ impl Space for Codes<'_> {
         0.0
     }
 
-    fn settled(&self, screened: f32) -> Option<f64> {
+    fn key_of_screened(&self, screened: f32) -> Option<f64> {
         Some(f64::from(screened))
     }
 
@@ -135,7 +133,7 @@ impl Space for Codes<'_> {
         )
     }
 
-    fn crowd_share(&self) -> usize {
+    fn items_per_positive(&self) -> usize {
         200
     }
 
@@ -144,21 +142,18 @@ impl Space for Codes<'_> {
     }
 }
 
-/// One bit an element, set where it is above `threshold`, most significant bit first; `out` is (rows, ceil(dim / 8)).
-pub fn binarize(
-    embeddings: Matrix<'_>,
-    threshold: f64,
-    mut out: ArrayViewMut2<'_, u8>,
-    control: &Control,
-) -> Result<()> {
-    let (rows, dim) = (embeddings.rows(), embeddings.dim());
+/// Packs one bit for each element, set where it is above `threshold`, most significant bit first.
+///
+/// `out` is (rows, ceil(dim / 8)).
+pub fn binarize(x: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'_, u8>, control: &Control) -> Result<()> {
+    let (rows, dim) = (x.rows(), x.dim());
     if out.dim() != (rows, dim.div_ceil(8)) {
         return argument(format!("out has shape {:?}; expected ({rows}, {})", out.dim(), dim.div_ceil(8)));
     }
     if threshold.is_nan() {
         return argument("threshold is NaN; expected a number");
     }
-    let first_bad = out
+    let bad_rows = out
         .axis_iter_mut(ndarray::Axis(0))
         .into_par_iter()
         .enumerate()
@@ -168,7 +163,7 @@ pub fn binarize(
                 if control.is_cancelled() {
                     return None;
                 }
-                embeddings.widen(i, row);
+                x.widen(i, row);
                 for (byte, values) in code.iter_mut().zip(row.chunks(8)) {
                     *byte = values.iter().enumerate().fold(0, |b, (k, &v)| b | (u8::from(v > threshold) << (7 - k)));
                 }
@@ -178,8 +173,8 @@ pub fn binarize(
         .flatten()
         .collect::<Vec<usize>>();
     control.check()?;
-    match first_bad.first() {
+    match bad_rows.first() {
         None => Ok(()),
-        Some(&row) => Err(Error::NonFinite { what: "embeddings", row, count: first_bad.len() }),
+        Some(&row) => Err(Error::NonFinite { side: Side::Query, row, count: bad_rows.len() }),
     }
 }

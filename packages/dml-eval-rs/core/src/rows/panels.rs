@@ -1,11 +1,11 @@
-//! Rows packed for the products: panels of as many lanes as a tile is high or wide, step by step.
+//! Rows packed for the products: panels with one lane for each row or column of a tile, step by step.
 
 use rayon::prelude::*;
 use zerocopy::FromZeros;
 
 use crate::error::Result;
-use crate::memory::{filled, zeros};
-use crate::space::Scratch;
+use crate::memory::{full, zeros};
+use crate::rows::space::Scratch;
 
 /// Packed rows. A panel holds the words of `width` rows: `panel[step * width + lane]`.
 pub(crate) struct Panels<T> {
@@ -14,8 +14,8 @@ pub(crate) struct Panels<T> {
 }
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
-    /// Packs `rows` rows of `steps` words, which `encode` writes, the last panel filled up with zeros. Returns what `encode`
-    /// returned of every row as well.
+    /// Packs `rows` rows of `steps` words, which `encode` writes, and pads the last panel with zeros. Returns the result of
+    /// `encode` for each row, too.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
@@ -24,7 +24,7 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     ) -> Result<(Self, Vec<E>)> {
         let words_per_panel = steps * width;
         let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
-        let mut extras = filled(rows, E::default())?;
+        let mut extras = full(rows, E::default())?;
         words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate().for_each_init(
             || (Scratch::default(), vec![T::default(); steps]),
             |(scratch, row), (p, (panel, extras))| {

@@ -8,14 +8,16 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Result, argument};
-use crate::kernel::Found;
-use crate::memory::collected;
-use crate::space::{Scratch, Side, Space, round_down, round_up};
-use crate::traverse::{self, Observer, Task};
+use crate::kernel::{Hit, SweepResult};
+use crate::memory::collect;
+use crate::rows::space::{Scratch, Space};
+use crate::screen::rounding::{round_down, round_up};
+use crate::screen::traverse::{Observer, Task, traverse_rectangle};
+use crate::side::Side;
 
-/// Candidates are kept for so many bytes of queries at a time.
+/// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
-/// No group: compared with everything.
+/// Groups of all queries and of all gallery items, so that every query is compared with every item.
 const QUERY_GROUP: u32 = u32::MAX - 1;
 const GALLERY_GROUP: u32 = u32::MAX;
 
@@ -27,19 +29,20 @@ struct Candidate {
     upper: f32,
 }
 
-/// What is known of one query: every item that may be among the k nearest.
+/// One query's candidates: every item that may be among the k nearest.
 struct Shortlist {
     candidates: Vec<Candidate>,
-    /// The length at which it is next cut.
+    /// The length at which it is cut next.
     limit: usize,
 }
 
+/// A search in progress.
 struct Search {
     k: usize,
     first_query: usize,
     exclude_self: bool,
     shortlists: Vec<Mutex<Shortlist>>,
-    /// A lower bound of the k-th nearest item's value, as float32 bits.
+    /// For each query a lower bound of the k-th nearest item's value, as float32 bits.
     thresholds: Vec<AtomicU32>,
 }
 
@@ -48,27 +51,28 @@ impl Search {
         f32::from_bits(self.thresholds[q].load(Relaxed))
     }
 
-    /// Drops the candidates that k others beat for certain; if the bounds leave too many, lets the keys decide.
+    /// Drops the candidates that k others certainly beat; if the bounds leave too many, the keys decide.
     fn cut<S: Space>(&self, space: &S, q: usize, list: &mut Shortlist, scratch: &mut Scratch) {
         let k = self.k;
         if list.candidates.len() > k {
-            self.raise(q, &mut list.candidates);
+            self.raise_threshold(q, &mut list.candidates);
             if list.candidates.len() > k + k / 2 + 8 {
                 let decided = decide(space, self.first_query + q, &list.candidates, k, scratch);
                 list.candidates.clear();
                 list.candidates.extend(decided.into_iter().map(|(key, index)| {
-                    // The value's own rounding is far below that of its float32 bounds.
+                    // The rounding of the value is far below that of its float32 bounds.
                     let value = space.value(self.first_query + q, key);
                     let slack = space.value_slack();
                     Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack) }
                 }));
-                self.raise(q, &mut list.candidates);
+                self.raise_threshold(q, &mut list.candidates);
             }
         }
         list.limit = list.candidates.len().max(k) + k / 4 + 4;
     }
 
-    fn raise(&self, q: usize, candidates: &mut Vec<Candidate>) {
+    /// Raises the threshold to the k-th largest lower bound, and drops the candidates below it.
+    fn raise_threshold(&self, q: usize, candidates: &mut Vec<Candidate>) {
         let (_, kth, _) = candidates.select_nth_unstable_by(self.k - 1, |a, b| b.lower.total_cmp(&a.lower));
         let threshold = kth.lower;
         candidates.retain(|c| c.upper >= threshold);
@@ -76,7 +80,7 @@ impl Search {
     }
 }
 
-/// The k nearest of the candidates by key, ties by index.
+/// Decides the k nearest of the candidates by key, ties by index.
 fn decide<S: Space>(
     space: &S,
     query: usize,
@@ -98,7 +102,7 @@ fn decide<S: Space>(
 }
 
 impl Observer for Search {
-    type Notes = ByRow;
+    type Buffers = ByRow;
 
     fn group(&self, side: Side, item: usize) -> u32 {
         match side {
@@ -108,45 +112,39 @@ impl Observer for Search {
         }
     }
 
-    fn limits(&self, query: usize, margin: f64) -> (f32, f32) {
+    fn thresholds(&self, query: usize, margin: f64) -> (f32, f32) {
         (round_down(f64::from(self.threshold(query - self.first_query)) - margin), f32::INFINITY)
     }
 
-    fn absorb<S: Space>(&self, space: &S, task: &Task<'_>, found: &Found, scratch: &mut Scratch, notes: &mut ByRow) {
-        // By row, the order within a row kept: a counting sort.
-        notes.ends.clear();
-        notes.ends.resize(task.rows + 1, 0);
-        for hit in &found.row_hits {
-            notes.ends[hit.row as usize + 1] += 1;
-        }
-        for row in 0..task.rows {
-            notes.ends[row + 1] += notes.ends[row];
-        }
-        notes.order.resize(found.row_hits.len(), 0);
-        for (h, hit) in found.row_hits.iter().enumerate() {
-            notes.order[notes.ends[hit.row as usize]] = h as u32;
-            notes.ends[hit.row as usize] += 1;
-        }
+    fn observe<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        by_row: &mut ByRow,
+    ) {
+        by_row.sort(task.rows.len(), &result.row_hits);
         let mut start = 0;
-        for row in 0..task.rows {
-            let hits = &notes.order[start..notes.ends[row]];
-            start = notes.ends[row];
+        for row in 0..task.rows.len() {
+            let hits = &by_row.order[start..by_row.ends[row]];
+            start = by_row.ends[row];
             if hits.is_empty() {
                 continue;
             }
-            let q = task.first_row + row - self.first_query;
+            let q = task.rows.start + row - self.first_query;
             let margin = task.row_margins[row];
-            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds a list");
+            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
             let mut threshold = self.threshold(q);
             for &h in hits {
-                let hit = found.row_hits[h as usize];
+                let hit = result.row_hits[h as usize];
                 let value = f64::from(hit.value);
                 let upper = round_up(value + margin);
                 // The threshold may have risen since the task began.
                 if upper < threshold {
                     continue;
                 }
-                let index = (task.first_column + hit.column as usize) as u32;
+                let index = (task.columns.start + hit.column as usize) as u32;
                 list.candidates.push(Candidate { index, lower: round_down(value - margin), upper });
                 if list.candidates.len() >= list.limit {
                     self.cut(space, q, &mut list, scratch);
@@ -157,24 +155,45 @@ impl Observer for Search {
     }
 }
 
-/// The hits of a task by row: `order` holds their positions, and `ends` where each row's end.
+/// The hits of a task, sorted by row.
 #[derive(Default)]
 struct ByRow {
+    /// The end of each row's hits in `order`.
     ends: Vec<usize>,
+    /// Positions of the hits.
     order: Vec<u32>,
 }
 
-/// The `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
+impl ByRow {
+    /// Sorts hits of so many rows: a counting sort, which keeps the order within a row.
+    fn sort(&mut self, rows: usize, hits: &[Hit]) {
+        self.ends.clear();
+        self.ends.resize(rows + 1, 0);
+        for hit in hits {
+            self.ends[hit.row as usize + 1] += 1;
+        }
+        for row in 0..rows {
+            self.ends[row + 1] += self.ends[row];
+        }
+        self.order.resize(hits.len(), 0);
+        for (h, hit) in hits.iter().enumerate() {
+            self.order[self.ends[hit.row as usize]] = h as u32;
+            self.ends[hit.row as usize] += 1;
+        }
+    }
+}
+
+/// Finds the `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` are (queries, k), row by row; `report` turns a query's key into what goes into `scores`. With
-/// `exclude_self` the gallery is the query set and each query leaves itself out by index.
+/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. With `exclude_self`
+/// the gallery is the query set, and each query leaves itself out by index.
 #[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
 pub fn nearest<S: Space, T: Send>(
     space: &S,
     k: usize,
     exclude_self: bool,
     control: &Control,
-    report: impl Fn(usize, f64) -> T + Sync,
+    score: impl Fn(usize, f64) -> T + Sync,
     scores: &mut [T],
     indices: &mut [i64],
 ) -> Result<()> {
@@ -193,28 +212,28 @@ pub fn nearest<S: Space, T: Send>(
             indices.len()
         ));
     }
-    let strip = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 32))).clamp(1, queries);
-    control.expect(queries as u64 * gallery as u64);
-    for first in (0..queries).step_by(strip) {
-        let rows = first..(first + strip).min(queries);
+    let batch = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 32))).clamp(1, queries);
+    control.add_to_total(queries as u64 * gallery as u64);
+    for first in (0..queries).step_by(batch) {
+        let rows = first..(first + batch).min(queries);
         let search = Search {
             k,
             first_query: first,
             exclude_self,
-            shortlists: collected(
+            shortlists: collect(
                 rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 })),
             )?,
-            thresholds: collected(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
+            thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
         };
-        traverse::rectangle(space, &search, rows, control)?;
+        traverse_rectangle(space, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
         search.shortlists.into_par_iter().zip(out).enumerate().for_each_init(
             Scratch::default,
             |scratch, (q, (list, (scores, indices)))| {
-                let list = list.into_inner().expect("no thread panics while it holds a list");
+                let list = list.into_inner().expect("no thread panics while it holds the lock");
                 let order = decide(space, first + q, &list.candidates, k, scratch);
-                for ((score, index), (key, item)) in scores.iter_mut().zip(indices).zip(order) {
-                    *score = report(first + q, key);
+                for ((out_score, index), (key, item)) in scores.iter_mut().zip(indices).zip(order) {
+                    *out_score = score(first + q, key);
                     *index = i64::from(item);
                 }
             },

@@ -1,12 +1,14 @@
-//! The kernels' loads and stores stay within their arrays: these lie against pages that must not be touched.
+//! The kernels' loads and stores stay within their arrays, which adjoin inaccessible pages.
 
 use proptest::prelude::*;
 
+use super::routines::{ExactProducts, Pairs32};
 use super::*;
+use crate::exact::{self, PAIRS};
 
 const PAGE: usize = 1 << 16;
 
-/// An array between two pages whose first access ends the process, flush with the one behind it or the one before it.
+/// An array between two inaccessible pages, flush with the one after it or the one before it.
 struct Guarded<T> {
     region: *mut libc::c_void,
     bytes: usize,
@@ -40,7 +42,7 @@ impl<T: Copy> Guarded<T> {
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
-        // SAFETY: the region is this array's own.
+        // SAFETY: nothing else uses this region.
         unsafe { libc::munmap(self.region, self.bytes) };
     }
 }
@@ -49,13 +51,13 @@ fn kernels() -> impl Iterator<Item = &'static Kernel> {
     KERNELS.iter().copied().filter(|k| (k.available)())
 }
 
-/// Small numbers, the same for the same seed.
+/// Draws small numbers for a seed.
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
     let mut random = crate::random::Random::new(seed);
     (0..n).map(|_| random.uniform() as f32 - 0.5).collect()
 }
 
-/// Words that are finite numbers, whatever they are taken for.
+/// Draws words that are finite numbers as float32 and as bfloat16.
 fn words(n: usize, seed: u64) -> Vec<u32> {
     numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
 }
@@ -64,7 +66,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn products_and_sweeps_touch_nothing_beside_their_panels(steps in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
+    fn products_and_sweeps_touch_nothing_outside_their_arrays(steps in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
         for kernel in kernels() {
             let (height, width) = (kernel.rows, kernel.columns);
             let mut rows = Guarded::new(&words(steps * height, seed), at_end);
@@ -82,9 +84,9 @@ proptest! {
                 let (mut column_low, mut column_high) = (thresholds(width, seed ^ 4), thresholds(width, seed ^ 5));
                 let mut group = Guarded::new(&vec![0u32; tall], at_end);
                 let mut column_group = Guarded::new(&vec![1u32; width], at_end);
-                let row_edge = Edge { low: low.get(), high: high.get(), group: group.get() };
-                let column_edge = Edge { low: column_low.get(), high: column_high.get(), group: column_group.get() };
-                let (mut found, mut expected) = (Found::default(), Found::default());
+                let row_edge = Thresholds { low: low.get(), high: high.get(), group: group.get() };
+                let column_edge = Thresholds { low: column_low.get(), high: column_high.get(), group: column_group.get() };
+                let (mut found, mut expected) = (SweepResult::default(), SweepResult::default());
                 found.reset(tall, width);
                 expected.reset(tall, width);
                 kernel.sweep(tile.get(), row_edge, column_edge, (0, 0), &mut found);
@@ -100,11 +102,11 @@ proptest! {
     }
 
     #[test]
-    fn exact_sums_touch_nothing_beside_their_rows_and_have_the_same_bits(len in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
-        let values: Vec<Vec<f32>> = (0..2 * TOGETHER as u64).map(|i| numbers(len, seed ^ i)).collect();
+    fn exact_sums_touch_nothing_outside_their_rows_and_have_the_same_bits(len in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
+        let values: Vec<Vec<f32>> = (0..2 * PAIRS as u64).map(|i| numbers(len, seed ^ i)).collect();
         let mut rows: Vec<_> = values.iter().map(|row| Guarded::new(row, at_end)).collect();
         let rows: Vec<&[f32]> = rows.iter_mut().map(|row| &*row.get()).collect();
-        let (q, g): (Pairs32<'_>, Pairs32<'_>) = (rows[..TOGETHER].try_into().unwrap(), rows[TOGETHER..].try_into().unwrap());
+        let (q, g): (Pairs32<'_>, Pairs32<'_>) = (rows[..PAIRS].try_into().unwrap(), rows[PAIRS..].try_into().unwrap());
         let wide: Vec<Vec<f64>> = values.iter().map(|row| row.iter().map(|v| f64::from(*v)).collect()).collect();
         let mut wide: Vec<_> = wide.iter().map(|row| Guarded::new(row, at_end)).collect();
         let wide: Vec<&[f64]> = wide.iter_mut().map(|row| &*row.get()).collect();
@@ -112,8 +114,8 @@ proptest! {
         let [a, b] = &mut bytes;
         for kernel in kernels() {
             let (dots, distances) = (kernel.dots32(q, g), kernel.distances32(q, g));
-            for pair in 0..TOGETHER {
-                let (x, y) = (wide[pair], wide[TOGETHER + pair]);
+            for pair in 0..PAIRS {
+                let (x, y) = (wide[pair], wide[PAIRS + pair]);
                 prop_assert_eq!(dots[pair].to_bits(), exact::dot(x, y).to_bits());
                 prop_assert_eq!(distances[pair].to_bits(), exact::squared_distance(x, y).to_bits());
                 prop_assert_eq!(kernel.dot64(x, y).to_bits(), dots[pair].to_bits());
@@ -125,10 +127,10 @@ proptest! {
     }
 
     #[test]
-    fn exact_tiles_touch_nothing_beside_their_panels_and_have_the_bits_of_single_sums(
+    fn exact_tiles_touch_nothing_outside_their_panels_and_have_the_bits_of_single_sums(
         dim in 1usize..60, at_end in any::<bool>(), seed in any::<u64>(),
     ) {
-        let steps = exact::padded(dim);
+        let steps = exact::padded_len(dim);
         for kernel in kernels() {
             let ExactProducts { rows: height, columns: width, .. } = kernel.exact;
             let panel = |lanes: usize, seed: u64| {
@@ -137,7 +139,7 @@ proptest! {
                 for (lane, row) in rows.iter_mut().enumerate() {
                     row.extend(numbers(dim, seed.wrapping_add(lane as u64)).into_iter().map(f64::from));
                     for (i, v) in row.iter().enumerate() {
-                        panel[exact::position(i, steps) * lanes + lane] = *v;
+                        panel[exact::packed_position(i, steps) * lanes + lane] = *v;
                     }
                 }
                 (Guarded::new(&panel, at_end), rows)

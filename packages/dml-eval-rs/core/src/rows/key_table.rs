@@ -5,26 +5,30 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::panels::Panels;
-use crate::space::{Scratch, Side};
+use crate::rows::panels::Panels;
+use crate::rows::space::Scratch;
+use crate::side::Side;
 
-/// Words of packed items that are alive at a time.
+/// Words of packed items in memory at a time.
 const WORDS: usize = 1 << 20;
-/// Queries that a thread takes at a time, about: while an item's panel is in a core's cache.
-const QUERIES_TOGETHER: usize = 64;
+/// Queries that a thread takes at a time, approximately, while an item's panel is in its core's cache.
+const QUERIES_PER_GROUP: usize = 64;
 
-/// A tile's rows and columns, and the words of a packed row.
+/// The shapes of a tile and of a packed row.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
+    /// Rows of a tile.
     pub rows: usize,
+    /// Columns of a tile.
     pub columns: usize,
+    /// Words in a packed row.
     pub steps: usize,
-    /// Tiles that a product needs room for.
+    /// Tiles that a product writes to.
     pub tiles: usize,
 }
 
 /// Fills `keys`, (queries, items), from tiles: `encode` packs a row, `tile` multiplies a panel of queries and one of items, and
-/// `key` makes a key of an item's value in the tile.
+/// `key` computes a key from an item and its value in the tile.
 pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),
@@ -40,7 +44,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
         Panels::load(indices.len(), width, steps, row).map(|(panels, _)| panels)
     };
     let query_panels = pack(Side::Query, queries, height)?;
-    let together = (QUERIES_TOGETHER / height).max(1);
+    let together = (QUERIES_PER_GROUP / height).max(1);
     let block = (WORDS / (steps * width)).max(1) * width;
     for (b, block_items) in items.chunks(block).enumerate() {
         let item_panels = pack(Side::Gallery, block_items, width)?;

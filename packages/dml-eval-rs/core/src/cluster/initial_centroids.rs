@@ -1,0 +1,187 @@
+//! The centroids from which k-means starts.
+
+use ndarray::Array2;
+use rayon::prelude::*;
+
+use crate::cluster::assignment::assign;
+use crate::control::Control;
+use crate::error::Result;
+use crate::exact::squared_distance;
+use crate::kernel::Kernel;
+use crate::memory::{full, zeros};
+use crate::peers::Peers;
+use crate::random::Random;
+use crate::rows::matrix::{Matrix, Source};
+
+/// The most multiplications that k-means++ may take; above, rows are drawn in batches.
+const PLUS_PLUS_WORK: f64 = 1e9;
+/// Rows that a thread takes at a time.
+const CHUNK: usize = 256;
+
+/// Makes centroids that are all zero.
+pub(crate) fn zero_centroids(clusters: usize, dim: usize) -> Result<Array2<f64>> {
+    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?).expect("as many zeros as the shape has"))
+}
+
+/// Draws the first centroids: by k-means++ (Arthur and Vassilvitskii 2007) where that is quick, in batches where it is not.
+pub(crate) fn draw_centroids(
+    x: Matrix<'_>,
+    clusters: usize,
+    random: &mut Random,
+    kernel: &'static Kernel,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<Array2<f64>> {
+    let drawn = if x.rows() as f64 * clusters as f64 * x.dim() as f64 <= PLUS_PLUS_WORK {
+        draw_one_by_one(x, clusters, random, control)?
+    } else {
+        draw_in_batches(&x, clusters, random, kernel, peers, control)?
+    };
+    copy_rows(&x, &drawn)
+}
+
+/// Copies some rows, as centroids.
+fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
+    let mut centroids = zero_centroids(rows.len(), x.dim())?;
+    for (mut centroid, row) in centroids.rows_mut().into_iter().zip(rows) {
+        x.widen(*row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
+    }
+    Ok(centroids)
+}
+
+/// Draws distinct rows in a few batches, the first evenly and each later one in proportion to the squared distance from all
+/// earlier batches: the rounds of k-means|| (Bahmani et al. 2012) with as many draws in all as there are clusters.
+///
+/// All rounds together cost one assignment of all rows to all centroids.
+fn draw_in_batches(
+    x: &Matrix<'_>,
+    clusters: usize,
+    random: &mut Random,
+    kernel: &'static Kernel,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<Vec<usize>> {
+    const ROUNDS: usize = 8;
+    let mut distances = full(x.rows(), 1.0)?;
+    let mut drawn: Vec<usize> = Vec::new();
+    for round in 0.. {
+        let wanted = (clusters - drawn.len()).div_ceil(ROUNDS.saturating_sub(round).max(1));
+        let mut batch = sample(&distances, wanted, random);
+        if batch.is_empty() {
+            // Every row coincides with a centroid: take any rows that are not drawn yet.
+            let mut unused = full(x.rows(), true)?;
+            drawn.iter().for_each(|row| unused[*row] = false);
+            batch.extend((0..x.rows()).filter(|row| unused[*row]).take(clusters - drawn.len()));
+        }
+        drawn.extend(&batch);
+        if drawn.len() == clusters {
+            break;
+        }
+        let assignment = assign(x, &copy_rows(x, &batch)?, kernel, peers, control)?;
+        for (distance, new) in distances.iter_mut().zip(assignment.distances) {
+            *distance = if round == 0 { new } else { distance.min(new) };
+        }
+        // A rounding error must not let a row be drawn twice.
+        drawn.iter().for_each(|row| distances[*row] = 0.0);
+    }
+    Ok(drawn)
+}
+
+/// Samples about `wanted` distinct indices, each with a chance in proportion to its weight.
+///
+/// Systematic sampling: a point in every `wanted`-th part of the total. An index whose weight spans several points is drawn
+/// once, so fewer may be drawn.
+fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Vec<usize> {
+    let step = weights.iter().sum::<f64>() / wanted as f64;
+    let mut next = random.uniform() * step;
+    let mut sum = 0.0;
+    let mut drawn = Vec::with_capacity(wanted);
+    for (i, &weight) in weights.iter().enumerate() {
+        sum += weight;
+        if weight > 0.0 && sum > next && drawn.len() < wanted {
+            drawn.push(i);
+            while next < sum {
+                next += step;
+            }
+        }
+    }
+    drawn
+}
+
+/// Draws rows one by one, each with a chance in proportion to the squared distance from the earlier ones (k-means++).
+fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
+    let n = x.rows();
+    let mut drawn = vec![random.below(n)];
+    let mut distances = full(n, f64::INFINITY)?;
+    let mut used = full(n, false)?;
+    let mut first_unused = 0;
+    let mut centroid = vec![0.0; x.dim()];
+    while drawn.len() < clusters {
+        control.check()?;
+        let last = drawn[drawn.len() - 1];
+        used[last] = true;
+        x.widen(last, &mut centroid);
+        distances.par_chunks_mut(CHUNK).enumerate().for_each_init(
+            || vec![0.0; x.dim()],
+            |row, (chunk, distances)| {
+                for (i, d) in distances.iter_mut().enumerate() {
+                    x.widen(chunk * CHUNK + i, row);
+                    *d = d.min(squared_distance(&centroid, row.as_slice()));
+                }
+            },
+        );
+        let total: f64 = distances.iter().sum();
+        let mut left = random.uniform() * total;
+        let mut pick = None;
+        for (row, &d) in distances.iter().enumerate() {
+            if d > 0.0 {
+                pick = Some(row);
+                left -= d;
+                if left < 0.0 {
+                    break;
+                }
+            }
+        }
+        // Where all rows coincide with centroids, take the first row that is not drawn yet.
+        drawn.push(pick.unwrap_or_else(|| {
+            while used[first_unused] {
+                first_unused += 1;
+            }
+            first_unused
+        }));
+    }
+    Ok(drawn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::Alone;
+
+    #[test]
+    fn batches_draw_distinct_rows_even_where_rows_coincide() {
+        let x = Array2::from_shape_fn((200, 2), |(i, _)| (i % 7) as f32);
+        let (kernel, control) = (crate::kernel::select(None).unwrap(), Control::default());
+        for clusters in [1, 5, 20, 199, 200] {
+            let rows = draw_in_batches(&Matrix::F32(x.view()), clusters, &mut Random::new(1), kernel, &Alone, &control)
+                .unwrap();
+            let distinct: std::collections::BTreeSet<_> = rows.iter().collect();
+            assert_eq!((rows.len(), distinct.len()), (clusters, clusters));
+        }
+    }
+
+    #[test]
+    fn samples_follow_the_weights() {
+        let weights: Vec<f64> = (0..100).map(|i| f64::from(i % 10)).collect();
+        let mut times = [0u32; 100];
+        let mut random = Random::new(5);
+        for _ in 0..4000 {
+            sample(&weights, 5, &mut random).into_iter().for_each(|i| times[i] += 1);
+        }
+        for (i, &count) in times.iter().enumerate() {
+            let expected = 4000.0 * 5.0 * weights[i] / 450.0;
+            // Five standard deviations.
+            assert!((f64::from(count) - expected).abs() <= 5.0 * expected.sqrt() + 1e-9, "{i}: {count}, {expected}");
+        }
+    }
+}

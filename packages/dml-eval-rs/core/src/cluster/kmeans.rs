@@ -1,0 +1,174 @@
+//! k-means, deterministic for a seed and independent of the number of threads.
+
+use ndarray::Array2;
+use rayon::prelude::*;
+
+use crate::cluster::assignment::{assign, reassign};
+use crate::cluster::initial_centroids::{draw_centroids, zero_centroids};
+use crate::control::Control;
+use crate::error::{Result, argument};
+use crate::kernel::Kernel;
+use crate::memory::{collect, zeros};
+use crate::peers::Peers;
+use crate::random::Random;
+use crate::rows::classes::Classes;
+use crate::rows::dense::{Dense, Precision};
+use crate::rows::matrix::{Matrix, Source};
+use crate::rows::similarity::Similarity;
+
+/// A clustering.
+#[derive(Debug, Clone)]
+pub struct KMeans {
+    /// The nearest centroid of each row, the lowest of equally near ones.
+    pub labels: Vec<u32>,
+    /// (clusters, dim).
+    pub centroids: Array2<f64>,
+    /// The sum of squared distances of the rows to their centroids.
+    pub inertia: f64,
+    /// Rounds of the best run.
+    pub iterations: usize,
+}
+
+/// The number of clusters, and the runs that look for them.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Number of clusters.
+    pub clusters: usize,
+    /// Seed of the initial centroids.
+    pub seed: u64,
+    /// Runs, of which the one with the least inertia counts.
+    pub runs: usize,
+    /// The most rounds of a run.
+    pub max_iterations: usize,
+}
+
+/// Clusters rows by Lloyd's algorithm until no row changes its cluster, or for `max_iterations` rounds.
+///
+/// With peers each finds the nearest centroids of a part of the rows, and all get the same result: that of one alone.
+pub fn kmeans(
+    x: Matrix<'_>,
+    options: Options,
+    kernel: &'static Kernel,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<KMeans> {
+    let n = x.rows();
+    if options.clusters < 1 || options.clusters > n {
+        return argument(format!("clusters is {}; expected 1 to {n}, the number of rows", options.clusters));
+    }
+    if options.runs < 1 || options.max_iterations < 1 {
+        return argument(format!(
+            "runs is {} and max_iterations {}; expected at least 1 of each",
+            options.runs, options.max_iterations
+        ));
+    }
+    // Validates the rows before the first run.
+    Dense::new(x, None, Similarity::Euclidean, Precision::Float32, kernel, control)?;
+    let run = |run: usize| {
+        let mut random = Random::new(options.seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        lloyd(x, options, &mut random, kernel, peers, control)
+    };
+    let mut best = run(0)?;
+    for other in 1..options.runs {
+        let found = run(other)?;
+        if found.inertia < best.inertia {
+            best = found;
+        }
+    }
+    Ok(best)
+}
+
+fn lloyd(
+    x: Matrix<'_>,
+    options: Options,
+    random: &mut Random,
+    kernel: &'static Kernel,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<KMeans> {
+    let mut centroids = draw_centroids(x, options.clusters, random, kernel, peers, control)?;
+    let mut assignment = assign(&x, &centroids, kernel, peers, control)?;
+    let mut iterations = 0;
+    while iterations < options.max_iterations {
+        iterations += 1;
+        let next = means(x, &assignment.labels, &assignment.distances, options.clusters, control)?;
+        let moved: Vec<bool> = centroids.rows().into_iter().zip(next.rows()).map(|(a, b)| a != b).collect();
+        centroids = next;
+        if !moved.contains(&true) {
+            break;
+        }
+        assignment = reassign(&x, &centroids, &moved, assignment, kernel, peers, control)?;
+    }
+    let inertia = assignment.distances.iter().sum();
+    Ok(KMeans { labels: assignment.labels, centroids, inertia, iterations })
+}
+
+/// Computes the means of the clusters, each summed in the order of its rows. An empty cluster takes a row that is far from its
+/// own centroid.
+fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize, control: &Control) -> Result<Array2<f64>> {
+    let mut labels = collect(labels.iter().copied())?;
+    fill_empty_clusters(&mut labels, distances, clusters)?;
+    let classes = Classes::new(&labels)?;
+    let mut centroids = zero_centroids(clusters, x.dim())?;
+    let single = !x.is_double();
+    centroids.axis_iter_mut(ndarray::Axis(0)).into_par_iter().enumerate().for_each_init(
+        || vec![0.0; x.dim()],
+        |row, (cluster, mut centroid)| {
+            let members = classes.members(cluster as u32);
+            for &m in members {
+                if control.is_cancelled() {
+                    return;
+                }
+                x.widen(m as usize, row);
+                for (c, v) in centroid.iter_mut().zip(row.iter()) {
+                    *c += v;
+                }
+            }
+            for c in &mut centroid {
+                *c /= members.len() as f64;
+                if single {
+                    *c = f64::from(*c as f32);
+                }
+            }
+        },
+    );
+    control.check()?;
+    Ok(centroids)
+}
+
+/// Moves a row into each empty cluster: the farthest rows of clusters that keep others, ties by index.
+fn fill_empty_clusters(labels: &mut [u32], distances: &[f64], clusters: usize) -> Result<()> {
+    let mut sizes: Vec<usize> = zeros(clusters)?;
+    labels.iter().for_each(|label| sizes[*label as usize] += 1);
+    if !sizes.contains(&0) {
+        return Ok(());
+    }
+    let mut farthest = collect(0..labels.len() as u32)?;
+    farthest.sort_unstable_by(|&a, &b| distances[b as usize].total_cmp(&distances[a as usize]).then(a.cmp(&b)));
+    let mut donors = farthest.into_iter();
+    for cluster in 0..clusters {
+        while sizes[cluster] == 0 {
+            let Some(row) = donors.next() else { break };
+            let label = &mut labels[row as usize];
+            if sizes[*label as usize] > 1 {
+                sizes[*label as usize] -= 1;
+                sizes[cluster] = 1;
+                *label = cluster as u32;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_clusters_take_the_farthest_rows_of_clusters_that_keep_others() {
+        let mut labels = [0, 0, 0, 2, 2];
+        fill_empty_clusters(&mut labels, &[1.0, 3.0, 3.0, 9.0, 0.0], 5).unwrap();
+        // Row 3 leaves row 4 alone in cluster 2; of rows 1 and 2, equally far, the lower index moves first.
+        assert_eq!(labels, [0, 3, 4, 1, 2]);
+    }
+}

@@ -1,0 +1,6 @@
+//! k-means, and the agreement of two partitions.
+
+pub(crate) mod agreement;
+mod assignment;
+mod initial_centroids;
+pub(crate) mod kmeans;

@@ -1,0 +1,75 @@
+//! The source of the exact sums, compiled for each instruction set.
+
+/// Exact sums of single-precision rows, fused where the instruction set has a fused multiply-add.
+macro_rules! single_precision_routines {
+    ($fused:literal $(, $feature:literal)?) => {
+        $(#[target_feature(enable = $feature)])?
+        fn dots32(q: crate::kernel::routines::Pairs32<'_>, g: crate::kernel::routines::Pairs32<'_>) -> [f64; crate::exact::PAIRS] {
+            crate::exact::dots::<$fused>(q, g)
+        }
+        $(#[target_feature(enable = $feature)])?
+        fn distances32(q: crate::kernel::routines::Pairs32<'_>, g: crate::kernel::routines::Pairs32<'_>) -> [f64; crate::exact::PAIRS] {
+            crate::exact::squared_distances(q, g)
+        }
+    };
+}
+pub(super) use single_precision_routines;
+
+/// A tile of sums in the stated order in vector registers of `$wide` numbers: one lane after another, since a row's elements are
+/// packed lane by lane. `$step` adds a term.
+macro_rules! exact_product {
+    ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal),
+     ($zero:ident, $load:ident, $one:ident, $store:ident), |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+        #[target_feature(enable = $feature)]
+        fn $name(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+            let each = rows.len() / $rows / 8;
+            let (mut row, mut column) = (rows.as_ptr(), columns.as_ptr());
+            let (lanes, _) = tile.as_chunks_mut::<{ $rows * $columns }>();
+            for lane in &mut lanes[..8] {
+                let mut sums = [[$zero(); $columns / $wide]; $rows];
+                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels hold 8·`each` steps, and a lane holds
+                // ROWS × COLUMNS numbers.
+                unsafe {
+                    for _ in 0..each {
+                        let panel: [_; $columns / $wide] = std::array::from_fn(|v| $load(column.add(v * $wide)));
+                        for (r, sums) in sums.iter_mut().enumerate() {
+                            let $q = $one(*row.add(r));
+                            for (s, $g) in sums.iter_mut().zip(panel) {
+                                let $sum = *s;
+                                *s = $step;
+                            }
+                        }
+                        row = row.add($rows);
+                        column = column.add($columns);
+                    }
+                    for (r, sums) in sums.iter().enumerate() {
+                        for (v, sum) in sums.iter().enumerate() {
+                            $store(lane.as_mut_ptr().add(r * $columns + v * $wide), *sum);
+                        }
+                    }
+                }
+            }
+            crate::exact::combine_tiles(tile, $rows * $columns);
+        }
+    };
+}
+pub(super) use exact_product;
+
+/// Exact sums and bit counts, the same source compiled for each instruction set.
+macro_rules! exact_routines {
+    ($($feature:literal)?) => {
+        $(#[target_feature(enable = $feature)])?
+        fn dot64(q: &[f64], g: &[f64]) -> f64 {
+            crate::exact::dot(q, g)
+        }
+        $(#[target_feature(enable = $feature)])?
+        fn distance64(q: &[f64], g: &[f64]) -> f64 {
+            crate::exact::squared_distance(q, g)
+        }
+        $(#[target_feature(enable = $feature)])?
+        fn bits(a: &[u8], b: &[u8]) -> u32 {
+            crate::exact::differing_bits(a, b)
+        }
+    };
+}
+pub(super) use exact_routines;

@@ -1,0 +1,212 @@
+//! The routines of one instruction set, called only after checks of their arrays' lengths.
+
+use crate::exact::PAIRS;
+
+/// Fills a (rows, columns) tile with the products of a row panel and a column panel.
+pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
+/// Compares a tile with the thresholds of its rows and columns.
+pub(crate) type Sweep = unsafe fn(
+    tile: &[f32],
+    rows: Thresholds<'_>,
+    columns: Thresholds<'_>,
+    origin: (u32, u32),
+    result: &mut SweepResult,
+);
+pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
+pub(super) type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; PAIRS];
+pub(super) type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
+pub(super) type Bits = unsafe fn(&[u8], &[u8]) -> u32;
+pub(super) type ExactProduct = unsafe fn(rows: &[f64], columns: &[f64], tile: &mut [f64]);
+
+/// Products in the stated order, of panels packed by [`packed_position`](crate::exact::packed_position).
+#[derive(Clone, Copy)]
+pub(crate) struct ExactProducts {
+    pub rows: usize,
+    pub columns: usize,
+    /// Of factors that are all single-precision numbers.
+    pub(super) dots32: ExactProduct,
+    pub(super) dots64: ExactProduct,
+    pub(super) distances: ExactProduct,
+}
+
+/// The terms of an exact product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sum {
+    /// q·g, where all factors are single-precision numbers.
+    Dot32,
+    /// q·g.
+    Dot64,
+    /// (q − g)².
+    Distance,
+}
+
+/// Thresholds of the rows or of the columns of a tile. Two items with the same `group` are never compared.
+#[derive(Clone, Copy)]
+pub(crate) struct Thresholds<'a> {
+    /// Values below this are ignored.
+    pub low: &'a [f32],
+    /// Values above this are counted; those from `low` to `high` are listed.
+    pub high: &'a [f32],
+    pub group: &'a [u32],
+}
+
+/// A value between the thresholds of its row or column, with its position in the task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    pub row: u32,
+    pub column: u32,
+    pub value: f32,
+}
+
+/// The counts and the hits of a task's sweeps.
+#[derive(Default)]
+pub(crate) struct SweepResult {
+    pub row_above: Vec<u32>,
+    pub column_above: Vec<u32>,
+    pub row_hits: Vec<Hit>,
+    pub column_hits: Vec<Hit>,
+}
+
+impl SweepResult {
+    pub fn reset(&mut self, rows: usize, columns: usize) {
+        self.row_above.clear();
+        self.row_above.resize(rows, 0);
+        self.column_above.clear();
+        self.column_above.resize(columns, 0);
+        self.row_hits.clear();
+        self.column_hits.clear();
+    }
+}
+
+/// One instruction set's routines.
+pub struct Kernel {
+    /// The name that [`select`](crate::select_kernel) takes.
+    pub name: &'static str,
+    /// Rows of a tile.
+    pub(crate) rows: usize,
+    /// Columns of a tile.
+    pub(crate) columns: usize,
+    pub(super) float32: Product,
+    pub(super) bfloat16: Option<Product>,
+    pub(super) hamming: Product,
+    pub(super) sweep: Sweep,
+    pub(super) dots32: Exact32,
+    pub(super) dot64: Exact64,
+    pub(super) distances32: Exact32,
+    pub(super) distance64: Exact64,
+    pub(super) bits: Bits,
+    pub(crate) exact: ExactProducts,
+    pub(super) available: fn() -> bool,
+}
+
+/// The size of the largest kernel's tile.
+pub(crate) const MAX_TILE: usize = 8 * 48;
+
+/// The contents of a packed word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    Float32,
+    BFloat16Pair,
+    Bits,
+}
+
+impl Kernel {
+    pub(crate) fn has_bfloat16(&self) -> bool {
+        self.bfloat16.is_some()
+    }
+
+    /// Returns the product for a kind of word.
+    pub(crate) fn product(&self, word: Word) -> CheckedProduct {
+        let product = match word {
+            Word::Float32 => self.float32,
+            Word::BFloat16Pair => self.bfloat16.expect("called only where has_bfloat16"),
+            Word::Bits => self.hamming,
+        };
+        CheckedProduct { product, rows: self.rows, columns: self.columns }
+    }
+
+    /// Compares a tile with the thresholds of its rows and columns; adds to the counts and hits of the task.
+    pub(crate) fn sweep(
+        &self,
+        tile: &[f32],
+        rows: Thresholds<'_>,
+        columns: Thresholds<'_>,
+        origin: (u32, u32),
+        result: &mut SweepResult,
+    ) {
+        let height = rows.group.len();
+        assert!(height <= self.rows && rows.low.len() == height && rows.high.len() == height);
+        let width = self.columns;
+        assert!(columns.group.len() == width && columns.low.len() == width && columns.high.len() == width);
+        assert!(tile.len() >= self.rows * width);
+        assert!(
+            result.row_above.len() >= origin.0 as usize + height
+                && result.column_above.len() >= origin.1 as usize + width
+        );
+        // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
+        unsafe { (self.sweep)(tile, rows, columns, origin, result) }
+    }
+
+    /// Computes the dot products of pairs of float32 rows of one length, in the stated order.
+    pub(crate) fn dots32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
+        assert!(q.iter().chain(&g).all(|row| row.len() == q[0].len()));
+        // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
+        unsafe { (self.dots32)(q, g) }
+    }
+
+    /// Computes the squared distances of pairs of float32 rows of one length, in the stated order.
+    pub(crate) fn distances32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
+        assert!(q.iter().chain(&g).all(|row| row.len() == q[0].len()));
+        // SAFETY: as in `dots32`.
+        unsafe { (self.distances32)(q, g) }
+    }
+
+    pub(crate) fn dot64(&self, q: &[f64], g: &[f64]) -> f64 {
+        // SAFETY: as in `dots32`.
+        unsafe { (self.dot64)(q, g) }
+    }
+
+    pub(crate) fn distance64(&self, q: &[f64], g: &[f64]) -> f64 {
+        // SAFETY: as in `dots32`.
+        unsafe { (self.distance64)(q, g) }
+    }
+
+    /// Fills a tile with sums in the stated order. Both panels have the same number of steps, a multiple of eight. `tile` has
+    /// room for eight tiles; the first is the result.
+    pub(crate) fn exact_tile(&self, sum: Sum, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+        let ExactProducts { rows: height, columns: width, .. } = self.exact;
+        let steps = rows.len() / height;
+        assert!(steps.is_multiple_of(8) && rows.len() == steps * height && columns.len() == steps * width);
+        assert!(tile.len() == 8 * height * width);
+        let product = match sum {
+            Sum::Dot32 => self.exact.dots32,
+            Sum::Dot64 => self.exact.dots64,
+            Sum::Distance => self.exact.distances,
+        };
+        // SAFETY: as in `dots32`.
+        unsafe { product(rows, columns, tile) }
+    }
+
+    pub(crate) fn differing_bits(&self, a: &[u8], b: &[u8]) -> u32 {
+        // SAFETY: as in `dots32`.
+        unsafe { (self.bits)(a, b) }
+    }
+}
+
+/// A product that checks its panels' lengths.
+#[derive(Clone, Copy)]
+pub(crate) struct CheckedProduct {
+    product: Product,
+    rows: usize,
+    columns: usize,
+}
+
+impl CheckedProduct {
+    #[inline]
+    pub fn tile(&self, steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+        assert!(rows.len() >= steps * self.rows && columns.len() >= steps * self.columns);
+        assert!(tile.len() >= self.rows * self.columns);
+        // SAFETY: the kernel came from `select`, which checked the CPU; the lengths were checked above.
+        unsafe { (self.product)(steps, rows, columns, tile) }
+    }
+}

@@ -1,0 +1,216 @@
+//! Retrieval metrics: positives first, then one count over all pairs.
+
+use std::ops::Range;
+
+use crate::control::Control;
+use crate::error::{Error, Result, argument};
+use crate::memory::collect;
+use crate::peers::Peers;
+use crate::rank::labels::{CountJob, Labels};
+use crate::rank::metrics::PerQuery;
+use crate::rank::partial_counts::{PartialCounts, Ties};
+use crate::rank::plan::{Matches, Plan, Round};
+use crate::rank::positives::PositiveFinder;
+use crate::rank::screen_counter::ScreenCounter;
+use crate::rank::table_counter::{count_from_tables, many_positives};
+use crate::rows::classes::Classes;
+use crate::rows::space::Space;
+use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
+use crate::side::Side;
+
+/// The most bytes of positives and counts in memory; as many as the inputs have, if that is more.
+const COUNT_BYTES: usize = 96 << 20;
+
+/// Options of an evaluation.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Each K of Recall@K, at least 1.
+    pub recall_at: Vec<u64>,
+    /// The order of a match and a non-match with the same key.
+    pub ties: Ties,
+    /// The number of positives from which on all keys of a query are computed; `None` for the fastest. It changes no bit.
+    pub many_positives: Option<usize>,
+}
+
+/// Computes the metrics of every query.
+///
+/// Labels are dense codes, shared by both sides. Without `gallery_labels` the queries are their own gallery and each leaves
+/// itself out. With peers each does a part of the work, and all get the same result: that of one alone.
+#[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
+pub fn evaluate<S: Space>(
+    space: &S,
+    labels: &[u32],
+    gallery_labels: Option<&[u32]>,
+    options: &Options,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<PerQuery> {
+    let own_gallery = gallery_labels.is_none();
+    let labels = Labels::new(space, labels, gallery_labels.unwrap_or(labels))?;
+    let recall_at = &options.recall_at;
+    if let Some(k) = recall_at.iter().find(|k| **k < 1) {
+        return argument(format!("recall_at holds {k}; expected every K to be at least 1"));
+    }
+    let queries = space.rows(Side::Query);
+    let classes = Classes::new(labels.gallery)?;
+    let many_positives = options.many_positives.unwrap_or_else(|| many_positives(space));
+    let matches = Matches { labels: labels.queries, classes: &classes, own_gallery, many_positives };
+    if (0..queries).all(|q| matches.all(q) == 0) {
+        return Err(Error::NoMatches { queries });
+    }
+    let query_indices = own_gallery.then(|| collect((0..queries).map(|q| q as i64))).transpose()?;
+    let evaluation = Evaluation { space, labels, matches, query_indices, ties: options.ties, control };
+    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::BYTES_PER_POSITIVE;
+    let plan = Plan::new(&matches, budget, peers);
+    control.add_to_total(plan.pairs(&matches, labels.gallery.len()) as u64);
+
+    let mut results = PerQuery::new(queries, recall_at.len())?;
+    for batch in &plan.screened {
+        let counts = evaluation.count_by_screen(batch.clone())?;
+        results.compute(&counts, batch.start, recall_at, control)?;
+    }
+    for batch in &plan.tabled {
+        let counts = evaluation.count_by_tables(batch.clone())?;
+        results.compute(&counts, batch.start, recall_at, control)?;
+    }
+    let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
+    let tabled = plan.tabled.iter().cloned().flatten().filter(|q| matches.many(*q) > 0);
+    results.exchange(&screened.chain(tabled).collect::<Vec<_>>(), peers)?;
+    if let Some(rounds) = plan.rounds {
+        let counts = evaluation.count_by_symmetry(rounds, peers)?;
+        results.compute(&counts, 0, recall_at, control)?;
+    }
+    Ok(results)
+}
+
+/// The inputs of an evaluation, and its three strategies of counting. Each returns counts that suffice for all metrics.
+struct Evaluation<'a, S> {
+    space: &'a S,
+    labels: Labels<'a>,
+    matches: Matches<'a>,
+    /// Each query's index in the gallery, if the queries are their own gallery.
+    query_indices: Option<Vec<i64>>,
+    ties: Ties,
+    control: &'a Control,
+}
+
+impl<S: Space> Evaluation<'_, S> {
+    fn finder(&self) -> PositiveFinder<'_> {
+        PositiveFinder {
+            labels: self.labels.queries,
+            classes: self.matches.classes,
+            first_item: 0,
+            query_indices: self.query_indices.as_deref(),
+        }
+    }
+
+    fn job<'b>(&'b self, counts: &'b PartialCounts, first_query: usize) -> CountJob<'b> {
+        CountJob { counts, first_query, labels: self.labels, first_item: 0 }
+    }
+
+    /// Screens queries with few positives against the gallery.
+    fn count_by_screen(&self, queries: Range<usize>) -> Result<PartialCounts> {
+        let few = |q: usize| self.matches.few(q);
+        let (offsets, positives) = self.finder().find(self.space, queries.clone(), &few, self.control)?;
+        let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
+        let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), usize::MAX)?;
+        traverse_rectangle(self.space, &counter, queries, self.control)?;
+        Ok(counts)
+    }
+
+    /// Computes all keys of queries with many positives.
+    fn count_by_tables(&self, queries: Range<usize>) -> Result<PartialCounts> {
+        let many = |q: usize| self.matches.many(q);
+        let (offsets, positives) = self.finder().find(self.space, queries.clone(), &many, self.control)?;
+        let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
+        let members: Vec<u32> = queries.clone().filter(|q| many(*q) > 0).map(|q| q as u32).collect();
+        count_from_tables(self.space, &self.job(&counts, queries.start), &members, self.control)?;
+        Ok(counts)
+    }
+
+    /// Screens each pair of queries once for both, where the queries are their own gallery. Peers add up their counts.
+    fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<PartialCounts> {
+        let few = |q: usize| self.matches.few(q);
+        let (offsets, positives) = self.finder().find_with_peers(self.space, &few, peers, self.control)?;
+        let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
+        let counter = ScreenCounter::new(self.space, self.job(&counts, 0), usize::MAX)?;
+        let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
+        for round in rounds {
+            traverse_triangle(self.space, &counter, round.rows, round.columns, self.control)?;
+            if !peers.is_alone() {
+                counts.exchange(&mut shared, peers)?;
+                counter.refresh();
+            }
+        }
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::select;
+    use crate::peers::Alone;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::matrix::Matrix;
+    use crate::rows::similarity::Similarity;
+    use crate::rows::space::Scratch;
+
+    /// Computes R-precision and reciprocal rank of a query by comparing every pair, ties by index; NaN without positives.
+    fn reference<S: Space>(space: &S, labels: &[u32], query: usize) -> [f64; 2] {
+        let key = |item: usize| {
+            let mut keys = Vec::new();
+            space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys);
+            keys[0]
+        };
+        let others: Vec<usize> = (0..labels.len()).filter(|item| *item != query).collect();
+        let before = |a: usize, b: usize| key(a) > key(b) || key(a) == key(b) && a < b;
+        let rank = |positive: usize| 1 + others.iter().filter(|item| before(**item, positive)).count();
+        let ranks: Vec<usize> = others.iter().filter(|i| labels[**i] == labels[query]).map(|i| rank(*i)).collect();
+        let Some(first) = ranks.iter().min() else { return [f64::NAN; 2] };
+        let hits = ranks.iter().filter(|rank| **rank <= ranks.len()).count();
+        [hits as f64 / ranks.len() as f64, 1.0 / *first as f64]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn each_strategy_alone_gives_the_metrics_of_all_comparisons(
+            values in proptest::collection::vec(-2i8..=2, 60 * 3), n in 2usize..60, classes in 1u32..6, start in 0usize..60,
+        ) {
+            let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
+            let codes: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+            let space = Dense::new(rows, None, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
+            let labels = Labels::new(&space, &codes, &codes).unwrap();
+            let classes = Classes::new(&codes).unwrap();
+            let evaluation = |many_positives: usize| Evaluation {
+                space: &space,
+                labels,
+                matches: Matches { labels: &codes, classes: &classes, own_gallery: true, many_positives },
+                query_indices: Some((0..n as i64).collect()),
+                ties: Ties::Index,
+                control: &control,
+            };
+            let batch = start.min(n - 1)..n;
+            let matches = Matches { labels: &codes, classes: &classes, own_gallery: true, many_positives: usize::MAX };
+            let rounds = Plan::new(&matches, usize::MAX, &Alone).rounds.unwrap_or_default();
+            for (counts, queries) in [
+                (evaluation(usize::MAX).count_by_screen(batch.clone()), batch.clone()),
+                (evaluation(0).count_by_tables(batch.clone()), batch),
+                (evaluation(usize::MAX).count_by_symmetry(rounds, &Alone), 0..n),
+            ] {
+                let mut results = PerQuery::new(n, 0).unwrap();
+                results.compute(&counts.unwrap(), queries.start, &[], &control).unwrap();
+                for q in queries {
+                    let found = [results.r_precision[q], results.reciprocal_rank[q]];
+                    prop_assert_eq!(found.map(f64::to_bits), reference(&space, &codes, q).map(f64::to_bits));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The partial result of an evaluation: every query's positives in order, and the negatives counted between them.
+//!
+//! Every metric depends on the ranks of a query's positives alone, and a rank is a count. Each negative is counted in one of its
+//! query's *slots*: slot b holds those that b positives come before. Counts add up, so the order of work does not matter, and
+//! the counts of a gallery's parts add up to those of the whole.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rayon::prelude::*;
+use zerocopy::FromZeros;
+
+use crate::error::{Error, Result, argument};
+use crate::memory::{allocate, collect};
+use crate::peers::Peers;
+
+/// The order of a match and a non-match with the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// The lower gallery index first.
+    Index,
+    /// The match first.
+    Optimistic,
+    /// The non-match first.
+    Pessimistic,
+    /// Neither: metrics are means over all orders of tied items.
+    Expected,
+}
+
+impl std::str::FromStr for Ties {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "index" => Ok(Ties::Index),
+            "optimistic" => Ok(Ties::Optimistic),
+            "pessimistic" => Ok(Ties::Pessimistic),
+            "expected" => Ok(Ties::Expected),
+            _ => argument(format!("unknown ties {name:?}; expected index, optimistic, pessimistic or expected")),
+        }
+    }
+}
+
+/// A gallery item with the query's label.
+#[derive(Clone, Copy, Debug, FromZeros, PartialEq)]
+pub struct Positive {
+    /// The key that orders the gallery: larger is nearer.
+    pub key: f64,
+    /// Its index in the whole gallery.
+    pub index: u64,
+}
+
+/// Positives and counts of some queries.
+#[derive(Debug)]
+pub struct PartialCounts {
+    pub(crate) ties: Ties,
+    /// The start of each query's positives, and the end of the last.
+    pub(crate) offsets: Vec<usize>,
+    /// By key, descending; of equal keys the lower index first.
+    positives: Vec<Positive>,
+    slots: Vec<AtomicU64>,
+}
+
+impl PartialCounts {
+    /// Bytes of one positive, here and in a `ScreenCounter`.
+    pub(crate) const BYTES_PER_POSITIVE: usize = size_of::<Positive>() + 8 + 2 * 8;
+
+    /// Sorts the positives of each query and takes the counts so far.
+    ///
+    /// `offsets` delimits each query's part of `positives`; `counts` holds earlier counts of the same positives, or is empty.
+    pub fn new(ties: Ties, offsets: Vec<usize>, mut positives: Vec<Positive>, counts: &[u64]) -> Result<Self> {
+        let valid = offsets.first() == Some(&0) && offsets.last() == Some(&positives.len()) && offsets.is_sorted();
+        if !valid {
+            return argument(format!(
+                "offsets do not delimit {} positives; expected ascending numbers from 0 to that number",
+                positives.len()
+            ));
+        }
+        let mut parts = allocate(offsets.len() - 1)?;
+        let mut rest = positives.as_mut_slice();
+        for part in offsets.windows(2) {
+            let (own, after) = rest.split_at_mut(part[1] - part[0]);
+            parts.push(own);
+            rest = after;
+        }
+        parts.into_par_iter().with_min_len(64).for_each(|part| {
+            part.sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
+        });
+        let mut partial = PartialCounts { ties, offsets, positives, slots: Vec::new() };
+        let slots = partial.slots_per_positive() * partial.positives.len() + partial.queries();
+        if !(counts.is_empty() || counts.len() == slots) {
+            return argument(format!("counts has {} entries; expected {slots}, or none", counts.len()));
+        }
+        partial.slots = collect((0..slots).map(|i| AtomicU64::new(counts.get(i).copied().unwrap_or(0))))?;
+        Ok(partial)
+    }
+
+    pub(crate) fn slots_per_positive(&self) -> usize {
+        if self.ties == Ties::Expected { 2 } else { 1 }
+    }
+
+    /// Returns the number of queries.
+    pub fn queries(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Returns the positives of the `q`-th query.
+    pub fn positives(&self, q: usize) -> &[Positive] {
+        &self.positives[self.offsets[q]..self.offsets[q + 1]]
+    }
+
+    /// Returns the counts of the `q`-th query.
+    ///
+    /// Slot b (with expected ties, 2b) holds the negatives right after b positives. With expected ties slot 2b + 1 holds those
+    /// that are tied with the group of positives beginning with the b-th.
+    pub(crate) fn slots(&self, q: usize) -> &[AtomicU64] {
+        let per_positive = self.slots_per_positive();
+        &self.slots[per_positive * self.offsets[q] + q..per_positive * self.offsets[q + 1] + q + 1]
+    }
+
+    /// Copies all counts, query by query.
+    pub fn counts(&self) -> Result<Vec<u64>> {
+        collect(self.slots.iter().map(|c| c.load(Relaxed)))
+    }
+
+    /// Adds the counts of the peers, all of which had the counts `shared` before. Updates `shared`.
+    pub(crate) fn exchange(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
+        let new = collect(self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before))?;
+        for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(peers.all_reduce(&new)?) {
+            *shared += counted;
+            slot.store(*shared, Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add(&self, q: usize, slot: usize, negatives: u64) {
+        self.slots(q)[slot].fetch_add(negatives, Relaxed);
+    }
+
+    /// Finds the slot of a negative with this key and index.
+    pub(crate) fn slot(&self, q: usize, key: f64, index: u64) -> usize {
+        self.slot_in(q, 0..self.positives(q).len(), key, index)
+    }
+
+    /// Finds the slot of a negative, given that all positives before `range` have larger keys and all after it smaller ones.
+    pub(crate) fn slot_in(&self, q: usize, range: Range<usize>, key: f64, index: u64) -> usize {
+        let (first, positives) = (range.start, &self.positives(q)[range]);
+        match self.ties {
+            Ties::Pessimistic => first + positives.partition_point(|p| p.key > key),
+            Ties::Optimistic => first + positives.partition_point(|p| p.key >= key),
+            Ties::Index => first + positives.partition_point(|p| p.key > key || (p.key == key && p.index < index)),
+            Ties::Expected => {
+                let above = positives.partition_point(|p| p.key > key);
+                2 * (first + above) + usize::from(positives.get(above).is_some_and(|p| p.key == key))
+            }
+        }
+    }
+
+    /// Counts the *active* ones of the first `at_most` positives: those whose ranks still matter, given the counts so far.
+    ///
+    /// A rank beyond R matters to no metric, except the first positive's (reciprocal rank, Recall@K). Counts only grow, so a
+    /// positive that is inactive once stays so.
+    pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
+        let positives = self.positives(q);
+        let (slots, per_positive) = (self.slots(q), self.slots_per_positive());
+        let tied = |i: usize| self.ties == Ties::Expected && positives[i].key == positives[i - 1].key;
+        let sum = |slots: &[AtomicU64]| slots.iter().map(|c| c.load(Relaxed)).sum::<u64>();
+        let mut negatives = sum(&slots[..1]);
+        for i in 1..at_most {
+            negatives += sum(&slots[per_positive * (i - 1) + 1..=per_positive * i]);
+            if !tied(i) && i as u64 + 1 + negatives > positives.len() as u64 {
+                return i;
+            }
+        }
+        at_most
+    }
+}

@@ -1,0 +1,206 @@
+//! The plan of an evaluation: the queries, or pairs, that each process counts by each strategy.
+
+use std::ops::Range;
+
+use crate::peers::{Peers, part};
+use crate::rows::classes::Classes;
+
+/// The number of positives of each query, and the number from which on they are many.
+#[derive(Clone, Copy)]
+pub(crate) struct Matches<'a> {
+    pub labels: &'a [u32],
+    pub classes: &'a Classes,
+    /// Whether the queries are their own gallery, in which each leaves itself out.
+    pub own_gallery: bool,
+    pub many_positives: usize,
+}
+
+impl Matches<'_> {
+    /// Returns the number of a query's positives.
+    pub fn all(&self, query: usize) -> usize {
+        self.classes.members(self.labels[query]).len() - usize::from(self.own_gallery)
+    }
+
+    /// Returns the number of a query's positives, or 0 where they are many.
+    pub fn few(&self, query: usize) -> usize {
+        Some(self.all(query)).filter(|n| *n < self.many_positives).unwrap_or(0)
+    }
+
+    /// Returns the number of a query's positives, or 0 where they are few.
+    pub fn many(&self, query: usize) -> usize {
+        Some(self.all(query)).filter(|n| *n >= self.many_positives).unwrap_or(0)
+    }
+}
+
+/// The work of one process.
+pub(crate) struct Plan {
+    /// Rounds over the pairs of the queries with themselves, for the queries with few positives. `None`: these queries are
+    /// screened in batches.
+    pub rounds: Option<Vec<Round>>,
+    /// Batches of queries with few positives, to screen against the gallery.
+    pub screened: Vec<Range<usize>>,
+    /// Batches of queries with many positives, to count from tables of keys.
+    pub tabled: Vec<Range<usize>>,
+}
+
+impl Plan {
+    /// Plans this process's part, with at most `budget` positives in memory (or one query's, if it has more).
+    ///
+    /// Pairs are compared once for both of their queries where the queries are their own gallery and fit into one batch.
+    pub fn new(matches: &Matches<'_>, budget: usize, peers: &dyn Peers) -> Plan {
+        let queries = matches.labels.len();
+        let (few, many) = (|q: usize| matches.few(q), |q: usize| matches.many(q));
+        let own_part = |count: &dyn Fn(usize) -> usize| part(peers, queries, |q| u64::from(count(q) > 0));
+        let symmetric = matches.own_gallery && batches(0..queries, few, budget).len() == 1;
+        Plan {
+            rounds: symmetric.then(|| Round::all(queries, peers)),
+            screened: if symmetric { Vec::new() } else { batches(own_part(&few), few, budget) },
+            tabled: batches(own_part(&many), many, budget),
+        }
+    }
+
+    /// Counts the pairs to compare with a gallery of so many items.
+    pub fn pairs(&self, matches: &Matches<'_>, gallery: usize) -> usize {
+        let rounds = self.rounds.iter().flatten().map(Round::pairs).sum::<usize>();
+        let screened = self.screened.iter().map(|batch| batch.len() * gallery).sum::<usize>();
+        let tabled = self.tabled.iter().cloned().flatten().filter(|q| matches.many(*q) > 0).count();
+        rounds + screened + tabled * gallery
+    }
+}
+
+/// A part of the pairs of an array with itself: those of an item in `rows` and a later one in `columns`.
+pub(crate) struct Round {
+    pub rows: Range<usize>,
+    pub columns: Range<usize>,
+}
+
+impl Round {
+    /// Plans this process's part of all pairs.
+    ///
+    /// With peers there are several rounds, between which counts are added up. The counts of a few items' pairs raise the
+    /// thresholds of all: if each process counted these pairs, it would cost more than the products.
+    fn all(items: usize, peers: &dyn Peers) -> Vec<Round> {
+        let edges = if peers.is_alone() { vec![0, items] } else { vec![0, items / 64, items / 16, items / 4, items] };
+        let round = |rows: Range<usize>| {
+            let columns = part(peers, items, |c| Round::rows_before(&rows, c) as u64);
+            Round { rows, columns }
+        };
+        edges.windows(2).map(|edge| round(edge[0]..edge[1])).filter(|round| !round.rows.is_empty()).collect()
+    }
+
+    /// Counts the rows before a column.
+    fn rows_before(rows: &Range<usize>, column: usize) -> usize {
+        column.clamp(rows.start, rows.end) - rows.start
+    }
+
+    fn pairs(&self) -> usize {
+        self.columns.clone().map(|c| Round::rows_before(&self.rows, c)).sum()
+    }
+}
+
+/// Splits the queries into batches of at most `budget` positives, or of one query with more, and omits batches without any.
+fn batches(queries: Range<usize>, positives: impl Fn(usize) -> usize, budget: usize) -> Vec<Range<usize>> {
+    let mut batches = Vec::new();
+    let (mut start, mut sum) = (queries.start, 0);
+    for q in queries.clone() {
+        let n = positives(q);
+        if sum > 0 && sum + n > budget {
+            batches.push(start..q);
+            (start, sum) = (q, 0);
+        }
+        sum += n;
+    }
+    if sum > 0 {
+        batches.push(start..queries.end);
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::error::Result;
+
+    /// One of several processes that exchange nothing: its rank, and their number.
+    struct Rank(usize, usize);
+
+    impl Peers for Rank {
+        fn rank(&self) -> usize {
+            self.0
+        }
+
+        fn world_size(&self) -> usize {
+            self.1
+        }
+
+        fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
+            Ok(numbers.to_vec())
+        }
+
+        fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
+            Ok(counts.to_vec())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn batches_hold_every_positive_once_within_the_budget(
+            positives in proptest::collection::vec(0usize..9, 0..40), budget in 0usize..30,
+        ) {
+            let found = batches(0..positives.len(), |q| positives[q], budget);
+            let sum = |batch: &Range<usize>| positives[batch.clone()].iter().sum::<usize>();
+            prop_assert_eq!(found.iter().map(sum).sum::<usize>(), positives.iter().sum::<usize>());
+            prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            for batch in &found {
+                let holders = batch.clone().filter(|q| positives[*q] > 0).count();
+                prop_assert!(holders > 0 && (sum(batch) <= budget || holders == 1));
+            }
+        }
+
+        #[test]
+        fn rounds_of_all_processes_cover_every_pair_once(items in 0usize..200, processes in 1usize..6) {
+            let mut times = vec![0; items * items];
+            let mut pairs = 0;
+            for rank in 0..processes {
+                for round in Round::all(items, &Rank(rank, processes)) {
+                    pairs += round.pairs();
+                    for row in round.rows.clone() {
+                        round.columns.clone().filter(|c| *c > row).for_each(|c| times[row * items + c] += 1);
+                    }
+                }
+            }
+            prop_assert_eq!(pairs, items * items.saturating_sub(1) / 2);
+            for row in 0..items {
+                prop_assert!((0..items).all(|column| times[row * items + column] == usize::from(row < column)));
+            }
+        }
+
+        #[test]
+        fn plans_of_all_processes_cover_every_query_once(
+            labels in proptest::collection::vec(0u32..5, 1..60),
+            own_gallery in any::<bool>(),
+            many_positives in 0usize..20,
+            budget in 0usize..300,
+            processes in 1usize..5,
+        ) {
+            let classes = Classes::new(&labels).unwrap();
+            let matches = Matches { labels: &labels, classes: &classes, own_gallery, many_positives };
+            let plans: Vec<Plan> = (0..processes).map(|rank| Plan::new(&matches, budget, &Rank(rank, processes))).collect();
+            let symmetric = plans[0].rounds.is_some();
+            prop_assert!(plans.iter().all(|plan| plan.rounds.is_some() == symmetric));
+            for q in 0..labels.len() {
+                let times = |batches: fn(&Plan) -> &Vec<Range<usize>>| {
+                    plans.iter().flat_map(batches).filter(|batch| batch.contains(&q)).count()
+                };
+                if matches.few(q) > 0 {
+                    prop_assert_eq!(times(|plan| &plan.screened), usize::from(!symmetric));
+                }
+                if matches.many(q) > 0 {
+                    prop_assert_eq!(times(|plan| &plan.tabled), 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Counts of negatives from screened values.
+//!
+//! A query's thresholds are its active positives. Once the counts show that a positive's rank matters to no metric, the
+//! positive is dropped, which raises the threshold below which negatives are ignored.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::error::Result;
+use crate::kernel::{Hit, SweepResult};
+use crate::memory::{allocate, collect, zeros};
+use crate::rank::labels::CountJob;
+use crate::rows::space::{Scratch, Space};
+use crate::screen::rounding::{round_down, round_up};
+use crate::screen::traverse::{Observer, Task};
+use crate::side::Side;
+
+/// A count in progress.
+pub(crate) struct ScreenCounter<'a> {
+    job: CountJob<'a>,
+    /// The positives' values, in the units of the screen.
+    values: Vec<f64>,
+    /// The number of each query's active positives: always a prefix of them, and at least the first.
+    active: Vec<AtomicU32>,
+    /// Negatives counted since the last update of `active`.
+    counted: Vec<AtomicU32>,
+}
+
+/// The screened values of one side of a task: of its rows with the columns as items, or the reverse.
+struct TaskSide<'a, H> {
+    first_query: usize,
+    margins: &'a [f64],
+    /// Counts of the values above all thresholds.
+    above: &'a [u32],
+    /// Values to decide: the query counted from `first_query`, the item, and the screened value.
+    hits: H,
+}
+
+/// A thread's buffers: pairs that the screen leaves open, their keys, and each query's negatives in a task.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    open: Vec<(u32, u32)>,
+    keys: Vec<f64>,
+    negatives: Vec<u32>,
+}
+
+impl<'a> ScreenCounter<'a> {
+    /// Starts a count for the queries with fewer than `many_positives` positives; a table of keys serves the others.
+    pub fn new<S: Space>(space: &S, job: CountJob<'a>, many_positives: usize) -> Result<Self> {
+        let (counts, first_query) = (job.counts, job.first_query);
+        let queries = counts.queries();
+        let mut values = allocate(counts.offsets[queries])?;
+        values.extend(
+            (0..queries).flat_map(|q| counts.positives(q).iter().map(move |p| space.value(first_query + q, p.key))),
+        );
+        let few = |q: usize| Some(counts.positives(q).len()).filter(|n| *n < many_positives).unwrap_or(0);
+        let active = (0..queries).map(|q| AtomicU32::new(counts.count_active(q, few(q)) as u32));
+        Ok(ScreenCounter { job, values, active: collect(active)?, counted: zeros(queries)? })
+    }
+
+    /// Drops the positives that are inactive by the present counts.
+    pub fn refresh(&self) {
+        for (q, active) in self.active.iter().enumerate() {
+            active.store(self.job.counts.count_active(q, active.load(Relaxed) as usize) as u32, Relaxed);
+        }
+    }
+
+    fn active_values(&self, q: usize) -> &[f64] {
+        &self.values[self.job.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
+    }
+
+    /// Finds the slot of a negative whose value is within `margin` of `screened`, if all such values share one.
+    fn slot_of_screened(&self, q: usize, screened: f64, margin: f64) -> Option<usize> {
+        let values = self.active_values(q);
+        let above = values.partition_point(|v| *v > screened + margin);
+        let not_below = above + values[above..].partition_point(|v| *v >= screened - margin);
+        (above == not_below).then_some(self.job.counts.slots_per_positive() * above)
+    }
+
+    /// Drops inactive positives once the negatives since the last update reach half of the active positives.
+    fn update_active(&self, q: usize, negatives: u32) {
+        let before = self.active[q].load(Relaxed);
+        if before <= 1 || 2 * (self.counted[q].fetch_add(negatives, Relaxed) + negatives) < before {
+            return;
+        }
+        self.counted[q].store(0, Relaxed);
+        let active = self.job.counts.count_active(q, before as usize);
+        self.active[q].fetch_min(active as u32, Relaxed);
+    }
+
+    fn count_side<S: Space>(
+        &self,
+        space: &S,
+        side: TaskSide<'_, impl Iterator<Item = (u32, u32, f32)>>,
+        scratch: &mut Scratch,
+        buffers: &mut Buffers,
+    ) {
+        let TaskSide { first_query, margins, above, hits } = side;
+        let Buffers { open, keys, negatives } = buffers;
+        let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
+        open.clear();
+        negatives.clear();
+        negatives.extend_from_slice(&above[..margins.len()]);
+        for (i, &above) in negatives.iter().enumerate() {
+            if above > 0 {
+                counts.add(first + i, 0, u64::from(above));
+            }
+        }
+        for (i, item, screened) in hits {
+            let q = first + i as usize;
+            negatives[i as usize] += 1;
+            if let Some(key) = space.key_of_screened(screened) {
+                counts.add(q, counts.slot(q, key, job.gallery_index(item)), 1);
+            } else if let Some(slot) = self.slot_of_screened(q, f64::from(screened), margins[i as usize]) {
+                counts.add(q, slot, 1);
+            } else {
+                open.push(((q + job.first_query) as u32, item));
+            }
+        }
+        open.sort_unstable();
+        keys.clear();
+        space.keys(open, scratch, keys);
+        for (&(query, item), &key) in open.iter().zip(keys.iter()) {
+            let q = query as usize - job.first_query;
+            counts.add(q, counts.slot(q, key, job.gallery_index(item)), 1);
+        }
+        for (i, &negatives) in negatives.iter().enumerate() {
+            if negatives > 0 {
+                self.update_active(first + i, negatives);
+            }
+        }
+    }
+}
+
+impl Observer for ScreenCounter<'_> {
+    type Buffers = Buffers;
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        if side == Side::Query { self.job.labels.queries[item] } else { self.job.labels.gallery[item] }
+    }
+
+    fn thresholds(&self, query: usize, margin: f64) -> (f32, f32) {
+        match self.active_values(query - self.job.first_query) {
+            [] => (f32::INFINITY, f32::INFINITY),
+            values @ [first, ..] => (round_down(values[values.len() - 1] - margin), round_up(first + margin)),
+        }
+    }
+
+    fn observe<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        buffers: &mut Buffers,
+    ) {
+        let column = |h: &Hit| (h.row, (task.columns.start + h.column as usize) as u32, h.value);
+        let rows = TaskSide {
+            first_query: task.rows.start,
+            margins: task.row_margins,
+            above: &result.row_above,
+            hits: result.row_hits.iter().map(column),
+        };
+        self.count_side(space, rows, scratch, buffers);
+        if task.symmetric {
+            let row = |h: &Hit| (h.column, (task.rows.start + h.row as usize) as u32, h.value);
+            let columns = TaskSide {
+                first_query: task.columns.start,
+                margins: task.column_margins,
+                above: &result.column_above,
+                hits: result.column_hits.iter().map(row),
+            };
+            self.count_side(space, columns, scratch, buffers);
+        }
+    }
+}

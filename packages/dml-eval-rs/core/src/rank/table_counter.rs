@@ -1,0 +1,160 @@
+//! Counts of negatives from tables of keys, for queries with many positives.
+//!
+//! Among many positives a screen leaves too many values open, so all keys are computed. A negative's slot then lies between two
+//! of perhaps thousands of positives; a bucket index finds it.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::memory::{collect, zeros};
+use crate::rank::labels::CountJob;
+use crate::rank::partial_counts::Positive;
+use crate::rows::space::Space;
+use crate::side::Side;
+
+/// Keys in memory at a time, for all queries together.
+const KEYS: usize = 4 << 20;
+/// Queries in memory at a time: enough that packing the gallery for them costs little compared with the products.
+const QUERIES: usize = 512;
+/// The fewest keys between two drops of inactive positives; as many as there are active ones, if that is more.
+const CHUNK: usize = 1024;
+
+/// Returns the number of positives from which on a query has many.
+pub(crate) fn many_positives<S: Space>(space: &S) -> usize {
+    const LEAST: usize = 32;
+    (space.rows(Side::Gallery) / space.items_per_positive()).max(LEAST)
+}
+
+/// Counts the negatives of these queries, each given once.
+pub(crate) fn count_from_tables<S: Space>(
+    space: &S,
+    job: &CountJob<'_>,
+    queries: &[u32],
+    control: &Control,
+) -> Result<()> {
+    let items = space.rows(Side::Gallery) as u32;
+    let span = (KEYS / QUERIES.min(queries.len()).max(1)) as u32;
+    let mut keys: Vec<f64> = zeros(QUERIES.min(queries.len()) * items.min(span) as usize)?;
+    for queries in queries.chunks(QUERIES) {
+        for start in (0..items).step_by(span as usize) {
+            let columns = collect(start..items.min(start.saturating_add(span)))?;
+            let keys = &mut keys[..queries.len() * columns.len()];
+            space.key_table(queries, &columns, keys, control)?;
+            control.check()?;
+            keys.par_chunks(columns.len()).zip(queries).for_each_init(Buffers::default, |buffers, (keys, &query)| {
+                count_query(job, query as usize, keys, start as usize, buffers);
+            });
+            control.advance(keys.len() as u64);
+        }
+    }
+    Ok(())
+}
+
+/// Counts one query's negatives among the items from `start` on, given their keys.
+fn count_query(job: &CountJob<'_>, query: usize, keys: &[f64], start: usize, buffers: &mut Buffers) {
+    let Buffers { index, candidates } = buffers;
+    let (q, label) = (query - job.first_query, job.labels.queries[query]);
+    let positives = job.counts.positives(q);
+    let slots = job.counts.slots(q);
+    let mut active = job.counts.count_active(q, positives.len());
+    let Some(lowest) = positives[..active].last() else { return };
+    let mut lowest = lowest.key;
+    index.rebuild(&positives[..active]);
+    let chunk = CHUNK.max(active);
+    for (c, keys) in keys.chunks(chunk).enumerate() {
+        let first = start + c * chunk;
+        let labels = &job.labels.gallery[first..first + keys.len()];
+        // Without a branch, which the CPU would mispredict half of the time.
+        candidates.resize(keys.len(), 0);
+        let mut found = 0;
+        for (i, (&key, &other)) in keys.iter().zip(labels).enumerate() {
+            candidates[found] = i as u32;
+            found += usize::from((key >= lowest) & (other != label));
+        }
+        for &i in &candidates[..found] {
+            let key = keys[i as usize];
+            let gallery_index = job.gallery_index(first as u32 + i);
+            let slot = &slots[job.counts.slot_in(q, index.range(key), key, gallery_index)];
+            // No other thread counts for this query.
+            slot.store(slot.load(Relaxed) + 1, Relaxed);
+        }
+        active = job.counts.count_active(q, active);
+        lowest = positives[active - 1].key;
+    }
+}
+
+#[derive(Default)]
+struct Buffers {
+    index: BucketIndex,
+    candidates: Vec<u32>,
+}
+
+/// An index of sorted positives: buckets of equal width from the largest key to the lowest.
+#[derive(Default)]
+struct BucketIndex {
+    highest: f64,
+    scale: f64,
+    /// The number of positives before each bucket, and in all.
+    starts: Vec<u32>,
+}
+
+impl BucketIndex {
+    /// Indexes at least one positive, sorted by key, descending.
+    fn rebuild(&mut self, positives: &[Positive]) {
+        let buckets = 2 * positives.len();
+        self.highest = positives[0].key;
+        let width = self.highest - positives[positives.len() - 1].key;
+        self.scale = if width > 0.0 { (buckets as f64 / width).min(f64::MAX) } else { 0.0 };
+        self.starts.clear();
+        self.starts.resize(buckets + 1, positives.len() as u32);
+        let mut next = 0;
+        for (i, positive) in positives.iter().enumerate() {
+            let bucket = self.bucket(positive.key);
+            while next <= bucket {
+                self.starts[next] = i as u32;
+                next += 1;
+            }
+        }
+    }
+
+    /// Returns the bucket of a key that is no lower than the lowest. It never decreases as keys decrease, so positives in
+    /// earlier buckets have larger keys, and those in later ones smaller keys.
+    fn bucket(&self, key: f64) -> usize {
+        (((self.highest - key) * self.scale) as usize).min(self.starts.len() - 2)
+    }
+
+    /// Returns a range of positives such that all before it have larger keys, and all after it smaller ones.
+    fn range(&self, key: f64) -> Range<usize> {
+        let bucket = self.bucket(key);
+        self.starts[bucket] as usize..self.starts[bucket + 1] as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_index_finds_the_range_of_a_binary_search(
+            mut keys in proptest::collection::vec(prop_oneof![(-4i8..4).prop_map(f64::from), -1e3f64..1e3, Just(1e300), Just(1e-310)], 1..80),
+            asked in proptest::collection::vec(prop_oneof![(-4i8..4).prop_map(f64::from), -1e3f64..1e3], 1..40),
+        ) {
+            keys.sort_by(|a, b| b.total_cmp(a));
+            let positives: Vec<Positive> = keys.iter().map(|&key| Positive { key, index: 0 }).collect();
+            let mut index = BucketIndex::default();
+            index.rebuild(&positives);
+            for key in keys.iter().chain(&asked).copied().filter(|k| *k >= keys[keys.len() - 1]) {
+                let range = index.range(key);
+                prop_assert!(keys[..range.start].iter().all(|k| *k > key));
+                prop_assert!(keys[range.end..].iter().all(|k| *k < key));
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Rows derived from other rows when they are read: concatenated, selected or normalized.
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::exact::square;
+use crate::memory::zeros;
+use crate::rows::matrix::Source;
+use crate::rows::scaling::rescale;
+
+/// The rows of two matrices of one width, concatenated.
+#[derive(Debug)]
+pub struct Concatenated<'a>(pub &'a dyn Source, pub &'a dyn Source);
+
+impl Concatenated<'_> {
+    /// Finds the matrix that holds a row, and the row's index in it.
+    fn find(&self, row: usize) -> (&dyn Source, usize) {
+        if row < self.0.rows() { (self.0, row) } else { (self.1, row - self.0.rows()) }
+    }
+}
+
+impl Source for Concatenated<'_> {
+    fn rows(&self) -> usize {
+        self.0.rows() + self.1.rows()
+    }
+
+    fn dim(&self) -> usize {
+        self.0.dim()
+    }
+
+    fn is_double(&self) -> bool {
+        self.0.is_double() || self.1.is_double()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes() + self.1.bytes()
+    }
+
+    fn widen(&self, row: usize, out: &mut [f64]) {
+        let (of, row) = self.find(row);
+        of.widen(row, out);
+    }
+
+    fn slice32(&self, row: usize) -> Option<&[f32]> {
+        let (of, row) = self.find(row);
+        of.slice32(row)
+    }
+}
+
+/// Some rows of a matrix.
+#[derive(Debug)]
+pub(crate) struct Selected<'a>(pub &'a dyn Source, pub &'a [usize]);
+
+impl Source for Selected<'_> {
+    fn rows(&self) -> usize {
+        self.1.len()
+    }
+
+    fn dim(&self) -> usize {
+        self.0.dim()
+    }
+
+    fn is_double(&self) -> bool {
+        self.0.is_double()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes() / self.0.rows() * self.rows()
+    }
+
+    fn widen(&self, row: usize, out: &mut [f64]) {
+        self.0.widen(self.1[row], out);
+    }
+
+    fn slice32(&self, row: usize) -> Option<&[f32]> {
+        self.0.slice32(self.1[row])
+    }
+}
+
+/// Rows scaled to length 1 when they are read, and rounded to single precision unless they have double.
+#[derive(Debug)]
+pub struct Normalized<'a> {
+    of: &'a dyn Source,
+    /// 1 over each row's length; in double precision, over the length of the row scaled by a power of two.
+    factors: Vec<f64>,
+}
+
+impl<'a> Normalized<'a> {
+    /// Reads the rows once. They must be finite, and none all zeros.
+    pub fn new(of: &'a dyn Source, control: &Control) -> Result<Self> {
+        const ROWS: usize = 256;
+        let mut factors: Vec<f64> = zeros(of.rows())?;
+        factors.par_chunks_mut(ROWS).enumerate().for_each_init(
+            || vec![0.0; of.dim()],
+            |row, (chunk, factors)| {
+                for (i, factor) in factors.iter_mut().enumerate() {
+                    if control.is_cancelled() {
+                        return;
+                    }
+                    of.widen(chunk * ROWS + i, row);
+                    if of.is_double() {
+                        rescale(row);
+                    }
+                    *factor = 1.0 / square(row).sqrt();
+                }
+            },
+        );
+        control.check()?;
+        Ok(Normalized { of, factors })
+    }
+}
+
+impl Source for Normalized<'_> {
+    fn rows(&self) -> usize {
+        self.of.rows()
+    }
+
+    fn dim(&self) -> usize {
+        self.of.dim()
+    }
+
+    fn is_double(&self) -> bool {
+        self.of.is_double()
+    }
+
+    fn bytes(&self) -> usize {
+        self.of.bytes()
+    }
+
+    fn widen(&self, row: usize, out: &mut [f64]) {
+        self.of.widen(row, out);
+        let factor = self.factors[row];
+        if self.is_double() {
+            rescale(out);
+            out.iter_mut().for_each(|v| *v *= factor);
+        } else {
+            out.iter_mut().for_each(|v| *v = f64::from((*v * factor) as f32));
+        }
+    }
+
+    fn slice32(&self, _row: usize) -> Option<&[f32]> {
+        None
+    }
+}

@@ -1,0 +1,125 @@
+//! Rows of numbers as they lie in memory: any float width, any strides, also a mapped file.
+
+use half::f16;
+use ndarray::ArrayView2;
+/// Rows that are widened to float64 one at a time, exactly.
+pub trait Source: Sync + std::fmt::Debug {
+    /// The number of rows.
+    fn rows(&self) -> usize;
+    /// The number of columns.
+    fn dim(&self) -> usize;
+    /// Whether any number has double precision.
+    fn is_double(&self) -> bool;
+    /// The size of the numbers in memory.
+    fn bytes(&self) -> usize;
+    /// Copies row `row` into `out`, widened exactly.
+    fn widen(&self, row: usize, out: &mut [f64]);
+    /// Returns row `row` in place, if it is float32 and contiguous.
+    fn slice32(&self, row: usize) -> Option<&[f32]>;
+}
+
+/// A read-only (rows, dim) view.
+#[derive(Clone, Copy, Debug)]
+pub enum Matrix<'a> {
+    /// Half precision.
+    F16(ArrayView2<'a, f16>),
+    /// Single precision; contiguous rows are used in place.
+    F32(ArrayView2<'a, f32>),
+    /// Double precision.
+    F64(ArrayView2<'a, f64>),
+    /// Packed bits as numbers 0 and 1, and the number of bits in a row.
+    Bits(ArrayView2<'a, u8>, usize),
+    /// Rows derived from other rows.
+    Derived(&'a dyn Source),
+}
+
+impl Matrix<'_> {
+    /// Borrows the same rows for a shorter time.
+    pub(crate) fn view(&self) -> Matrix<'_> {
+        match self {
+            Matrix::F16(x) => Matrix::F16(x.view()),
+            Matrix::F32(x) => Matrix::F32(x.view()),
+            Matrix::F64(x) => Matrix::F64(x.view()),
+            Matrix::Bits(x, dim) => Matrix::Bits(x.view(), *dim),
+            Matrix::Derived(of) => Matrix::Derived(*of),
+        }
+    }
+}
+
+impl Source for Matrix<'_> {
+    fn rows(&self) -> usize {
+        match self {
+            Matrix::F16(x) => x.nrows(),
+            Matrix::F32(x) => x.nrows(),
+            Matrix::F64(x) => x.nrows(),
+            Matrix::Bits(x, _) => x.nrows(),
+            Matrix::Derived(of) => of.rows(),
+        }
+    }
+
+    fn dim(&self) -> usize {
+        match self {
+            Matrix::F16(x) => x.ncols(),
+            Matrix::F32(x) => x.ncols(),
+            Matrix::F64(x) => x.ncols(),
+            Matrix::Bits(_, dim) => *dim,
+            Matrix::Derived(of) => of.dim(),
+        }
+    }
+
+    fn is_double(&self) -> bool {
+        match self {
+            Matrix::F16(_) | Matrix::F32(_) | Matrix::Bits(..) => false,
+            Matrix::F64(_) => true,
+            Matrix::Derived(of) => of.is_double(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Matrix::F16(x) => 2 * x.len(),
+            Matrix::F32(x) => 4 * x.len(),
+            Matrix::F64(x) => 8 * x.len(),
+            Matrix::Bits(x, _) => x.len(),
+            Matrix::Derived(of) => of.bytes(),
+        }
+    }
+
+    fn widen(&self, row: usize, out: &mut [f64]) {
+        match self {
+            Matrix::F16(x) => copy(x, row, out, |v| v.to_f64()),
+            Matrix::F32(x) => copy(x, row, out, f64::from),
+            Matrix::F64(x) => copy(x, row, out, |v| v),
+            Matrix::Bits(x, _) => {
+                for (i, o) in out.iter_mut().enumerate() {
+                    *o = f64::from(x[(row, i / 8)] >> (7 - i % 8) & 1);
+                }
+            }
+            Matrix::Derived(of) => of.widen(row, out),
+        }
+    }
+
+    fn slice32(&self, row: usize) -> Option<&[f32]> {
+        match self {
+            Matrix::F32(x) => contiguous(x, row),
+            Matrix::Derived(of) => of.slice32(row),
+            Matrix::F16(_) | Matrix::F64(_) | Matrix::Bits(..) => None,
+        }
+    }
+}
+
+fn contiguous<'a, T>(x: &ArrayView2<'a, T>, row: usize) -> Option<&'a [T]> {
+    x.index_axis_move(ndarray::Axis(0), row).to_slice()
+}
+
+fn copy<T: Copy>(x: &ArrayView2<'_, T>, row: usize, out: &mut [f64], widen: impl Fn(T) -> f64) {
+    if let Some(slice) = contiguous(x, row) {
+        for (o, v) in out.iter_mut().zip(slice) {
+            *o = widen(*v);
+        }
+    } else {
+        for (o, v) in out.iter_mut().zip(x.row(row)) {
+            *o = widen(*v);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The traversal of all pairs, tile by tile: products, their corrections, and a sweep against thresholds.
+//!
+//! An observer receives the screened values of each task: `rank` counts them, `search` keeps the nearest.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::kernel::{MAX_TILE, SweepResult, Thresholds};
+use crate::memory::collect;
+use crate::rows::space::{Scratch, Space};
+use crate::screen::block::Block;
+use crate::screen::tile::{mask_uncounted, subtract_biases};
+use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_above_diagonal};
+use crate::side::Side;
+
+/// Thresholds that no value passes.
+const IMPASSABLE: (f32, f32) = (f32::INFINITY, f32::INFINITY);
+
+/// A receiver of the screened values of tasks, called by many threads at once.
+pub(crate) trait Observer: Sync {
+    /// A thread's buffers.
+    type Buffers: Default + Send;
+
+    /// Returns an item's group. Two items of one group are not compared.
+    fn group(&self, side: Side, item: usize) -> u32;
+
+    /// Returns a query's thresholds (`Thresholds::low`, `Thresholds::high`) for a task; `margin` bounds the error of its values.
+    fn thresholds(&self, query: usize, margin: f64) -> (f32, f32);
+
+    /// Receives the values of a task.
+    fn observe<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        buffers: &mut Self::Buffers,
+    );
+}
+
+/// A rectangle of pairs.
+pub(crate) struct Task<'a> {
+    /// The items of its rows (queries).
+    pub rows: Range<usize>,
+    /// The items of its columns (gallery).
+    pub columns: Range<usize>,
+    /// The error bounds of its rows' values.
+    pub row_margins: &'a [f64],
+    /// The error bounds of its columns' values.
+    pub column_margins: &'a [f64],
+    /// Whether the columns are queries of the rows, too. Only pairs whose row comes before the column count then.
+    pub symmetric: bool,
+}
+
+/// The packed rows and columns of a task.
+#[derive(Clone, Copy)]
+struct Blocks<'a> {
+    rows: &'a Block,
+    columns: &'a Block,
+}
+
+#[derive(Default)]
+struct TaskBuffers<B> {
+    tile: Vec<f32>,
+    rows: ThresholdBuffers,
+    columns: ThresholdBuffers,
+    result: SweepResult,
+    scratch: Scratch,
+    observer: B,
+}
+
+#[derive(Default)]
+struct ThresholdBuffers {
+    low: Vec<f32>,
+    high: Vec<f32>,
+    group: Vec<u32>,
+}
+
+impl ThresholdBuffers {
+    /// Replaces the thresholds and groups, padded with impassable ones.
+    fn fill(&mut self, padded: usize, items: impl Iterator<Item = ((f32, f32), u32)>) {
+        self.low.clear();
+        self.high.clear();
+        self.group.clear();
+        for ((low, high), group) in items.chain(std::iter::repeat((IMPASSABLE, u32::MAX))).take(padded) {
+            self.low.push(low);
+            self.high.push(high);
+            self.group.push(group);
+        }
+    }
+
+    fn slice(&self, range: Range<usize>) -> Thresholds<'_> {
+        Thresholds { low: &self.low[range.clone()], high: &self.high[range.clone()], group: &self.group[range] }
+    }
+}
+
+fn tile_shape<S: Space>(space: &S) -> TileShape {
+    TileShape { height: space.kernel().rows, width: space.kernel().columns, steps: space.steps() }
+}
+
+/// Traverses every pair of an item in `rows` and a later one in `columns`, of one array.
+pub(crate) fn traverse_triangle<S: Space, O: Observer>(
+    space: &S,
+    observer: &O,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    control: &Control,
+) -> Result<()> {
+    let shape = tile_shape(space);
+    let size = shape.rows_per_block();
+    for columns in blocks(columns, size) {
+        control.check()?;
+        let column_block = Block::load(space, Side::Query, columns.clone(), shape.width)?;
+        for rows in blocks(rows.start..rows.end.min(columns.end), size) {
+            control.check()?;
+            let row_block = Block::load(space, Side::Query, rows, shape.height)?;
+            let blocks = Blocks { rows: &row_block, columns: &column_block };
+            traverse_blocks(space, observer, blocks, true, control)?;
+        }
+    }
+    Ok(())
+}
+
+/// Traverses every pair of a query in `queries` and a gallery item.
+pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
+    space: &S,
+    observer: &O,
+    queries: Range<usize>,
+    control: &Control,
+) -> Result<()> {
+    let shape = tile_shape(space);
+    let size = shape.rows_per_block();
+    for columns in blocks(0..space.rows(Side::Gallery), size) {
+        control.check()?;
+        let column_block = Block::load(space, Side::Gallery, columns, shape.width)?;
+        for rows in blocks(queries.clone(), size) {
+            control.check()?;
+            let row_block = Block::load(space, Side::Query, rows, shape.height)?;
+            let blocks = Blocks { rows: &row_block, columns: &column_block };
+            traverse_blocks(space, observer, blocks, false, control)?;
+        }
+    }
+    Ok(())
+}
+
+fn traverse_blocks<S: Space, O: Observer>(
+    space: &S,
+    observer: &O,
+    blocks: Blocks<'_>,
+    symmetric: bool,
+    control: &Control,
+) -> Result<()> {
+    let Blocks { rows, columns } = blocks;
+    let row_margins = collect(rows.extents.iter().map(|&e| space.margin(e, columns.worst)))?;
+    let column_margins = collect(columns.extents.iter().map(|&e| space.margin(e, rows.worst)))?;
+    let grid = TaskGrid::new(rows.rows.len(), columns.rows.len(), tile_shape(space));
+    (0..grid.len()).into_par_iter().for_each_init(
+        || TaskBuffers { tile: vec![0.0; MAX_TILE], ..TaskBuffers::<O::Buffers>::default() },
+        |buffers, index| {
+            if control.is_cancelled() {
+                return;
+            }
+            let (task_rows, task_columns) = grid.task(index);
+            let task = Task {
+                rows: rows.rows.start + task_rows.start..rows.rows.start + task_rows.end,
+                columns: columns.rows.start + task_columns.start..columns.rows.start + task_columns.end,
+                row_margins: &row_margins[task_rows],
+                column_margins: &column_margins[task_columns],
+                symmetric,
+            };
+            if !symmetric || reaches_above_diagonal(&task.rows, &task.columns) {
+                sweep_task(space, observer, blocks, &task, buffers);
+            }
+            control.advance(count_pairs(&task.rows, &task.columns, symmetric));
+        },
+    );
+    control.check()
+}
+
+fn sweep_task<S: Space, O: Observer>(
+    space: &S,
+    observer: &O,
+    blocks: Blocks<'_>,
+    task: &Task<'_>,
+    buffers: &mut TaskBuffers<O::Buffers>,
+) {
+    let kernel = space.kernel();
+    let TileShape { height, width, steps } = tile_shape(space);
+    let product = kernel.product(space.word());
+    let TaskBuffers { tile, rows: row_thresholds, columns: column_thresholds, result, scratch, observer: own } =
+        buffers;
+    let padded = task.columns.len().next_multiple_of(width);
+    row_thresholds.fill(
+        task.rows.len(),
+        task.rows
+            .clone()
+            .zip(task.row_margins)
+            .map(|(query, &margin)| (observer.thresholds(query, margin), observer.group(Side::Query, query))),
+    );
+    column_thresholds.fill(
+        padded,
+        task.columns.clone().zip(task.column_margins).map(|(item, &margin)| {
+            let thresholds = if task.symmetric { observer.thresholds(item, margin) } else { IMPASSABLE };
+            (thresholds, observer.group(Side::Gallery, item))
+        }),
+    );
+    result.reset(task.rows.len(), padded);
+    for j in (0..padded).step_by(width) {
+        let columns = task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
+        let column_at = columns.start - blocks.columns.rows.start;
+        for i in (0..task.rows.len()).step_by(height) {
+            let rows = task.rows.start + i..(task.rows.start + i + height).min(task.rows.end);
+            if task.symmetric && !reaches_above_diagonal(&rows, &columns) {
+                break;
+            }
+            let row_at = rows.start - blocks.rows.rows.start;
+            product.tile(steps, blocks.rows.panel(row_at / height), blocks.columns.panel(column_at / width), tile);
+            if space.biased() {
+                let column_biases = &blocks.columns.biases[column_at..column_at + width];
+                subtract_biases(tile, &blocks.rows.biases[row_at..row_at + rows.len()], column_biases);
+            }
+            mask_uncounted(tile, width, &rows, &columns, task.symmetric);
+            let row_side = row_thresholds.slice(i..i + rows.len());
+            kernel.sweep(tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);
+        }
+    }
+    observer.observe(space, task, result, scratch, own);
+}

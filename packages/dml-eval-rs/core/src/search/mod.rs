@@ -1,0 +1,3 @@
+//! Searches of a gallery.
+
+pub(crate) mod nearest;
