@@ -76,7 +76,7 @@ def test_processes_end_with_the_one_that_started_them_and_the_same_command_goes_
     while any(map(runs, workers)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert "the same command goes on" in said.read_text()
+    assert "the same call or command resumes the rest" in said.read_text()
     assert len({path.parent for path in out.glob("runs/*/checkpoints/*")}) == 2, (
         "both runs that were under way saved a checkpoint"
     )

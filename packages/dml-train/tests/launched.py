@@ -1,4 +1,4 @@
-"""What the tests of launching do in processes of their own; in a module that those can import."""
+"""Targets of the processes that the tests of launching start, in a module that those can import."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from dml_core import DmlError
-from dml_train.processes import stopping as interruption
-from dml_train.ranks import launch
+from dml_train.processes.stopping import Interrupted, end_with_launcher
+from dml_train.ranks.launch import launch
 
 
 def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:
@@ -30,18 +29,14 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
     if ignored is not None:
         signal.signal(ignored, signal.SIG_IGN)
 
-    class Stop(launch._Stop):
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "ranks" and value is not None:
-                (tmp_path / "launched").touch()  # from now on, a second Ctrl-C has ranks to kill
+    def note() -> None:
+        (tmp_path / "launched").touch()  # from now on, a second Ctrl-C has ranks to kill
 
-    launch._Stop = Stop
     try:
-        launch.launch(2, [], tmp_path / "run", timeout)
-    except DmlError as error:
+        launch(2, [], tmp_path / "run", timeout, on_start=note)
+    except (DmlError, Interrupted) as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(128 + error.signal_number if isinstance(error, Interrupted) else 2)
 
 
 def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
@@ -54,11 +49,10 @@ def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
         os.setsid()
     if elastic:
         os.environ["TORCHELASTIC_RUN_ID"] = "a run"
-    interruption._SECONDS_BETWEEN_LOOKS = 0.01
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
     parent = os.getppid()
-    with interruption.ends_with_launcher():
+    with end_with_launcher(seconds_between_looks=0.01):
         os.write(write, b".")
         while os.getppid() == parent:
             time.sleep(0.01)

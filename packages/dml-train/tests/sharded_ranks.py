@@ -27,7 +27,7 @@ from torch.distributed import TCPStore
 import dml_core.plugin
 import dml_losses.plugin
 from dml_core import DmlError, Plugins, Registry, Rows
-from dml_train.ranks.ranks import Ranks, join
+from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.ranks.sharding import Shards
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
@@ -97,7 +97,7 @@ def find_in_environment(name: str, value: str) -> None:
 
 def gather_large_gradients() -> None:
     """Gradients of which float16 can't hold the double."""
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         rows_RD = torch.ones(3, 2, dtype=torch.float16, requires_grad=True)
         gradient_BD = torch.arange(12, dtype=torch.float16).reshape(6, 2) + 40_000
         ranks.all_gather_with_gradient(rows_RD).backward(gradient_BD)
@@ -112,7 +112,7 @@ def lose_the_other(silent: bool) -> None:
 
 
 def _gather_twice(silent: bool) -> None:
-    with join(10.0) as ranks:
+    with join_ranks(10.0) as ranks:
         ranks.all_gather_with_gradient(torch.zeros(1, 1))
         if ranks.rank == 1:
             if silent:
@@ -125,7 +125,7 @@ def _gather_twice(silent: bool) -> None:
 
 def train_until(document: dict[str, Any], out: Path, last: int) -> None:
     """Go on with the run until after this step; what is restored first is what is saved, to the bit."""
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         _train_until(ranks, document, out, last)
 
 
@@ -140,7 +140,7 @@ def _train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -
     folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
     saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
     trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
-    loss, optimizer = trainer.shards.whole()
+    loss, optimizer = trainer.shards.gather_state()
     if ranks.is_first and saved:
         state = saved.state()
         assert same(loss, state["loss"])
@@ -167,7 +167,7 @@ class Halves(nn.Module):
 
 def step_as_one() -> None:
     """Gradients are clipped by the norm of all rows, and a step that one rank must skip is skipped by all."""
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         _step_as_one(ranks)
 
 
@@ -175,7 +175,7 @@ def _step_as_one(ranks: Ranks) -> None:
     loss = Halves(ranks)
     optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
     shards = Shards(loss, optimizer, ranks)
-    assert shards.shared(loss.parameters()) == [loss.bias]
+    assert shards.select_unsharded(loss.parameters()) == [loss.bias]
 
     loss.rows.grad = torch.full((3, 2), 1.0 + ranks.rank)
     loss.bias.grad = torch.full((2,), 3.0)

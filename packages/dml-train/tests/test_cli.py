@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import click
 import numpy as np
 import pytest
 
 from dml_core import Plugins, hookimpl
+from dml_train.processes.stopping import RunInterrupted
 from dml_train.recipe.checking import parse
 from dml_train.training.run import train
 
@@ -60,7 +63,7 @@ def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["e.npy"], "to measure embeddings, give their labels, too"),
+        (["e.npy"], "to evaluate embeddings, give their labels, too"),
         (["e.npy", "short.npy"], "can't evaluate: labels has shape (2,); expected (4,)"),
         (["e.npy", "none.npy"], "can't read none.npy as a .npy file: No such file"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
@@ -101,13 +104,21 @@ def test_embed_overwrites_nothing_and_knows_when_there_is_no_gallery(dml, folder
     assert "exists already" in dml("embed", folder.path, "--out", tmp_path / "e.npy", code=2).stderr
     assert (tmp_path / "e.npy").read_text() == "mine"
     result = dml("embed", folder.path, "--split", "gallery", "--out", tmp_path / "g.npy", code=2)
-    assert "has no gallery of its own" in result.stderr
+    assert "has no separate gallery" in result.stderr
 
 
 def test_train_refuses_a_wrong_recipe_before_anything_is_made(dml, tmp_path):
     result = dml("train", tmp_path / "none.toml", "--out", tmp_path / "run", code=2)
     assert "can't read the recipe" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_an_error_names_the_options_that_fix_it(dml, folder):
+    result = dml("train", folder.recipe, "--out", folder.path, code=2)
+    assert result.stderr == (
+        f"error: the run folder {folder.path} exists already; nothing was touched. "
+        "Resume that run, or choose another folder (dml train --resume, --out)\n"
+    )
 
 
 def test_plugins_lists_who_provides_what(dml):
@@ -149,9 +160,14 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
             2,
             "error: can't use theirs: Permission denied\n",
         ),
+        (
+            RunInterrupted(signal.SIGTERM, 3, Path("runs/a")),
+            143,
+            "stopped by SIGTERM after step 3; a checkpoint is saved: resume the run in runs/a (dml train --resume)\n",
+        ),
     ],
 )
-def test_ctrl_c_and_what_is_not_permitted_end_a_command_without_a_traceback(
+def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
     dml, tiny_registry, error, code, said
 ):
     def end():

@@ -123,7 +123,7 @@ def test_a_run_asked_to_stop_saves_first_and_says_where_it_stands(start, tmp_pat
         time.sleep(0.01)
     process.send_signal(number)
     errors = finish(process, 1)  # the script has no command line around it, so the exception shows
-    assert f"Interrupted: stopped by {number.name} after step" in errors
+    assert f"RunInterrupted: stopped by {number.name} after step" in errors
     saved = checkpoint.newest_intact(RunFolder(tmp_path / "run").checkpoints)
     assert json.loads(metrics.read_text().splitlines()[-1])["step"] == saved.step > 0
 

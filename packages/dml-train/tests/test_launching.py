@@ -17,7 +17,8 @@ import tiny_run
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from dml_core import DmlError
-from dml_train.ranks import launch
+from dml_train.processes.signals import handle_signals
+from dml_train.ranks.launch import StopHandler, launch
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
@@ -43,9 +44,9 @@ def test_the_rank_that_died_is_named_and_the_others_are_stopped(ranks_are, tmp_p
     script += "trap \"touch '{0}/stopped'; exit 1\" TERM\ntouch '{0}/ready'\n" + WAITING
     ranks_are(script.format(tmp_path))
     with pytest.raises(
-        DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped.*--resume"
+        DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped; resume from"
     ):
-        launch.launch(2, [], tmp_path / "run", 60)
+        launch(2, [], tmp_path / "run", 60)
     assert (tmp_path / "stopped").exists()
 
 
@@ -53,7 +54,7 @@ def test_what_a_rank_has_to_say_is_said(ranks_are, tmp_path):
     words = json.dumps({"message": "the recipe is wrong", "timestamp": 1})
     ranks_are(f"echo '{words}' > $TORCHELASTIC_ERROR_FILE; exit 2")
     with pytest.raises(DmlError, match=r"^the recipe is wrong$"):
-        launch.launch(2, [], tmp_path / "run", 60)
+        launch(2, [], tmp_path / "run", 60)
 
 
 def test_what_the_cause_has_to_say_comes_before_what_the_rank_that_lost_it_says(ranks_are, tmp_path):
@@ -68,7 +69,7 @@ def test_what_the_cause_has_to_say_comes_before_what_the_rank_that_lost_it_says(
         f"[ $RANK = 0 ] && {{ {first}; }}\nwords='{cause}'\ntrap '{says}' TERM\ntouch '{tmp_path}/ready'\n{WAITING}"
     )
     with pytest.raises(DmlError, match=r"^rank 1 broke$"):
-        launch.launch(2, [], tmp_path / "run", 60)
+        launch(2, [], tmp_path / "run", 60)
 
 
 @pytest.fixture
@@ -130,19 +131,20 @@ def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_even_one_that_is_halted(st
     os.kill(process.pid, signal.SIGINT)
     process.join(PATIENCE)
     assert process.exitcode == 128 + signal.SIGINT
-    assert said(tmp_path, f"all ranks were killed; go on from the last checkpoint in {tmp_path / 'run'}")()
+    assert said(tmp_path, f"all ranks were killed; resume from the last checkpoint in {tmp_path / 'run'}")()
     assert gone(tmp_path, "0", "1")
 
 
 def test_a_second_ctrl_c_may_come_while_the_first_one_is_being_answered(monkeypatch):
     more = iter([signal.SIGINT])
     monkeypatch.setattr(os, "write", lambda stream, words: any(map(signal.raise_signal, more)))
-    with launch._Stop() as stop:
-        stop.ranks = object.__new__(SubprocessContext)
-        stop.ranks.subprocess_handlers = {}
+    stop = StopHandler()
+    stop.ranks = object.__new__(SubprocessContext)
+    stop.ranks.subprocess_handlers = {}
+    with handle_signals([signal.SIGINT], stop):
         signal.raise_signal(signal.SIGINT)
-        assert stop.asked == signal.SIGINT
-        assert stop.at_once
+    assert stop.signal_number == signal.SIGINT
+    assert stop.killed
 
 
 def test_ranks_that_do_not_stop_within_the_timeout_are_killed(started, tmp_path):
@@ -219,7 +221,7 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_nothing_behind(started, t
     assert len(ranks_and_helpers) >= 4  # two ranks, each with a loader process
     process.kill()
     until(lambda: not launched.marked(mark))
-    assert said(tmp_path, "Interrupted: stopped by SIGTERM after step")()
+    assert said(tmp_path, "RunInterrupted: stopped by SIGTERM after step")()
     last = json.loads(run.metrics.read_text().splitlines()[-1])["step"]
     assert checkpoint.newest_intact(run.checkpoints).step == last > 0
     with run.lock():  # so that it can be resumed

@@ -17,7 +17,7 @@ from dml_core import DmlError
 from dml_train.cli import main
 from dml_train.measure.evaluate import Embedded
 from dml_train.recipe.checking import parse
-from dml_train.studies.mlrc import FOLDS, fold_recipe, join, reality_check
+from dml_train.studies.mlrc import FOLDS, concatenate, fold_recipe, reality_check
 from dml_train.training.run import reopen
 
 
@@ -67,7 +67,7 @@ def test_a_recipe_that_never_evaluates_does_so_each_epoch(tiny_document, tiny_re
 
 def test_selection_on_the_test_split_is_refused(tiny_document, tiny_registry, quiet, tmp_path):
     recipe = parse(tiny_document(evaluation={"every": 1}, validation={"on_test": True}), tiny_registry)
-    with pytest.raises(DmlError, match="only held-out training classes choose"):
+    with pytest.raises(DmlError, match="on held-out training classes only"):
         reality_check(recipe, tmp_path / "out", registry=tiny_registry, console=quiet)
     assert not (tmp_path / "out").exists()
 
@@ -93,7 +93,7 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_that_of_their_join
     text = found.markdown("tiny")
     assert "| metric | separated, 5 dimensions | concatenated, 20 dimensions |" in text
     assert "±" in text
-    assert "The test classes chose nothing" in text
+    assert "The test classes selected nothing" in text
 
 
 def test_the_command_goes_on_with_what_is_done(recipe, tiny_registry, tmp_path):
@@ -119,7 +119,7 @@ def test_the_cosine_of_joined_rows_is_the_mean_of_the_models_cosines(data, model
     numbers = st.floats(-10, 10, width=32).filter(lambda x: abs(x) > 1e-3)
     parts = [data.draw(arrays.arrays(np.float32, (items, 3), elements=numbers)) for _ in range(models)]
     labels = np.zeros(items, dtype=np.int64)
-    joined = join([Embedded(part, labels) for part in parts]).embeddings
+    joined = concatenate([Embedded(part, labels) for part in parts]).embeddings
     unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
     expected = np.mean([u @ u.T for u in unit], axis=0)
     lengths = np.linalg.norm(joined, axis=1)

@@ -13,8 +13,8 @@ from rich.console import Console
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import write_atomically
-from dml_train.processes.stopping import ends_with_launcher
-from dml_train.ranks.ranks import join, was_restarted
+from dml_train.processes.stopping import end_with_launcher
+from dml_train.ranks.ranks import join_ranks, was_restarted
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe, differences
 from dml_train.run_folder import RunFolder
@@ -51,12 +51,12 @@ def train(
 
     Raises:
         DmlError: what the user can mend; nothing that was there is lost.
-        Interrupted: SIGTERM or SIGINT came; a checkpoint was written.
+        RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
     """
     registry, console = registry or installed(), console or Console(stderr=True)
     with (
-        ends_with_launcher(),
-        join(recipe.training.timeout) as ranks,
+        end_with_launcher(),
+        join_ranks(recipe.training.timeout) as ranks,
         _determinism(recipe.training.deterministic),
     ):
         if not ranks.is_first:
@@ -128,7 +128,7 @@ def _differences(out: Path, recipe: Recipe, resume: bool, force: bool) -> list[s
     """How this recipe differs from that of the run to go on with; None if there is none."""
     folder = RunFolder(out)
     if not (resume and folder.recipe.is_file()):
-        RunFolder.refuse(out)
+        RunFolder.refuse_existing(out)
         return None
     found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
     if found and not force:

@@ -23,9 +23,9 @@ from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, evaluate_on_ranks, flatten_metrics
-from dml_train.processes.stopping import Interrupted, Interruption
+from dml_train.processes.stopping import RunInterrupted, record_stop_signals
 from dml_train.progress import Show, stage
-from dml_train.ranks.ranks import SINGLE_PROCESS, Agreement, Ranks
+from dml_train.ranks.ranks import SINGLE_PROCESS, DelayedMaximum, Ranks
 from dml_train.ranks.sharding import Shards
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import LOSS, seed_torch
@@ -104,11 +104,11 @@ class Trainer:
         places = range(self.done, 0 if self.best.exhausted else self.experiment.num_steps)
         pin = self.experiment.device.type == "cuda"
         self.experiment.model.train()
-        agree = Agreement(self.ranks)
-        with Interruption(final=self.ranks.world_size == 1) as interruption:
+        maximum = DelayedMaximum(self.ranks)
+        with record_stop_signals(second_interrupts=self.ranks.world_size == 1) as request:
             for batch in load_ahead(self.batches, places, self.training.workers, pin=pin):
                 self.step(batch)
-                stop_signal = agree(interruption.asked)
+                stop_signal = maximum(request.signal_number)
                 ends = self.done == self.experiment.num_steps
                 # What the end measures anyway needn't be measured now, unless the measuring chooses the weights.
                 evaluates = due(self.done, self.evaluate_every) and (self.selects or not ends)
@@ -122,10 +122,10 @@ class Trainer:
                 if self.best.exhausted:
                     break
                 if stop_signal:
-                    raise Interrupted(stop_signal, self.done, self.folder.path)
+                    raise RunInterrupted(stop_signal, self.done, self.folder.path)
             # The last step is saved, too, and what comes after it can take longer than anybody waits who asks to stop.
-            if stop_signal := max(agree(interruption.asked), agree(0)):
-                raise Interrupted(stop_signal, self.done, self.folder.path)
+            if stop_signal := max(maximum(request.signal_number), maximum(0)):
+                raise RunInterrupted(stop_signal, self.done, self.folder.path)
 
     def step(self, batch: Batch) -> None:
         """One optimizer step on one global batch."""
@@ -143,7 +143,7 @@ class Trainer:
         self.network.finish_backward()
         if batch.step == self.begun:
             optimizer.check_gradients()
-        self.ranks.average_gradients(self.shards.shared(experiment.loss.parameters()))
+        self.ranks.average_gradients(self.shards.select_unsharded(experiment.loss.parameters()))
 
         values = {"loss": loss.detach()}
         self.scaler.unscale_(optimizer.torch)
@@ -217,7 +217,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint, and drop those that needn't be kept."""
         experiment = self.experiment
-        loss, optimizer = self.shards.whole()
+        loss, optimizer = self.shards.gather_state()
 
         def write() -> None:
             state: dict[str, Any] = {
@@ -259,7 +259,7 @@ class Trainer:
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
             experiment.average.n_averaged.fill_(state.get("averaged", 0))
-        self.shards.take(state["loss"], state["optimizer"])
+        self.shards.load_state(state["loss"], state["optimizer"])
         if state["scaler"]:  # empty where nothing was scaled: then this one begins anew
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
