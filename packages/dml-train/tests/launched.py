@@ -22,8 +22,8 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
     program.chmod(0o755)
     sys.executable = str(program)
     os.environ["OMP_NUM_THREADS"] = "1"
-    # A shell that starts tests in the background has its children ignore Ctrl-C, which then no rank's trap catches, and
-    # nohup has them ignore SIGHUP.
+    # Children of a shell that runs the tests in the background ignore Ctrl-C, so no rank's trap would catch it.
+    # Under nohup they ignore SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if ignored is not None:
@@ -40,7 +40,7 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
 
 
 def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
-    """Fork a process that may look like a rank of an elastic agent, and end; it notes whether it was asked to stop."""
+    """Fork a process that may look like a rank of an elastic agent, and end; it records whether a signal stopped it."""
     ready, write = os.pipe()
     if os.fork():
         os.read(ready, 1)
@@ -49,27 +49,27 @@ def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
         os.setsid()
     if elastic:
         os.environ["TORCHELASTIC_RUN_ID"] = "a run"
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
     parent = os.getppid()
     with end_with_launcher(seconds_between_looks=0.01):
         os.write(write, b".")
         while os.getppid() == parent:
             time.sleep(0.01)
-        end = "asked" if asked.wait(240 if elastic and leads else 0.5) else "went on"
+        end = "stopped" if stopped.wait(240 if elastic and leads else 0.5) else "survived"
     part = tmp_path / "end.part"
     part.write_text(end)
     part.rename(tmp_path / "end")
     os._exit(0)
 
 
-def marked(words: str) -> list[int]:
-    """The processes with these words in their environment, which they get from the one that started them."""
+def list_marked(mark: str) -> list[int]:
+    """List the processes with this mark in their environment, which a process inherits."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if words.encode() in environ.read_bytes():
+            if mark.encode() in environ.read_bytes():
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return found

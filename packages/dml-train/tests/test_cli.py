@@ -1,4 +1,4 @@
-"""The `dml` command: what it prints, how it exits, and that nothing is overwritten."""
+"""The `dml` command: its output, its exit codes, and that it overwrites nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tiny_registry, tiny_document, quiet, out):
     )
 
 
-def test_eval_of_a_run_measures_what_it_left(dml, folder, tmp_path):
+def test_eval_of_a_run_reproduces_its_evaluation(dml, folder, tmp_path):
     dml("eval", folder.path, "--out", tmp_path / "figures.json")
     assert (
         json.loads((tmp_path / "figures.json").read_text())["recall"]
@@ -39,7 +39,7 @@ def test_eval_of_a_run_measures_what_it_left(dml, folder, tmp_path):
     )
 
 
-def test_eval_of_a_run_that_has_not_ended_uses_its_newest_checkpoint(dml, folder, tmp_path):
+def test_eval_of_an_unfinished_run_uses_its_newest_checkpoint(dml, folder, tmp_path):
     expected = json.loads(folder.evaluation.read_text())["recall"]
     for path in (folder.evaluation, folder.embeddings(), folder.labels()):
         path.unlink()
@@ -47,7 +47,7 @@ def test_eval_of_a_run_that_has_not_ended_uses_its_newest_checkpoint(dml, folder
     assert json.loads((tmp_path / "figures.json").read_text())["recall"] == expected
 
 
-def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
+def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
     np.save(tmp_path / "e.npy", np.array([[1, 0.1], [1, 0], [0, 1], [0.1, 1]]))
     np.save(tmp_path / "l.npy", np.array([0, 0, 1, 1]))
     out = tmp_path / "figures.json"
@@ -76,7 +76,7 @@ def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
         (["."], "is not a run's folder: it holds no recipe.toml"),
     ],
 )
-def test_what_eval_cannot_do_is_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):
+def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     np.save("e.npy", np.eye(4))
     np.save("l.npy", np.array([0, 0, 1, 1]))
@@ -99,7 +99,7 @@ def test_embed_writes_embeddings_labels_and_codes(dml, folder, tmp_path):
     assert np.load(tmp_path / "t.npy").shape == (48, 8)
 
 
-def test_embed_overwrites_nothing_and_knows_when_there_is_no_gallery(dml, folder, tmp_path):
+def test_embed_overwrites_nothing_and_reports_a_missing_gallery(dml, folder, tmp_path):
     (tmp_path / "e.npy").write_text("mine")
     assert "exists already" in dml("embed", folder.path, "--out", tmp_path / "e.npy", code=2).stderr
     assert (tmp_path / "e.npy").read_text() == "mine"
@@ -121,7 +121,7 @@ def test_an_error_names_the_options_that_fix_it(dml, folder):
     )
 
 
-def test_plugins_lists_who_provides_what(dml):
+def test_plugins_lists_components_by_provider(dml):
     lines = dml("plugins").stdout.splitlines()
     assert "tiny 1.0  (TinyPlugin)" in lines
     assert "  losses      tiny  a softmax" in lines
@@ -152,7 +152,7 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "output"),
     [
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C\n"),
         (
@@ -168,7 +168,7 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
     ],
 )
 def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
-    dml, tiny_registry, error, code, said
+    dml, tiny_registry, error, code, output
 ):
     def end():
         raise error
@@ -179,10 +179,10 @@ def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
             return [click.Command("end", callback=end)]
 
     tiny_registry.plugins.register(Ending(), distribution="ending")
-    assert dml("end", code=code).stderr == said
+    assert dml("end", code=code).stderr == output
 
 
-def test_the_command_starts_without_what_takes_seconds_and_few_commands_need():
+def test_the_command_starts_without_slow_imports_that_few_commands_need():
     slow = {"torchvision", "torch.distributed.fsdp", "pytorch_metric_learning", "sklearn", "timm", "optuna"}
     program = f"import sys, dml_train.cli; sys.exit(', '.join({slow} & sys.modules.keys()) or None)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -79,8 +79,8 @@ class Search:
         base = parse(self.document, self.registry)
         if base.validation.on_test:
             raise DmlError(
-                "the recipe has validation.on_test = true; a search selects settings on held-out training classes only. "
-                "Remove it from the recipe, or set it to false"
+                "the recipe has validation.on_test = true; a search selects settings on held-out training classes "
+                "only. Remove it from the recipe, or set it to false"
             )
         if self.folds is None and not base.validation.holds_out:
             raise DmlError(
