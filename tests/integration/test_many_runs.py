@@ -1,4 +1,4 @@
-"""Several runs at a time, in processes of their own: the same results, and nothing left running."""
+"""Several runs at a time, each in its own process: the same results, and no process left running."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def jobs(folder: Path, *extra: str) -> list[Job]:
     return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
 
 
-def test_runs_in_processes_of_their_own_come_to_what_one_process_does(tmp_path):
+def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     wrong = Job(
         "wrong", load("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()), tmp_path / "no"
     )
@@ -36,7 +36,7 @@ def test_runs_in_processes_of_their_own_come_to_what_one_process_does(tmp_path):
     alone = run_all(jobs(tmp_path / "one"), registry=registry(), console=QUIET)
     for outcome, other in zip(together, alone, strict=False):
         ours, theirs = (np.load(o.job.folder / "embeddings.npy") for o in (outcome, other))
-        # Two steps of a tiny network in float32, summed by another number of threads.
+        # Two steps of a tiny network in float32, summed by a different number of threads.
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
         assert outcome.seconds() is not None
 
@@ -45,11 +45,11 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def runs(pid: int) -> bool:
-    """Whether it hasn't ended. Until its parent sees that, it is a zombie; in a container nobody may ever look."""
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie, which nobody may ever reap in a container, doesn't."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # as it ends while it is read
+    except OSError:  # it ended while it was read
         return False
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
@@ -57,26 +57,26 @@ def runs(pid: int) -> bool:
 @pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="looks for child processes in /proc"
 )
-def test_processes_end_with_the_one_that_started_them_and_the_same_command_goes_on(tmp_path):
+def test_a_signal_to_the_parent_stops_its_processes_after_they_saved(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "dml_train", "reproduce", "ice/6", "--jobs", "2", "--out", str(out)]
     endless = ("training.steps=100000", 'logging.loggers=[{name="jsonl"}]', "logging.every=1")
     command += [f"--set={setting}" for setting in (*TINY, *endless)]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    said = Path(log.name)
-    deadline = time.monotonic() + 600  # it takes 15 s where nothing else runs
+    output = Path(log.name)
+    deadline = time.monotonic() + 600  # it takes 15 s on an idle machine
     while sum(metrics.stat().st_size > 0 for metrics in out.glob("runs/*/metrics.jsonl")) < 2:
-        assert process.poll() is None, said.read_text()
+        assert process.poll() is None, output.read_text()
         assert time.monotonic() < deadline
         time.sleep(0.1)
     workers = children(process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=300) == 128 + signal.SIGTERM
-    while any(map(runs, workers)):
+    while any(map(is_running, workers)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert "the same command goes on" in said.read_text()
+    assert "the same call or command resumes the rest" in output.read_text()
     assert len({path.parent for path in out.glob("runs/*/checkpoints/*")}) == 2, (
         "both runs that were under way saved a checkpoint"
     )

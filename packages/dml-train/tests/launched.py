@@ -1,4 +1,4 @@
-"""What the tests of launching do in processes of their own; in a module that those can import."""
+"""Targets of the processes that the tests of launching start, in a module that those can import."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from dml_core import DmlError
-from dml_train.processes import stopping as interruption
-from dml_train.ranks import launch
+from dml_train.processes.stopping import Interrupted, end_with_launcher
+from dml_train.ranks.launch import launch
 
 
 def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:
@@ -23,29 +22,25 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
     program.chmod(0o755)
     sys.executable = str(program)
     os.environ["OMP_NUM_THREADS"] = "1"
-    # A shell that starts tests in the background has its children ignore Ctrl-C, which then no rank's trap catches, and
-    # nohup has them ignore SIGHUP.
+    # Children of a shell that runs the tests in the background ignore Ctrl-C, so no rank's trap would catch it.
+    # Under nohup they ignore SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if ignored is not None:
         signal.signal(ignored, signal.SIG_IGN)
 
-    class Stop(launch._Stop):
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "ranks" and value is not None:
-                (tmp_path / "launched").touch()  # from now on, a second Ctrl-C has ranks to kill
+    def note() -> None:
+        (tmp_path / "launched").touch()  # from now on, a second Ctrl-C has ranks to kill
 
-    launch._Stop = Stop
     try:
-        launch.launch(2, [], tmp_path / "run", timeout)
-    except DmlError as error:
+        launch(2, [], tmp_path / "run", timeout, on_start=note)
+    except (DmlError, Interrupted) as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(128 + error.signal_number if isinstance(error, Interrupted) else 2)
 
 
 def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
-    """Fork a process that may look like a rank of an elastic agent, and end; it notes whether it was asked to stop."""
+    """Fork a process that may look like a rank of an elastic agent, and end; it records whether a signal stopped it."""
     ready, write = os.pipe()
     if os.fork():
         os.read(ready, 1)
@@ -54,28 +49,27 @@ def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
         os.setsid()
     if elastic:
         os.environ["TORCHELASTIC_RUN_ID"] = "a run"
-    interruption._SECONDS_BETWEEN_LOOKS = 0.01
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
     parent = os.getppid()
-    with interruption.ends_with_launcher():
+    with end_with_launcher(seconds_between_looks=0.01):
         os.write(write, b".")
         while os.getppid() == parent:
             time.sleep(0.01)
-        end = "asked" if asked.wait(240 if elastic and leads else 0.5) else "went on"
+        end = "stopped" if stopped.wait(240 if elastic and leads else 0.5) else "survived"
     part = tmp_path / "end.part"
     part.write_text(end)
     part.rename(tmp_path / "end")
     os._exit(0)
 
 
-def marked(words: str) -> list[int]:
-    """The processes with these words in their environment, which they get from the one that started them."""
+def list_marked(mark: str) -> list[int]:
+    """List the processes with this mark in their environment, which a process inherits."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if words.encode() in environ.read_bytes():
+            if mark.encode() in environ.read_bytes():
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return found

@@ -15,7 +15,7 @@ from dml_train.measure.embed import embed, items_of_rank
 from dml_train.measure.evaluate import Embedded, evaluate, evaluate_on_ranks
 from dml_train.networks.backbones import SmallConv
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel
-from dml_train.ranks.ranks import join
+from dml_train.ranks.ranks import join_ranks
 
 
 def some_embeddings() -> Embedded:
@@ -39,7 +39,7 @@ def measure() -> None:
     whole = some_embeddings()
     queries = slice(0, 90)
     separate = Embedded(whole.embeddings[queries], whole.labels[queries], whole.embeddings, whole.labels)
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         assert ranks.world_size > 1
         for evaluator in evaluators():
             assert isinstance(evaluator, ShardedEvaluator)
@@ -54,7 +54,7 @@ def embed_together() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = EmbeddingModel(SmallConv(1, widths=[32, 64], stride=2), EmbeddingHead(64, 64)).eval()
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         for num_classes in (200, 40, 1):
             split = TinySplit(num_classes, 8, seed=0)
             alone = embed(model, split, device=torch.device("cpu"))
@@ -65,7 +65,7 @@ def embed_together() -> None:
 def measure_alone() -> None:
     """An evaluator that can't items_of_rank its work is asked on the first rank, which alone has the arrays."""
     whole = some_embeddings()
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         embedded = whole if ranks.is_first else Embedded(whole.embeddings[:0], whole.labels)
         expected = evaluate(TinyEvaluator(), whole).to_dict()
         assert evaluate_on_ranks(ranks, TinyEvaluator(), embedded) == expected
@@ -75,7 +75,7 @@ def be_refused() -> None:
     """What the evaluator refuses, it refuses on every rank; they can go on together."""
     whole = some_embeddings()
     unmatched = Embedded(whole.embeddings, np.arange(300))
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         for evaluator in (ExactEvaluator(), HammingEvaluator()):
             with pytest.raises(DmlError, match="can't evaluate: none of the 300 queries has a match"):
                 evaluate_on_ranks(ranks, evaluator, unmatched)
@@ -84,7 +84,7 @@ def be_refused() -> None:
 
 def exchange() -> None:
     """Rows of any number and kind come in the order of the ranks; counts are summed."""
-    with join(120) as ranks:
+    with join_ranks(120) as ranks:
         for shape, dtype in (((), np.float64), ((3,), np.float32)):
             rows = [np.full((2 * rank, *shape), rank, dtype) for rank in range(ranks.world_size)]
             gathered = ranks.all_gather(rows[ranks.rank])

@@ -1,4 +1,4 @@
-"""Sources that loader processes have a hard time with: in a module of their own, which imports in no time."""
+"""Sources that disturb loader processes, in a module that imports at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 class Signalled:
-    """Places, whose loading process gets the signal that is meant for the whole run, as schedulers send it."""
+    """Places; the loading process receives a signal meant for the whole run, as schedulers send it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -18,7 +18,7 @@ class Signalled:
 
 
 class SignalledEarly(Signalled):
-    """The signal comes while the loading process is still finding out what it is to do."""
+    """As `Signalled`, but the signal comes while the loading process still unpickles its work."""
 
     def __setstate__(self, state: dict[str, int]) -> None:
         self.__dict__ |= state
@@ -26,7 +26,7 @@ class SignalledEarly(Signalled):
 
 
 class Fatal:
-    """Its first place is there at once; the process that loads the second is killed, and another waits for work."""
+    """Loads its first place at once; kills the process that loads the second, while another waits for work."""
 
     def __getitem__(self, place: int) -> int:
         if place == 1:

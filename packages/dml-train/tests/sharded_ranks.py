@@ -1,7 +1,7 @@
-"""What a rank does in the tests of sharded class weights: in a module of its own, which rank processes can import.
+"""The work of ranks in the tests of sharded class weights, in a module that rank processes can import.
 
-Ranks are forked from a process that has imported what takes long to import (torch._dynamo, too, which optimizers
-import on their first step) and done nothing else.
+Ranks are forked from a process that has only imported the slow modules (torch._dynamo, too, which optimizers import on
+their first step).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.distributed import TCPStore
 import dml_core.plugin
 import dml_losses.plugin
 from dml_core import DmlError, Plugins, Registry, Rows
-from dml_train.ranks.ranks import Ranks, join
+from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.ranks.sharding import Shards
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
@@ -39,15 +39,15 @@ from dml_train.training.trainer import Trainer
 def in_ranks(
     world_size: int, work: Callable[..., None], *arguments: Any, codes: Sequence[int] | None = None
 ) -> None:
-    """Do this work in so many processes that can join each other; with which codes they must end."""
+    """Do this work in `world_size` processes that can join each other, and check their exit codes (default: 0)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dml_losses.plugin", "dml_train.training.trainer", "torch._dynamo"])
-    # As under torchrun, the ranks find each other by a store of the process that starts them. Its port is its own from
-    # the beginning; one that is only looked up here, somebody else could take before the first rank does.
+    # As under torchrun, the ranks find each other by a store of the process that starts them. The store holds its port
+    # from the start; a port that was only looked up here could be taken before the first rank uses it.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment = dict(os.environ)  # the server that forks them has that of the test which started it
+    environment = dict(os.environ)  # the fork server has that of the test that started it
     processes = [
-        context.Process(target=_be, args=(rank, world_size, store.port, environment, work, arguments))
+        context.Process(target=_run_rank, args=(rank, world_size, store.port, environment, work, arguments))
         for rank in range(world_size)
     ]
     for process in processes:
@@ -57,11 +57,11 @@ def in_ranks(
         process.join(max(0.0, deadline - time.monotonic()))
     exitcodes = [process.exitcode for process in processes]
     for process in processes:
-        process.kill()  # one that waits for another in vain would be waited for when the tests end
+        process.kill()  # otherwise pytest would wait for one that waits for another rank
     assert exitcodes == (codes or [0] * world_size)
 
 
-def _be(
+def _run_rank(
     rank: int,
     world_size: int,
     port: int,
@@ -79,7 +79,7 @@ def _be(
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    # No rank begins to wait for another while that one may still be importing, which a busy machine takes its time for.
+    # Ranks wait for one another only after all have imported everything, which takes long on a busy machine.
     notes = _notes()
     notes.set(f"rank {rank} is here", "")
     notes.wait([f"rank {other} is here" for other in range(world_size)], timedelta(seconds=300))
@@ -87,7 +87,7 @@ def _be(
 
 
 def _notes() -> TCPStore:
-    """Where ranks leave each other notes, whatever they have joined."""
+    """Connect to a store of notes between ranks, independent of the process group."""
     return TCPStore("localhost", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
 
 
@@ -96,8 +96,8 @@ def find_in_environment(name: str, value: str) -> None:
 
 
 def gather_large_gradients() -> None:
-    """Gradients of which float16 can't hold the double."""
-    with join(120) as ranks:
+    """Gather with gradients that overflow float16 when doubled."""
+    with join_ranks(120) as ranks:
         rows_RD = torch.ones(3, 2, dtype=torch.float16, requires_grad=True)
         gradient_BD = torch.arange(12, dtype=torch.float16).reshape(6, 2) + 40_000
         ranks.all_gather_with_gradient(rows_RD).backward(gradient_BD)
@@ -105,27 +105,27 @@ def gather_large_gradients() -> None:
 
 
 def lose_the_other(silent: bool) -> None:
-    """The second of two ranks dies, at once or when the first has missed it, which says so."""
+    """Let the second of two ranks die, at once or after the first has timed out; the first reports it."""
     with pytest.raises(DmlError, match=r"^rank 0 of 2 lost another rank, which died or was silent for 10 s"):
         _gather_twice(silent)
     _notes().set("missed", "")
 
 
 def _gather_twice(silent: bool) -> None:
-    with join(10.0) as ranks:
+    with join_ranks(10.0) as ranks:
         ranks.all_gather_with_gradient(torch.zeros(1, 1))
         if ranks.rank == 1:
             if silent:
                 _notes().wait(
                     ["missed"], timedelta(seconds=300)
-                )  # in vain, and this rank fails, not the first
+                )  # if it times out, this rank fails, not the first
             os.kill(os.getpid(), signal.SIGKILL)
         ranks.all_gather_with_gradient(torch.zeros(1, 1))
 
 
 def train_until(document: dict[str, Any], out: Path, last: int) -> None:
-    """Go on with the run until after this step; what is restored first is what is saved, to the bit."""
-    with join(120) as ranks:
+    """Resume the run until after this step; check first that the restored state equals the saved one, to the bit."""
+    with join_ranks(120) as ranks:
         _train_until(ranks, document, out, last)
 
 
@@ -140,7 +140,7 @@ def _train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -
     folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
     saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
     trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
-    loss, optimizer = trainer.shards.whole()
+    loss, optimizer = trainer.shards.gather_state()
     if ranks.is_first and saved:
         state = saved.state()
         assert same(loss, state["loss"])
@@ -153,7 +153,7 @@ def _train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -
 
 
 class Halves(nn.Module):
-    """A loss's module with three rows for each rank."""
+    """A loss module with three rows per rank."""
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__()
@@ -166,8 +166,8 @@ class Halves(nn.Module):
 
 
 def step_as_one() -> None:
-    """Gradients are clipped by the norm of all rows, and a step that one rank must skip is skipped by all."""
-    with join(120) as ranks:
+    """Check that gradients are clipped by the norm of all rows, and that all ranks skip a step that one must skip."""
+    with join_ranks(120) as ranks:
         _step_as_one(ranks)
 
 
@@ -175,7 +175,7 @@ def _step_as_one(ranks: Ranks) -> None:
     loss = Halves(ranks)
     optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
     shards = Shards(loss, optimizer, ranks)
-    assert shards.shared(loss.parameters()) == [loss.bias]
+    assert shards.select_unsharded(loss.parameters()) == [loss.bias]
 
     loss.rows.grad = torch.full((3, 2), 1.0 + ranks.rank)
     loss.bias.grad = torch.full((2,), 3.0)

@@ -1,17 +1,20 @@
-"""The `dml` command: what it prints, how it exits, and that nothing is overwritten."""
+"""The `dml` command: its output, its exit codes, and that it overwrites nothing."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import click
 import numpy as np
 import pytest
 
 from dml_core import Plugins, hookimpl
+from dml_train.processes.stopping import RunInterrupted
 from dml_train.recipe.checking import parse
 from dml_train.training.run import train
 
@@ -28,7 +31,7 @@ def folder(tiny_registry, tiny_document, quiet, out):
     )
 
 
-def test_eval_of_a_run_measures_what_it_left(dml, folder, tmp_path):
+def test_eval_of_a_run_reproduces_its_evaluation(dml, folder, tmp_path):
     dml("eval", folder.path, "--out", tmp_path / "figures.json")
     assert (
         json.loads((tmp_path / "figures.json").read_text())["recall"]
@@ -36,7 +39,7 @@ def test_eval_of_a_run_measures_what_it_left(dml, folder, tmp_path):
     )
 
 
-def test_eval_of_a_run_that_has_not_ended_uses_its_newest_checkpoint(dml, folder, tmp_path):
+def test_eval_of_an_unfinished_run_uses_its_newest_checkpoint(dml, folder, tmp_path):
     expected = json.loads(folder.evaluation.read_text())["recall"]
     for path in (folder.evaluation, folder.embeddings(), folder.labels()):
         path.unlink()
@@ -44,7 +47,7 @@ def test_eval_of_a_run_that_has_not_ended_uses_its_newest_checkpoint(dml, folder
     assert json.loads((tmp_path / "figures.json").read_text())["recall"] == expected
 
 
-def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
+def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
     np.save(tmp_path / "e.npy", np.array([[1, 0.1], [1, 0], [0, 1], [0.1, 1]]))
     np.save(tmp_path / "l.npy", np.array([0, 0, 1, 1]))
     out = tmp_path / "figures.json"
@@ -60,7 +63,7 @@ def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["e.npy"], "to measure embeddings, give their labels, too"),
+        (["e.npy"], "to evaluate embeddings, give their labels, too"),
         (["e.npy", "short.npy"], "can't evaluate: labels has shape (2,); expected (4,)"),
         (["e.npy", "none.npy"], "can't read none.npy as a .npy file: No such file"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
@@ -73,7 +76,7 @@ def test_eval_measures_any_arrays_by_the_options_given(dml, tmp_path):
         (["."], "is not a run's folder: it holds no recipe.toml"),
     ],
 )
-def test_what_eval_cannot_do_is_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):
+def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     np.save("e.npy", np.eye(4))
     np.save("l.npy", np.array([0, 0, 1, 1]))
@@ -96,12 +99,12 @@ def test_embed_writes_embeddings_labels_and_codes(dml, folder, tmp_path):
     assert np.load(tmp_path / "t.npy").shape == (48, 8)
 
 
-def test_embed_overwrites_nothing_and_knows_when_there_is_no_gallery(dml, folder, tmp_path):
+def test_embed_overwrites_nothing_and_reports_a_missing_gallery(dml, folder, tmp_path):
     (tmp_path / "e.npy").write_text("mine")
     assert "exists already" in dml("embed", folder.path, "--out", tmp_path / "e.npy", code=2).stderr
     assert (tmp_path / "e.npy").read_text() == "mine"
     result = dml("embed", folder.path, "--split", "gallery", "--out", tmp_path / "g.npy", code=2)
-    assert "has no gallery of its own" in result.stderr
+    assert "has no separate gallery" in result.stderr
 
 
 def test_train_refuses_a_wrong_recipe_before_anything_is_made(dml, tmp_path):
@@ -110,7 +113,15 @@ def test_train_refuses_a_wrong_recipe_before_anything_is_made(dml, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_plugins_lists_who_provides_what(dml):
+def test_an_error_names_the_options_that_fix_it(dml, folder):
+    result = dml("train", folder.recipe, "--out", folder.path, code=2)
+    assert result.stderr == (
+        f"error: the run folder {folder.path} exists already; nothing was touched. "
+        "Resume that run, or choose another folder (dml train --resume, --out)\n"
+    )
+
+
+def test_plugins_lists_components_by_provider(dml):
     lines = dml("plugins").stdout.splitlines()
     assert "tiny 1.0  (TinyPlugin)" in lines
     assert "  losses      tiny  a softmax" in lines
@@ -141,7 +152,7 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "output"),
     [
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C\n"),
         (
@@ -149,10 +160,15 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
             2,
             "error: can't use theirs: Permission denied\n",
         ),
+        (
+            RunInterrupted(signal.SIGTERM, 3, Path("runs/a")),
+            143,
+            "stopped by SIGTERM after step 3; a checkpoint is saved: resume the run in runs/a (dml train --resume)\n",
+        ),
     ],
 )
-def test_ctrl_c_and_what_is_not_permitted_end_a_command_without_a_traceback(
-    dml, tiny_registry, error, code, said
+def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
+    dml, tiny_registry, error, code, output
 ):
     def end():
         raise error
@@ -163,10 +179,10 @@ def test_ctrl_c_and_what_is_not_permitted_end_a_command_without_a_traceback(
             return [click.Command("end", callback=end)]
 
     tiny_registry.plugins.register(Ending(), distribution="ending")
-    assert dml("end", code=code).stderr == said
+    assert dml("end", code=code).stderr == output
 
 
-def test_the_command_starts_without_what_takes_seconds_and_few_commands_need():
+def test_the_command_starts_without_slow_imports_that_few_commands_need():
     slow = {"torchvision", "torch.distributed.fsdp", "pytorch_metric_learning", "sklearn", "timm", "optuna"}
     program = f"import sys, dml_train.cli; sys.exit(', '.join({slow} & sys.modules.keys()) or None)"
     subprocess.run([sys.executable, "-c", program], check=True)

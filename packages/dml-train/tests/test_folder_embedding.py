@@ -131,7 +131,7 @@ def test_a_killed_call_goes_on_where_it_was(dml, run, photos, tmp_path, whole, l
     loads.count, loads.most = 0, 10**9
     result = dml("embed", run, photos, "--out", out)
     assert loads.count == 30 - 16
-    assert "16 images had been embedded before" in result.stderr
+    assert "16 images were embedded already" in result.stderr
     assert out.read_bytes() == whole
 
 
@@ -182,7 +182,7 @@ def test_a_bad_image_is_an_error_or_skipped(dml, run, photos, tmp_path):
     assert visible(tmp_path) == [".e.npy.chunks"]
     result = dml("embed", run, photos, "--out", out, "--on-bad-image", "skip", "--labels", tmp_path / "l.npy")
     assert result.stdout == f"{out}: 24 images, 6 skipped\n"
-    assert "4 images had been embedded before" in result.stderr
+    assert "4 images were embedded already" in result.stderr
     about = json.loads((tmp_path / "e.json").read_text())
     assert [entry["path"] for entry in about["skipped"]] == [
         "class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png", "class-4/4.png",

@@ -1,4 +1,4 @@
-"""Real processes, really killed: what a run leaves doesn't depend on how often it was stopped, nor on its ranks."""
+"""Real processes, really killed: a run's files depend neither on its interruptions nor on its ranks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
 PATIENCE = (
-    600  # seconds after which a process is taken to hang; nothing here takes ten where nothing else runs
+    600  # seconds after which a process counts as hanging; on an idle machine, each test takes less than ten
 )
 IMPORTED = ["dml_losses.plugin", "dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
 
 
 class Forked:
-    """A run in a process of its own, forked from one that has imported everything: it starts at once."""
+    """A run in a new process, forked from one that has imported everything: it starts at once."""
 
     def __init__(self, arguments, errors):
         context = multiprocessing.get_context("forkserver")
@@ -51,9 +51,9 @@ class Forked:
 
 @pytest.fixture
 def start(tmp_path, tiny_document):
-    """Start the tiny run in a process, or several, of its own; without batch statistics or anything drawn.
+    """Start the tiny run in one process or several, without batch statistics or random draws.
 
-    With ``forked=False`` one process is a program by itself, as its loaders are, whose end can then be seen, too.
+    With ``forked=False``, one process is a new program, so that the end of its loaders can be seen, too.
     """
 
     def start(name, *flags, ranks=1, restarts=0, forked=True, **tables):
@@ -63,7 +63,7 @@ def start(tmp_path, tiny_document):
         arguments = [str(document), str(tmp_path / name), *flags]
         if forked and ranks == 1:
             return Forked(arguments, tmp_path / f"{name}.errors")
-        # By this address, since not every machine can look up its own name.
+        # This address, since not every machine can resolve its own name.
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",
                     f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]  # fmt: skip
         return subprocess.Popen(
@@ -80,23 +80,23 @@ def finish(process, code=0):
     try:
         _, errors = process.communicate(
             timeout=PATIENCE
-        )  # ends when no process, and no loader of its, is left
+        )  # returns when the process and all its loaders have ended
     finally:
         process.kill()
     assert process.returncode == code, errors
     return errors
 
 
-def test_a_run_killed_again_and_again_ends_like_one_that_never_was(start, tmp_path):
+def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     tables = {
         "training": {"steps": 300, "workers": 1},
         "backbone": {"dropout": 0.2, "norm": True},
         "checkpoints": {"every": 20},
     }
-    whole = start("whole", **{**tables, "training": {"steps": 300}})  # how it loads must not matter
+    whole = start("whole", **{**tables, "training": {"steps": 300}})  # loader processes must not matter
     finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
     assert RunFolder(tmp_path / "cut").metrics.exists()
-    process = start("cut", "--resume", forked=False, **tables)  # killed from outside, wherever it is by then
+    process = start("cut", "--resume", forked=False, **tables)  # killed from outside, at any point
     metrics = RunFolder(tmp_path / "cut").metrics
     before = metrics.stat().st_mtime_ns
     deadline = time.monotonic() + PATIENCE
@@ -115,15 +115,15 @@ def test_a_run_killed_again_and_again_ends_like_one_that_never_was(start, tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_asked_to_stop_saves_first_and_says_where_it_stands(start, tmp_path, number):
+def test_a_run_stopped_by_a_signal_saves_first_and_reports_its_step(start, tmp_path, number):
     process = start("run", training={"steps": 10**6}, checkpoints={"every": 0})
     metrics = RunFolder(tmp_path / "run").metrics
     deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(number)
-    errors = finish(process, 1)  # the script has no command line around it, so the exception shows
-    assert f"Interrupted: stopped by {number.name} after step" in errors
+    errors = finish(process, 1)  # without the dml command, the exception shows
+    assert f"RunInterrupted: stopped by {number.name} after step" in errors
     saved = checkpoint.newest_intact(RunFolder(tmp_path / "run").checkpoints)
     assert json.loads(metrics.read_text().splitlines()[-1])["step"] == saved.step > 0
 
@@ -134,12 +134,12 @@ TABLES = {
 }
 
 
-def test_two_ranks_follow_one_with_a_frozen_start_though_one_dies_and_one_goes_on_from_two(start, tmp_path):
+def test_two_ranks_match_one_with_a_frozen_start_though_one_dies_and_one_resumes_from_two(start, tmp_path):
     one = start("one", **TABLES)
-    # One restart has been enough on a machine with ten times the work that it has cores for; another is to spare.
+    # One restart has been enough on a machine with ten times more work than cores; the other is to spare.
     finish(start("two", "--die-at", "22", ranks=2, restarts=2, **TABLES))
     finish(one)
-    # From the checkpoint that two ranks left at step 36 to the end as one, three images at a time.
+    # One process resumes the two ranks' checkpoint of step 36, three images at a time.
     alone = RunFolder(tmp_path / "alone")
     shutil.copytree(tmp_path / "two", alone.path)
     alone.evaluation.unlink()

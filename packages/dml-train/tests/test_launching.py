@@ -1,4 +1,4 @@
-"""`dml train --nproc`: what ranks have to say, how they are asked to stop, and that none is left behind."""
+"""`dml train --nproc`: the errors of ranks, how signals stop them, and that no process survives."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ import tiny_run
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from dml_core import DmlError
-from dml_train.ranks import launch
+from dml_train.processes.signals import handle_signals
+from dml_train.ranks.launch import StopHandler, launch
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
-PATIENCE = 600  # seconds after which a process is taken to hang
-WAITING = "while :; do sleep 0.1; done"  # for a signal, and with nothing left running when it came
+PATIENCE = 600  # seconds after which a process counts as hanging
+WAITING = "while :; do sleep 0.1; done"  # for a signal; leaves no child running after it
 
 
 @pytest.fixture
-def ranks_are(tmp_path, monkeypatch):
-    """Ranks that `launch` starts run this shell script."""
+def set_rank_script(tmp_path, monkeypatch):
+    """Let the ranks that `launch` starts run a shell script."""
 
     def make(script):
         program = tmp_path / "rank.sh"
@@ -38,43 +39,43 @@ def ranks_are(tmp_path, monkeypatch):
     return make
 
 
-def test_the_rank_that_died_is_named_and_the_others_are_stopped(ranks_are, tmp_path):
+def test_the_rank_that_died_is_named_and_the_others_are_stopped(set_rank_script, tmp_path):
     script = "[ $RANK = 1 ] && {{ until [ -e '{0}/ready' ]; do sleep 0.01; done; kill -9 $$; }}\n"
     script += "trap \"touch '{0}/stopped'; exit 1\" TERM\ntouch '{0}/ready'\n" + WAITING
-    ranks_are(script.format(tmp_path))
+    set_rank_script(script.format(tmp_path))
     with pytest.raises(
-        DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped.*--resume"
+        DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped; resume from"
     ):
-        launch.launch(2, [], tmp_path / "run", 60)
+        launch(2, [], tmp_path / "run", 60)
     assert (tmp_path / "stopped").exists()
 
 
-def test_what_a_rank_has_to_say_is_said(ranks_are, tmp_path):
-    words = json.dumps({"message": "the recipe is wrong", "timestamp": 1})
-    ranks_are(f"echo '{words}' > $TORCHELASTIC_ERROR_FILE; exit 2")
+def test_the_error_of_a_rank_is_raised(set_rank_script, tmp_path):
+    content = json.dumps({"message": "the recipe is wrong", "timestamp": 1})
+    set_rank_script(f"echo '{content}' > $TORCHELASTIC_ERROR_FILE; exit 2")
     with pytest.raises(DmlError, match=r"^the recipe is wrong$"):
-        launch.launch(2, [], tmp_path / "run", 60)
+        launch(2, [], tmp_path / "run", 60)
 
 
-def test_what_the_cause_has_to_say_comes_before_what_the_rank_that_lost_it_says(ranks_are, tmp_path):
+def test_the_error_of_the_failing_rank_precedes_that_of_the_rank_that_lost_it(set_rank_script, tmp_path):
     lost, cause = (
         json.dumps({"message": words, "timestamp": 1})
         for words in ("rank 0 lost another rank", "rank 1 broke")
     )
-    # The one that has the cause ends only when the other has, and it is stopped.
-    says = "echo $words > $TORCHELASTIC_ERROR_FILE; exit 2"
-    first = f"words='{lost}'; until [ -e '{tmp_path}/ready' ]; do sleep 0.01; done; {says}"
-    ranks_are(
-        f"[ $RANK = 0 ] && {{ {first}; }}\nwords='{cause}'\ntrap '{says}' TERM\ntouch '{tmp_path}/ready'\n{WAITING}"
+    # The failing rank ends only after the other one, when it is stopped.
+    reports = "echo $words > $TORCHELASTIC_ERROR_FILE; exit 2"
+    first = f"words='{lost}'; until [ -e '{tmp_path}/ready' ]; do sleep 0.01; done; {reports}"
+    set_rank_script(
+        f"[ $RANK = 0 ] && {{ {first}; }}\nwords='{cause}'\ntrap '{reports}' TERM\ntouch '{tmp_path}/ready'\n{WAITING}"
     )
     with pytest.raises(DmlError, match=r"^rank 1 broke$"):
-        launch.launch(2, [], tmp_path / "run", 60)
+        launch(2, [], tmp_path / "run", 60)
 
 
 @pytest.fixture
 def started(tmp_path):
-    """Do something of the module `launched` in a process of its own, forked from one that has imported everything."""
-    begun = []
+    """Start a function of the module `launched` in a new process, forked from one that has imported everything."""
+    processes = []
 
     def start(work, *arguments):
         context = multiprocessing.get_context("forkserver")
@@ -83,106 +84,107 @@ def started(tmp_path):
         )
         process = context.Process(target=work, args=(tmp_path, *arguments))
         process.start()
-        begun.append(process)
+        processes.append(process)
         return process
 
     yield start
-    for process in begun:
+    for process in processes:
         process.kill()
         process.join()
 
 
-def until(true):
-    """Wait for it: a moment, or minutes on a machine with ten times the work that it has cores for."""
+def wait_until(condition):
+    """Wait for a condition: a moment, or minutes on a machine with ten times more work than cores."""
     deadline = time.monotonic() + PATIENCE
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def said(tmp_path, words):
-    return lambda: words in (tmp_path / "errors").read_text()
+def is_printed(tmp_path, text):
+    return lambda: text in (tmp_path / "errors").read_text()
 
 
-def there(tmp_path, *names):
+def exist(tmp_path, *names):
     return lambda: all((tmp_path / name).exists() for name in names)
 
 
-def gone(tmp_path, *names):
-    """Whether the processes whose ids are in these files have ended."""
+def have_ended(tmp_path, *names):
+    """Return whether the processes whose ids are in these files have ended."""
     for name in names:
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / name).read_text()), 0)
     return True
 
 
-# A rank that says that it has begun, and its id, and does what a trap says when it is asked to stop.
-BEGUN = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
-STUBBORN = f"trap '' INT TERM\n{BEGUN}\n[ $RANK = 1 ] && kill -STOP $$\nexec sleep 600"
+# The start of a rank's script: it writes the process id into a file. A trap before it handles signals.
+STARTED = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
+STUBBORN = f"trap '' INT TERM\n{STARTED}\n[ $RANK = 1 ] && kill -STOP $$\nexec sleep 600"
 
 
-def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_even_one_that_is_halted(started, tmp_path):
+def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_even_a_halted_one(started, tmp_path):
     process = started(launched.launch_script, STUBBORN, 600)
-    until(there(tmp_path, "launched", "0", "1"))
+    wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGINT)
-    until(said(tmp_path, "Ctrl-C once more kills all ranks"))
-    os.kill(process.pid, signal.SIGTERM)  # which is no Ctrl-C
+    wait_until(is_printed(tmp_path, "Ctrl-C once more kills all ranks"))
+    os.kill(process.pid, signal.SIGTERM)  # not a Ctrl-C
     os.kill(process.pid, signal.SIGINT)
     process.join(PATIENCE)
     assert process.exitcode == 128 + signal.SIGINT
-    assert said(tmp_path, f"all ranks were killed; go on from the last checkpoint in {tmp_path / 'run'}")()
-    assert gone(tmp_path, "0", "1")
+    assert is_printed(
+        tmp_path, f"all ranks were killed; resume from the last checkpoint in {tmp_path / 'run'}"
+    )()
+    assert have_ended(tmp_path, "0", "1")
 
 
-def test_a_second_ctrl_c_may_come_while_the_first_one_is_being_answered(monkeypatch):
+def test_a_second_ctrl_c_may_come_while_the_first_one_is_handled(monkeypatch):
     more = iter([signal.SIGINT])
-    monkeypatch.setattr(os, "write", lambda stream, words: any(map(signal.raise_signal, more)))
-    with launch._Stop() as stop:
-        stop.ranks = object.__new__(SubprocessContext)
-        stop.ranks.subprocess_handlers = {}
+    monkeypatch.setattr(os, "write", lambda stream, message: any(map(signal.raise_signal, more)))
+    stop = StopHandler()
+    stop.ranks = object.__new__(SubprocessContext)
+    stop.ranks.subprocess_handlers = {}
+    with handle_signals([signal.SIGINT], stop):
         signal.raise_signal(signal.SIGINT)
-        assert stop.asked == signal.SIGINT
-        assert stop.at_once
+    assert stop.signal_number == signal.SIGINT
+    assert stop.killed
 
 
 def test_ranks_that_do_not_stop_within_the_timeout_are_killed(started, tmp_path):
     process = started(launched.launch_script, STUBBORN, 0.5)
-    until(there(tmp_path, "launched", "0", "1"))
+    wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGTERM)
     process.join(PATIENCE)
     assert process.exitcode == 2
-    assert said(tmp_path, "of 2 was killed by SIGKILL")()
-    assert gone(tmp_path, "0", "1")
+    assert is_printed(tmp_path, "of 2 was killed by SIGKILL")()
+    assert have_ended(tmp_path, "0", "1")
 
 
 @pytest.mark.parametrize(
-    ("number", "passed_on", "does", "code", "words"),
+    ("number", "passed_on", "command", "code", "text"),
     [
         (signal.SIGINT, "INT", "exit 130", 130, ""),
         (signal.SIGTERM, "TERM", "exit 143", 143, ""),
-        (signal.SIGHUP, "TERM", "exit 143", 143, ""),  # a terminal that closes is no reason not to save
-        (signal.SIGINT, "INT", "exit 0", 0, ""),  # it was done just then
-        (signal.SIGINT, "INT", "echo $WORDS > $TORCHELASTIC_ERROR_FILE; exit 2", 2, "the disk is full"),
+        (signal.SIGHUP, "TERM", "exit 143", 143, ""),  # a run saves when its terminal closes, too
+        (signal.SIGINT, "INT", "exit 0", 0, ""),  # it finished at that moment
+        (signal.SIGINT, "INT", "echo $CONTENT > $TORCHELASTIC_ERROR_FILE; exit 2", 2, "the disk is full"),
     ],
 )
-def test_what_comes_of_asking_ranks_to_stop_is_what_the_launcher_says(
-    started, tmp_path, number, passed_on, does, code, words
-):
-    words_file = json.dumps({"message": words, "timestamp": 1})
-    script = f"WORDS='{words_file}'\ntrap '{does}' {passed_on}\n{BEGUN}\n{WAITING}"
+def test_the_launcher_ends_as_its_stopped_ranks_do(started, tmp_path, number, passed_on, command, code, text):
+    content = json.dumps({"message": text, "timestamp": 1})
+    script = f"CONTENT='{content}'\ntrap '{command}' {passed_on}\n{STARTED}\n{WAITING}"
     process = started(launched.launch_script, script, 600)
-    until(there(tmp_path, "launched", "0", "1"))
+    wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, number)
     process.join(PATIENCE)
     assert process.exitcode == code
-    assert said(tmp_path, words)()
-    assert gone(tmp_path, "0", "1")
+    assert is_printed(tmp_path, text)()
+    assert have_ended(tmp_path, "0", "1")
 
 
-def test_ranks_launched_under_nohup_go_on_when_the_terminal_closes(started, tmp_path):
-    script = f"{BEGUN}\nwhile ! [ -e '{{tmp}}/done' ]; do sleep 0.1; done"
+def test_ranks_launched_under_nohup_survive_a_closed_terminal(started, tmp_path):
+    script = f"{STARTED}\nwhile ! [ -e '{{tmp}}/done' ]; do sleep 0.1; done"
     process = started(launched.launch_script, script, 600, signal.SIGHUP)
-    until(there(tmp_path, "launched", "0", "1"))
+    wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGHUP)
     (tmp_path / "done").touch()
     process.join(PATIENCE)
@@ -190,14 +192,13 @@ def test_ranks_launched_under_nohup_go_on_when_the_terminal_closes(started, tmp_
 
 
 @pytest.mark.parametrize(
-    ("elastic", "leads", "end"), [(True, True, "asked"), (True, False, "went on"), (False, True, "went on")]
+    ("elastic", "leads", "end"),
+    [(True, True, "stopped"), (True, False, "survived"), (False, True, "survived")],
 )
-def test_only_a_rank_that_an_agent_started_itself_ends_with_its_parent(
-    started, tmp_path, elastic, leads, end
-):
+def test_only_a_rank_started_by_an_agent_ends_with_its_parent(started, tmp_path, elastic, leads, end):
     process = started(launched.orphaned, elastic, leads)
     process.join(PATIENCE)
-    until(there(tmp_path, "end"))
+    wait_until(exist(tmp_path, "end"))
     assert (tmp_path / "end").read_text() == end
 
 
@@ -214,13 +215,13 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_nothing_behind(started, t
     command = shlex.join(map(str, (sys.executable, tiny_run.__file__, tmp_path / "run.json", run.path)))
     script = f"export {shlex.quote(mark)}\nexec {command}"
     process = started(launched.launch_script, script, 60)
-    until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
-    ranks_and_helpers = launched.marked(mark)
-    assert len(ranks_and_helpers) >= 4  # two ranks, each with a loader process
+    wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
+    processes = launched.list_marked(mark)
+    assert len(processes) >= 4  # two ranks, each with a loader process
     process.kill()
-    until(lambda: not launched.marked(mark))
-    assert said(tmp_path, "Interrupted: stopped by SIGTERM after step")()
+    wait_until(lambda: not launched.list_marked(mark))
+    assert is_printed(tmp_path, "RunInterrupted: stopped by SIGTERM after step")()
     last = json.loads(run.metrics.read_text().splitlines()[-1])["step"]
     assert checkpoint.newest_intact(run.checkpoints).step == last > 0
-    with run.lock():  # so that it can be resumed
+    with run.lock():  # it can be resumed
         pass

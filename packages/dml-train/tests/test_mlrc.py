@@ -1,4 +1,4 @@
-"""The protocol of the Reality Check: disjoint folds, the mean of the models, their embeddings joined."""
+"""The protocol of the Reality Check: disjoint folds, the mean of the models, their embeddings concatenated."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dml_core import DmlError
 from dml_train.cli import main
 from dml_train.measure.evaluate import Embedded
 from dml_train.recipe.checking import parse
-from dml_train.studies.mlrc import FOLDS, fold_recipe, join, reality_check
+from dml_train.studies.mlrc import FOLDS, concatenate, fold_recipe, reality_check
 from dml_train.training.run import reopen
 
 
 @pytest.fixture(autouse=True)
 def _with_map_at_r(monkeypatch):
-    """The tiny evaluator has no MAP@R; the share of right first neighbours stands in."""
+    """Let Recall@1 stand in for MAP@R, which the tiny evaluator lacks."""
     evaluate = TinyEvaluator.evaluate
 
     def with_map(self, *arguments):
@@ -48,7 +48,7 @@ def recipe(tiny_document, tiny_registry):
     )
 
 
-def test_each_model_holds_out_another_fourth_of_the_classes_and_starts_elsewhere(recipe, tiny_registry):
+def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed(recipe, tiny_registry):
     made = [fold_recipe(recipe, tiny_registry, run=1, fold=fold, dim=5) for fold in range(FOLDS)]
     assert [(r.validation.fold, r.validation.folds) for r in made] == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert len({r.training.seed for r in made}) == FOLDS
@@ -59,7 +59,7 @@ def test_each_model_holds_out_another_fourth_of_the_classes_and_starts_elsewhere
     assert other.training.seed not in {r.training.seed for r in made}
 
 
-def test_a_recipe_that_never_evaluates_does_so_each_epoch(tiny_document, tiny_registry):
+def test_a_recipe_without_periodic_evaluation_evaluates_each_epoch(tiny_document, tiny_registry):
     recipe = parse(tiny_document(), tiny_registry)
     made = fold_recipe(recipe, tiny_registry, run=0, fold=0, dim=5)
     assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")
@@ -67,12 +67,12 @@ def test_a_recipe_that_never_evaluates_does_so_each_epoch(tiny_document, tiny_re
 
 def test_selection_on_the_test_split_is_refused(tiny_document, tiny_registry, quiet, tmp_path):
     recipe = parse(tiny_document(evaluation={"every": 1}, validation={"on_test": True}), tiny_registry)
-    with pytest.raises(DmlError, match="only held-out training classes choose"):
+    with pytest.raises(DmlError, match="on held-out training classes only"):
         reality_check(recipe, tmp_path / "out", registry=tiny_registry, console=quiet)
     assert not (tmp_path / "out").exists()
 
 
-def test_separated_is_the_mean_of_the_models_and_concatenated_that_of_their_joined_embeddings(
+def test_separated_is_the_mean_of_the_models_and_concatenated_measures_their_joined_embeddings(
     recipe, tiny_registry, quiet, tmp_path
 ):
     found = reality_check(recipe, tmp_path, registry=tiny_registry, console=quiet, runs=2, dim=5)
@@ -93,10 +93,10 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_that_of_their_join
     text = found.markdown("tiny")
     assert "| metric | separated, 5 dimensions | concatenated, 20 dimensions |" in text
     assert "±" in text
-    assert "The test classes chose nothing" in text
+    assert "The test classes selected nothing" in text
 
 
-def test_the_command_goes_on_with_what_is_done(recipe, tiny_registry, tmp_path):
+def test_the_command_keeps_finished_runs(recipe, tiny_registry, tmp_path):
     path = tmp_path / "tiny.toml"
     path.write_text(tomli_w.dumps(recipe.to_dict()))
     arguments = ["protocol", "mlrc", str(path), "--out", str(tmp_path / "out"), "--dim", "4"]
@@ -115,11 +115,11 @@ def test_the_command_goes_on_with_what_is_done(recipe, tiny_registry, tmp_path):
 
 @given(st.data(), st.integers(1, 3), st.integers(2, 4))
 def test_the_cosine_of_joined_rows_is_the_mean_of_the_models_cosines(data, models, items):
-    # Norms well inside float32's range: what is asked is the arithmetic, not overflow.
+    # Norms well inside float32's range: the test is of the arithmetic, not of overflow.
     numbers = st.floats(-10, 10, width=32).filter(lambda x: abs(x) > 1e-3)
     parts = [data.draw(arrays.arrays(np.float32, (items, 3), elements=numbers)) for _ in range(models)]
     labels = np.zeros(items, dtype=np.int64)
-    joined = join([Embedded(part, labels) for part in parts]).embeddings
+    joined = concatenate([Embedded(part, labels) for part in parts]).embeddings
     unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
     expected = np.mean([u @ u.T for u in unit], axis=0)
     lengths = np.linalg.norm(joined, axis=1)

@@ -170,9 +170,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(run, tiny_registry):
 
 
 def test_data_that_are_not_there_are_named_with_what_they_need(run, tmp_path):
-    with pytest.raises(
-        DmlError, match=r"nothing to run with the data that are there:\n  fake/table-2 on sop: "
-    ):
+    with pytest.raises(DmlError, match=r"no data set of these tables was found:\n  fake/table-2 on sop: "):
         run(data=tmp_path)
 
 

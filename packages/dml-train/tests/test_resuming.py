@@ -13,7 +13,7 @@ import torch
 from run_traces import Stop, StopAt, lines, same
 
 from dml_core import DmlError, hookimpl
-from dml_train.processes.stopping import Interrupted
+from dml_train.processes.stopping import RunInterrupted
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
@@ -81,7 +81,7 @@ def test_a_signal_while_measuring_or_saving_stops_the_run_at_the_next_step_or_it
     whole = run(where=tmp_path / "whole", **tables)
     observer = SignalAt(moment, step)
     tiny_registry.plugins.register(observer, distribution="signals")
-    with pytest.raises(Interrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
+    with pytest.raises(RunInterrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
         run(where=tmp_path / "cut", **tables)
     tiny_registry.plugins.manager.unregister(observer)
     assert checkpoint.newest_intact(tmp_path / "cut" / "checkpoints").step == stops
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_held_is_said(run, out, monkeypatch):
         raise OSError(errno.ENOSYS, "Function not implemented")  # some file systems of clusters
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(DmlError, match=r"can't keep other processes out of .*: Function not implemented"):
+    with pytest.raises(DmlError, match=r"can't lock .*: Function not implemented"):
         run()
 
 

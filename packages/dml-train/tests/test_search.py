@@ -161,7 +161,7 @@ def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_pat
         return result.stderr
 
     assert "expected one of them" in refusal(run, query, "--gallery", photos, "--index", index)
-    assert "there is no image" in refusal(run, tmp_path / "none.png")
+    assert "none.png doesn't exist" in refusal(run, tmp_path / "none.png")
     (tmp_path / "text.png").write_text("text")
     assert "can't read the image" in refusal(run, tmp_path / "text.png", "--index", index)
     assert "is not a folder" in refusal(run, query, "--gallery", tmp_path / "none")

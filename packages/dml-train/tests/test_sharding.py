@@ -1,4 +1,4 @@
-"""Class weights spread over ranks, in a run: trained, clipped, saved whole, and gone on with by other ranks."""
+"""Class weights sharded over ranks, in a run: trained, clipped, saved unsharded, and resumed by other ranks."""
 
 from __future__ import annotations
 

@@ -145,8 +145,8 @@ def test_the_command_writes_a_page_of_one_run_or_of_several(runs, tmp_path, regi
 
     out = tmp_path / "page.html"
     assert dml("report", runs[0]).stdout == f"{runs[0] / 'report.html'}\n"
-    assert "say with --out where the page goes" in dml("report", *runs, code=2).stderr
-    assert "leave --out away" in dml("report", runs[0], "--out", out, code=2).stderr
+    assert "give the page's file as --out" in dml("report", *runs, code=2).stderr
+    assert "omit --out" in dml("report", runs[0], "--out", out, code=2).stderr
     assert dml("report", *runs, "--out", out).stdout == f"{out}\n"
     assert "exists already; nothing was touched" in dml("report", *runs, "--out", out, code=2).stderr
     (runs[1] / "evaluation.json").unlink()

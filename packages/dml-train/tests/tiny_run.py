@@ -1,4 +1,4 @@
-"""Train in the tiny world in a process of its own: ``python tiny_run.py DOCUMENT.json OUT [--resume] [--die-at STEP]``.
+"""Train in the tiny world in a new process: ``python tiny_run.py DOCUMENT.json OUT [--resume] [--die-at STEP]``.
 
 With ``--die-at``, the process (only that of the last rank, if there are several) kills itself after that step,
 as ``kill -9`` would.
@@ -27,8 +27,8 @@ class DieAt:
 
     @hookimpl
     def dml_step_end(self, run, step) -> None:
-        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after this very death
-        if step == self.step and run.rank == run.world_size - 1 and not again:
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after this death
+        if step == self.step and run.rank == run.world_size - 1 and not restarted:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
 
 
 def with_errors_in(path: str, arguments: list[str]) -> None:
-    """Be such a process, forked from another one, its error stream a file."""
+    """Run `main` in a forked process, with its error stream in a file."""
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     torch.set_num_threads(1)
     main(arguments)

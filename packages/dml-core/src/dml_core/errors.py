@@ -11,7 +11,16 @@ from collections.abc import Iterable
 
 
 class DmlError(Exception):
-    """A mistake in what the user gave: the message says what came, what was expected and how to mend it."""
+    """A mistake in what the user gave: the message says what came, what was expected and how to mend it.
+
+    Args:
+        message: as above, in words that fit a Python caller and a user of the `dml` command.
+        arguments: names of the Python arguments that fix it; the command appends the options of these names.
+    """
+
+    def __init__(self, message: str, *, arguments: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.arguments = arguments
 
 
 class UnknownName(DmlError):

@@ -1,4 +1,4 @@
-"""``python -m dml_train`` is the `dml` command."""
+"""Run the `dml` command by ``python -m dml_train``."""
 
 from __future__ import annotations
 

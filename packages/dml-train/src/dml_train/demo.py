@@ -53,7 +53,7 @@ def run_demo(
     """
     registry, console = registry or installed(), console or Console()
     progress = Console(stderr=True)
-    RunFolder.refuse(out)
+    RunFolder.refuse_existing(out)
     # All that is needed is made before the training, so that nothing is found missing behind it.
     try:
         recipe = load("demo", assignments, registry)

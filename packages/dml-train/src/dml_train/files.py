@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, locked folders, and arrays and JSON in files."""
+"""Files that appear complete or not at all, locked folders, and arrays and JSON in files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dml_core import DmlError
 
 @contextmanager
 def lock_folder(folder: Path, doing: str) -> Iterator[None]:
-    """Keep other processes out of a folder, until this context ends or this process does, however it ends.
+    """Lock a folder until this context or this process ends.
 
     Args:
-        folder: which they hold by this function, too.
-        doing: what they would be told that another process is at.
+        folder: the folder to lock; other processes lock it with this function, too.
+        doing: what this process does there, for the error of another one: "training in runs/a".
 
     Raises:
-        DmlError: if another process holds it, or it can't be held.
+        DmlError: if another process has locked it, or it can't be locked.
     """
     with ExitStack() as until_the_end:
         try:
@@ -36,17 +36,17 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
             raise DmlError(f"another process is {doing}; wait for it, or stop it first") from error
         except OSError as error:
             raise DmlError(
-                f"can't keep other processes out of {folder}: {error.strerror}; "
-                "expected a folder that may be read, on a file system with locks (flock)"
+                f"can't lock {folder}: {error.strerror}; "
+                "expected a readable folder on a file system with locks (flock)"
             ) from error
         yield
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:
-    """A .npy file, mapped and not read.
+    """Map a .npy file into memory.
 
     Raises:
-        DmlError: if it isn't one.
+        DmlError: if it can't be read as one.
     """
     try:
         array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -56,39 +56,39 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
         raise DmlError(
-            f"{path} is an archive of arrays; expected a .npy file: numpy.save writes one array of it"
+            f"{path} is an archive of arrays; expected a .npy file, as numpy.save writes one array"
         )
     return array
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write a .npy file whole."""
+    """Write a .npy file atomically."""
     write_atomically(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file whole."""
+    """Write a JSON file atomically."""
     write_atomically(path, lambda file: file.write((json.dumps(value, indent=2) + "\n").encode()))
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file aside, sync and rename it: under its name there is never a part of it.
+    """Write a file under another name, sync and rename it, so that under its own name it is always complete.
 
     Raises:
-        DmlError: if the disk is full or refuses; what was under that name is unchanged.
+        DmlError: if the write fails, as on a full disk; an existing file of that name is unchanged.
     """
-    aside = partial_path(path)
+    partial = partial_path(path)
     try:
-        with aside.open("wb") as file:
+        with partial.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        partial.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise DmlError(f"can't write {path}: {error.strerror}") from error
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file is written before it comes under its name."""
+    """Return the path to which a file is written before it is renamed."""
     return path.with_name(f".{path.name}.partial")

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines elsewhere. Both go to the error stream."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 _SECONDS_BETWEEN_LINES = 10.0
 
-Show = Callable[[int, str], None]  # (how many are done, what to say of it)
+Show = Callable[[int, str], None]  # (number done, text to show with it)
 
 
 @contextmanager
 def stage(console: Console, name: str, total: int, done: int = 0) -> Iterator[Show]:
-    """Show a stage of a run while it lasts.
+    """Show the progress of one stage of a run.
 
     Args:
-        console: a bar is drawn if it is a terminal; elsewhere there is a line every ten seconds, and a last one.
-        name: what is being done.
-        total: how many steps, or images, it has.
-        done: how many of them are done.
+        console: on a terminal, a bar; elsewhere, a line every ten seconds and one at the end.
+        name: the stage's.
+        total: number of steps or images.
+        done: how many of them are done already.
     """
     with (
         _bar(console, name, total, done)
@@ -38,26 +38,26 @@ def _bar(console: Console, name: str, total: int, done: int) -> Iterator[Show]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[words]}"),
+        TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
         console=console,
     ) as progress:
-        task = progress.add_task(name, total=total, completed=done, words="")
-        yield lambda now, words: progress.update(task, completed=now, words=words)
+        task = progress.add_task(name, total=total, completed=done, text="")
+        yield lambda now, text: progress.update(task, completed=now, text=text)
 
 
 @contextmanager
 def _lines(console: Console, name: str, total: int, done: int) -> Iterator[Show]:
-    begun = last = time.monotonic()
+    start = last = time.monotonic()
 
-    def show(now: int, words: str) -> None:
+    def show(now: int, text: str) -> None:
         nonlocal last
         moment = time.monotonic()
         if moment - last < _SECONDS_BETWEEN_LINES and now < total:
             return
         last = moment
-        left = (moment - begun) / max(1, now - done) * (total - now)
+        left = (moment - start) / max(1, now - done) * (total - now)
         time_left = f"  {int(left) // 60}:{int(left) % 60:02} left" if now < total else ""
-        console.print(f"{name} {now}/{total}{'  ' + words if words else ''}{time_left}", highlight=False)
+        console.print(f"{name} {now}/{total}{'  ' + text if text else ''}{time_left}", highlight=False)
 
     yield show

@@ -18,12 +18,12 @@ class RunFolder:
 
     @property
     def recipe(self) -> Path:
-        """The recipe as resolved, every default filled in."""
+        """The resolved recipe, with every default."""
         return self.path / "recipe.toml"
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a line: the step, and what was measured at it."""
+        """One JSON object per line: the step and its metrics."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -33,35 +33,36 @@ class RunFolder:
 
     @property
     def evaluation(self) -> Path:
-        """The figures of the trained embedding."""
+        """The metrics of the trained embedding."""
         return self.path / "evaluation.json"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from training in this folder, see `lock_folder`."""
+        """Lock this folder against other trainings, see `lock_folder`."""
         return lock_folder(self.path, f"training in {self.path}")
 
     def embeddings(self, part: str = "") -> Path:
-        """Embeddings of the test split, (N, D) float32; of another part (``"gallery"``), if named."""
+        """Return the file of embeddings, (N, D) float32, of the test split or of another part (``"gallery"``)."""
         return self.path / f"{part and part + '_'}embeddings.npy"
 
     def labels(self, part: str = "") -> Path:
-        """Their labels, (N,) int64."""
+        """Return the file of their labels, (N,) int64."""
         return self.path / f"{part and part + '_'}labels.npy"
 
     @staticmethod
-    def refuse(path: Path) -> None:
-        """Say so if a new run can't go there.
+    def refuse_existing(path: Path) -> None:
+        """Refuse a path that a new run can't use.
 
         Raises:
-            DmlError: if there is anything at that path but an empty folder.
+            DmlError: if anything but an empty folder exists there.
         """
-        # A run killed before its recipe was whole has nothing to go on with, and nothing to lose.
+        # A run killed before its recipe was complete has nothing to resume, and nothing to lose.
         if path.is_dir() and all(entry == partial_path(RunFolder(path).recipe) for entry in path.iterdir()):
             return
         if path.exists() or path.is_symlink():
             raise DmlError(
                 f"the run folder {path} exists already; nothing was touched. "
-                "Go on with that run by --resume, or choose another folder with --out"
+                "Resume that run, or choose another folder",
+                arguments=("resume", "out"),
             )
 
     @classmethod
@@ -69,9 +70,9 @@ class RunFolder:
         """Make a new run's folder.
 
         Raises:
-            DmlError: if it can't be made, or there is something there.
+            DmlError: if it can't be made, or exists and isn't empty.
         """
-        cls.refuse(path)
+        cls.refuse_existing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -80,10 +81,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that has begun.
+        """Open the folder of an existing run.
 
         Raises:
-            DmlError: if it isn't one.
+            DmlError: if it isn't a run's folder.
         """
         folder = cls(path)
         if not folder.recipe.is_file():

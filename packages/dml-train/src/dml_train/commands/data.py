@@ -8,27 +8,25 @@ import click
 
 from dml_train.commands.options import CONSOLE, FOLDER
 
-# The names stand here, too, since the data sets' modules take seconds to load; a test compares them.
+# Repeated here, since the data sets' modules take seconds to import; a test compares the names.
 _NAME = click.argument("name", type=click.Choice(["cub", "cars196", "sop", "in-shop"]))
-_ROOT = click.option(
-    "--root", type=FOLDER, required=True, help="The data set's folder, or the one that holds it."
-)
+_ROOT = click.option("--root", type=FOLDER, required=True, help="The data set's folder, or its parent.")
 
 
 @click.group()
 def data() -> None:
-    """Get the published data sets, and check that they are whole."""
+    """Download and check the published data sets."""
 
 
 @data.command()
 @_NAME
 @_ROOT
-@click.option("--decode", is_flag=True, help="Decode every image, too, and name those that can't be.")
+@click.option("--decode", is_flag=True, help="Also decode every image, and list those that fail.")
 @click.pass_context
 def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
-    """Count a data set against its published figures.
+    """Compare a data set's counts with the published ones.
 
-    Exits with 0 if all are there, with 1 if the data set is there but not whole, and with 2 if it isn't there.
+    Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it is missing.
     """
     from dml_train.data import OFFICIAL
     from dml_train.data.published.checking import check_whole
@@ -42,16 +40,15 @@ def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
 @_ROOT
 @click.pass_context
 def fetch(context: click.Context, name: str, root: Path) -> None:
-    """Download a data set, unpack it and count it.
+    """Download, unpack and check a data set.
 
-    It comes from where its owners have it. A download goes on where it broke off. Archives that are in the folder
-    already are used. Exits with 0 if the data set is whole, with 1 if what was got isn't, and with 2 if it can't be
-    got.
+    It comes from its owners' servers. An interrupted download resumes, and archives already in the folder are used.
+    Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
     from dml_train.data import OFFICIAL
     from dml_train.data.published.checking import check_whole
     from dml_train.data.published.fetching import fetch as fetch_official
 
-    fetch_official(OFFICIAL[name], root, CONSOLE, lambda words: click.echo(words, err=True))
+    fetch_official(OFFICIAL[name], root, CONSOLE, lambda text: click.echo(text, err=True))
     if not check_whole(OFFICIAL[name], root, decode=False, say=click.echo):
         context.exit(1)

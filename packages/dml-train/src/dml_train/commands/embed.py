@@ -19,21 +19,25 @@ from dml_train.training.run import reopen
 @click.argument("run", type=FOLDER)
 @click.argument("folder", type=FOLDER, required=False)
 @click.option(
-    "--split", type=click.Choice(["test", "gallery", "train"]), help="Of the run's data set; default: test."
+    "--split",
+    type=click.Choice(["test", "gallery", "train"]),
+    help="Split of the run's data set; default: test.",
 )
 @click.option("--out", type=FILE, required=True, help="A new .npy file: (N, dim) float32.")
 @click.option("--labels", type=FILE, help="Also write labels to a new .npy file: (N,) int64.")
 @click.option(
-    "--codes", is_flag=True, help="Write binary codes, a bit a dimension: (N, ceil(dim / 8)) uint8."
+    "--codes", is_flag=True, help="Write binary codes, one bit per dimension: (N, ceil(dim / 8)) uint8."
 )
 @click.option(
     "--on-bad-image",
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="What to do with an image in FOLDER that can't be decoded.",
+    help="Stop at, or skip, an image in FOLDER that can't be decoded.",
 )
-@click.option("--workers", type=click.IntRange(min=0), help="Processes that load FOLDER; default: the run's.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Processes that load images of FOLDER; default: the run's."
+)
 @click.pass_obj
 def embed(
     registry: Registry,
@@ -48,18 +52,20 @@ def embed(
 ) -> None:
     """Embed images with a run's weights.
 
-    Those in FOLDER and its folders; without FOLDER, a split of the run's data set. With FOLDER, a JSON file beside
-    --out says which image each row is, and a call that was killed goes on where it was when it is made again.
-    Labels are then the folders that the images lie in.
+    Embeds all images in FOLDER and its subfolders or, without FOLDER, a split of the run's data set. With FOLDER, a
+    JSON file beside --out names the image of each row, each image's label is the folder that contains it, and the same
+    command resumes after an interruption.
     """
     if folder is None:
         refuse_existing(out, labels)
         _embed_split(registry, run, split or "test", out, labels, codes)
         return
     if split is not None:
-        raise DmlError(f"both a folder, {folder}, and --split {split} were given; expected one of them")
+        raise DmlError(f"both a folder ({folder}) and --split {split} were given; expected one of them")
     if out.suffix != ".npy":
-        raise DmlError(f"--out is {out}; expected a name that ends in .npy: a .json file comes beside it")
+        raise DmlError(
+            f"--out is {out}; expected a name that ends in .npy, since a .json file is written beside it"
+        )
     refuse_existing(out)
     if not begun(out):
         refuse_existing(index_of(out), labels)
@@ -75,7 +81,7 @@ def embed(
         console=CONSOLE,
     )
     if done.reused:
-        click.echo(f"{done.reused} images had been embedded before", err=True)
+        click.echo(f"{done.reused} images were embedded already", err=True)
     for path, reason in done.skipped:
         click.echo(f"skipped {path}: {reason}", err=True)
     click.echo(f"{out}: {len(done.paths)} images{f', {len(done.skipped)} skipped' if done.skipped else ''}")
@@ -89,7 +95,7 @@ def _embed_split(
     if part is None:
         name = experiment.recipe.dataset["name"]
         raise DmlError(
-            f"the data set {name!r} has no gallery of its own: its test split is searched in itself"
+            f"the data set {name!r} has no separate gallery: its test split is queries and gallery"
         )
     embeddings = experiment.embed(part, CONSOLE)
     write_array(out, pack_codes(embeddings) if codes else embeddings)

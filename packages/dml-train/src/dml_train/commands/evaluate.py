@@ -19,19 +19,19 @@ from dml_train.training.run import read_recipe, reopen
 @click.command("eval")
 @click.argument("source", metavar="RUN|EMBEDDINGS.npy", type=click.Path(path_type=Path))
 @click.argument("labels", metavar="[LABELS.npy]", type=FILE, required=False)
-@click.option("--gallery", type=FILE, help="Embeddings to search in; default: the queries themselves.")
-@click.option("--gallery-labels", type=FILE, help="Their labels.")
+@click.option("--gallery", type=FILE, help="Gallery embeddings (.npy); default: the queries themselves.")
+@click.option("--gallery-labels", type=FILE, help="Labels of the gallery (.npy).")
 @click.option(
-    "--evaluator", metavar="NAME", help="As 'dml plugins' lists them; default: the run's, or exact."
+    "--evaluator", metavar="NAME", help="One of those that 'dml plugins' lists; default: the run's, or exact."
 )
 @click.option(
     "--set",
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set an option of the evaluator: --set recall_at=[1,5]; repeatable.",
+    help="Set an option of the evaluator (recall_at=[1,5]); repeatable.",
 )
-@click.option("--out", type=FILE, help="Also write the figures to a new JSON file.")
+@click.option("--out", type=FILE, help="Also write the metrics to a new JSON file.")
 @click.pass_obj
 def evaluate_command(
     registry: Registry,
@@ -43,19 +43,19 @@ def evaluate_command(
     assignments: tuple[str, ...],
     out: Path | None,
 ) -> None:
-    """Measure a run's test split, or embeddings with labels."""
+    """Evaluate a run's test split, or embeddings with labels."""
     table: dict[str, Any] = {"name": evaluator or "exact"}
     seed = 0
     if source.is_dir():
         if labels or gallery or gallery_labels:
             raise DmlError(
-                f"{source} is a run's folder, which has labels and gallery of its own; give nothing else"
+                f"{source} is a run's folder, which has its own labels and gallery; give no others"
             )
         folder = RunFolder.open(source)
-        of_run = read_recipe(folder, registry)
-        seed = of_run.training.seed
-        if evaluator in (None, of_run.evaluation.name):
-            table = of_run.evaluation.component()
+        recipe = read_recipe(folder, registry)
+        seed = recipe.training.seed
+        if evaluator in (None, recipe.evaluation.name):
+            table = recipe.evaluation.component()
         embedded = (
             Embedded.read(folder)
             if folder.evaluation.is_file() and folder.embeddings().is_file()
@@ -63,7 +63,7 @@ def evaluate_command(
         )
     else:
         if labels is None:
-            raise DmlError(f"{source} is not a run's folder; to measure embeddings, give their labels, too")
+            raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, give their labels, too")
         if (gallery is None) != (gallery_labels is None):
             raise DmlError("--gallery and --gallery-labels belong together; only one of them was given")
         embedded = _read(source, labels, gallery, gallery_labels)

@@ -14,14 +14,14 @@ from dml_train.trained.model import open_model
 
 @click.command()
 @click.argument("run", type=FOLDER)
-@click.option("--to", "form", type=click.Choice(["onnx", "torch-export"]), required=True)
+@click.option("--to", "form", type=click.Choice(["onnx", "torch-export"]), required=True, help="The format.")
 @click.option("--out", type=FILE, required=True, help="A new file: .onnx, or .pt2 for torch-export.")
 @click.pass_obj
 def export(registry: Registry, run: Path, form: str, out: Path) -> None:
-    """Write a run's network for other programs.
+    """Export a run's network to ONNX or torch.export.
 
-    What was written is checked to give the same embeddings. Beside it, a JSON file of its name with .json says how
-    an image becomes the network's input. ONNX needs dml-train[onnx].
+    Checks that the exported network computes the same embeddings. A JSON file beside it (OUT.json) describes how an
+    image becomes the network's input. ONNX needs dml-train[onnx].
     """
     from dml_train.trained.export import SUFFIXES, Form
     from dml_train.trained.export import export as write

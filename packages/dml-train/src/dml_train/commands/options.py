@@ -1,4 +1,4 @@
-"""What several commands take or refuse alike."""
+"""Options, checks and error messages that several commands share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from dml_core import DmlError
+from dml_train.processes.stopping import Interrupted
 
 CONSOLE = Console(stderr=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -17,14 +18,30 @@ SET = click.option(
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set a key of the recipe, as loss.scale=32, or a whole table, as 'loss={name=\"arc-face\"}'; repeatable.",
+    help="Set a key of the recipe (loss.scale=32) or a table ('loss={name=\"arc-face\"}'); repeatable.",
 )
+# Arguments of Python functions whose option has another name, or belongs to another command.
+_OPTIONS = {
+    "resume": "dml train --resume",
+    "skip": "--on-bad-image skip",
+    "space": "--range, --choice or --space",
+}
+
+
+def error_message(error: DmlError | Interrupted) -> str:
+    """Return the error's message, followed by the options of `dml` that fix it."""
+    options = [_OPTIONS.get(name, f"--{name}") for name in error.arguments]
+    return f"{error} ({', '.join(options)})" if options else str(error)
 
 
 def refuse_existing(*paths: Path | None) -> None:
-    """Refuse to write where something is already, or in a folder that isn't there."""
+    """Refuse to overwrite a file, or to write into a missing folder.
+
+    Raises:
+        DmlError: naming the first such path.
+    """
     for path in paths:
         if path and path.exists():
             raise DmlError(f"{path} exists already; nothing was touched. Choose another name")
         if path and not path.parent.is_dir():
-            raise DmlError(f"{path.parent} is not a folder; make it first")
+            raise DmlError(f"{path.parent} is not a folder; create it first")

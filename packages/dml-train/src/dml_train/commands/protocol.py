@@ -13,21 +13,21 @@ from dml_train.recipe.loading import load
 
 @click.group()
 def protocol() -> None:
-    """Measure a recipe by a protocol of several runs."""
+    """Evaluate a recipe by a protocol of several runs."""
 
 
 @protocol.command()
 @click.argument("source", metavar="RECIPE")
 @SET
-@click.option("--out", type=FOLDER, required=True, help="Where runs and figures go.")
+@click.option("--out", type=FOLDER, required=True, help="Folder of the runs and results.")
 @click.option(
     "--runs", type=click.IntRange(min=1), default=1, show_default=True, help="Repetitions; the paper has 10."
 )
 @click.option(
-    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of a model."
+    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of each model."
 )
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models trained at a time."
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models to train at a time."
 )
 @click.pass_obj
 def mlrc(
@@ -39,10 +39,10 @@ def mlrc(
     dim: int,
     jobs: int,
 ) -> None:
-    """A Metric Learning Reality Check, of four folds.
+    """Run the protocol of A Metric Learning Reality Check.
 
-    Four models, each of which holds out another part of the training classes, measured each by itself and joined.
-    Stopped and given again, the command goes on: runs in --out that are done are kept.
+    Trains four models, each holding out another fourth of the training classes, and evaluates them separately and
+    concatenated. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.studies.mlrc import FOLDS, reality_check, write
     from dml_train.studies.runs import Outcome
@@ -50,7 +50,7 @@ def mlrc(
     checked = load(source, assignments, registry)
     done = 0
 
-    def tell(outcome: Outcome) -> None:
+    def show(outcome: Outcome) -> None:
         nonlocal done
         done += 1
         CONSOLE.print(f"[{done}/{runs * FOLDS}] {outcome.job.name}", outcome.fault or "", markup=False)
@@ -63,7 +63,7 @@ def mlrc(
         runs=runs,
         dim=dim,
         processes=jobs,
-        told=tell,
+        on_end=show,
     )
     click.echo(found.markdown(Path(source).stem))
     for path in write(found, out, Path(source).stem):

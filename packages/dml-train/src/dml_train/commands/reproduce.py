@@ -16,15 +16,21 @@ from dml_train.commands.options import CONSOLE, FOLDER
 @click.command()
 @click.argument("tables", metavar="[PAPER[/TABLE]]...", nargs=-1)
 @click.option(
-    "--data", type=FOLDER, help="The folder of the papers' data sets; without it, all runs on glyphs."
+    "--data", type=FOLDER, help="Folder of the papers' data sets; without it, every table runs on glyphs."
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs a row.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per row.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs to train at a time."
+)
 @click.option(
     "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
 )
 @click.option(
-    "--out", type=FOLDER, default=Path("runs/reproduce"), show_default=True, help="Where runs and pages go."
+    "--out",
+    type=FOLDER,
+    default=Path("runs/reproduce"),
+    show_default=True,
+    help="Folder of the runs and pages.",
 )
 @click.pass_context
 def reproduce(
@@ -36,10 +42,10 @@ def reproduce(
     assignments: tuple[str, ...],
     out: Path,
 ) -> None:
-    """Run the papers' tables, published beside measured.
+    """Reproduce the papers' tables.
 
-    A table is named as ice/table-2, all tables of a paper as ice; without a name all are listed. Stopped and given
-    again, the command goes on: runs in --out that are done are kept.
+    ice/table-2 names a table, and ice all tables of that paper; without a name, all are listed. Pages in --out show
+    published beside measured metrics. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
     from dml_train.studies.reproduce.run import reproduce as run
@@ -69,6 +75,8 @@ def reproduce(
     )
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)
+    if found.left_out and data is None:
+        click.echo("give the data sets' folder as --data", err=True)
     for page in found.pages:
         click.echo(page.read_text(encoding="utf-8"))
         click.echo(page)

@@ -20,15 +20,23 @@ from dml_train.trained.search import search as nearest
 @click.argument("run", type=FOLDER)
 @click.argument("queries", metavar="QUERY...", type=FILE, nargs=-1, required=True)
 @click.option(
-    "--gallery", type=FOLDER, help="Images to search in; default: those that the run was measured on."
+    "--gallery",
+    type=FOLDER,
+    help="Folder of images to search; default: the images that the run was evaluated on.",
 )
-@click.option("--index", type=FILE, help="Instead: embeddings or codes that 'dml embed RUN FOLDER' wrote.")
-@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="How many to find.")
-@click.option("--codes", is_flag=True, help="Compare binary codes, by the bits that differ, and not floats.")
-@click.option("--html", type=FILE, help="Also write a page with the images: a new HTML file.")
+@click.option(
+    "--index", type=FILE, help="Instead of --gallery: embeddings or codes that 'dml embed RUN FOLDER' wrote."
+)
+@click.option(
+    "-k", type=click.IntRange(min=1), default=10, show_default=True, help="Images to find per query."
+)
+@click.option(
+    "--codes", is_flag=True, help="Compare binary codes by Hamming distance, instead of embeddings."
+)
+@click.option("--html", type=FILE, help="Also write a page of the images to a new HTML file.")
 @click.option(
     "--on-bad-image", type=click.Choice(["error", "skip"]), default="error", show_default=True,
-    help="What to do with an image in --gallery that can't be decoded.",
+    help="Stop at, or skip, an image in --gallery that can't be decoded.",
 )  # fmt: skip
 @click.pass_obj
 def search(
@@ -44,14 +52,14 @@ def search(
 ) -> None:
     """Find the images nearest to each QUERY, exactly.
 
-    Nearest by a run's embedding; they are printed with their scores. A query that is itself an image of the gallery
-    isn't among what it finds.
+    Compares images by a run's embedding, and prints the nearest ones with their scores. A query that is itself in the
+    gallery is not among its results.
     """
     if gallery is not None and index is not None:
         raise DmlError("both --gallery and --index were given; expected one of them")
     refuse_existing(html)
     if (missing := next((query for query in queries if not query.is_file()), None)) is not None:
-        raise DmlError(f"there is no image {missing}")
+        raise DmlError(f"the image {missing} doesn't exist")
     model = open_model(run, registry)
     searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
     table = {key: value for key, value in model.recipe.evaluation.component().items() if key != "nmi"}
@@ -91,5 +99,5 @@ def _print(found: Found, gallery: Gallery, score: str) -> None:
 
 
 def _printable(name: str) -> str:
-    """A name without what would steer a terminal or can't be encoded."""
+    """Escape the characters of a name that a terminal would interpret or can't encode."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

@@ -1,4 +1,4 @@
-"""Batches: a step's images and labels as a function of the step, loaded ahead by as many processes as asked for.
+"""Batches: a step's images and labels as a function of the step, loaded ahead by loader processes.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part.
 """
@@ -19,14 +19,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dml_core import BatchSampler, DmlError, Split
-from dml_train.processes.loaders import LoaderContext, loaders_start
+from dml_train.processes.loaders import LoaderContext, block_signals_for_loaders
 from dml_train.seeds import row_seeds
 
 Item = TypeVar("Item")
 
 
 class Batch(NamedTuple):
-    """What one rank needs for one step."""
+    """One rank's data for one step."""
 
     step: int  # counted from 0
     images: Tensor  # (R, channels, height, width) float32, this rank's rows
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 
 class LoadFailure(NamedTuple):
-    """Why something could not be loaded. It travels as a value: an exception would lose its words on the way."""
+    """Why an item failed to load. Returned as a value, since DataLoader rewrites the message of an exception."""
 
     message: str
 
@@ -45,10 +45,11 @@ class StepBatches(Dataset[Batch | LoadFailure]):
     Rank r of W gets rows r·B/W to (r+1)·B/W of the global batch.
 
     Args:
-        split: what is trained on.
-        sampler: gives the global batches.
+        split: the training split.
+        sampler: of the global batches.
         seed: the run's seed.
-        rank, world_size: which part is wanted, of how many.
+        rank: this rank, from 0.
+        world_size: number of ranks.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class StepBatches(Dataset[Batch | LoadFailure]):
         self.rank, self.world_size = rank, world_size
 
     def indices(self, step: int) -> npt.NDArray[np.int64]:
-        """The items of the step's global batch, (B,)."""
+        """Return the items of the step's global batch, (B,) int64."""
         return self.sampler.batch_at(*divmod(step, len(self.sampler)))
 
     def __getitem__(self, step: int) -> Batch | LoadFailure:
-        """The step's batch."""
+        """Load this rank's batch of a step."""
         indices_B = self.indices(step)
         share, rest = divmod(len(indices_B), self.world_size)
         if rest:
@@ -95,16 +96,16 @@ class Chunks(Dataset[Tensor | LoadFailure]):
 def load_ahead(
     source: Dataset[Item | LoadFailure], places: Sequence[int], workers: int, *, pin: bool
 ) -> Iterator[Item]:
-    """``source[place]`` for each of the places, in their order.
+    """Yield ``source[place]`` for each of the places, in their order.
 
     Args:
-        source: what is asked; with workers it is sent to them, so it must pickle.
-        places: which items.
-        workers: how many processes load ahead; 0: none, each item is loaded when it is asked for.
-        pin: whether to put tensors into memory from which copies to a GPU can overlap.
+        source: the items; it must pickle if there are workers.
+        places: indices into `source`.
+        workers: number of processes that load ahead; 0 loads each item in this process when it is requested.
+        pin: whether to pin tensors in memory, so that copies to a GPU can overlap.
 
     Raises:
-        DmlError: if an item can't be loaded, with the reason; if a worker can't be started, or dies.
+        DmlError: if an item can't be loaded, with the reason; if a worker can't start, or dies.
     """
     loader = DataLoader(
         source,
@@ -117,21 +118,22 @@ def load_ahead(
     )
     others = multiprocessing.active_children()
     try:
-        with loaders_start():
+        with block_signals_for_loaders():
             items = iter(loader)
     except OSError as error:  # too many open files, no place for semaphores, a name too long for a socket
         raise DmlError(
             f"can't start loader processes: {error}. If the path of the folder for temporary files is longer than 75 "
-            f"characters ({tempfile.gettempdir()}), let TMPDIR name another; [training] workers = 0 needs no processes"
+            f"characters ({tempfile.gettempdir()}), set TMPDIR to a shorter one; [training] workers = 0 needs no "
+            "processes"
         ) from error
-    helpers = [process for process in multiprocessing.active_children() if process not in others]
+    loaders = [process for process in multiprocessing.active_children() if process not in others]
 
     def end() -> None:
-        for process in helpers:
+        for process in loaders:
             process.kill()
             process.join()
 
-    # If nobody closes this generator. At its end, Python asks for theirs by a signal that they don't hear, and waits.
+    # In case the generator is never closed: at exit, Python sends the loaders a signal that they block, and waits.
     atexit.register(end)
     try:
         for item in items:
@@ -145,7 +147,7 @@ def load_ahead(
             ) from error
         raise
     finally:
-        del items  # asks the helpers to end, unless a traceback still holds it
+        del items  # ends the loaders, unless a traceback still refers to it
         end()
         atexit.unregister(end)
 

@@ -1,6 +1,7 @@
-"""Imported by the server that forks loaders, and nowhere else: what it forks for others hears what asks it to stop.
+"""Imported by the server that forks loaders alone: it unblocks signals in the server's other children.
 
-Their signals had been put off with the server's, for the loaders' sake, and `Process.terminate` would do nothing.
+The server blocks SIGTERM and SIGINT for the loaders' sake. Its other children would inherit that mask, and
+`Process.terminate` would do nothing.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 from multiprocessing import current_process
 from multiprocessing.util import register_after_fork
 
-from dml_train.processes.loaders import Loader, hear
+from dml_train.processes.loaders import Loader
+from dml_train.processes.signals import unblock_signals
 
 
-def _hear_unless_loader(_: type[Loader]) -> None:
+def _unblock_unless_loader(_: type[Loader]) -> None:
     if not isinstance(current_process(), Loader):
-        hear()
+        unblock_signals()
 
 
-register_after_fork(Loader, _hear_unless_loader)
+register_after_fork(Loader, _unblock_unless_loader)

@@ -1,9 +1,9 @@
-"""Processes that load for a run. They don't heed what asks the run to stop, and they end when it does.
+"""Loader processes of a run: they ignore signals to stop, and end with the process that they load for.
 
-Schedulers, terminals and torchrun send SIGTERM and SIGINT to all processes of a run, which then takes its step to the
-end and saves. For that it needs its batches: from loaders, and so from the server that forks them. Both are deaf from
-their first moment on, by a mask of signals that they inherit. Processes of somebody else which the same server forks
-inherit it, too; they hear again before they begin (`dml_train.processes.loader_server`).
+Schedulers, terminals and torchrun send SIGTERM and SIGINT to all processes of a run, which then finishes its step and
+saves. For that it needs batches from its loaders, and so from the server that forks them. Both inherit a mask that
+blocks these signals from their first moment on. The same server may fork processes for other libraries; those unblock
+the signals before they start (`dml_train.processes.loader_server`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+from dml_train.processes.signals import block_signals
 
 
 class Loader(ForkServerProcess):
     """A process that loads."""
 
     def run(self) -> None:
-        """Do what it is there for."""
-        deafen()  # once more, if somebody else had started the server
+        """Block signals to stop, and load until the parent ends."""
+        block_signals()  # again, in case another library started the server
         end_with_parent()
         super().run()
 
 
 class LoaderContext(ForkServerContext):
-    """The means of `multiprocessing`, with loaders for processes.
+    """A `multiprocessing` context whose processes are loaders.
 
     They are not forked from this process: it has threads (the evaluator's, OpenMP's), whose locks a fork would copy.
     """
@@ -39,35 +39,25 @@ class LoaderContext(ForkServerContext):
 
     def __init__(self) -> None:
         super().__init__()
-        # What takes seconds to import is there when a loader begins.
+        # The server imports once what takes seconds, so that every loader starts with it.
         self.set_forkserver_preload(
             ["dml_train.data", "torchvision.transforms.v2", "dml_train.processes.loader_server"]
         )
 
 
 @contextmanager
-def loaders_start() -> Iterator[None]:
-    """To start loaders in: what is started meanwhile is deaf, while this process gets its signals when it is over."""
-    resource_tracker.ensure_running()  # now, since starting it would let signals through again (Python 3.11)
-    before = deafen()
+def block_signals_for_loaders() -> Iterator[None]:
+    """Block SIGTERM and SIGINT while loaders start, so that they inherit the mask; this process receives them later."""
+    resource_tracker.ensure_running()  # now, since starting it would unblock the signals (Python 3.11)
+    previous = block_signals()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def deafen() -> set[signal.Signals | int]:
-    """Put off what asks to stop; returns the mask of signals from before."""
-    return signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-
-
-def hear() -> None:
-    """Let through what asks to stop, also what has come already."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def end_with_parent() -> None:
-    """Let this process end when the one that it works for does, even if that was killed.
+    """End this process when its parent ends, even if that was killed.
 
     torch's own watch asks whether the process's parent has changed; but that is the fork server, which in turn
     lives as long as its children.

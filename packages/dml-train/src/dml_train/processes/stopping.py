@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM and Ctrl-C end a run between two steps, with a checkpoint.
+"""Stops on request: SIGTERM and Ctrl-C end a run between two steps, with a checkpoint.
 
 So does the death of the process that launched the ranks.
 """
@@ -10,80 +10,110 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
 
 import torch.distributed as dist
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SECONDS_BETWEEN_LOOKS = 1.0
+from dml_train.processes.signals import STOP_SIGNALS, handle_signals
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and saved a checkpoint first.
+    """A stop by a signal; nothing finished is lost.
 
     Args:
-        number: of the signal; the `dml` command exits with 128 plus it, as a shell reports a signal.
+        message: what was stopped, and how to resume it.
+        signal_number: the signal's; the `dml` command exits with 128 plus it, as a shell reports a signal.
+        arguments: as those of a `DmlError`.
+    """
+
+    def __init__(self, message: str, signal_number: int, *, arguments: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+        self.arguments = arguments
+
+
+class RunInterrupted(Interrupted):
+    """A run stopped by a signal, after it saved a checkpoint.
+
+    Args:
+        signal_number: the signal's.
         step: optimizer steps done.
         folder: the run's.
     """
 
-    def __init__(self, number: int, step: int, folder: Path) -> None:
-        self.number = number
-        name = signal.Signals(number).name
+    def __init__(self, signal_number: int, step: int, folder: Path) -> None:
+        name = signal.Signals(signal_number).name
         super().__init__(
-            f"stopped by {name} after step {step}; a checkpoint is saved: go on with --resume in {folder}"
+            f"stopped by {name} after step {step}; a checkpoint is saved: resume the run in {folder}",
+            signal_number,
+            arguments=("resume",),
+        )
+        self.step = step
+        self.folder = folder
+
+
+class StudyInterrupted(Interrupted):
+    """Many runs stopped by a signal; each unfinished one saved a checkpoint.
+
+    Args:
+        signal_number: the signal's.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        super().__init__(
+            f"stopped by {name}; finished work is kept: the same call or command resumes the rest",
+            signal_number,
         )
 
 
-class Interruption:
-    """While it lasts, SIGTERM and SIGINT are noted and not obeyed; a second SIGINT is obeyed at once.
+@dataclass(slots=True)
+class StopRequest:
+    """The last signal received that asks to stop; 0 if there was none."""
 
-    In a thread other than the main one, which signals don't reach, it does nothing.
-
-    Args:
-        final: whether a second SIGINT is obeyed. Ranks can get one Ctrl-C twice, from terminal and launcher.
-    """
-
-    def __init__(self, *, final: bool = True) -> None:
-        self.asked = 0  # the signal's number
-        self._final = final
-
-    def __enter__(self) -> Interruption:
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and self._final and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = number
+    signal_number: int = 0
 
 
 @contextmanager
-def ends_with_launcher() -> Iterator[None]:
-    """While it lasts, the death of the launcher of this rank is a SIGTERM to it.
+def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopRequest]:
+    """Record SIGTERM and SIGINT instead of obeying them, in the main thread.
+
+    Args:
+        second_interrupts: whether a SIGINT after another signal raises KeyboardInterrupt. Ranks can receive one Ctrl-C
+            twice, from terminal and launcher.
+    """
+    request = StopRequest()
+
+    def record(number: int, frame: FrameType | None) -> None:
+        if request.signal_number and second_interrupts and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.signal_number = number
+
+    with handle_signals(STOP_SIGNALS, record):
+        yield request
+
+
+@contextmanager
+def end_with_launcher(seconds_between_looks: float = 1.0) -> Iterator[None]:
+    """Send this rank a SIGTERM when the process that launched it dies.
 
     torchrun's agent and ``dml train --nproc`` pass on a SIGTERM, but not their own death by SIGKILL. They start a rank
-    as their child and the leader of a session: only a process for which both hold watches, and any other one goes on
-    when its parent ends, as it must when that is the shell of somebody who logs out.
+    as their child and the leader of a session. Only a process that is both watches its parent; any other one survives
+    its parent, as it must when that is the shell of a user who logs out.
+
+    Args:
+        seconds_between_looks: how often the watch looks at the parent.
     """
-    # Looking works everywhere. Linux could send a signal (PR_SET_PDEATHSIG), but at the end of the parent's thread.
+    # Polling works everywhere. Linux could send a signal (PR_SET_PDEATHSIG), but at the end of the parent's thread.
     if not (dist.is_torchelastic_launched() and os.getsid(0) == os.getpid()):
         yield
         return
     launcher, over = os.getppid(), threading.Event()
 
     def watch() -> None:
-        while not over.wait(_SECONDS_BETWEEN_LOOKS):
+        while not over.wait(seconds_between_looks):
             if os.getppid() != launcher:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return

@@ -1,4 +1,4 @@
-"""Starting ranks on this machine: what torchrun does, with the errors and the Ctrl-C of the `dml` command."""
+"""Start ranks on this machine, as torchrun does, with the errors and the Ctrl-C of the `dml` command."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 import click
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -25,38 +25,50 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult, SubprocessContext
 
 from dml_core import DmlError
-from dml_train.ranks.ranks import LOST
+from dml_train.processes.signals import STOP_SIGNALS, handle_signals
+from dml_train.processes.stopping import Interrupted
+from dml_train.ranks.ranks import LOST_RANK
 
 _LAUNCHED = "DML_LAUNCHED"  # set for ranks whose errors this module reports
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for what a rank has to say
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for a rank's error message
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
-def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -> None:
-    """Run ``dml`` with these arguments as so many ranks, and wait for their end.
+def launch(
+    nproc: int,
+    arguments: Sequence[str],
+    folder: Path,
+    timeout: float,
+    *,
+    on_start: Callable[[], None] = lambda: None,
+) -> None:
+    """Run ``dml`` with these arguments as `nproc` ranks, and wait for their end.
 
     A signal to stop is passed on to the ranks, which have `timeout` to save and end; a Ctrl-C after it kills them.
 
     Args:
-        nproc: ranks, each with a GPU of its own where there are any.
+        nproc: number of ranks, each on a GPU of its own where the machine has any.
         arguments: of the `dml` command.
-        folder: the run's, to say where to go on.
+        folder: the run's, which messages name.
         timeout: seconds for which ranks wait for one another.
+        on_start: called when all ranks have been started.
 
     Raises:
-        DmlError: what a rank had to say; or which rank died, and of what; or which didn't stop.
-        SystemExit: 128 plus the signal's number, if the ranks were asked to stop and saved a checkpoint.
+        DmlError: with a rank's own error; or which rank died, and why; or that ranks survived SIGKILL.
+        Interrupted: if a second Ctrl-C killed the ranks.
+        SystemExit: 128 plus the signal's number, if a signal stopped the ranks after they had saved a checkpoint.
     """
-    # What torch logs of a failing rank is said here, too.
+    # This function reports failing ranks itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with TemporaryDirectory(prefix="dml-ranks-") as notes, _Stop() as stop:
+    stop = StopHandler()
+    with TemporaryDirectory(prefix="dml-ranks-") as logs, handle_signals(_stop_signals(), stop):
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         shared = {
             "WORLD_SIZE": str(nproc),
             "LOCAL_WORLD_SIZE": str(nproc),
             "MASTER_ADDR": "localhost",
             "MASTER_PORT": str(store.port),
-            # As torchrun does. A rank on the CPU gets its share of the cores.
+            # As in torchrun, unless the user has set it. A rank on the CPU gets its share of the cores.
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc))),
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
@@ -69,96 +81,101 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
             entrypoint=sys.executable,
             args=dict.fromkeys(range(nproc), ("-m", "dml_train", *arguments)),
             envs={rank: {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)},
-            logs_specs=DefaultLogsSpecs(log_dir=notes),
+            logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
-        # In the main thread, torch would put handlers of its own in place, which raise wherever it is just then.
-        with ThreadPoolExecutor(1) as other:
-            ranks = stop.ranks = other.submit(start).result()
-        while (result := ranks.wait(0)) is None and not stop.asked:
+        # In the main thread, torch would install its own signal handlers, which raise at any point of this code.
+        with ThreadPoolExecutor(1) as thread:
+            ranks = stop.ranks = thread.submit(start).result()
+        on_start()
+        while (result := ranks.wait(0)) is None and not stop.signal_number:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         if result is None:
-            ranks.close(stop.asked, math.ceil(timeout))
+            ranks.close(stop.signal_number, math.ceil(timeout))
             result = ranks.wait(0)
-    onwards = f"go on from the last checkpoint in {folder} with --resume"
-    if stop.at_once:
-        click.echo(f"all ranks were killed; {onwards}", err=True)
-        sys.exit(128 + signal.SIGINT)
+    advice = f"resume from the last checkpoint in {folder}"
+    if stop.killed:
+        raise Interrupted(f"all ranks were killed; {advice}", signal.SIGINT, arguments=("resume",))
     if result is None:
-        raise DmlError(f"the ranks can't be ended, even by SIGKILL; once they have, {onwards}")
+        raise DmlError(
+            f"the ranks survive even SIGKILL; once they have ended, {advice}", arguments=("resume",)
+        )
     if result.is_failed():
-        _tell(result, nproc, stop.asked, onwards)
+        _raise_failure(result, nproc, stop.signal_number, advice)
 
 
-class _Stop:
-    """While it lasts, signals to stop are noted, and a second Ctrl-C kills all ranks."""
+class StopHandler:
+    """A signal handler that records the first signal to stop, and kills all ranks at a Ctrl-C after it.
+
+    Attributes:
+        ranks: the ranks, once they are started.
+        signal_number: the signal to pass on to them, once one came.
+        killed: whether they were killed.
+    """
 
     def __init__(self) -> None:
         self.ranks: PContext | None = None
-        self.asked: signal.Signals | None = None
-        self.at_once = False
+        self.signal_number: signal.Signals | None = None
+        self.killed = False
 
-    def __enter__(self) -> _Stop:
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
-            numbers.append(signal.SIGHUP)
-        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in numbers}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT and isinstance(self.ranks, SubprocessContext):
-            self.at_once = True
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self.signal_number and number == signal.SIGINT and isinstance(self.ranks, SubprocessContext):
+            self.killed = True
             for rank in self.ranks.subprocess_handlers.values():
                 if rank.proc.returncode is None:
                     with suppress(ProcessLookupError):
                         os.killpg(rank.proc.pid, signal.SIGKILL)
             return
-        before = self.asked
-        # A terminal that closes is no reason not to save.
-        self.asked = before or (signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
-        if number == signal.SIGINT and not before:  # noted first: once more may come while this is being said
-            words = b"stopping after this step, with a checkpoint; Ctrl-C once more kills all ranks\n"
+        first = self.signal_number is None
+        if first:  # recorded before the message: a second Ctrl-C may come while that is written
+            # Ranks know no SIGHUP; they save at a SIGTERM.
+            self.signal_number = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
+        if first and number == signal.SIGINT:
+            message = b"stopping after this step, with a checkpoint; Ctrl-C once more kills all ranks\n"
             with suppress(OSError):
-                os.write(sys.stderr.fileno(), words)
+                os.write(sys.stderr.fileno(), message)
 
 
-def _tell(result: RunProcsResult, nproc: int, asked: signal.Signals | None, onwards: str) -> NoReturn:
-    """Say why the ranks failed, or exit as those do that were asked to stop."""
+def _stop_signals() -> list[signal.Signals]:
+    hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN  # not under nohup
+    return [*STOP_SIGNALS, signal.SIGHUP] if hangs_up else [*STOP_SIGNALS]
+
+
+def _raise_failure(
+    result: RunProcsResult, nproc: int, signal_number: signal.Signals | None, advice: str
+) -> NoReturn:
+    """Raise the error of the rank that failed first, or exit as ranks do that a signal stopped."""
     failures = result.failures
-    # A rank that died by a signal is the cause of what the others have to say.
-    # SIGTERM is how those are stopped that are left.
-    passed_on = {-signal.SIGTERM, -(asked or signal.SIGTERM)}
+    # The death of a rank by a signal causes the errors of the others. The elastic agent ends those with SIGTERM.
+    passed_on = {-signal.SIGTERM, -(signal_number or signal.SIGTERM)}
     killed = {rank: f for rank, f in failures.items() if f.exitcode < 0 and f.exitcode not in passed_on}
-    # One that lost another rank may say so before that other has said why.
+    # A rank that lost another one may report it before the other has reported the cause.
     causes = {
         rank: f
         for rank, f in failures.items()
-        if f.exitcode == 2 and LOST not in f.error_file_data.get("message", LOST)
+        if f.exitcode == 2 and LOST_RANK not in f.error_file_data.get("message", LOST_RANK)
     }
     earliest = min(failures, key=lambda rank: failures[rank].timestamp)
     rank = next(iter(killed or causes), earliest)
     failure = failures[rank]
     if failure.exitcode in (128 + signal.SIGTERM, 128 + signal.SIGINT):
         sys.exit(failure.exitcode)
-    if asked and failure.exitcode in passed_on:  # before its first step, or after its last
-        sys.exit(128 + asked)
+    if signal_number and failure.exitcode in passed_on:  # before its first step, or after its last
+        sys.exit(128 + signal_number)
     if failure.exitcode == 2 and failure.error_file_data.get("message"):
         raise DmlError(str(failure.error_file_data["message"]))
     cause = (
         f"was killed by {failure.signal_name()}" if failure.exitcode < 0 else f"failed ({failure.exitcode})"
     )
-    raise DmlError(f"rank {rank} of {nproc} {cause}, and the others were stopped; {onwards}")
+    raise DmlError(
+        f"rank {rank} of {nproc} {cause}, and the others were stopped; {advice}", arguments=("resume",)
+    )
 
 
-def report(message: str) -> None:
-    """Say what went wrong: to the process that launched this rank, or on the error stream."""
+def report_error(message: str) -> None:
+    """Report an error to the process that launched this rank, or on the error stream."""
     if _LAUNCHED in os.environ and _ERROR_FILE in os.environ:
-        words = json.dumps({"message": message, "timestamp": int(time.time())})
-        Path(os.environ[_ERROR_FILE]).write_text(words, encoding="utf-8")
+        content = json.dumps({"message": message, "timestamp": int(time.time())})
+        Path(os.environ[_ERROR_FILE]).write_text(content, encoding="utf-8")
     else:
         click.echo(f"error: {message}", err=True)

@@ -1,8 +1,8 @@
 """Ranks: several processes that take each step together, started by torchrun or by ``dml train --nproc``.
 
-Every rank embeds its rows of the global batch, all rows are gathered, and every rank computes the loss of the
-whole global batch. So a loss, and any queue in it, sees the same rows in the same order on every rank and needn't
-know that there are ranks; and W ranks take the steps of one process, to rounding.
+Every rank embeds its rows of the global batch, gathers all rows, and computes the loss of the whole global batch. So a
+loss, and any queue in it, sees the same rows in the same order on every rank and needs no code for ranks; and W ranks
+take the steps of one process, up to rounding.
 
 Shapes: `W` ranks, `R` rows of a rank, `B` = W · R rows of the global batch, `D` embedding dimension.
 """
@@ -23,65 +23,51 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dml_core import DmlError
+from dml_core import DmlError, all_gather_rows
 
-LOST = "lost another rank"  # in what a rank says of another one's end
-# Groups that this process has left stay in memory. Whoever drops the last reference to one waits for gloo's threads
-# with the interpreter locked, and one of them, still letting go of a tensor, may wait for that very lock (torch 2.11).
-_left: list[dist.ProcessGroup | None] = []
+LOST_RANK = "lost another rank"  # part of the error of a rank whose peer died
+# References to the groups that this process has left. Dropping the last one joins gloo's threads while it holds the
+# GIL; a thread that is releasing a tensor may wait for the GIL, which is a deadlock (torch 2.11).
+_left_groups: list[dist.ProcessGroup | None] = []
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.number[Any])
 
 
-class _Gather(torch.autograd.Function):
-    """All ranks' rows in the order of the ranks; backwards, this rank's rows of the gradient.
-
-    Every rank computes the whole loss, so the gradient of all rows is known everywhere and nothing need be
-    reduced.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows_RD: Tensor, rank: int, world_size: int) -> Tensor:
-        ctx.rank, ctx.rows = rank, len(rows_RD)
-        gathered_BD = rows_RD.new_empty(world_size * len(rows_RD), *rows_RD.shape[1:])
-        dist.all_gather_into_tensor(gathered_BD, rows_RD.contiguous())
-        return gathered_BD
-
-    @staticmethod
-    def backward(ctx: Any, gradient_BD: Tensor) -> tuple[Tensor, None, None]:
-        first = ctx.rank * ctx.rows
-        return gradient_BD[first : first + ctx.rows], None, None
-
-
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's place among those that train together. A single process is rank 0 of 1."""
+    """This process's rank among those that train together. A single process is rank 0 of 1.
+
+    Args:
+        rank: this process's, from 0.
+        world_size: number of ranks.
+        local_rank: the rank among those of this machine, which is also the index of its GPU.
+        local_world_size: number of ranks on this machine.
+    """
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0  # the place among those of this machine, which is also the number of its GPU
-    local_world_size: int = 1  # how many this machine has
+    local_rank: int = 0
+    local_world_size: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes."""
+        """Whether this rank is 0, the one that writes files."""
         return self.rank == 0
 
     @property
     def threads(self) -> int:
-        """This rank's share of the cores that it may run on, at least 1."""
+        """This rank's share of the cores that its process may use, at least 1."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.local_world_size)
 
     def all_gather_with_gradient(self, rows_RD: Tensor) -> Tensor:
-        """All ranks' rows, (W · R, D), with gradient."""
+        """Gather all ranks' rows in the order of the ranks, (B, D), with gradient."""
         if self.world_size == 1:
             return rows_RD
-        gathered_BD: Tensor = _Gather.apply(rows_RD, self.rank, self.world_size)
-        return gathered_BD
+        return all_gather_rows(rows_RD)
 
     def replicate(self, model: nn.Module) -> nn.Module:
-        """The model as it is to be called in training: its gradients become means over the ranks."""
+        """Wrap the model for training: its gradients become means over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
         # A forward begins with the first rank's buffers; `Replica` sees to it that a step ends with them, too.
@@ -90,33 +76,33 @@ class Ranks:
 
     @torch.no_grad()
     def sum_gradients(self, replicated: Iterable[nn.Parameter]) -> None:
-        """Make sums of the means over the ranks that a replicated model's gradients are.
+        """Turn the gradients of a replicated model, means over the ranks, into sums.
 
-        Not beforehand: the gradients of float16 activations would leave their range on many ranks sooner than on few.
+        Scaling the loss instead would overflow the float16 gradients of activations, the sooner the more ranks.
         """
         gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, self.world_size)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make gradients that every rank computed alike the same to the bit, as atomics on a GPU don't."""
+        """Average gradients that every rank has computed, so that all ranks have identical bits despite GPU atomics."""
         if self.world_size == 1:
             return
         for parameter in parameters:
             if parameter.grad is None:
                 continue
-            shared = parameter.grad
-            if shared.is_sparse:  # the same rows everywhere, since what chose them is the same
-                parameter.grad = shared.coalesce()
-                shared = parameter.grad.values()
-            dist.all_reduce(shared)
-            shared /= self.world_size
+            values = parameter.grad
+            if values.is_sparse:  # all ranks have the same rows, since they chose them alike
+                parameter.grad = values.coalesce()
+                values = parameter.grad.values()
+            dist.all_reduce(values)
+            values /= self.world_size
 
     def run_on_first(self, function: Callable[[], T]) -> T:
-        """What the function returns, or raises, on the first rank; the others wait and get the same.
+        """Run the function on the first rank alone, and return its result on every rank.
 
         Raises:
-            DmlError: what the function raised, on every rank.
+            DmlError: on every rank, if the function raised it.
         """
         if self.world_size == 1:
             return function()
@@ -133,7 +119,7 @@ class Ranks:
         return result
 
     def all_gather(self, rows: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        """All ranks' rows in the order of the ranks; each has as many as it has."""
+        """Gather all ranks' rows in the order of the ranks; their numbers may differ."""
         if self.world_size == 1:
             return rows
         lengths = torch.zeros(self.world_size, dtype=torch.int64)
@@ -151,14 +137,14 @@ class Ranks:
         return np.concatenate(parts)
 
     def all_reduce(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sums over all ranks, entry by entry."""
+        """Sum over all ranks, entry by entry."""
         sums = np.array(counts)
         if self.world_size > 1:
             dist.all_reduce(torch.from_numpy(sums))
         return sums
 
     def gather_object(self, part: T) -> list[T]:
-        """Every rank's part, in the order of the ranks; an empty list on all but the first."""
+        """Gather every rank's part on the first rank, in the order of the ranks; the others get an empty list."""
         if self.world_size == 1:
             return [part]
         parts: list[Any] = [None] * self.world_size if self.is_first else []
@@ -169,10 +155,11 @@ class Ranks:
 SINGLE_PROCESS = Ranks()
 
 
-class Agreement:
-    """A number on which all ranks agree, the largest that any of them gave, one call late.
+class DelayedMaximum:
+    """The maximum of a number over all ranks, one call late: the exchange overlaps a step, so that no step waits.
 
-    Being late lets the exchange go on beside a step, so that no step waits for it.
+    Args:
+        ranks: those that exchange numbers.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -180,70 +167,71 @@ class Agreement:
         self._pending: tuple[Tensor, Any] | None = None
 
     def __call__(self, number: int) -> int:
-        """What was agreed on in the call before; with one rank, the number itself."""
+        """Send this rank's number, and return the maximum of the previous call; with one rank, the number itself."""
         if self._ranks.world_size == 1:
             return number
-        agreed = 0
+        previous = 0
         if self._pending is not None:
             value, work = self._pending
             work.wait()
-            agreed = int(value)
+            previous = int(value)
         value = torch.tensor(number)
         self._pending = value, dist.all_reduce(value, dist.ReduceOp.MAX, async_op=True)
-        return agreed
+        return previous
 
 
 @contextmanager
-def join(timeout: float) -> Iterator[Ranks]:
-    """Join the ranks that torchrun started, if it did, for as long as this lasts.
+def join_ranks(timeout: float) -> Iterator[Ranks]:
+    """Join the other ranks for the duration of this context, if torchrun started this process.
 
     Args:
-        timeout: seconds after which a rank that waits for another one gives up.
+        timeout: seconds after which a rank stops waiting for another one.
 
     Raises:
-        DmlError: where another rank died, or kept this one waiting for too long.
+        DmlError: if another rank died, or this one waited for it longer than `timeout`.
     """
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield Ranks()
         return
     local_rank = int(os.environ["LOCAL_RANK"])
-    # CPU tensors (agreements, Python objects) go by gloo also where gradients go by NCCL.
+    # CPU tensors (numbers, Python objects) go by gloo even where gradients go by NCCL.
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    patience = timedelta(seconds=timeout)
+    limit = timedelta(seconds=timeout)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
-        store, *_ = next(dist.rendezvous("env://", timeout=patience))  # type: ignore[attr-defined]
-        # torchrun's store outlives a restart. Under a name of its own, no attempt reads where a dead rank had listened.
+        store, *_ = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
+        # torchrun's store outlives a restart. With a prefix per attempt, none reads the address of a dead rank.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             backend,
             store=dist.PrefixStore(f"attempt_{attempt}", store),  # type: ignore[attr-defined]
             rank=rank,
             world_size=world_size,
-            timeout=patience,
+            timeout=limit,
         )
         yield Ranks(rank, world_size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo has no class of its own
             raise
         raise DmlError(
-            f"rank {rank} of {world_size} {LOST}, which died or was silent for {timeout:g} s "
-            "(training.timeout); see what that one says, then go on with --resume"
+            f"rank {rank} of {world_size} {LOST_RANK}, which died or was silent for {timeout:g} s "
+            "(training.timeout); fix its error, then resume the run",
+            arguments=("resume",),
         ) from error
     finally:
         if dist.is_initialized():
-            _left.append(dist.group.WORLD)
+            _left_groups.append(dist.group.WORLD)
             dist.destroy_process_group()
 
 
 def is_first_process() -> bool:
-    """Whether this process is rank 0, or the only one."""
+    """Return whether this process is rank 0 or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def was_restarted() -> bool:
-    """Whether torchrun has started this run anew after a failure."""
+    """Return whether torchrun has restarted this run after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

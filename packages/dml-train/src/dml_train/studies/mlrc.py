@@ -1,12 +1,12 @@
 """The protocol of A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
 
-Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes, in their order, are cut
-into four parts. Each of four models trains on three of them and keeps the weights that are best by MAP@R on the
-fourth; the test classes choose nothing. *Separated* is the mean of the four models' figures on the test split,
-*concatenated* the figures of their embeddings, L2-normalised and joined. Both are repeated with other seeds.
+Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes, in their order, are split
+into four parts. Each of four models trains on three of them and keeps the weights with the best MAP@R on the fourth;
+the test classes select nothing. *Separated* is the mean of the four models' metrics on the test split, *concatenated*
+the metrics of their embeddings, L2-normalised and joined. Both are repeated with other seeds.
 
-Left to the recipe, where the paper fixes one: network, optimizer, batch content, when validation stops the training.
-The paper searches hyper-parameters on the same four folds before: that is `dml tune --folds 4`.
+Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper fixes. The paper
+first searches hyper-parameters on the same four folds: `dml tune --folds 4` does that.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _SHOWN = {"precision_at_1": "P@1", "r_precision": "RP", METRIC: "MAP@R"}
 
 @dataclass(frozen=True, slots=True)
 class RealityCheck:
-    """What the protocol found.
+    """The protocol's results.
 
     Args:
-        runs: how often it was repeated.
-        dim: dimensions of one model.
-        separated: by metric, a value a run: the mean of the models.
-        concatenated: by metric, a value a run: the joined embeddings.
+        runs: number of repetitions.
+        dim: embedding dimensions of one model.
+        separated: by metric, one value per run: the mean of the models.
+        concatenated: by metric, one value per run: of the joined embeddings.
     """
 
     runs: int
@@ -52,19 +52,19 @@ class RealityCheck:
     concatenated: Mapping[str, Sequence[float]]
 
     def intervals(self, name: str) -> tuple[Interval, Interval]:
-        """A metric's mean and 95 % interval over the runs, separated and concatenated."""
+        """Compute a metric's mean and 95 % interval over the runs, separated and concatenated."""
         return of_runs(self.separated[name]), of_runs(self.concatenated[name])
 
     def markdown(self, recipe: str) -> str:
-        """The page: what was done, and the figures in percent."""
+        """Write the results as a Markdown page, in percent."""
         over = (
             f"mean and 95 % Student interval of {self.runs} runs" if self.runs > 1 else "one run, no interval"
         )
         lines = [
             f"# {recipe} by the protocol of A Metric Learning Reality Check",
             "",
-            f"{FOLDS} class-disjoint folds of the training classes; each model's weights are those best by MAP@R on "
-            f"the fold that it wasn't trained on. The test classes chose nothing. Percentages; {over}.",
+            f"{FOLDS} class-disjoint folds of the training classes; each model keeps the weights with the best MAP@R "
+            f"on its held-out fold. The test classes selected nothing. Percentages; {over}.",
             "",
             f"| metric | separated, {self.dim} dimensions | concatenated, {FOLDS * self.dim} dimensions |",
             "|---|---|---|",
@@ -75,7 +75,7 @@ class RealityCheck:
         return "\n".join(lines) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """All values in JSON's types, shares of 1."""
+        """Convert to JSON types; metrics are fractions of 1."""
         return {
             "runs": self.runs,
             "folds": FOLDS,
@@ -90,25 +90,25 @@ class RealityCheck:
 
 
 def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim: int) -> Recipe:
-    """The recipe of one of the models.
+    """Make the recipe of one model.
 
     Args:
-        recipe: what it is made from. Its seed, embedding size and validation are the protocol's.
-        registry: what the recipe is checked against.
-        run: which repetition, from 0.
-        fold: which part is held out, from 0.
+        recipe: the base; seed, embedding size and validation are replaced by the protocol's.
+        registry: to check the recipe.
+        run: index of the repetition, from 0.
+        fold: index of the held-out fold, from 0.
         dim: dimensions of the embedding.
 
     Raises:
-        DmlError: if the recipe asks for a selection on the test split.
+        DmlError: if the recipe selects weights on the test split.
     """
     if recipe.validation.on_test:
         raise DmlError(
-            "the recipe says validation.on_test = true; the protocol lets only held-out training classes choose "
-            "weights. Take it out, or --set validation.on_test=false"
+            "the recipe has validation.on_test = true; the protocol selects weights on held-out training classes "
+            "only. Remove it from the recipe, or set it to false"
         )
     document = recipe.to_dict()
-    # Models of one start would be alike beyond what the data make of them.
+    # Models with the same initial weights would be more alike than their data make them.
     document["training"]["seed"] += run * FOLDS + fold
     document["embedding"]["dim"] = dim
     document["validation"] = {
@@ -132,23 +132,23 @@ def reality_check(
     runs: int = 1,
     dim: int = 128,
     processes: int = 1,
-    told: Callable[[Outcome], None] = lambda outcome: None,
+    on_end: Callable[[Outcome], None] = lambda outcome: None,
 ) -> RealityCheck:
-    """Run the protocol; runs that are done in `out` are kept, and those begun go on.
+    """Run the protocol, keeping finished runs in `out` and resuming unfinished ones.
 
     Args:
         recipe: system, data set and settings.
-        out: each model's run goes into ``run-I/fold-J`` in it.
+        out: the folder of the models' runs, ``run-I/fold-J``.
         registry: where components are found.
         console: where progress is shown.
-        runs: how often all of it is repeated; seeds count up from the recipe's.
+        runs: number of repetitions; seeds count up from the recipe's.
         dim: dimensions of each model; 128 in the paper.
         processes: models trained at a time.
-        told: called when a model's run has ended.
+        on_end: called when a model's run has ended.
 
     Raises:
-        DmlError: if the recipe isn't fit for it, or a run couldn't be finished.
-        Stopped: as `run_all`.
+        DmlError: if the recipe doesn't suit the protocol, or a run failed.
+        StudyInterrupted: as `run_all`.
     """
     jobs = [
         Job(
@@ -159,9 +159,9 @@ def reality_check(
         for run in range(runs)
         for fold in range(FOLDS)
     ]
-    outcomes = run_all(jobs, processes=processes, registry=registry, console=console, told=told)
+    outcomes = run_all(jobs, processes=processes, registry=registry, console=console, on_end=on_end)
     if faults := [f"{o.job.name}: {o.fault}" for o in outcomes if o.fault is not None]:
-        raise DmlError(f"{len(faults)} of {len(jobs)} runs couldn't be finished:\n" + "\n".join(faults))
+        raise DmlError(f"{len(faults)} of {len(jobs)} runs failed:\n" + "\n".join(faults))
     evaluator = registry.build("evaluators", recipe.evaluation.component(), {"seed": recipe.training.seed})
     separated: dict[str, list[float]] = {}
     concatenated: dict[str, list[float]] = {}
@@ -169,42 +169,42 @@ def reality_check(
         models = outcomes[run * FOLDS : (run + 1) * FOLDS]
         for name, value in _mean([flatten_metrics(model.metrics()) for model in models]).items():
             separated.setdefault(name, []).append(value)
-        joined = join([Embedded.read(RunFolder(model.job.folder)) for model in models])
+        joined = concatenate([Embedded.read(RunFolder(model.job.folder)) for model in models])
         for name, value in flatten_metrics(evaluate(evaluator, joined).to_dict()).items():
             concatenated.setdefault(name, []).append(value)
     return RealityCheck(runs, dim, separated, concatenated)
 
 
-def join(models: Sequence[Embedded]) -> Embedded:
-    """The models' embeddings of the same items, each L2-normalised, side by side.
+def concatenate(models: Sequence[Embedded]) -> Embedded:
+    """Concatenate the models' embeddings of the same items, each L2-normalised.
 
     The cosine of two joined rows is the mean of the models' cosines.
     """
     first = models[0]
     gallery = [model.gallery for model in models if model.gallery is not None]
     return Embedded(
-        _join([model.embeddings for model in models]),
+        _concatenate([model.embeddings for model in models]),
         first.labels,
-        _join(gallery) if gallery else None,
+        _concatenate(gallery) if gallery else None,
         first.gallery_labels,
     )
 
 
 def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
-    """Leave the figures in the folder, for people and for programs."""
+    """Write the results into the folder, as Markdown and as JSON."""
     page, data = out / "mlrc.md", out / "mlrc.json"
     write_json(data, check.to_dict())
     write_atomically(page, lambda file: file.write(check.markdown(recipe).encode()))
     return [page, data]
 
 
-def _join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+def _concatenate(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
     rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
     return np.concatenate(rows, axis=1, dtype=np.float32)
 
 
 def _mean(models: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each figure that all have; `step` is no figure of the embedding."""
+    """Average each metric that all models have; `step` is none."""
     shared = [name for name in models[0] if name != "step" and all(name in model for model in models)]
     return {name: statistics.fmean(model[name] for model in models) for name in shared}
 

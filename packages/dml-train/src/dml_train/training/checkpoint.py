@@ -97,7 +97,8 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
         raise DmlError(
             f"can't save the checkpoint of step {step} in {folder}: "
             f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
-            f"{'Free some space' if full else 'Solve that'}, then resume the run"
+            f"{'Free some space' if full else 'Solve that'}, then resume the run",
+            arguments=("resume",),
         ) from error
     return Checkpoint(step, final)
 

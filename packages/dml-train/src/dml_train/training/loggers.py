@@ -136,7 +136,8 @@ def _refusals(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DmlError(
-            f"can't write {path}: {error.strerror}; checkpoints are intact. Solve that, then resume the run"
+            f"can't write {path}: {error.strerror}; checkpoints are intact. Solve that, then resume the run",
+            arguments=("resume",),
         ) from error
 
 

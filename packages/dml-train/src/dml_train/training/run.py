@@ -13,8 +13,8 @@ from rich.console import Console
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import write_atomically
-from dml_train.processes.stopping import ends_with_launcher
-from dml_train.ranks.ranks import join, was_restarted
+from dml_train.processes.stopping import end_with_launcher
+from dml_train.ranks.ranks import join_ranks, was_restarted
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe, differences
 from dml_train.run_folder import RunFolder
@@ -51,12 +51,12 @@ def train(
 
     Raises:
         DmlError: an error that the user can correct; existing results are unchanged.
-        Interrupted: SIGTERM or SIGINT arrived; a checkpoint was written.
+        RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
     """
     registry, console = registry or installed(), console or Console(stderr=True)
     with (
-        ends_with_launcher(),
-        join(recipe.training.timeout) as ranks,
+        end_with_launcher(),
+        join_ranks(recipe.training.timeout) as ranks,
         _determinism(recipe.training.deterministic),
     ):
         if not ranks.is_first:
@@ -77,7 +77,8 @@ def train(
                 raise DmlError(
                     f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
                     + "\n  ".join(differs)
-                    + f"\nResume with the run's own recipe, or start a new run in another folder ({error})"
+                    + f"\nResume with the run's own recipe, or start a new run in another folder ({error})",
+                    arguments=("out",),
                 ) from error
             ranks.run_on_first(lambda: _save_recipe(folder, recipe, differs))
             trainer.train()
@@ -107,7 +108,10 @@ def evaluated_checkpoint(folder: RunFolder) -> Checkpoint:
     """
     newest = checkpoint.newest_intact(folder.checkpoints)
     if newest is None:
-        raise DmlError(f"{folder.checkpoints} holds no intact checkpoint yet; resume the training first")
+        raise DmlError(
+            f"{folder.checkpoints} holds no intact checkpoint yet; resume the training first",
+            arguments=("resume",),
+        )
     best = int(newest.state()["best"]["step"])
     return checkpoint.of_step(folder.checkpoints, best) if best else newest
 
@@ -128,14 +132,15 @@ def _differences(out: Path, recipe: Recipe, resume: bool, force: bool) -> list[s
     """List the differences to the recipe of the run to resume; None if there is no such run."""
     folder = RunFolder(out)
     if not (resume and folder.recipe.is_file()):
-        RunFolder.refuse(out)
+        RunFolder.refuse_existing(out)
         return None
     found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
     if found and not force:
         raise DmlError(
             f"the recipe differs from that of the run in {folder.path}:\n  "
             + "\n  ".join(found)
-            + "\nResume with the run's own recipe, or with this one by force=True (--force)"
+            + "\nResume with the run's own recipe, or with this one by force",
+            arguments=("force",),
         )
     return found
 

@@ -22,9 +22,9 @@ from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, evaluate_on_ranks, flatten_metrics
-from dml_train.processes.stopping import Interrupted, Interruption
+from dml_train.processes.stopping import RunInterrupted, record_stop_signals
 from dml_train.progress import Show, stage
-from dml_train.ranks.ranks import SINGLE_PROCESS, Agreement, Ranks
+from dml_train.ranks.ranks import SINGLE_PROCESS, DelayedMaximum, Ranks
 from dml_train.ranks.sharding import Shards
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import LOSS, seed_torch
@@ -110,11 +110,11 @@ class Trainer:
     def take_steps(self, show: Show) -> None:
         """Load, step, log, evaluate, save: until the last step, early stopping, or a signal."""
         self.experiment.model.train()
-        agree = Agreement(self.ranks)
-        with Interruption(final=self.ranks.world_size == 1) as interruption:
+        maximum = DelayedMaximum(self.ranks)
+        with record_stop_signals(second_interrupts=self.ranks.world_size == 1) as request:
             for batch in self.load_batches():
                 self.step(batch)
-                stop_signal = agree(interruption.asked)
+                stop_signal = maximum(request.signal_number)
                 due = self.due(stop_signal)
                 if due.log:
                     self.log(show)
@@ -124,10 +124,10 @@ class Trainer:
                 if self.best.exhausted:
                     break
                 if stop_signal:
-                    raise Interrupted(stop_signal, self.steps_done, self.folder.path)
+                    raise RunInterrupted(stop_signal, self.steps_done, self.folder.path)
             # Stop here, too: the last step is saved, and the evaluation that follows can take long.
-            if stop_signal := max(agree(interruption.asked), agree(0)):
-                raise Interrupted(stop_signal, self.steps_done, self.folder.path)
+            if stop_signal := max(maximum(request.signal_number), maximum(0)):
+                raise RunInterrupted(stop_signal, self.steps_done, self.folder.path)
 
     def load_batches(self) -> Iterator[Batch]:
         """Load the batches of the remaining steps ahead; none once early stopping has ended the run."""
@@ -160,7 +160,7 @@ class Trainer:
         self.replica.finish_backward()
         if batch.step == self.first_step:
             optimizer.check_gradients()
-        self.ranks.average_gradients(self.shards.shared(experiment.loss.parameters()))
+        self.ranks.average_gradients(self.shards.select_unsharded(experiment.loss.parameters()))
 
         values = {"loss": loss.detach()}
         self.scaler.unscale_(optimizer.torch)
@@ -192,7 +192,8 @@ class Trainer:
                 raise
             raise DmlError(
                 f"step {step + 1} failed: {type(error).__name__}: {error}. The schedules had set {', '.join(moved)}; "
-                f"{self.newest_checkpoint()}. Correct the schedule, then resume with force=True (--resume --force)"
+                f"{self.newest_checkpoint()}. Correct the schedule, then resume the run by force",
+                arguments=("resume", "force"),
             ) from error
         if not isinstance(value, Tensor) or value.dim():
             returned = (
@@ -247,7 +248,7 @@ class Trainer:
         Raises:
             DmlError: if a weight or a moment isn't finite, or the disk is full or refuses; nothing is written.
         """
-        loss, optimizer = self.shards.whole()
+        loss, optimizer = self.shards.gather_state()
         self.ranks.run_on_first(lambda: self.write_checkpoint(loss, optimizer))
         self.values.restart_clock()
 
@@ -291,7 +292,7 @@ class Trainer:
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
             experiment.average.n_averaged.fill_(state.get("averaged", 0))
-        self.shards.take(state["loss"], state["optimizer"])
+        self.shards.load_state(state["loss"], state["optimizer"])
         if state["scaler"]:  # empty if nothing was scaled: the scaler then starts fresh
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])

@@ -113,7 +113,7 @@ def available(
         registry: where they are found by name.
     """
     if root is None:
-        missing = {name: "give its folder with --data" for name in datasets if name != GLYPHS}
+        missing = {name: "the folder of the data sets wasn't given" for name in datasets if name != GLYPHS}
         return {name: None for name in datasets if name == GLYPHS}, missing
     found: dict[str, str | None] = {}
     missing = {}
@@ -136,11 +136,11 @@ def run_planned(
     processes: int,
     registry: Registry,
     console: Console,
-    told: Callable[[Outcome], None],
+    on_end: Callable[[Outcome], None],
 ) -> dict[Path, Outcome]:
     """Do all the runs that aren't done yet; how each ended, by its folder."""
     jobs = [job for row in planned for job in row.jobs]
-    outcomes = run_all(jobs, processes=processes, registry=registry, console=console, told=told)
+    outcomes = run_all(jobs, processes=processes, registry=registry, console=console, on_end=on_end)
     return {outcome.job.folder: outcome for outcome in outcomes}
 
 

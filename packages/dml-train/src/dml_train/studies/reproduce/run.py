@@ -66,7 +66,7 @@ def reproduce(
 
     Raises:
         DmlError: if a name isn't one, a recipe isn't right, or nothing can be run with the data that are there.
-        Stopped: as `run_all`.
+        StudyInterrupted: as `run_all`.
     """
     chosen = choose(names, known)
     wanted = {
@@ -93,7 +93,9 @@ def reproduce(
                     left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
     rows = [row for group in planned.values() for row in group]
     if not rows:
-        raise DmlError("nothing to run with the data that are there:\n  " + "\n  ".join(left_out))
+        raise DmlError(
+            "no data set of these tables was found:\n  " + "\n  ".join(left_out), arguments=("data",)
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,7 +104,7 @@ def reproduce(
     total = len({job.folder for row in rows for job in row.jobs})
     done = 0
 
-    def tell(outcome: Outcome) -> None:
+    def show(outcome: Outcome) -> None:
         nonlocal done
         done += 1
         if outcome.fault is None:
@@ -114,7 +116,7 @@ def reproduce(
             f"[{done}/{total}] {outcome.job.name}: {text}", markup=False, highlight=False, soft_wrap=True
         )
 
-    outcomes = run_planned(rows, processes=processes, registry=registry, console=console, told=tell)
+    outcomes = run_planned(rows, processes=processes, registry=registry, console=console, on_end=show)
     pages = []
     for paper, tables in chosen.items():
         sections = [

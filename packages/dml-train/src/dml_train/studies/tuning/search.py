@@ -73,16 +73,20 @@ class Search:
 
     def __post_init__(self) -> None:
         if not self.space:
-            raise DmlError("there is nothing to search; give at least one --range, --choice or --space")
+            raise DmlError(
+                "there is nothing to search; give at least one range or choice", arguments=("space",)
+            )
         base = parse(self.document, self.registry)
         if base.validation.on_test:
             raise DmlError(
-                "the recipe says validation.on_test = true; a search lets only held-out training classes choose"
+                "the recipe has validation.on_test = true; a search selects settings on held-out training classes "
+                "only. Remove it from the recipe, or set it to false"
             )
         if self.folds is None and not base.validation.holds_out:
             raise DmlError(
-                "the recipe holds out no classes by which settings could be judged; "
-                "give --folds 4, or --set validation.classes=0.25"
+                "the recipe holds out no classes to evaluate settings on; "
+                "set validation.classes in it (e.g. 0.25), or give a number of folds (e.g. 4)",
+                arguments=("folds",),
             )
         first = {key: dimension.examples()[0] for key, dimension in self.space.items()}
         for key, dimension in self.space.items():
@@ -144,7 +148,7 @@ def run_search(plan: Search, out: Path, trials: int, *, console: Console, proces
 
     Raises:
         DmlError: if optuna isn't installed, `out` is another search's, or another process searches in it.
-        Stopped: as `run_all`.
+        StudyInterrupted: as `run_all`.
     """
     optuna = _optuna()
     _begin(plan, out)
@@ -246,15 +250,16 @@ def _begin(plan: Search, out: Path) -> None:
             raise DmlError(f"{path} is damaged: {error}") from error
         if found:
             raise DmlError(
-                f"the search in {out} is another one:\n  "
-                + "\n  ".join(found)
-                + "\nChoose another folder with --out"
+                f"{out} holds a different search:\n  " + "\n  ".join(found) + "\nChoose another folder",
+                arguments=("out",),
             )
         return
     try:
-        # A search killed before this file was whole has nothing to go on with, and nothing to lose.
+        # A search killed before this file was complete has nothing to resume, and nothing to lose.
         if out.is_dir() and [entry for entry in out.iterdir() if entry.name != f".{_SEARCH}.partial"]:
-            raise DmlError(f"{out} holds something else already; nothing was touched. Choose another --out")
+            raise DmlError(
+                f"{out} holds other files; nothing was touched. Choose another folder", arguments=("out",)
+            )
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DmlError(f"can't make the folder {out}: {error.strerror}") from error

@@ -104,12 +104,12 @@ def read_range(text: str) -> tuple[str, Range]:
         low, high = (_number(part) for part in parts[:2])
     except ValueError:
         raise InvalidOption(
-            f"--range {text!r}: expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. optimizer.lr=1e-4:1e-2:log"
+            f"range {text!r}: expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. optimizer.lr=1e-4:1e-2:log"
         ) from None
     try:
         return key, Range(low, high, log=len(parts) == 3)
     except InvalidOption as error:
-        raise InvalidOption(f"--range {text!r}: {error}") from error
+        raise InvalidOption(f"range {text!r}: {error}") from error
 
 
 def read_choice(text: str) -> tuple[str, Choice]:
@@ -124,15 +124,15 @@ def read_choice(text: str) -> tuple[str, Choice]:
     except tomllib.TOMLDecodeError:
         found = None
     if not key or not isinstance(found, list):
-        raise InvalidOption(f"--choice {text!r}: expected KEY=[A, B], e.g. sampler.images_per_class=[2, 4]")
+        raise InvalidOption(f"choice {text!r}: expected KEY=[A, B], e.g. sampler.images_per_class=[2, 4]")
     try:
         return key, Choice(tuple(found))
     except InvalidOption as error:
-        raise InvalidOption(f"--choice {text!r}: {error}") from error
+        raise InvalidOption(f"choice {text!r}: {error}") from error
 
 
 def as_assignment(key: str, value: Scalar) -> str:
-    """``KEY=VALUE`` as a recipe's ``--set`` takes it."""
+    """Format ``KEY=VALUE`` as an assignment to a recipe's key."""
     return f"{key}={tomli_w.dumps({'x': value}).partition('=')[2].strip()}"
 
 

@@ -1,0 +1,39 @@
+"""Signals: handlers and masks that last as long as a context."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def handle_signals(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Handle these signals by `handler`, and restore the previous handlers at the end.
+
+    In a thread other than the main one, which receives no signals, it does nothing.
+    """
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
+
+
+def block_signals() -> set[signal.Signals | int]:
+    """Block SIGTERM and SIGINT in this thread, and return the previous mask."""
+    return signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def unblock_signals() -> None:
+    """Unblock SIGTERM and SIGINT in this thread; pending ones are delivered."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
