@@ -150,7 +150,7 @@ def test_a_folder_that_exists_is_refused_and_untouched(run, out):
 def test_another_recipe_is_refused_on_resuming_and_what_differs_is_listed(run, out):
     run()
     (out / "evaluation.json").unlink()
-    with pytest.raises(DmlError, match=r"(?s)loss.scale: 4.0 there, 5.0 here.*--force"):
+    with pytest.raises(DmlError, match=r"(?s)loss.scale: 4.0 there, 5.0 here.*by force"):
         run(resume=True, loss={"scale": 5.0})
     assert run(resume=True, force=True, loss={"scale": 5.0}).evaluation.exists()
 
