@@ -67,7 +67,7 @@ class PackedImages:
             mapped = np.memmap(pixels, np.uint8, mode="c") if size else np.empty(0, np.uint8)
             self._pixels = mapped.view(np.ndarray)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise self._damaged(str(error)) from error
+            raise self._damage_error(str(error)) from error
         self._checked = np.zeros(len(self), dtype=np.bool_)
 
     def __len__(self) -> int:
@@ -86,11 +86,11 @@ class PackedImages:
         pixels = self._pixels[self._begin[position] : self._begin[position + 1]]
         if not self._checked[position]:
             if zlib.crc32(pixels.data) != self._checksum[position]:
-                raise self._damaged(f"the pixels of image {position} have a wrong checksum")
+                raise self._damage_error(f"the pixels of image {position} have a wrong checksum")
             self._checked[position] = True
         return torch.from_numpy(pixels.reshape(3, self._height[position], self._width[position]))
 
-    def _damaged(self, reason: str) -> DmlError:
+    def _damage_error(self, reason: str) -> DmlError:
         return DmlError(
             f"the image cache {self.folder} is damaged ({reason}); remove this folder to create it again"
         )
