@@ -1,4 +1,4 @@
-"""The published data sets: found in their official layouts with the published counts, or refused with what is wrong."""
+"""The published data sets are found in their official layouts, and refused if counts or lists are wrong."""
 
 from __future__ import annotations
 
@@ -155,7 +155,12 @@ def replace(file: Path, old: str, new: str) -> None:
         ("images.txt", "\n12 ", "\n99999 ", r"names image 12 and class 1"),
         ("images.txt", "\n12 ", "\n11 ", r"names image 12 and class 1"),
         ("images.txt", "\n12 ", "\n", r"line 12: .* has 1 columns; expected 2"),
-        ("image_class_labels.txt", "\n12 1\n", "\n", r"gives no class to 1 images of images\.txt.*0011\.jpg"),
+        (
+            "image_class_labels.txt",
+            "\n12 1\n",
+            "\n",
+            r"assigns no class to 1 images of images\.txt.*0011\.jpg",
+        ),
         ("image_class_labels.txt", "\n12 1\n", "\n12 1\n12 1\n", r"names image 12 and class 1"),
     ],
 )

@@ -102,7 +102,7 @@ CARS196 = OfficialSet(
 def read_cars196(root: str) -> Parts:
     """Read CARS196 from ``cars_annos.mat`` and ``car_ims``, or from ``devkit``, ``cars_train`` and ``cars_test``.
 
-    Classes 1 to 98 train (8,054 images), 99 to 196 test (8,131); whole images, no bounding boxes.
+    Classes 1 to 98 train (8,054 images), 99 to 196 test (8,131); full images, no bounding boxes.
 
     Source: Krause et al. 2013, 3D Object Representations for Fine-Grained Categorization; the split is that of Song
     et al. 2016, which all papers use, not that of the annotations.

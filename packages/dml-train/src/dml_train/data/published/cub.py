@@ -40,7 +40,7 @@ def _list_parts(folder: Path) -> Parts:
         (train if c <= _TRAIN_CLASSES else test).setdefault(names[c], []).append(images.pop(image))
     if images:
         raise DmlError(
-            f"{labels} gives no class to {len(images):,} images of images.txt, e.g. {min(images.values())}; "
+            f"{labels} assigns no class to {len(images):,} images of images.txt, e.g. {min(images.values())}; "
             "unpack the archive again"
         )
     return Parts(train, test)
@@ -66,7 +66,7 @@ CUB = OfficialSet(
 def read_cub(root: str) -> Parts:
     """Read CUB-200-2011 in its layout: ``images.txt``, ``image_class_labels.txt``, ``classes.txt`` and ``images``.
 
-    Classes 1 to 100 train (5,864 images), 101 to 200 test (5,924); whole images, no bounding boxes.
+    Classes 1 to 100 train (5,864 images), 101 to 200 test (5,924); full images, no bounding boxes.
 
     Source: Wah et al. 2011; the split is that of Song et al. 2016, which all papers use.
 
