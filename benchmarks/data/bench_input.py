@@ -1,12 +1,12 @@
-"""Images per second from files to batches: `image-folder`, with and without cache, beside a plain torchvision loader.
+"""Measure images per second from files to batches: `image-folder`, with and without a cache, and a torchvision loader.
 
     python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
 
-The plain loader is `torchvision.datasets.ImageFolder` with `torchvision.transforms` in torch's `DataLoader`, as their
-documentation shows. Both read the same JPEG photographs (drawn here, with the sizes of CUB's and CARS196's) and prepare
-them as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They alternate, and a ratio is the median
-over rounds. Without loader processes it is a ratio of CPU time, which other work on the machine affects least; with
-them, of wall time from the first batch to the last, which needs a quiet machine.
+The plain loader is `torchvision.datasets.ImageFolder` with `torchvision.transforms` in torch's `DataLoader`, as in its
+documentation. Both read the same synthetic JPEG files, of the sizes of CUB's and CARS196's photographs, and prepare
+them as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns; a ratio is the median
+over the rounds. Without loader processes, times are CPU times, which other work on the machine affects least; with
+them, wall-clock times from the first batch to the last, which need a quiet machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NORMALISE = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def draw_photographs(folder: Path, count: int = 240) -> None:
-    """Draw smooth colours with some grain, so that files have about a photograph's size and cost."""
+    """Write smooth colours with grain: files of about a photograph's size and decoding time."""
     for i in range(count):
         random = np.random.default_rng(i)
         width, height = ((500, 375), (700, 480), (375, 500))[i % 3]
@@ -53,7 +53,7 @@ def draw_photographs(folder: Path, count: int = 240) -> None:
 
 
 class Shuffled:
-    """Sampler of batches of random items."""
+    """Sampler of random batches."""
 
     def __init__(self, items: int, batches: int) -> None:
         random = np.random.default_rng(0)
@@ -66,7 +66,7 @@ class Shuffled:
         return self.batches[position]
 
 
-def plain(folder: Path, crop: str, sampler: Shuffled, workers: int) -> Iterator[torch.Tensor]:
+def load_plain(folder: Path, crop: str, sampler: Shuffled, workers: int) -> Iterator[torch.Tensor]:
     steps = [*CROPS[crop], transforms.RandomHorizontalFlip(), transforms.ToTensor(), NORMALISE]
     dataset = torchvision.datasets.ImageFolder(folder / "train", transforms.Compose(steps))
     batches = [indices.tolist() for indices in sampler.batches]
@@ -74,7 +74,7 @@ def plain(folder: Path, crop: str, sampler: Shuffled, workers: int) -> Iterator[
         yield images
 
 
-def ours(
+def load_ours(
     folder: Path, crop: str, sampler: Shuffled, workers: int, cache: str | None
 ) -> Iterator[torch.Tensor]:
     dataset = with_image_options(read_image_folder)(
@@ -85,17 +85,18 @@ def ours(
         yield batch.images
 
 
-def cost(batches: Iterator[torch.Tensor], workers: int) -> float:
-    """Return seconds per image after the first batch: CPU time, or wall time with loader processes."""
+def measure_cost(batches: Iterator[torch.Tensor], workers: int) -> float:
+    """Measure seconds per image after the first batch: CPU time, or wall-clock time with loader processes."""
     now = time.perf_counter if workers else time.process_time
     images = 0
-    begun = 0.0
+    start = None
     for batch in batches:
-        if begun == 0.0:
-            begun = now()
+        if start is None:
+            start = now()
         else:
             images += len(batch)
-    return (now() - begun) / images
+    assert start is not None
+    return (now() - start) / images
 
 
 def main() -> None:
@@ -119,18 +120,18 @@ def main() -> None:
         folder, cache = Path(place) / "images", str(Path(place) / "cache")
         draw_photographs(folder)
         for crop, workers in (("random", 0), ("resized", 0), ("random", 2)):
-            # Four batches are ready when the first is taken; six times as many batches make that negligible.
+            # Each process loads four batches ahead of the first measurement; many more batches make them negligible.
             sampler = Shuffled(220, 6 * batches if workers else batches)
-            ways = {
-                "plain": partial(plain, folder, crop, sampler, workers),
-                "ours": partial(ours, folder, crop, sampler, workers, None),
-                "cached": partial(ours, folder, crop, sampler, workers, cache),
+            loaders = {
+                "plain": partial(load_plain, folder, crop, sampler, workers),
+                "ours": partial(load_ours, folder, crop, sampler, workers, None),
+                "cached": partial(load_ours, folder, crop, sampler, workers, cache),
             }
-            times: dict[str, list[float]] = {name: [] for name in ways}
+            times: dict[str, list[float]] = {name: [] for name in loaders}
             for _ in range(rounds):
-                for name, way in ways.items():
-                    times[name].append(cost(way(), workers))
-            speeds = [1.0 / statistics.median(times[name]) for name in ways]
+                for name, load in loaders.items():
+                    times[name].append(measure_cost(load(), workers))
+            speeds = [1.0 / statistics.median(times[name]) for name in loaders]
             ratios = [
                 statistics.median(p / t for p, t in zip(times["plain"], times[name]))
                 for name in ("ours", "cached")

@@ -1,4 +1,4 @@
-"""docs/guide/data.md agrees with the code: its recipe trains, its options and addresses are those of the code."""
+"""docs/guide/data.md agrees with the code: its recipe trains, and its options and addresses are the code's."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
         for i in range(4):
             pixels = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / f"thing {c}" / f"{i}.jpg")
-    whole, changes = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
-    (tmp_path / "mine.toml").write_text(whole, encoding="utf-8")
+    recipe_of_page, changes = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    (tmp_path / "mine.toml").write_text(recipe_of_page, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     folder = train(
         load("mine.toml", ["training.epochs=1"], registry()), Path("runs/mine"), console=Console(quiet=True)
     )
     assert folder.evaluation.is_file()
-    # For a GPU, two tables take the places of the recipe's, and the data set's sizes are left out.
-    tables = {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", whole)}
+    # For a GPU, two tables replace those of the recipe, and the data set's sizes are omitted.
+    tables = {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", recipe_of_page)}
     tables |= {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", changes)}
     tables["dataset"] = re.sub(r"(resize|crop) = .*\n", "", tables["dataset"])
     (tmp_path / "gpu.toml").write_text("\n".join(tables.values()), encoding="utf-8")
@@ -42,7 +42,7 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
     assert (recipe.dataset["crop"], recipe.backbone["model"]) == (224, "resnet50")
 
 
-def test_the_page_gives_every_option_with_its_default():
+def test_the_page_lists_every_option_with_its_default():
     found = dict(re.findall(r"^\| `(\w+)(?: = ([^`]+))?` \|", PAGE, flags=re.MULTILINE))
     options = {
         name: parameter.default
@@ -59,7 +59,7 @@ def test_the_page_gives_every_option_with_its_default():
 
 
 @pytest.mark.parametrize("official", OFFICIAL.values(), ids=lambda official: official.name)
-def test_the_page_gives_every_address_checksum_and_count(official):
+def test_the_page_lists_every_address_checksum_and_count(official):
     for archive in (*official.archives, *official.older):
         for fact in (archive.name, archive.address, archive.md5):
             assert fact is None or fact in PAGE

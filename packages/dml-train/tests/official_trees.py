@@ -1,7 +1,7 @@
-"""Fake trees of the published data sets: their official layout and their full counts, of one tiny picture.
+"""Fake trees of the published data sets, with their official layout and full counts, all of one tiny picture.
 
-A module and not part of conftest, since it is also what other tests may build on. The pictures are hard links to a
-few files: a hundred thousand are there in seconds.
+It is a module, so that several tests can import it. The pictures are hard links to a few files, which takes seconds for
+a hundred thousand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.io import savemat
 
 
 class Pictures:
-    """Makes pictures by linking: a file may have some tens of thousands of links, so there are several."""
+    """Pictures made as hard links to several files, since a file may have only some tens of thousands of links."""
 
     def __init__(self, folder: Path, kinds: int = 8) -> None:
         folder.mkdir()
@@ -38,14 +38,14 @@ class Pictures:
         self._made += 1
 
 
-def shares(images: int, classes: int) -> list[int]:
-    """How many images each class has, together so many."""
+def divide(images: int, classes: int) -> list[int]:
+    """Divide a number of images among classes as equally as possible."""
     return [len(part) for part in np.array_split(np.empty(images, np.uint8), classes)]
 
 
 def make_cub(folder: Path, pictures: Pictures) -> None:
     names = [f"{c:03}.Bird_{c}" for c in range(1, 201)]
-    sizes = shares(5_864, 100) + shares(5_924, 100)
+    sizes = divide(5_864, 100) + divide(5_924, 100)
     images = [f"{name}/{name}_{i:04}.jpg" for name, size in zip(names, sizes) for i in range(size)]
     classes = np.repeat(np.arange(1, 201), sizes)
     for image in images:
@@ -56,8 +56,8 @@ def make_cub(folder: Path, pictures: Pictures) -> None:
 
 
 def make_cars196(folder: Path, pictures: Pictures) -> None:
-    classes = np.repeat(np.arange(1, 197), shares(8_054, 98) + shares(8_131, 98))
-    np.random.default_rng(0).shuffle(classes)  # the annotations aren't in the order of the classes
+    classes = np.repeat(np.arange(1, 197), divide(8_054, 98) + divide(8_131, 98))
+    np.random.default_rng(0).shuffle(classes)  # real annotations aren't sorted by class
     paths = [f"car_ims/{i:06}.jpg" for i in range(1, len(classes) + 1)]
     for path in paths:
         pictures.make(folder / path)
@@ -67,7 +67,7 @@ def make_cars196(folder: Path, pictures: Pictures) -> None:
 def write_cars_annotations(
     file: Path, paths: Sequence[str], classes: np.ndarray, names: list[str], field: str = "relative_im_path"
 ) -> None:
-    fields = ["bbox_x1", "class", field]  # of the bounding box one side, since nobody reads it
+    fields = ["bbox_x1", "class", field]  # one side stands for the bounding box, which nothing reads
     annotations = np.empty((1, len(paths)), dtype=[(field, object) for field in fields])
     for i, (path, c) in enumerate(zip(paths, classes)):
         annotations[0, i] = (1, int(c), path)
@@ -79,7 +79,7 @@ def make_sop(folder: Path, pictures: Pictures) -> None:
     first, image = 1, 1
     for part, total, classes in (("train", 59_551, 11_318), ("test", 60_502, 11_316)):
         lines = ["image_id class_id super_class_id path"]
-        for c, size in enumerate(shares(total, classes), first):
+        for c, size in enumerate(divide(total, classes), first):
             for i in range(size):
                 path = f"{kinds[c % 4]}_final/{c:06}_{i}.JPG"
                 pictures.make(folder / path)
@@ -91,9 +91,9 @@ def make_sop(folder: Path, pictures: Pictures) -> None:
 
 def make_in_shop(folder: Path, pictures: Pictures) -> None:
     lines = []
-    for c, size in enumerate(shares(25_882, 3_997)):
+    for c, size in enumerate(divide(25_882, 3_997)):
         lines += [(f"WOMEN/Dresses/id_{c:08}/0{i}_front.jpg", c, "train") for i in range(size)]
-    queries, gallery = shares(14_218, 3_985), shares(12_612, 3_985)
+    queries, gallery = divide(14_218, 3_985), divide(12_612, 3_985)
     for c in range(3_985):
         item = 3_997 + c
         for part, size in (("query", queries[c]), ("gallery", gallery[c])):
@@ -111,7 +111,7 @@ def make_in_shop(folder: Path, pictures: Pictures) -> None:
 
 
 def quick_folder(name: str) -> tempfile.TemporaryDirectory[str]:
-    """A folder that is gone after use; in memory where there is such a place, since links there cost microseconds."""
+    """Make a temporary folder, in memory if possible, where a link costs microseconds."""
     memory = Path("/dev/shm")
     return tempfile.TemporaryDirectory(
         prefix=name, dir=memory if memory.is_dir() and os.access(memory, os.W_OK) else None

@@ -1,4 +1,4 @@
-"""Sources that disturb loader processes, in a module that imports at once."""
+"""Sources that disturb loader processes, in a module of their own, which is fast to import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 class Signalled:
-    """Places; the loading process receives a signal meant for the whole run, as schedulers send it."""
+    """Source that sends its loader process a signal, as schedulers send one to every process of a run."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -18,7 +18,7 @@ class Signalled:
 
 
 class SignalledEarly(Signalled):
-    """As `Signalled`, but the signal comes while the loading process still unpickles its work."""
+    """Source whose signal arrives while the loader process unpickles its work."""
 
     def __setstate__(self, state: dict[str, int]) -> None:
         self.__dict__ |= state
@@ -26,7 +26,7 @@ class SignalledEarly(Signalled):
 
 
 class Fatal:
-    """Loads its first place at once; kills the process that loads the second, while another waits for work."""
+    """Source whose first item loads at once and whose second kills the loader process, while another waits."""
 
     def __getitem__(self, place: int) -> int:
         if place == 1:

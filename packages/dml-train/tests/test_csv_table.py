@@ -1,4 +1,4 @@
-"""Tables of images: columns, splits, and everything that a table made by hand gets wrong."""
+"""Tables of images: columns, splits, and the mistakes of tables made by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def names(classes) -> dict[str, list[str]]:
     return {name: [file.name for file in files] for name, files in classes.items()}
 
 
-def test_the_column_split_says_what_trains(root):
+def test_the_column_split_divides_the_images(root):
     parts = read_csv_table(
         table(root, "path,label,split", "3.png,b,train", "1.png,a,train", "2.png,b,train", "4.png,c,test")
     )
@@ -39,7 +39,7 @@ def test_the_column_split_says_what_trains(root):
     assert parts.gallery is None
 
 
-def test_queries_have_a_gallery(root):
+def test_query_and_gallery_are_separate_splits(root):
     parts = read_csv_table(
         table(
             root, "split,path,label", "train,1.png,a", "query,2.png,b", "gallery,3.png,b", "gallery,4.png,c"
@@ -49,7 +49,7 @@ def test_queries_have_a_gallery(root):
     assert names(parts.gallery) == {"b": ["3.png"], "c": ["4.png"]}
 
 
-def test_without_splits_the_classes_are_parted(root):
+def test_without_the_column_split_the_classes_are_split(root):
     lines = [f"{i}.png,class {i // 2}" for i in range(10)]
     where = table(root, "path,label", *lines)
     parts = read_csv_table(where, train_fraction=0.6, split_seed=1)
@@ -59,7 +59,7 @@ def test_without_splits_the_classes_are_parted(root):
     assert read_csv_table(where, train_fraction=0.6, split_seed=2) != parts
 
 
-def test_quotes_further_columns_a_byte_order_mark_and_another_name_are_fine(root):
+def test_quotes_other_columns_a_byte_order_mark_and_another_file_name_are_accepted(root):
     where = table(
         root,
         "id,path,label",
@@ -72,7 +72,7 @@ def test_quotes_further_columns_a_byte_order_mark_and_another_name_are_fine(root
     assert {*parts.train, *parts.test} == {"red, dark", 'so called "blue"'}
 
 
-def test_a_recipe_names_it(root):
+def test_a_recipe_builds_a_data_set_from_a_table(root):
     where = table(root, "path,label,split", "1.png,a,train", "2.png,b,test")
     dataset = registry().build(
         "datasets", {"name": "csv", "root": where, "resize": 8, "crop": 8}, {"seed": 0}
@@ -89,14 +89,14 @@ def test_a_recipe_names_it(root):
         (",a", r"line 2: the column 'path' is empty"),
         ("", "has 0 classes; expected at least two"),
         ("1.png,a | 2.png,a", "has 1 classes; expected at least two"),
-        ("1.png,a | 20.png,b | 30.png,b", r"2 of the 3 images .* aren't there, e\.g\. .*20\.png \(line 3\)"),
+        ("1.png,a | 20.png,b | 30.png,b", r"2 of the 3 images .* are missing, e\.g\. .*20\.png \(line 3\)"),
         ("1.png,a | 2.png,b | 1.png,b", r"lines 2 and 4 both name '1\.png'"),
         ("1.png,a | 2.png,b | ./1.png,b", r"lines 2 and 4 both name '\./1\.png'"),
         ("1.png,b | 2.png,b ", "two classes .* have one name: 'b' and 'b '"),
         ('1.png,"a | 2.png,b', "is not a CSV file in UTF-8"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(root, lines, message):
+def test_wrong_rows_are_refused_with_their_line(root, lines, message):
     with pytest.raises(DmlError, match=message):
         read_csv_table(table(root, "path,label", *lines.split(" | ")))
 
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_named_with_its_line(root, lines, message):
         ("1.png,a,train | 2.png,b,query | 3.png,c,gallery", "no class of .*test.* is in .*gallery"),
     ],
 )
-def test_splits_that_do_not_fit_are_refused(root, lines, message):
+def test_inconsistent_splits_are_refused(root, lines, message):
     with pytest.raises(DmlError, match=message):
         read_csv_table(table(root, "path,label,split", *lines.split(" | ")))
 
@@ -127,17 +127,17 @@ def test_splits_that_do_not_fit_are_refused(root, lines, message):
         ("", r"no column 'path'.*names: nothing"),
     ],
 )
-def test_a_first_line_that_does_not_name_the_columns_is_refused(root, heading, message):
+def test_a_header_without_the_required_columns_is_refused(root, heading, message):
     with pytest.raises(DmlError, match=message):
         read_csv_table(table(root, heading, "1.png,a", "2.png,b"))
 
 
-def test_a_table_that_is_not_there_is_named(root):
+def test_a_missing_table_is_named(root):
     with pytest.raises(DmlError, match=r"can't read the table .*images\.csv: No such file"):
         read_csv_table(str(root))
 
 
-def test_a_table_that_is_no_text_is_refused(root):
+def test_a_table_that_is_not_utf_8_is_refused(root):
     (root / "images.csv").write_bytes(b"path,label\n\xff\xfe\n")
     with pytest.raises(DmlError, match="is not a CSV file in UTF-8"):
         read_csv_table(str(root))

@@ -1,4 +1,4 @@
-"""Image files in all the ways in which they are stored: right, or refused with the path."""
+"""Image files of all formats and modes: decoded correctly, or refused with the path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def noise(width: int, height: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def test_a_photograph_is_turned_upright(tmp_path):
+def test_a_photograph_is_rotated_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: 90 degrees clockwise to show
     image = Image.new("RGB", (40, 20), "red")
@@ -34,11 +34,11 @@ def test_a_photograph_is_turned_upright(tmp_path):
     ("mode", "suffix"),
     [("1", "png"), ("L", "jpg"), ("CMYK", "jpg"), ("P", "gif"), ("RGB", "webp"), ("L", "bmp")],
 )
-@pytest.mark.parametrize("enough", [None, 4])
-def test_every_mode_becomes_rgb(tmp_path, mode, suffix, enough):
+@pytest.mark.parametrize("min_side", [None, 4])
+def test_every_mode_becomes_rgb(tmp_path, mode, suffix, min_side):
     file = tmp_path / f"a.{suffix}"
     Image.new("RGB", (12, 9), (255, 255, 255)).convert(mode).save(file)
-    image = read_image(file, enough)
+    image = read_image(file, min_side)
     assert image.mode == "RGB"
     assert min(image.size) >= 4
     assert min(image.getpixel((1, 1))) >= 250
@@ -51,12 +51,12 @@ def test_cmyk_keeps_its_colours(tmp_path):
     assert max(green, blue) < 15
 
 
-def test_sixteen_bits_are_scaled_and_not_cut(tmp_path):
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
     Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(tmp_path / "a.png")
     np.testing.assert_array_equal(np.asarray(read_image(tmp_path / "a.png"))[:, :, 0], [[0, 100], [200, 255]])
 
 
-def test_what_is_transparent_is_white(tmp_path):
+def test_transparent_pixels_become_white(tmp_path):
     picture = Image.new("LA", (2, 1), (0, 0))
     picture.putpixel((1, 0), (0, 255))
     picture.save(tmp_path / "a.png")
@@ -68,22 +68,22 @@ def test_what_is_transparent_is_white(tmp_path):
         np.testing.assert_array_equal(np.asarray(read_image(tmp_path / name))[0], [[255] * 3, [0] * 3])
 
 
-def test_of_several_frames_the_first_is_taken(tmp_path):
+def test_the_first_of_several_frames_is_decoded(tmp_path):
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     assert read_image(tmp_path / "a.gif").getpixel((4, 4)) == (255, 0, 0)
 
 
 def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
-    # The fraction is a power of two of which both sides still have as many pixels as are enough.
+    # The smallest power of two that leaves both sides at least min_side pixels.
     noise(70, 50).resize((1400, 1000)).save(tmp_path / "a.jpg", quality=95)
-    assert read_image(tmp_path / "a.jpg", enough=250).size == (350, 250)
-    assert read_image(tmp_path / "a.jpg", enough=251).size == (700, 500)
+    assert read_image(tmp_path / "a.jpg", min_side=250).size == (350, 250)
+    assert read_image(tmp_path / "a.jpg", min_side=251).size == (700, 500)
     assert read_image(tmp_path / "a.jpg").size == (1400, 1000)
-    small = read_image(tmp_path / "a.jpg", enough=250)
-    whole = read_image(tmp_path / "a.jpg").resize((350, 250), Image.Resampling.BOX)
-    # The decoder drops the high frequencies of a block where the box averages it: a few levels at edges.
-    assert np.abs(np.asarray(small).astype(int) - np.asarray(whole)).mean() < 2.0
+    small = read_image(tmp_path / "a.jpg", min_side=250)
+    full = read_image(tmp_path / "a.jpg").resize((350, 250), Image.Resampling.BOX)
+    # The decoder drops a block's high frequencies, the box averages it: a few levels of difference at edges.
+    assert np.abs(np.asarray(small).astype(int) - np.asarray(full)).mean() < 2.0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
     ],
     ids=["empty", "text", "torn"],
 )
-def test_what_is_no_image_is_named(tmp_path, content, reason):
+def test_a_file_that_is_no_image_is_named(tmp_path, content, reason):
     (tmp_path / "bad.png").write_bytes(content)
     for read in (read_image, check_header):
         with pytest.raises(DmlError, match=rf"can't read the image .*bad\.png: .*{reason}"):
@@ -106,18 +106,18 @@ def test_a_truncated_image_is_named(tmp_path):
     file = tmp_path / "torn.jpg"
     noise(60, 60).save(file)
     file.write_bytes(file.read_bytes()[:-400])
-    check_header(file)  # which is whole
+    check_header(file)  # the header is intact
     with pytest.raises(DmlError, match=r"can't read the image .*torn\.jpg: .*truncated"):
         read_image(file)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DmlError, match=r"can't read the image .*gone\.png: there is no such file"):
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DmlError, match=r"can't read the image .*gone\.png: no such file"):
         read_image(tmp_path / "gone.png")
 
 
-def png_of(width: int, height: int, file: Path) -> None:
-    """The header of a large picture, without its pixels."""
+def write_png_header(width: int, height: int, file: Path) -> None:
+    """Write the header of a large image, without its pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return (
@@ -131,7 +131,7 @@ def png_of(width: int, height: int, file: Path) -> None:
 
 
 def test_an_image_too_huge_to_decode_is_named_and_not_decoded(tmp_path):
-    png_of(50_000, 50_000, tmp_path / "huge.png")
+    write_png_header(50_000, 50_000, tmp_path / "huge.png")
     for read in (read_image, check_header):
-        with pytest.raises(DmlError, match=r"can't read the image .*huge\.png: more pixels than are decoded"):
+        with pytest.raises(DmlError, match=r"can't read the image .*huge\.png: it has too many pixels"):
             read(tmp_path / "huge.png")

@@ -1,4 +1,4 @@
-"""Downloads from a server, on this machine, that stalls, breaks off and lies."""
+"""Downloads from a local server that stalls, interrupts and sends wrong data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Answer = Callable[["Handler", int], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the n-th request by the n-th of the server's answers, and all further ones by the last."""
+    """Handler that gives the n-th request the server's n-th answer, and all later ones the last answer."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         server = self.server
-        number = len(server.asked)
-        server.asked.append(self.headers.get("Range"))
+        number = len(server.ranges)
+        server.ranges.append(self.headers.get("Range"))
         server.answers[min(number, len(server.answers) - 1)](self, self.offset())
 
     def offset(self) -> int:
@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def honest(content: bytes = CONTENT, tag: str | None = '"one"') -> Answer:
-    """All that a good server does."""
+    """Answer like a correct server, by byte ranges."""
 
     def answer(handler: Handler, offset: int) -> None:
         tags = {} if tag is None else {"ETag": tag}
@@ -64,8 +64,8 @@ def honest(content: bytes = CONTENT, tag: str | None = '"one"') -> Answer:
     return answer
 
 
-def breaks_off(after: int, tag: str = '"one"', content: bytes = CONTENT) -> Answer:
-    """Says the whole length, and closes the connection earlier; of a part, too."""
+def interrupted(after: int, tag: str = '"one"', content: bytes = CONTENT) -> Answer:
+    """Announce the full length, but close the connection after `after` bytes; ranges are honoured."""
 
     def answer(handler: Handler, offset: int) -> None:
         if offset:
@@ -79,7 +79,7 @@ def breaks_off(after: int, tag: str = '"one"', content: bytes = CONTENT) -> Answ
     return answer
 
 
-def stalls(after: int) -> Answer:
+def stalled(after: int) -> Answer:
     def answer(handler: Handler, offset: int) -> None:
         handler.head(200, len(CONTENT), ETag='"one"')
         handler.wfile.write(CONTENT[:after])
@@ -90,7 +90,7 @@ def stalls(after: int) -> Answer:
     return answer
 
 
-def says(status: int, body: bytes = b"", **headers: str) -> Answer:
+def status_only(status: int, body: bytes = b"", **headers: str) -> Answer:
     def answer(handler: Handler, offset: int) -> None:
         handler.head(status, len(body), **headers)
         handler.wfile.write(body)
@@ -100,17 +100,17 @@ def says(status: int, body: bytes = b"", **headers: str) -> Answer:
 
 @pytest.fixture
 def serve(monkeypatch) -> Iterator[Callable[..., tuple[str, list[str | None]]]]:
-    """Start a server with these answers; its address, and the ranges that it was asked for."""
+    """Start a server with these answers; return its address and the list of requested ranges."""
     monkeypatch.setenv("no_proxy", "*")
     servers = []
 
     def start(*answers: Answer) -> tuple[str, list[str | None]]:
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
-        server.answers, server.asked, server.over = answers, [], threading.Event()
+        server.answers, server.ranges, server.over = answers, [], threading.Event()
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/set.zip", server.asked
+        return f"http://127.0.0.1:{server.server_port}/set.zip", server.ranges
 
     yield start
     for server in servers:
@@ -123,106 +123,106 @@ def get(address: str, file: Path, **options) -> str:
     return download(address, file, **{"timeout": 60.0, "pause": 0.0} | options)
 
 
-def only(file: Path) -> None:
-    """The whole file is there, and nothing else."""
+def assert_only(file: Path) -> None:
+    """Assert that the folder holds the complete file and nothing else."""
     assert file.read_bytes() == CONTENT
     assert [*file.parent.iterdir()] == [file]
 
 
 def test_a_good_server_needs_one_request(serve, tmp_path):
-    address, asked = serve(honest())
+    address, ranges = serve(honest())
     seen = []
     sha256 = get(
         address, tmp_path / "set.zip", md5=MD5, progress=lambda have, total: seen.append((have, total))
     )
     assert sha256 == SHA256
-    only(tmp_path / "set.zip")
-    assert asked == [None]
+    assert_only(tmp_path / "set.zip")
+    assert ranges == [None]
     assert seen[-1] == (200_000, 200_000)
 
 
-def test_a_connection_that_stalls_is_given_up_and_gone_on_with(serve, tmp_path):
-    address, asked = serve(stalls(70_000), honest())
-    get(address, tmp_path / "set.zip", timeout=3.0)  # as long as a busy machine may need for an answer
-    only(tmp_path / "set.zip")
-    assert asked[:2] == [None, "bytes=70000-"]  # more, where an honest answer, too, took too long
+def test_a_stalled_download_resumes(serve, tmp_path):
+    address, ranges = serve(stalled(70_000), honest())
+    get(address, tmp_path / "set.zip", timeout=3.0)  # a busy machine may need this long for an answer
+    assert_only(tmp_path / "set.zip")
+    assert ranges[:2] == [None, "bytes=70000-"]  # more if an honest answer timed out, too
 
 
-def test_a_server_that_breaks_off_is_asked_for_the_rest_until_all_is_there(serve, tmp_path):
-    address, asked = serve(breaks_off(60_000))
+def test_an_interrupted_download_resumes_until_complete(serve, tmp_path):
+    address, ranges = serve(interrupted(60_000))
     get(address, tmp_path / "set.zip", md5=MD5, tries=2)
-    only(tmp_path / "set.zip")
-    assert asked == [None, "bytes=60000-", "bytes=120000-", "bytes=180000-"]
+    assert_only(tmp_path / "set.zip")
+    assert ranges == [None, "bytes=60000-", "bytes=120000-", "bytes=180000-"]
 
 
-def test_a_server_that_never_gets_on_is_given_up_and_what_came_is_kept(serve, tmp_path):
-    address, asked = serve(breaks_off(60_000), breaks_off(0))
+def test_a_download_without_progress_fails_and_keeps_its_part(serve, tmp_path):
+    address, ranges = serve(interrupted(60_000), interrupted(0))
     with pytest.raises(
         DmlError, match=r"closed the connection .*, 3 times without progress; 60,000 bytes are kept"
     ):
         get(address, tmp_path / "set.zip", tries=3)
-    assert len(asked) == 4
+    assert len(ranges) == 4
     assert sorted(file.name for file in tmp_path.iterdir()) == ["set.zip.part", "set.zip.part.json"]
 
 
-def test_a_later_call_goes_on_where_an_earlier_one_ended(serve, tmp_path):
-    address, asked = serve(breaks_off(60_000), breaks_off(0), honest())
+def test_a_later_call_resumes(serve, tmp_path):
+    address, ranges = serve(interrupted(60_000), interrupted(0), honest())
     with pytest.raises(DmlError):
         get(address, tmp_path / "set.zip", tries=1)
     get(address, tmp_path / "set.zip", md5=MD5)
-    only(tmp_path / "set.zip")
-    assert asked[-1] == "bytes=60000-"
+    assert_only(tmp_path / "set.zip")
+    assert ranges[-1] == "bytes=60000-"
 
 
-def test_a_part_that_was_whole_but_not_renamed_needs_no_request(serve, tmp_path):
-    address, asked = serve(says(404))
+def test_a_complete_part_needs_no_request(serve, tmp_path):
+    address, ranges = serve(status_only(404))
     (tmp_path / "set.zip.part").write_bytes(CONTENT)
     origin = {"address": address, "version": '"one"', "total": len(CONTENT)}
     (tmp_path / "set.zip.part.json").write_text(json.dumps(origin))
     get(address, tmp_path / "set.zip", md5=MD5)
-    only(tmp_path / "set.zip")
-    assert asked == []
+    assert_only(tmp_path / "set.zip")
+    assert ranges == []
 
 
 @pytest.mark.parametrize("note", [None, "{", '{"address": 1}', "[]"])
-def test_a_part_without_a_whole_note_is_begun_anew(serve, tmp_path, note):
-    address, asked = serve(honest())
+def test_a_part_without_an_intact_note_restarts(serve, tmp_path, note):
+    address, ranges = serve(honest())
     (tmp_path / "set.zip.part").write_bytes(b"something else")
     if note is not None:
         (tmp_path / "set.zip.part.json").write_text(note)
     get(address, tmp_path / "set.zip")
-    only(tmp_path / "set.zip")
-    assert asked == [None]
+    assert_only(tmp_path / "set.zip")
+    assert ranges == [None]
 
 
-def test_a_file_that_has_changed_is_begun_anew(serve, tmp_path):
+def test_a_changed_file_restarts(serve, tmp_path):
     old = bytes(len(CONTENT))
-    address, _ = serve(breaks_off(60_000, tag='"old"', content=old), honest(tag='"new"'))
+    address, _ = serve(interrupted(60_000, tag='"old"', content=old), honest(tag='"new"'))
     get(address, tmp_path / "set.zip")
-    only(tmp_path / "set.zip")
+    assert_only(tmp_path / "set.zip")
 
 
-def test_a_server_that_cannot_send_parts_is_asked_for_the_whole_again(serve, tmp_path):
-    def whole(handler: Handler, offset: int) -> None:
+def test_a_download_restarts_if_the_server_ignores_ranges(serve, tmp_path):
+    def full(handler: Handler, offset: int) -> None:
         handler.head(200, len(CONTENT), ETag='"one"')
         handler.wfile.write(CONTENT)
 
-    address, _ = serve(breaks_off(60_000), whole)
+    address, _ = serve(interrupted(60_000), full)
     get(address, tmp_path / "set.zip")
-    only(tmp_path / "set.zip")
+    assert_only(tmp_path / "set.zip")
 
 
 @pytest.mark.parametrize("tag", [None, 'W/"weak"'])
-def test_without_a_sure_sign_of_its_version_no_part_is_gone_on_with(serve, tmp_path, tag):
+def test_a_download_without_a_strong_version_restarts(serve, tmp_path, tag):
     def cut(handler: Handler, offset: int) -> None:
         handler.head(200, len(CONTENT), **({} if tag is None else {"ETag": tag}))
         handler.wfile.write(CONTENT[:50_000])
         handler.close_connection = True
 
-    address, asked = serve(cut, honest(tag=tag))
+    address, ranges = serve(cut, honest(tag=tag))
     get(address, tmp_path / "set.zip")
-    only(tmp_path / "set.zip")
-    assert asked == [None, None]
+    assert_only(tmp_path / "set.zip")
+    assert ranges == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -230,25 +230,25 @@ def test_without_a_sure_sign_of_its_version_no_part_is_gone_on_with(serve, tmp_p
     ["bytes 10-199999/200000", "bytes 60000-199999/300000", "nonsense", ""],
     ids=["place", "size", "word", "none"],
 )
-def test_a_part_that_is_not_the_one_asked_for_is_not_added(serve, tmp_path, span):
+def test_a_wrong_byte_range_is_discarded(serve, tmp_path, span):
     def other_part(handler: Handler, offset: int) -> None:
         handler.head(206, 140_000, Content_Range=span, ETag='"one"')
         handler.wfile.write(bytes(140_000))
 
-    address, _ = serve(breaks_off(60_000), other_part, honest())
+    address, _ = serve(interrupted(60_000), other_part, honest())
     get(address, tmp_path / "set.zip")
-    only(tmp_path / "set.zip")
+    assert_only(tmp_path / "set.zip")
 
 
-def test_a_part_longer_than_the_file_is_begun_anew(serve, tmp_path):
-    address, asked = serve(breaks_off(60_000), says(416), honest())
+def test_a_part_longer_than_the_file_restarts(serve, tmp_path):
+    address, ranges = serve(interrupted(60_000), status_only(416), honest())
     get(address, tmp_path / "set.zip")
-    only(tmp_path / "set.zip")
-    assert asked == [None, "bytes=60000-", None]
+    assert_only(tmp_path / "set.zip")
+    assert ranges == [None, "bytes=60000-", None]
 
 
 @pytest.mark.parametrize("with_length", [True, False])
-def test_another_checksum_is_refused_and_nothing_is_left(serve, tmp_path, with_length):
+def test_a_wrong_checksum_is_refused_and_nothing_is_left(serve, tmp_path, with_length):
     def other(handler: Handler, offset: int) -> None:
         handler.head(200, 5 if with_length else None, Connection="close")
         handler.wfile.write(b"other")
@@ -256,12 +256,12 @@ def test_another_checksum_is_refused_and_nothing_is_left(serve, tmp_path, with_l
 
     address, _ = serve(other)
     wrong = hashlib.md5(b"other").hexdigest()
-    with pytest.raises(DmlError, match=rf"MD5 is {wrong}, where {MD5} is known; it was removed"):
+    with pytest.raises(DmlError, match=rf"the MD5 {wrong}; expected {MD5}\. The download was removed"):
         get(address, tmp_path / "set.zip", md5=MD5)
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_server_that_sends_no_length_is_believed_at_the_end(serve, tmp_path):
+def test_a_response_without_length_is_complete_when_the_connection_closes(serve, tmp_path):
     def until_closed(handler: Handler, offset: int) -> None:
         handler.head(200, None, Connection="close")
         handler.wfile.write(CONTENT)
@@ -271,7 +271,7 @@ def test_a_server_that_sends_no_length_is_believed_at_the_end(serve, tmp_path):
     assert get(address, tmp_path / "set.zip") == SHA256
 
 
-def test_chunks_that_break_off_are_noticed(serve, tmp_path):
+def test_an_interrupted_chunked_response_restarts(serve, tmp_path):
     def chunked(handler: Handler, offset: int) -> None:
         handler.head(200, None, Transfer_Encoding="chunked")
         handler.wfile.write(b"%x\r\n%s\r\n" % (len(CONTENT), CONTENT[:1000]))
@@ -279,25 +279,25 @@ def test_chunks_that_break_off_are_noticed(serve, tmp_path):
 
     address, _ = serve(chunked, honest())
     get(address, tmp_path / "set.zip")
-    only(tmp_path / "set.zip")
+    assert_only(tmp_path / "set.zip")
 
 
 @pytest.mark.parametrize("status", [404, 403, 410])
-def test_a_refusal_is_told_at_once(serve, tmp_path, status):
-    address, asked = serve(says(status))
+def test_a_refused_request_is_not_repeated(serve, tmp_path, status):
+    address, ranges = serve(status_only(status))
     with pytest.raises(DmlError, match=rf"the server answers {status} .*docs/guide/data\.md"):
         get(address, tmp_path / "set.zip")
-    assert len(asked) == 1
+    assert len(ranges) == 1
 
 
-def test_a_passing_fault_of_the_server_is_waited_out(serve, tmp_path):
-    address, asked = serve(says(503), says(500), honest())
+def test_a_temporary_server_error_is_retried(serve, tmp_path):
+    address, ranges = serve(status_only(503), status_only(500), honest())
     get(address, tmp_path / "set.zip", tries=3)
-    only(tmp_path / "set.zip")
-    assert len(asked) == 3
+    assert_only(tmp_path / "set.zip")
+    assert len(ranges) == 3
 
 
-def test_no_server_at_all_is_told(tmp_path, serve):
+def test_an_unreachable_server_is_reported(tmp_path, serve):
     address, _ = serve(honest())
     port = address.rpartition(":")[2].partition("/")[0]
     with pytest.raises(DmlError, match=r"can't download .*: .*, 2 times without progress"):
@@ -306,12 +306,12 @@ def test_no_server_at_all_is_told(tmp_path, serve):
 
 def test_a_redirection_is_followed(serve, tmp_path):
     address, _ = serve(honest())
-    elsewhere, _ = serve(says(302, Location=address))
+    elsewhere, _ = serve(status_only(302, Location=address))
     get(elsewhere, tmp_path / "set.zip", md5=MD5)
-    only(tmp_path / "set.zip")
+    assert_only(tmp_path / "set.zip")
 
 
-def test_a_folder_that_is_not_there_is_told(serve, tmp_path):
+def test_a_missing_folder_is_reported(serve, tmp_path):
     address, _ = serve(honest())
     with pytest.raises(DmlError, match=r"can't write .*set\.zip\.part: No such file or directory"):
         get(address, tmp_path / "nowhere" / "set.zip")

@@ -1,4 +1,4 @@
-"""The embedded data set, and the augmentation of images in memory."""
+"""The built-in data set, and the augmentation of images in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_train.data import ArraySplit, Glyphs, Jitter
-from dml_train.data.array_split import uniforms
+from dml_train.data.array_split import draw_uniforms
 from dml_train.data.glyphs import MIN_FACES, SIZE, draw_glyphs
 
 STILL = {
@@ -36,7 +36,7 @@ def glyphs():
 # --- the data set ---------------------------------------------------------------------------------------------
 
 
-def test_the_size_is_that_which_the_documentation_states(glyphs):
+def test_the_size_is_the_documented_one(glyphs):
     classes = len(glyphs.train.class_names) + len(glyphs.test.class_names)
     images = len(glyphs.train) + len(glyphs.test)
     assert classes == pytest.approx(3400, rel=0.1)
@@ -65,7 +65,7 @@ def test_characters_that_look_the_same_are_one_class(glyphs):
     assert "U+0042 LATIN CAPITAL LETTER B" in names
 
 
-def test_every_picture_has_ink_that_is_centred():
+def test_every_picture_has_centred_ink():
     images = draw_glyphs().images
     assert images.dtype == np.uint8
     for ink in (images.any(axis=1), images.any(axis=2)):
@@ -74,7 +74,7 @@ def test_every_picture_has_ink_that_is_centred():
         assert (np.abs(before - after) <= 1).all()
 
 
-def test_the_pictures_are_the_same_every_time():
+def test_drawing_twice_gives_identical_pictures():
     first = draw_glyphs()
     draw_glyphs.cache_clear()
     again = draw_glyphs()
@@ -83,7 +83,7 @@ def test_the_pictures_are_the_same_every_time():
     assert first.class_names == again.class_names
 
 
-def test_fewer_classes_are_spread_over_all(glyphs):
+def test_max_classes_selects_from_all_classes(glyphs):
     few = Glyphs(max_classes=20)
     everything = {*glyphs.train.class_names, *glyphs.test.class_names}
     chosen = [*few.train.class_names, *few.test.class_names]
@@ -116,10 +116,10 @@ def test_raw_pixels_find_the_class_of_most_images(glyphs):
     assert recall == pytest.approx(0.713, abs=0.08)
 
 
-# --- what a split gives ---------------------------------------------------------------------------------------
+# --- loading a split ------------------------------------------------------------------------------------------
 
 
-def test_without_seeds_images_are_the_pictures(glyphs):
+def test_loading_without_seeds_gives_the_pictures(glyphs):
     indices = np.array([5, 0, 5, 17])
     images = glyphs.train.load(indices)
     assert images.shape == (4, 1, SIZE, SIZE)
@@ -152,11 +152,11 @@ def test_a_row_depends_on_its_own_seed_alone(seeds, data):
 
 
 def test_uniforms_are_uniform():
-    draws = uniforms(np.arange(50_000, dtype=np.uint64), 4)
+    draws = draw_uniforms(np.arange(50_000, dtype=np.uint64), 4)
     assert draws.shape == (50_000, 4)
     assert draws.min() >= 0.0
     assert draws.max() < 1.0
-    # Means of 50,000 numbers deviate by 0.0013, correlations by 0.0045; five times that is never seen by chance.
+    # Standard errors over 50,000 numbers: 0.0013 of a mean, 0.0045 of a correlation; the bounds are five of them.
     np.testing.assert_allclose(draws.mean(axis=0), 0.5, atol=0.0065)
     np.testing.assert_allclose(np.corrcoef(draws.T), np.eye(4), atol=0.0225)
     counts = np.histogram(draws, bins=16, range=(0, 1))[0]
@@ -166,23 +166,23 @@ def test_uniforms_are_uniform():
 @settings(deadline=None)
 @given(seeds=SEEDS)
 def test_uniforms_of_a_row_depend_on_its_seed_alone(seeds):
-    together = uniforms(np.array(seeds, dtype=np.uint64), 3)
+    together = draw_uniforms(np.array(seeds, dtype=np.uint64), 3)
     for row, seed in enumerate(seeds):
-        np.testing.assert_array_equal(together[row], uniforms(np.array([seed], dtype=np.uint64), 3)[0])
+        np.testing.assert_array_equal(together[row], draw_uniforms(np.array([seed], dtype=np.uint64), 3)[0])
 
 
 def test_without_bounds_nothing_changes():
     images = torch.rand(8, 1, SIZE, SIZE)
     changed = Jitter(**STILL)(images, np.arange(8, dtype=np.uint64))
-    # The grid's coordinates are rounded to float32: a pixel's place is off by up to 32 · 2^-24.
+    # The grid's coordinates are rounded to float32: a pixel's position is off by up to 32 · 2^-24.
     torch.testing.assert_close(changed, images, rtol=0, atol=1e-5)
 
 
 def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndarray:
-    """The definition of `Jitter`, one pixel of one image after the other, in float64."""
+    """Augment one image by the definition of `Jitter`, pixel by pixel in float64."""
     seeds = np.array([seed], dtype=np.uint64)
-    rotation, scale, stretch, shear, _, stroke, fade = (2 * uniforms(seeds, 7)[0] - 1) * jitter._bounds
-    dx, dy = (2 * uniforms(~seeds, 2)[0] - 1) * jitter._bounds[4]
+    rotation, scale, stretch, shear, _, stroke, fade = (2 * draw_uniforms(seeds, 7)[0] - 1) * jitter.bounds
+    dx, dy = (2 * draw_uniforms(~seeds, 2)[0] - 1) * jitter.bounds[4]
     height, width = image.shape
     angle = math.radians(rotation)
     out = np.zeros_like(image)
@@ -192,7 +192,7 @@ def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndar
 
     for row in range(height):
         for column in range(width):
-            # From the middle of the picture; the tests' pictures are square.
+            # Relative to the image's centre; the tests' images are square.
             x, y = column + 0.5 - width / 2, row + 0.5 - height / 2
             turned_x = x * math.cos(angle) - y * math.sin(angle)
             turned_y = x * math.sin(angle) + y * math.cos(angle)
@@ -215,7 +215,7 @@ def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndar
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**64 - 1))
-def test_the_whole_batch_at_once_is_what_the_definition_says(seed):
+def test_the_batched_augmentation_equals_its_definition_by_the_pixel(seed):
     jitter = Jitter(rotation=20, scale=0.3, stretch=0.3, shear=0.4, shift=3, stroke=0.8, fade=0.5)
     image = np.random.default_rng(seed).random((12, 12))
     changed = jitter(
@@ -226,12 +226,12 @@ def test_the_whole_batch_at_once_is_what_the_definition_says(seed):
 
 
 @pytest.mark.parametrize(("name", "bound"), [("rotation", -1.0), ("stroke", 1.5), ("fade", math.nan)])
-def test_bounds_out_of_range_are_named(name, bound):
+def test_bounds_out_of_range_are_refused(name, bound):
     with pytest.raises(ValueError, match=f"{name} is {bound}; expected"):
         Jitter(**{name: bound})
 
 
-def test_a_split_needs_no_augmentation():
+def test_a_split_without_augmentation_ignores_seeds():
     split = ArraySplit(np.full((2, 4, 4), 51, dtype=np.uint8), np.array([0, 1]), ("a", "b"))
     images = split.load(np.array([1]), np.array([7], dtype=np.uint64))
     torch.testing.assert_close(images, torch.full((1, 1, 4, 4), 0.2))

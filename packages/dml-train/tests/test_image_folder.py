@@ -1,4 +1,4 @@
-"""Folders of images: which folders are classes, and which classes are unseen."""
+"""Folders of images: their classes, and the split into training and test classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def noise(width: int, height: int, seed: int = 0) -> Image.Image:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten classes of three images; a hidden folder, an empty one and a stray file beside them."""
+    """Ten classes of three images, and beside them a hidden folder, an empty folder and a text file."""
     root = tmp_path / "images"
     for c in range(10):
         (root / f"class {c}" / "deeper").mkdir(parents=True)
@@ -41,7 +41,7 @@ def small(root: Path, **options):
 # --- classes --------------------------------------------------------------------------------------------------
 
 
-def test_classes_are_split_and_none_is_in_both_parts(folder):
+def test_classes_are_split_into_disjoint_parts(folder):
     dataset = small(folder, train_fraction=0.7)
     train, test = set(dataset.train.class_names), set(dataset.test.class_names)
     assert (len(train), len(test)) == (7, 3)
@@ -56,7 +56,7 @@ def test_the_split_is_a_function_of_its_seed(folder):
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.99])
-def test_each_part_has_a_class(folder, fraction):
+def test_each_part_has_at_least_one_class(folder, fraction):
     dataset = small(folder, train_fraction=fraction)
     assert min(len(dataset.train.class_names), len(dataset.test.class_names)) == 1
 
@@ -103,24 +103,24 @@ def parts(tmp_path):
     return make
 
 
-def test_queries_have_a_gallery_of_their_own(parts):
+def test_queries_are_searched_in_the_gallery_folder(parts):
     dataset = small(parts(train="ab", query="cd", gallery="dce"))
     assert dataset.test.class_names == ("c", "d")
     assert dataset.gallery.class_names == ("c", "d", "e")
     assert dataset.gallery.load(np.array([2])).shape == (1, 3, 16, 16)
 
 
-def test_queries_without_any_match_are_refused(parts):
+def test_a_gallery_without_any_match_is_refused(parts):
     with pytest.raises(DmlError, match=r"no class of .*query is in .*gallery \(e\.g\. 'c' and 'e'\)"):
         small(parts(train="ab", query="cd", gallery="ef"))
 
 
-def test_some_queries_without_a_match_are_logged(parts, caplog):
+def test_queries_without_a_match_are_logged(parts, caplog):
     small(parts(train="ab", query="cdf", gallery="de"))
     (record,) = caplog.records
     message = record.getMessage()
     assert message.startswith("2 of the 3 classes of ")
-    assert message.endswith("e.g. 'c'; their queries are left out of every mean")
+    assert message.endswith("e.g. 'c'; every mean omits their queries")
 
 
 def test_training_classes_in_the_gallery_are_refused(parts):
@@ -128,7 +128,7 @@ def test_training_classes_in_the_gallery_are_refused(parts):
         small(parts(train="ab", query="c", gallery="ac"))
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path):
+def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(DmlError, match="nowhere is not a folder; expected ROOT/CLASS/IMAGE"):
         small(tmp_path / "nowhere")
 
@@ -139,17 +139,17 @@ def test_a_folder_without_classes_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
-def test_a_fraction_that_leaves_a_part_empty_is_refused(folder, fraction):
+def test_a_train_fraction_outside_0_to_1_is_refused(folder, fraction):
     with pytest.raises(ValueError, match="expected a share above 0 and below 1"):
         small(folder, train_fraction=fraction)
 
 
-def test_classes_that_differ_only_in_spaces_or_coding_are_refused(tmp_path):
+def test_class_names_that_differ_only_in_unicode_form_are_refused(tmp_path):
     for name in ("caf\u00e9", "cafe\u0301", "tea"):
         (tmp_path / name).mkdir()
         noise(8, 8).save(tmp_path / name / "1.png")
     with pytest.raises(
-        DmlError, match=r"two classes of .* have one name: .* differ only in spaces or in how"
+        DmlError, match=r"two classes of .* have one name: .* differ only in spaces or in the"
     ):
         small(tmp_path)
 
@@ -157,7 +157,7 @@ def test_classes_that_differ_only_in_spaces_or_coding_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"hello", b"\x89PNG\r\n\x1a\n\x00\x00"], ids=["empty", "text", "torn"]
 )
-def test_a_file_that_is_no_image_is_named_at_once(folder, content):
+def test_a_file_that_is_no_image_is_named_before_training(folder, content):
     (folder / "class 3" / "bad.png").write_bytes(content)
     with pytest.raises(DmlError, match=r"can't read the image .*class 3/bad\.png: .*repair or remove"):
         small(folder)

@@ -1,4 +1,4 @@
-"""Images of one's own are read as those that a network was trained on."""
+"""A user's images are prepared like those of the training."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ def factory(name):
 
 
 @pytest.mark.parametrize("normalize", ["imagenet", "caffe", "none"])
-def test_files_are_prepared_as_the_data_sets_own(tmp_path, normalize):
+def test_files_are_prepared_like_those_of_the_data_set(tmp_path, normalize):
     root = write_photos(tmp_path / "data")
     options = {"resize": 18, "crop": 16, "square": True, "normalize": normalize}
     dataset = registry().build(
         "datasets", {"name": "image-folder", "root": str(root), **options}, {"seed": 0}
     )
     reader = factory("image-folder").image_reader(root="gone", train_fraction=0.25, **options)
-    split, every = reader.of_files(dataset.test.files), np.arange(len(dataset.test))
-    images = split.load(every)
-    np.testing.assert_array_equal(images.numpy(), dataset.test.load(every).numpy())
+    split, indices = reader.of_files(dataset.test.files), np.arange(len(dataset.test))
+    images = split.load(indices)
+    np.testing.assert_array_equal(images.numpy(), dataset.test.load(indices).numpy())
     np.testing.assert_array_equal(split.picture(3), dataset.test.picture(3))
     assert reader.in_channels == dataset.in_channels
     assert images.shape[1:] == reader.input_shape
-    assert len(split) == len(every)
+    assert len(split) == len(indices)
     steps, pixels = reader.describe(), split.picture(3).astype(np.float64)
     order = ["RGB".index(channel) for channel in steps["channels"].removeprefix("3: ")]
     described = pixels[:, :, order] * steps["scale"] + steps["offset"]
-    # The same in float32, of numbers up to 255.
+    # `images` has float32 roundings of numbers up to 255.
     np.testing.assert_allclose(images[3].permute(1, 2, 0).numpy(), described, atol=1e-4)
 
 
-def test_a_glyph_that_went_through_a_file_is_the_same_glyph(tmp_path):
+def test_a_glyph_saved_to_a_file_is_read_back_unchanged(tmp_path):
     glyphs = Glyphs(max_classes=4)
     files = [tmp_path / f"{i}.png" for i in range(len(glyphs.test))]
     for i, file in enumerate(files):
         Image.fromarray(glyphs.test.picture(i)).save(file)
     reader = factory("glyphs").image_reader(max_classes=4, rotation=3.0)
-    split, every = reader.of_files(files), np.arange(len(files))
-    np.testing.assert_array_equal(split.load(every).numpy(), glyphs.test.load(every).numpy())
+    split, indices = reader.of_files(files), np.arange(len(files))
+    np.testing.assert_array_equal(split.load(indices).numpy(), glyphs.test.load(indices).numpy())
     np.testing.assert_array_equal(split.picture(1), glyphs.test.picture(1))
     assert reader.input_shape == (1, 32, 32)
 
 
-def test_drawings_of_any_shape_and_kind_are_fitted_into_the_square(tmp_path):
+def test_drawings_of_any_shape_are_fitted_into_the_square(tmp_path):
     wide = Image.new("RGBA", (80, 20), (0, 0, 0, 0))  # transparent: white
     wide.paste((10, 10, 10, 255), (20, 0, 60, 20))
     wide.save(tmp_path / "wide.png")

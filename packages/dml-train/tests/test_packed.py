@@ -1,4 +1,4 @@
-"""The cache of decoded images, and files that can't be decoded: neither may change a number in silence."""
+"""The cache of decoded images and files that can't be decoded: neither changes a number silently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = np.array([4, 0, 4])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six classes of three pictures in many shapes, train and test apart."""
+    """Six classes of three images of several sizes, in the folders train and test."""
     random = np.random.default_rng(0)
     for c in range(6):
         place = tmp_path / "images" / ("train" if c < 4 else "test") / f"class {c}"
@@ -65,7 +65,7 @@ def test_a_cache_changes_no_bit(folder, square, train_crop):
 def test_a_cache_decodes_once(folder, monkeypatch):
     cached(folder)
     assert len(packs(folder)) == 1
-    monkeypatch.setattr(Preparation, "resized", None)  # whoever decodes now fails
+    monkeypatch.setattr(Preparation, "load_resized", None)  # decoding now fails
     again = cached(folder)
     again.train.load(np.arange(12))
     assert len(packs(folder)) == 1
@@ -83,13 +83,13 @@ def test_a_cache_decodes_once(folder, monkeypatch):
     ],
     ids=["resize", "square", "time", "files", "names"],
 )
-def test_what_the_pixels_depend_on_makes_another_pack(folder, change):
+def test_a_change_of_the_pixels_creates_another_pack(folder, change):
     cached(folder)
     cached(folder, **change(folder))
     assert len(packs(folder)) == 2
 
 
-def test_what_they_do_not_depend_on_uses_the_same_pack(folder):
+def test_options_and_folders_that_keep_the_pixels_share_a_pack(folder):
     cached(folder)
     cached(folder, crop=8, flip=0.0, normalize="caffe", on_bad_image="skip")
     assert len(packs(folder)) == 1
@@ -99,7 +99,7 @@ def test_what_they_do_not_depend_on_uses_the_same_pack(folder):
     assert len(packs(moved)) == 1
 
 
-def test_loader_processes_map_the_pack_and_are_not_sent_it(folder):
+def test_pickled_splits_do_not_contain_the_pixels(folder):
     dataset = cached(folder)
     sent = pickle.dumps(dataset.train)
     assert len(sent) < 5_000  # the pixels are 12 × 1,200 bytes and more
@@ -107,15 +107,15 @@ def test_loader_processes_map_the_pack_and_are_not_sent_it(folder):
     torch.testing.assert_close(received.load(ROWS, SEEDS), dataset.train.load(ROWS, SEEDS), rtol=0, atol=0)
 
 
-def test_threads_that_want_one_pack_make_it_once(folder, monkeypatch):
+def test_concurrent_threads_create_a_pack_once(folder, monkeypatch):
     calls = []
-    resized = Preparation.resized
+    load_resized = Preparation.load_resized
 
     def counted(self, file):
         calls.append(file)
-        return resized(self, file)
+        return load_resized(self, file)
 
-    monkeypatch.setattr(Preparation, "resized", counted)
+    monkeypatch.setattr(Preparation, "load_resized", counted)
     threads = [threading.Thread(target=cached, args=(folder,)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -125,16 +125,16 @@ def test_threads_that_want_one_pack_make_it_once(folder, monkeypatch):
     assert len(packs(folder)) == 1
 
 
-def test_a_pack_that_was_begun_is_never_taken_for_a_whole_one(folder, monkeypatch):
-    resized = Preparation.resized
+def test_an_interrupted_pack_is_never_used(folder, monkeypatch):
+    load_resized = Preparation.load_resized
 
     def fails_on_the_last(self, file):
         if file.match("class 5/2.png"):
             raise KeyboardInterrupt
-        return resized(self, file)
+        return load_resized(self, file)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "resized", fails_on_the_last)
+        patch.setattr(Preparation, "load_resized", fails_on_the_last)
         with pytest.raises(KeyboardInterrupt):
             cached(folder)
     assert packs(folder) == []
@@ -156,7 +156,7 @@ def test_a_damaged_pack_is_named(folder, name, damage):
             content[place] ^= 1
         (pack / name).write_bytes(content)
     with pytest.raises(
-        DmlError, match=r"the cache of images .* is damaged \(.*\); remove it, it is made anew"
+        DmlError, match=r"the image cache .* is damaged \(.*\); remove this folder to create it again"
     ):
         cached(folder).train.load(np.arange(12))
 
@@ -164,13 +164,13 @@ def test_a_damaged_pack_is_named(folder, name, damage):
 def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
     (folder.parent / "cache").write_text("a file")
     with pytest.raises(
-        DmlError, match=r"can't write the cache of images .*: .*18 images of 20 pixels take about 0\.001 GB"
+        DmlError, match=r"can't write the image cache .*: .*18 images of 20 pixels take about 0\.001 GB"
     ):
         cached(folder)
 
 
 def test_an_empty_list_is_an_empty_pack(tmp_path):
-    pack = packed.packed([], Preparation(), tmp_path / "cache")
+    pack = packed.open_pack([], Preparation(), tmp_path / "cache")
     assert (len(pack), pack.bad) == (0, {})
     assert isinstance(pickle.loads(pickle.dumps(pack)), PackedImages)
 
@@ -180,10 +180,10 @@ def test_an_empty_list_is_an_empty_pack(tmp_path):
 
 @pytest.fixture
 def spoiled(folder: Path) -> Path:
-    """Two files that can't be decoded: one has no header, the other has nothing after it; and a class of its own."""
+    """An empty file, a truncated one, and a class whose only file is no image."""
     (folder / "train" / "class 1" / "1.png").write_bytes(b"")
-    whole = (folder / "train" / "class 2" / "2.png").read_bytes()
-    (folder / "train" / "class 2" / "2.png").write_bytes(whole[: len(whole) // 2])
+    intact = (folder / "train" / "class 2" / "2.png").read_bytes()
+    (folder / "train" / "class 2" / "2.png").write_bytes(intact[: len(intact) // 2])
     (folder / "test" / "lost").mkdir()
     (folder / "test" / "lost" / "only.jpg").write_text("no picture")
     return folder
@@ -199,7 +199,7 @@ def test_bad_images_are_skipped_counted_and_logged(spoiled, caplog, with_cache):
     (record,) = caplog.records
     message = record.getMessage()
     assert message.startswith(
-        "left out 3 of 19 images and 1 classes without any other, which can't be decoded:"
+        "omitted 3 of 19 images that can't be decoded, and 1 classes without other images:"
     )
     for name in ("1.png: it is empty", "2.png: ", "only.jpg: not an image"):
         assert name in message
@@ -214,17 +214,17 @@ def test_skipping_is_the_same_with_and_without_a_cache(spoiled):
     )
 
 
-def test_without_skipping_the_bad_ones_are_named(spoiled):
-    # Without a cache only headers are read; the file that is cut off behind its header shows when it is loaded.
+def test_bad_images_are_named_unless_skipped(spoiled):
+    # Without a cache, only headers are read, so the truncated file passes.
     with pytest.raises(
-        DmlError, match=r"(?s)only\.jpg.*1\.png.*2 files are bad in all.*on_bad_image = 'skip'"
+        DmlError, match=r"(?s)only\.jpg.*1\.png.*2 files are bad in total.*on_bad_image = 'skip'"
     ):
         make(spoiled)
-    with pytest.raises(DmlError, match=r"(?s)only\.jpg.*1\.png.*2\.png.*3 files are bad in all"):
+    with pytest.raises(DmlError, match=r"(?s)only\.jpg.*1\.png.*2\.png.*3 files are bad in total"):
         cached(spoiled)
     cached(spoiled, on_bad_image="skip")
-    with pytest.raises(DmlError, match="3 files are bad in all"):
-        cached(spoiled)  # from the pack, which knows them
+    with pytest.raises(DmlError, match="3 files are bad in total"):
+        cached(spoiled)  # from the pack, which lists them
 
 
 def test_a_part_without_any_good_image_is_refused(folder):
@@ -237,13 +237,13 @@ def test_a_part_without_any_good_image_is_refused(folder):
 
 
 @pytest.mark.parametrize("with_cache", [False, True])
-def test_a_file_that_is_gone_is_never_skipped(folder, monkeypatch, with_cache):
+def test_a_missing_file_is_never_skipped(folder, monkeypatch, with_cache):
     (folder / "test" / "class 4" / "gone.png").symlink_to("nowhere")
     monkeypatch.setattr(Path, "is_file", lambda path: path.suffix == ".png")
     with pytest.raises(DmlError, match=r"can't read the image .*gone\.png"):
         (cached if with_cache else make)(folder, on_bad_image="skip")
 
 
-def test_another_word_for_bad_images_is_refused(folder):
+def test_an_unknown_value_of_on_bad_image_is_refused(folder):
     with pytest.raises(ValueError, match="on_bad_image is 'ignore'; expected one of: error, skip"):
         make(folder, on_bad_image="ignore")

@@ -1,4 +1,4 @@
-"""From images to the network's input: what evaluation sees, what training sees, and what both depend on."""
+"""From images to the network's input: the crops of evaluation and of training, and normalisation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torchvision.transforms import v2
 
 from dml_train.data import Preparation
 from dml_train.data.file_split import FileSplit
+from dml_train.data.preparation import choose_crop_size
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    """Smooth pictures of several shapes."""
+    """Smooth images of several sizes."""
     folder = tmp_path_factory.mktemp("pictures")
     for i, (width, height) in enumerate([(60, 40), (40, 60), (48, 48), (200, 24), (31, 33)]):
         random = np.random.default_rng(i)
@@ -36,7 +37,7 @@ def split_of(files: list[Path], **options) -> FileSplit:
 
 
 @pytest.mark.parametrize("square", [False, True])
-def test_evaluation_sees_the_middle_of_the_resized_image(files, square):
+def test_evaluation_crops_the_centre_of_the_resized_image(files, square):
     split = split_of(files, square=square)
     for i, file in enumerate(files):
         image = Image.open(file)
@@ -60,7 +61,7 @@ def test_evaluation_sees_the_middle_of_the_resized_image(files, square):
 def test_pixels_are_normalised_as_the_weights_expect(files, normalize, expected):
     split = split_of(files, normalize=normalize)
     given_rgb = split.picture(2).astype(np.float64)
-    # A float32 product and sum, of values up to 255.
+    # Roundings of a float32 product and sum with values up to 255.
     np.testing.assert_allclose(
         split.load(np.array([2]))[0].permute(1, 2, 0).numpy(), expected(given_rgb), rtol=1e-5, atol=1e-5
     )
@@ -81,7 +82,7 @@ def test_a_training_row_depends_on_its_own_image_and_seed_alone(files, train_cro
         assert not torch.equal(together[0], together[2])  # one image, two seeds
 
 
-def test_mirroring_happens_as_often_as_asked(files):
+def test_flip_is_the_probability_of_mirroring(files):
     plain, mirrored, sometimes = (
         split_of(files, flip=flip, train_crop="center").load(
             np.zeros(400, np.int64), np.arange(400, dtype=np.uint64)
@@ -90,19 +91,19 @@ def test_mirroring_happens_as_often_as_asked(files):
     )
     torch.testing.assert_close(mirrored, plain.flip(-1), rtol=0, atol=0)
     turned = (sometimes == mirrored).flatten(1).all(1).sum().item()
-    assert 60 <= turned <= 140  # 100 expected, deviation 8.7: more than four of them on either side
+    assert 60 <= turned <= 140  # 100 expected; the bounds are more than four standard deviations of 8.7
 
 
-def test_random_crops_are_parts_of_the_resized_image_and_reach_all_its_corners(files):
+def test_random_crops_reach_every_position_of_the_resized_image(files):
     preparation = Preparation(
         resize=20, crop=16, train_crop="random", flip=0.0, normalize="none", square=True
     )
-    image = preparation.resized(files[0])
+    image = preparation.load_resized(files[0])
     windows = image.unfold(1, 16, 1).unfold(2, 16, 1).permute(1, 2, 0, 3, 4).reshape(25, 3, 16, 16)
-    batch = preparation.batch([image] * 500, np.arange(500, dtype=np.uint64))
+    batch = preparation.make_batch([image] * 500, np.arange(500, dtype=np.uint64))
     where = ((batch * 255).round()[:, None] == windows[None]).flatten(2).all(2)
     assert (where.sum(1) == 1).all()
-    counts = where.sum(0)  # 20 expected of each place, deviation 4.4
+    counts = where.sum(0)  # 20 expected at each position, standard deviation 4.4
     assert counts.min() >= 2
     assert counts.max() <= 42
 
@@ -117,14 +118,13 @@ def test_random_crops_are_parts_of_the_resized_image_and_reach_all_its_corners(f
 def test_a_resized_crop_of_one_colour_is_that_colour(seed, height, width, min_area):
     preparation = Preparation(resize=16, crop=16, min_area=min_area, normalize="none")
     image = torch.full((3, height, width), 200, dtype=torch.uint8)
-    batch = preparation.batch([image], seeds(seed))
+    batch = preparation.make_batch([image], seeds(seed))
     torch.testing.assert_close(batch, torch.full((1, 3, 16, 16), 200 / 255))
 
 
-def test_resized_crops_are_spread_as_those_of_torchvision():
-    preparation = Preparation(resize=256, crop=224, min_area=0.5)
+def test_resized_crops_are_distributed_like_those_of_torchvision():
     draws = np.random.default_rng(0).random((4000, 10, 2))
-    ours = np.array([preparation._random_size(256, 256, tries) for tries in draws], dtype=np.float64)
+    ours = np.array([choose_crop_size(256, 256, 0.5, tries) for tries in draws], dtype=np.float64)
     torch.manual_seed(0)
     crop = v2.RandomResizedCrop(224, scale=(0.5, 1.0))
     image = torch.zeros(3, 256, 256, dtype=torch.uint8)
@@ -138,18 +138,17 @@ def test_resized_crops_are_spread_as_those_of_torchvision():
         )
 
 
-def test_a_very_long_image_gives_a_crop_all_the_same():
-    preparation = Preparation(resize=20, crop=16, min_area=1.0)
-    assert preparation._random_size(20, 400, np.random.default_rng(0).random((10, 2))) == (20, 27)
+def test_a_very_long_image_gets_the_largest_crop_of_an_allowed_ratio():
+    assert choose_crop_size(20, 400, 1.0, np.random.default_rng(0).random((10, 2))) == (20, 27)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"crop": 0}, "expected 1 <= crop <= resize"),
-        ({"crop": 30, "resize": 20}, "crop is 30 and resize 20"),
+        ({"crop": 30, "resize": 20}, "crop is 30 and resize is 20"),
         ({"min_area": 0.0}, r"expected a share in \(0, 1\]"),
-        ({"flip": 1.5}, r"expected a chance in \[0, 1\]"),
+        ({"flip": 1.5}, r"expected a probability in \[0, 1\]"),
         ({"train_crop": "middle"}, "expected one of: resized, random, center"),
         ({"normalize": "unit"}, "expected one of: imagenet, caffe, none"),
     ],

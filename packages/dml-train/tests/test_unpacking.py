@@ -1,4 +1,4 @@
-"""Archives: whole, or not at all, and nowhere but in their folder."""
+"""Archives are unpacked completely or not at all, and only into their folder."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def found(folder: Path) -> dict[str, bytes]:
 
 
 @every_kind
-def test_what_was_packed_comes_out(tmp_path, pack):
+def test_unpacking_restores_the_packed_files(tmp_path, pack):
     archive = pack(tmp_path, CONTENTS)
-    appeared = unpack(archive, tmp_path / "out")
-    assert appeared == [tmp_path / "out" / "birds", tmp_path / "out" / "note.txt"]
+    entries = unpack(archive, tmp_path / "out")
+    assert entries == [tmp_path / "out" / "birds", tmp_path / "out" / "note.txt"]
     assert found(tmp_path / "out") == CONTENTS
 
 
@@ -64,7 +64,7 @@ def test_what_was_packed_comes_out(tmp_path, pack):
     ),
     pack=st.sampled_from([as_zip, as_tar, as_tgz]),
 )  # fmt: skip
-def test_whatever_is_packed_comes_out(tmp_path_factory, contents, pack):
+def test_unpacking_restores_any_packed_files(tmp_path_factory, contents, pack):
     assume(not any(other.startswith(f"{name}/") for name in contents for other in contents))
     folder = tmp_path_factory.mktemp("any")
     unpack(pack(folder, contents), folder / "out")
@@ -72,7 +72,7 @@ def test_whatever_is_packed_comes_out(tmp_path_factory, contents, pack):
 
 
 @every_kind
-def test_a_file_whose_name_is_also_a_folders_is_refused_and_nothing_is_left(tmp_path, pack):
+def test_a_name_of_both_a_file_and_a_folder_is_refused_and_nothing_is_left(tmp_path, pack):
     archive = pack(tmp_path, {"a": b"1", "a/b": b"2"})
     with pytest.raises(DmlError, match="can't unpack"):
         unpack(archive, tmp_path / "out")
@@ -85,7 +85,7 @@ def test_a_file_whose_name_is_also_a_folders_is_refused_and_nothing_is_left(tmp_
 )
 def test_a_path_that_leads_out_is_refused_and_nothing_is_left(tmp_path, pack, name):
     archive = pack(tmp_path, {"a/fine.txt": b"fine", name: b"out"})
-    with pytest.raises(DmlError, match="which leads out of its folder; nothing was unpacked"):
+    with pytest.raises(DmlError, match="which leads out of the folder; nothing was unpacked"):
         unpack(archive, tmp_path / "deep" / "out")
     assert [*(tmp_path / "deep").rglob("*")] == [tmp_path / "deep" / "out"]
     assert {file.name for file in tmp_path.iterdir()} == {archive.name, "deep"}
@@ -115,58 +115,58 @@ def test_a_zip_of_links_is_refused(tmp_path):
 
 @every_kind
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.9])
-def test_an_archive_that_is_cut_off_is_refused_and_nothing_is_left(tmp_path, pack, share):
+def test_a_truncated_archive_is_refused_and_nothing_is_left(tmp_path, pack, share):
     archive = pack(tmp_path, {f"birds/{i}.jpg": bytes(i * k % 256 for k in range(20_000)) for i in range(5)})
     content = archive.read_bytes()
     archive.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(DmlError, match=r"damaged or cut off|is neither a zip nor a tar"):
+    with pytest.raises(DmlError, match=r"damaged or truncated|is neither a zip nor a tar"):
         unpack(archive, tmp_path / "out")
     assert [*(tmp_path / "out").rglob("*")] == []
 
 
-def test_a_zip_whose_content_is_damaged_is_refused(tmp_path):
+def test_a_zip_with_damaged_content_is_refused(tmp_path):
     archive = as_zip(tmp_path, CONTENTS)
     content = bytearray(archive.read_bytes())
     content[60:70] = bytes(10)
     archive.write_bytes(content)
-    with pytest.raises(DmlError, match="damaged or cut off"):
+    with pytest.raises(DmlError, match="damaged or truncated"):
         unpack(archive, tmp_path / "out")
 
 
-def test_a_zip_that_asks_for_a_password_says_so(tmp_path):
+def test_a_zip_with_a_password_is_refused(tmp_path):
     archive = as_zip(tmp_path, {"a.txt": b"secret"})
     content = bytearray(archive.read_bytes())
     directory = content.index(b"PK\x01\x02")
     content[6] |= 1
     content[directory + 8] |= 1
     archive.write_bytes(content)
-    with pytest.raises(DmlError, match="asks for a password"):
+    with pytest.raises(DmlError, match="needs a password"):
         unpack(archive, tmp_path / "out")
 
 
-def test_a_page_of_a_web_site_is_named_as_what_it_may_be(tmp_path):
+def test_a_web_page_instead_of_an_archive_is_recognised(tmp_path):
     (tmp_path / "set.zip").write_text("<!DOCTYPE html><html>Please log in</html>")
     with pytest.raises(DmlError, match=r"neither a zip nor a tar archive; it begins with b'<!DOCTYPE html"):
         unpack(tmp_path / "set.zip", tmp_path / "out")
 
 
 @every_kind
-def test_what_is_there_already_is_left_alone(tmp_path, pack):
+def test_existing_files_are_never_overwritten(tmp_path, pack):
     archive = pack(tmp_path, CONTENTS)
     (tmp_path / "out" / "birds").mkdir(parents=True)
     (tmp_path / "out" / "birds" / "mine.txt").write_bytes(b"mine")
-    with pytest.raises(DmlError, match=r"birds is there already; nothing was unpacked"):
+    with pytest.raises(DmlError, match=r"birds already exists; nothing was unpacked"):
         unpack(archive, tmp_path / "out")
     assert found(tmp_path / "out") == {"birds/mine.txt": b"mine"}
 
 
-def test_what_macos_adds_is_left_out(tmp_path):
+def test_files_added_by_macos_are_omitted(tmp_path):
     archive = as_zip(tmp_path, {"a/1.txt": b"1", "__MACOSX/a/._1.txt": b"x", "a/.DS_Store": b"x"})
     unpack(archive, tmp_path / "out")
     assert found(tmp_path / "out") == {"a/1.txt": b"1"}
 
 
-def test_an_unpacking_that_was_killed_is_done_anew(tmp_path):
+def test_a_killed_unpacking_restarts(tmp_path):
     archive = as_zip(tmp_path, CONTENTS)
     half = tmp_path / "out" / ".set.zip.unpacking" / "birds"
     half.mkdir(parents=True)
@@ -175,6 +175,6 @@ def test_an_unpacking_that_was_killed_is_done_anew(tmp_path):
     assert found(tmp_path / "out") == CONTENTS
 
 
-def test_no_archive_is_told(tmp_path):
+def test_a_missing_archive_is_named(tmp_path):
     with pytest.raises(DmlError, match=r"there is no archive .*set\.zip"):
         unpack(tmp_path / "set.zip", tmp_path / "out")

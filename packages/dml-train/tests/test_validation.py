@@ -1,4 +1,4 @@
-"""Held-out classes: disjoint, watched, and deciding with which weights a run ends."""
+"""Held-out classes: disjoint from the training classes, evaluated during training, and used to select weights."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from dml_train.training.run import reopen, train
 
 
 @given(st.integers(2, 9), st.floats(0.01, 0.99), st.integers(0, 2**63 - 1))
-def test_classes_are_either_trained_on_or_held_out_and_items_go_with_them(count, fraction, seed):
+def test_held_out_and_training_classes_divide_the_split(count, fraction, seed):
     split = TinySplit(count, 3, 0)
-    kept, held = hold_out(split, fraction, seed)
-    assert {*kept.class_names} | {*held.class_names} == {*split.class_names}
-    assert len(kept.class_names) + len(held.class_names) == count
-    assert len(held.class_names) == min(count - 1, max(1, round(fraction * count)))
-    for part in (kept, held):
+    kept, held_out = hold_out(split, fraction, seed)
+    assert {*kept.class_names} | {*held_out.class_names} == {*split.class_names}
+    assert len(kept.class_names) + len(held_out.class_names) == count
+    assert len(held_out.class_names) == min(count - 1, max(1, round(fraction * count)))
+    for part in (kept, held_out):
         assert np.array_equal(part.labels, np.repeat(np.arange(len(part.class_names)), 3))
         for item in (0, len(part) - 1):
             original = split.class_names.index(part.class_names[part.labels[item]]) * 3 + item % 3
             assert torch.equal(part.load(np.array([item])), split.load(np.array([original])))
 
 
-def test_nothing_is_held_out_unless_asked_for():
+def test_a_fraction_of_0_holds_nothing_out():
     split = TinySplit(3, 2, 0)
     assert hold_out(split, 0.0, 0) == (split, None)
     with pytest.raises(DmlError, match="there is 1 class to train on"):
@@ -42,15 +42,15 @@ def test_nothing_is_held_out_unless_asked_for():
 
 
 @given(st.integers(2, 6), st.integers(2, 9))
-def test_the_folds_are_disjoint_consecutive_nearly_equal_and_together_everything(folds, count):
+def test_folds_are_disjoint_consecutive_and_cover_all_classes(folds, count):
     split = TinySplit(max(folds, count), 2, 0)
     parts = [hold_out_fold(split, fold, folds) for fold in range(folds)]
-    assert [name for _, held in parts for name in held.class_names] == split.class_names
-    sizes = [len(held.class_names) for _, held in parts]
+    assert [name for _, held_out in parts for name in held_out.class_names] == split.class_names
+    sizes = [len(held_out.class_names) for _, held_out in parts]
     assert max(sizes) - min(sizes) <= 1
-    for kept, held in parts:
-        assert sorted([*kept.class_names, *held.class_names]) == sorted(split.class_names)
-        assert len(kept) + len(held) == len(split)
+    for kept, held_out in parts:
+        assert sorted([*kept.class_names, *held_out.class_names]) == sorted(split.class_names)
+        assert len(kept) + len(held_out) == len(split)
 
 
 def test_more_folds_than_classes_are_refused():
@@ -58,7 +58,7 @@ def test_more_folds_than_classes_are_refused():
         hold_out_fold(TinySplit(3, 2, 0), 0, 4)
 
 
-def test_the_best_is_the_first_of_equals_and_patience_counts_since_it():
+def test_the_first_of_equal_values_is_best_and_patience_counts_from_it():
     best = Best("map_at_r", patience=2)
     seen = [
         best.update(step, {"map_at_r": value}) for step, value in enumerate([0.1, 0.3, 0.3, 0.2], start=1)
@@ -79,7 +79,7 @@ def test_an_unknown_metric_is_named():
 
 @pytest.fixture
 def run(tiny_registry, tiny_document, quiet, tmp_path, monkeypatch):
-    """A run whose validations give these values, one after another."""
+    """Train a run whose validations give these values in turn."""
 
     def run(values, name="run", **tables):
         measured = iter(values)
@@ -104,9 +104,7 @@ def run(tiny_registry, tiny_document, quiet, tmp_path, monkeypatch):
     return run
 
 
-def test_a_run_stops_when_held_out_classes_get_no_better_and_ends_with_the_best_weights(
-    run, tiny_registry, quiet
-):
+def test_a_run_stops_early_and_keeps_the_best_weights(run, tiny_registry, quiet):
     folder = run([0.1, 0.5, 0.4, 0.5])
     logged = lines(folder)
     assert [line["validation/recall/1"] for line in logged if "validation/recall/1" in line] == [
@@ -129,16 +127,14 @@ def test_held_out_classes_are_not_trained_on(run, tiny_registry):
     assert not {*experiment.train.class_names} & {*experiment.validation.class_names}
 
 
-def test_the_average_of_the_weights_is_what_is_measured_and_saved(
-    tiny_registry, tiny_document, quiet, tmp_path
-):
+def test_averaged_weights_are_measured_and_saved(tiny_registry, tiny_document, quiet, tmp_path):
     document = tiny_document(training={"steps": 3, "average": 0.5}, checkpoints={"every": 1, "keep": 3})
     folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
     three, two, one = checkpoint.intact(folder.checkpoints)
     expected = one.state()["model"]["head.linear.weight"]
     for step in (two, three):
         expected = 0.5 * expected + 0.5 * step.state()["model"]["head.linear.weight"]
-    # Two roundings in another order.
+    # The order of two roundings differs.
     torch.testing.assert_close(three.weights()["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
     _, experiment = reopen(folder.path, tiny_registry)
     assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
@@ -165,7 +161,7 @@ def test_the_average_of_the_weights_is_what_is_measured_and_saved(
         ({"evaluation": {"test": False}}, r"nothing would be measured; expected validation.classes above 0"),
     ],
 )
-def test_half_a_validation_is_refused(tiny_document, tiny_registry, tables, message):
+def test_inconsistent_validation_options_are_refused(tiny_document, tiny_registry, tables, message):
     with pytest.raises(DmlError, match=message):
         parse(tiny_document(**tables), tiny_registry)
 
@@ -174,7 +170,7 @@ def test_half_a_validation_is_refused(tiny_document, tiny_registry, tables, mess
     ("validation", "selected_on"),
     [({"on_test": True}, "test"), ({"fold": 1, "folds": 3}, "validation"), ({}, None)],
 )
-def test_a_run_says_which_classes_chose_its_weights(
+def test_a_run_records_which_classes_selected_its_weights(
     tiny_document, tiny_registry, quiet, tmp_path, monkeypatch, validation, selected_on
 ):
     falling = iter([0.9, 0.5, 0.4, 0.3])
@@ -197,7 +193,7 @@ def test_a_run_says_which_classes_chose_its_weights(
     assert (result["selected_on"], result["step"]) == (selected_on, 2 if selected_on else 6)
 
 
-def test_a_run_without_the_test_split_measures_the_held_out_classes_and_leaves_no_embedding_of_it(
+def test_a_run_without_the_test_split_measures_the_held_out_classes_only(
     tiny_document, tiny_registry, quiet, tmp_path
 ):
     document = tiny_document(

@@ -29,9 +29,9 @@ def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
     Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it is missing.
     """
     from dml_train.data import OFFICIAL
-    from dml_train.data.published.checking import check_whole
+    from dml_train.data.published.checking import check_complete
 
-    if not check_whole(OFFICIAL[name], root, decode=decode, say=click.echo):
+    if not check_complete(OFFICIAL[name], root, decode=decode, report=click.echo):
         context.exit(1)
 
 
@@ -46,9 +46,9 @@ def fetch(context: click.Context, name: str, root: Path) -> None:
     Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
     from dml_train.data import OFFICIAL
-    from dml_train.data.published.checking import check_whole
+    from dml_train.data.published.checking import check_complete
     from dml_train.data.published.fetching import fetch as fetch_official
 
     fetch_official(OFFICIAL[name], root, CONSOLE, lambda text: click.echo(text, err=True))
-    if not check_whole(OFFICIAL[name], root, decode=False, say=click.echo):
+    if not check_complete(OFFICIAL[name], root, decode=False, report=click.echo):
         context.exit(1)

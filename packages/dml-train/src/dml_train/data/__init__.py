@@ -1,4 +1,4 @@
-"""Data sets: what a recipe's ``[dataset]`` table can name, and how images become batches."""
+"""The data sets that a recipe's ``[dataset]`` table can name, and the loading of batches."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ _FILE_DATASETS = (
     (
         "image-folder",
         read_image_folder,
-        "a folder of images, one folder a class, split into disjoint halves of classes",
+        "a folder of images with one subfolder per class, split into disjoint halves of classes",
         "",
     ),
     (
         "csv",
         read_csv_table,
-        "images that a CSV file names, with the columns path, label and perhaps split",
+        "a table of images: a CSV file with the columns path, label and, optionally, split",
         "",
     ),
-    ("cub", read_cub, "CUB-200-2011: 200 species of birds, the first 100 train", "Wah et al. 2011"),
-    ("cars196", read_cars196, "CARS196: 196 models of cars, the first 98 train", "Krause et al. 2013"),
-    ("sop", read_sop, "Stanford Online Products: 22,634 products, about half train", "Song et al. 2016"),
+    ("cub", read_cub, "CUB-200-2011: 200 species of birds; the first 100 train", "Wah et al. 2011"),
+    ("cars196", read_cars196, "CARS196: 196 models of cars; the first 98 train", "Krause et al. 2013"),
+    ("sop", read_sop, "Stanford Online Products: 22,634 products; about half train", "Song et al. 2016"),
     (
         "in-shop",
         read_in_shop,
-        "In-Shop Clothes Retrieval: 7,982 items of clothing, queries and gallery apart",
+        "In-Shop Clothes Retrieval: 7,982 items of clothing, with separate queries and gallery",
         "Liu et al. 2016",
     ),
 )

@@ -1,4 +1,4 @@
-"""A split whose images are in memory, and the augmentation that is done to a whole batch of them at once.
+"""A split of images in memory, and the augmentation of a whole batch at once.
 
 Shapes: `N` items, `B` batch, `H`, `W` height and width.
 """
@@ -18,16 +18,16 @@ from dml_train.seeds import mix
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float64]:
-    """Numbers uniform in [0, 1), row i a function of ``seeds[i]`` alone.
+def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float64]:
+    """Draw numbers uniform in [0, 1); row i is a function of ``seeds[i]`` alone.
 
-    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits: splitmix64, counted and not iterated.
+    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits: splitmix64 with a counter as its state.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16.
 
     Args:
         seeds: (B,), uint64.
-        count: numbers a row.
+        count: numbers per row.
 
     Returns:
         (B, count).
@@ -38,23 +38,26 @@ def uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float6
 
 
 class Jitter:
-    """Small changes of shape and ink that leave a drawn character the same character.
+    """Random small changes of shape and ink that keep a drawn character recognisable.
 
-    Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear), its strokes are
-    made thicker or thinner (a mix with the 3 × 3 maximum or minimum), and its ink fainter. Every amount is
-    uniform between its bound and the bound's negative; the ink is multiplied by one of ``[1 - fade, 1]``.
+    Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Its strokes become
+    thicker or thinner (a mix with the 3 × 3 maximum or minimum), and its ink fainter. Every amount is uniform between
+    plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``.
 
     Args:
         rotation: degrees.
-        scale: natural logarithm of the factor, for both axes together.
-        stretch: likewise, for the width against the height.
-        shear: horizontal slant, in widths a height.
+        scale: natural logarithm of the factor, the same for both axes.
+        stretch: likewise, for the width relative to the height.
+        shear: horizontal slant, in widths per height.
         shift: in pixels, along both axes.
-        stroke: share of the maximum or minimum, 0 to 1.
-        fade: 0 to 1.
+        stroke: share of the maximum or minimum in the mix, 0 to 1.
+        fade: largest share of the ink that is lost, 0 to 1.
+
+    Attributes:
+        bounds: (7,) float64, in the order of the arguments.
 
     Raises:
-        ValueError: a bound that is negative, or a share above 1.
+        ValueError: a negative bound, or a share above 1.
     """
 
     def __init__(
@@ -77,24 +80,24 @@ class Jitter:
                 raise ValueError(
                     f"{name} is {bound}; expected {'a share in [0, 1]' if most == 1.0 else 'at least 0'}"
                 )
-        self._bounds = np.array([*bounds.values()])
+        self.bounds = np.array([*bounds.values()])
 
     def __call__(self, images_B1HW: Tensor, seeds_B: npt.NDArray[np.uint64]) -> Tensor:
-        """The changed images, row i a function of image i and ``seeds_B[i]`` alone.
+        """Augment images; row i is a function of image i and ``seeds_B[i]`` alone.
 
         Args:
-            images_B1HW: float32, ink in [0, 1] on a ground of 0.
+            images_B1HW: float32, ink in [0, 1] on a background of 0.
             seeds_B: uint64.
         """
-        # Row by row the same bits in any batch: everything below is elementwise or within one image, and no
-        # matrix product, whose order of summation depends on the batch, takes part.
-        amounts_B7 = (2.0 * uniforms(seeds_B, 7) - 1.0) * self._bounds
+        # A row has the same bits in any batch: everything below is elementwise or within one image. The order of
+        # summation in a matrix product would depend on the batch.
+        amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * self.bounds
         rotation, scale, stretch, shear, _, stroke, fade = amounts_B7.T
-        shift_B2 = (2.0 * uniforms(~seeds_B, 2) - 1.0) * self._bounds[4]
+        shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.bounds[4]
         height, width = images_B1HW.shape[-2:]
 
-        # grid_sample asks where each pixel of the result comes from: this is the inverse map, in halves of the
-        # image's size. x_in = (cos x - sin y) / scale_x, slanted; y_in likewise.
+        # grid_sample takes the source of each output pixel, so this is the inverse map, in halves of the image's
+        # size. x_in = (cos x - sin y) / scale_x, slanted; y_in likewise.
         cos, sin = np.cos(np.radians(rotation)), np.sin(np.radians(rotation))
         across, down = np.exp(-scale - stretch / 2.0), np.exp(-scale + stretch / 2.0)
         coefficients = np.stack(
@@ -120,8 +123,8 @@ class Jitter:
 
 
 def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
-    """The maximum of each pixel and its eight neighbours, the ground outside being 0."""
-    # By rows, then columns: forty times as fast on a CPU as max_pool2d on one channel.
+    """Take the maximum of each pixel and its eight neighbours; pixels outside the image are 0."""
+    # Along rows, then columns: on one channel and a CPU, forty times as fast as max_pool2d.
     padded = F.pad(images_B1HW, (1, 1, 1, 1))
     wide = torch.maximum(torch.maximum(padded[..., :-2], padded[..., 1:-1]), padded[..., 2:])
     return torch.maximum(torch.maximum(wide[..., :-2, :], wide[..., 1:-1, :]), wide[..., 2:, :])
@@ -134,7 +137,7 @@ class ArraySplit:
         images: (N, H, W), uint8.
         labels: (N,), int64, 0-based.
         class_names: ``class_names[labels[i]]`` names item i.
-        jitter: what augments a batch; None if nothing does.
+        jitter: augments a batch; None disables augmentation.
     """
 
     in_channels = 1
@@ -152,16 +155,16 @@ class ArraySplit:
         self._jitter = jitter
 
     def __len__(self) -> int:
-        """The number of items, N."""
+        """Return the number of items, N."""
         return len(self.labels)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """(len(indices), 1, H, W) float32 in [0, 1]; with seeds, augmented."""
+        """Load a batch, (len(indices), 1, H, W) float32 in [0, 1], augmented if seeds are given."""
         images_B1HW = torch.from_numpy(self._images[indices])[:, None].to(torch.float32).div_(255.0)
         if seeds is None or self._jitter is None:
             return images_B1HW
         return self._jitter(images_B1HW, seeds)
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """Item `index` as dark ink on white, (H, W, 3)."""
+        """Render item `index` as dark ink on white, (H, W, 3) uint8."""
         return np.repeat(255 - self._images[index][:, :, None], 3, axis=2)

@@ -1,4 +1,4 @@
-"""Which image files can't be used, found before training begins, and what is said of them."""
+"""Image files that can't be decoded: found before training begins, then refused or dropped."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from typing import TypeVar
 from rich.console import Console
 
 from dml_core import DmlError
-from dml_train.data.parts import Classes, Parts
+from dml_train.data.parts import Classes, Parts, count_images
 from dml_train.progress import stage
 from dml_train.ranks.ranks import is_first_process
 
 Read = TypeVar("Read")
 
 _LOG = logging.getLogger("dml_train.data")
-_NAMED = 5  # bad files that a message names
+_MAX_LISTED = 5  # bad files in a message
 _CHUNK = 16  # files that a thread reads at a time
-_SHOWN = 2_000  # files from which on it is shown how many are done
+_MIN_SHOWN = 2_000  # files; fewer are read without a progress bar
 
 
 def read_all(
-    files: Sequence[Path], read: Callable[[Path], Read], what: str
+    files: Sequence[Path], read: Callable[[Path], Read], stage_name: str
 ) -> Iterator[tuple[Path, Read | DmlError]]:
-    """Each file with what `read` gives, or with its `DmlError`, in their order; several are read at a time.
+    """Read files in parallel, and yield each with the result of `read` or its `DmlError`, in order.
 
     Args:
-        files: which.
+        files: the files to read.
         read: called in threads.
-        what: the stage's name, for the progress that is shown.
+        stage_name: shown beside the progress.
 
     Raises:
-        DmlError: a file that isn't there, or that the disk refuses to read.
+        DmlError: a missing file, or one that the disk fails to read.
     """
     workers = os.cpu_count() or 1
-    quiet = len(files) < _SHOWN or not is_first_process()
+    quiet = len(files) < _MIN_SHOWN or not is_first_process()
     chunks = (files[begin : begin + _CHUNK] for begin in range(0, len(files), _CHUNK))
     done = 0
     with (
         ThreadPoolExecutor(workers) as pool,
-        stage(Console(stderr=True, quiet=quiet), what, len(files)) as show,
+        stage(Console(stderr=True, quiet=quiet), stage_name, len(files)) as show,
     ):
-        ahead = deque(pool.submit(_read_some, chunk, read) for chunk in islice(chunks, 4 * workers))
-        while ahead:
-            for file, result in ahead.popleft().result():
+        pending = deque(pool.submit(_read_chunk, chunk, read) for chunk in islice(chunks, 4 * workers))
+        while pending:
+            for file, result in pending.popleft().result():
                 if isinstance(result, DmlError) and getattr(result.__cause__, "errno", None) is not None:
-                    raise result  # the file isn't there, or the disk fails: nothing that an image is to blame for
+                    raise result  # the file is missing or the disk fails: not a bad image
                 yield file, result
                 done += 1
-            ahead.extend(pool.submit(_read_some, chunk, read) for chunk in islice(chunks, 1))
+            pending.extend(pool.submit(_read_chunk, chunk, read) for chunk in islice(chunks, 1))
             show(done, "")
 
 
-def _read_some(files: Sequence[Path], read: Callable[[Path], Read]) -> list[tuple[Path, Read | DmlError]]:
+def _read_chunk(files: Sequence[Path], read: Callable[[Path], Read]) -> list[tuple[Path, Read | DmlError]]:
     results: list[tuple[Path, Read | DmlError]] = []
     for file in files:
         try:
@@ -68,52 +68,54 @@ def _read_some(files: Sequence[Path], read: Callable[[Path], Read]) -> list[tupl
     return results
 
 
-def find_bad(files: Sequence[Path], read: Callable[[Path], object], what: str) -> dict[Path, str]:
-    """The files that `read` refuses, with its reasons."""
-    return {file: str(result) for file, result in read_all(files, read, what) if isinstance(result, DmlError)}
+def find_bad_images(
+    files: Sequence[Path], read: Callable[[Path], object], stage_name: str
+) -> dict[Path, str]:
+    """Find the files that `read` refuses, and return each with the error's message."""
+    results = read_all(files, read, stage_name)
+    return {file: str(result) for file, result in results if isinstance(result, DmlError)}
 
 
-def refuse(bad: Mapping[Path, str]) -> None:
-    """Say which files are bad, and stop.
+def refuse_bad_images(bad: Mapping[Path, str]) -> None:
+    """Raise an error that lists the bad files, if there are any.
 
     Raises:
-        DmlError: if any are.
+        DmlError: if `bad` isn't empty.
     """
     if bad:
-        others = f"\n{len(bad):,} files are bad in all" if len(bad) > 1 else ""
+        total = f"\n{len(bad):,} files are bad in total" if len(bad) > 1 else ""
         raise DmlError(
-            "\n".join(islice(bad.values(), _NAMED))
-            + others
-            + "\n(on_bad_image = 'skip' leaves such files out)"
+            "\n".join(islice(bad.values(), _MAX_LISTED))
+            + total
+            + "\n(on_bad_image = 'skip' omits such files)"
         )
 
 
-def without(parts: Parts, bad: Mapping[Path, str]) -> Parts:
-    """The parts without the bad files, and without classes that have no other; it is logged what was left out.
+def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
+    """Drop the bad files, and the classes that have no other file, and log both.
 
     Raises:
-        DmlError: if a part is left without images.
+        DmlError: if a part loses all its images.
     """
     if not bad:
         return parts
-    left = {name: _left(classes, bad) for name, classes in parts.named().items()}
+    kept = {name: _drop_files(classes, bad) for name, classes in parts.by_name().items()}
     if is_first_process():
-        gone = {c for name, classes in parts.named().items() for c in classes.keys() - left[name].keys()}
-        total = sum(len(files) for classes in parts.named().values() for files in classes.values())
+        lost = {c for name, classes in parts.by_name().items() for c in classes.keys() - kept[name].keys()}
         _LOG.warning(
-            "left out %s of %s images%s, which can't be decoded:\n%s%s",
+            "omitted %s of %s images that can't be decoded%s:\n%s%s",
             f"{len(bad):,}",
-            f"{total:,}",
-            f" and {len(gone):,} classes without any other" if gone else "",
-            "\n".join(islice(bad.values(), _NAMED)),
-            "\n…" if len(bad) > _NAMED else "",
+            f"{sum(map(count_images, parts.by_name().values())):,}",
+            f", and {len(lost):,} classes without other images" if lost else "",
+            "\n".join(islice(bad.values(), _MAX_LISTED)),
+            "\n…" if len(bad) > _MAX_LISTED else "",
         )
-    for name, classes in left.items():
+    for name, classes in kept.items():
         if not classes:
             raise DmlError(f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}")
-    return Parts(**left)
+    return Parts(**kept)
 
 
-def _left(classes: Classes, bad: Mapping[Path, str]) -> Classes:
+def _drop_files(classes: Classes, bad: Mapping[Path, str]) -> Classes:
     kept = {name: [file for file in files if file not in bad] for name, files in classes.items()}
     return {name: files for name, files in kept.items() if files}

@@ -1,4 +1,4 @@
-"""Image files to upright RGB, whatever they are stored as."""
+"""Decoding of image files of any format and mode to upright RGB."""
 
 from __future__ import annotations
 
@@ -10,68 +10,67 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from dml_core import DmlError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-_GROUND = (255, 255, 255)  # behind what is transparent
+_BACKGROUND = (255, 255, 255)  # of transparent images
 
 
-def read_image(file: Path, enough: int | None = None) -> Image.Image:
-    """The image upright in RGB.
+def read_image(file: Path, min_side: int | None = None) -> Image.Image:
+    """Decode an image file to upright RGB.
 
-    It is turned as its EXIF data say; grey, palette, CMYK and 16-bit images are converted; what is transparent is
-    white; of several frames the first is taken.
+    The image is rotated according to its EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
+    pixels become white; of several frames, the first is used.
 
     Args:
         file: the image.
-        enough: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if its sides are still
-            at least this long, which saves most of a large photograph's time. None: whole.
+        min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
+            least this long, which saves most of the time of a large photograph. None: full size.
 
     Raises:
-        DmlError: if it can't be decoded, or has more pixels than Pillow takes (about 179 million), naming the file.
+        DmlError: if it can't be decoded, or exceeds Pillow's limit of about 179 million pixels; names the file.
     """
     try:
         with Image.open(file) as stored:
-            if enough is not None:
-                stored.draft(None, (enough, enough))  # other formats than JPEG ignore it
+            if min_side is not None:
+                stored.draft(None, (min_side, min_side))  # formats other than JPEG ignore it
             stored.load()
             image = ImageOps.exif_transpose(stored)
         if image.mode.startswith(("I", "F")):  # Pillow would clip these to 255
             image = _to_8_bits(image)
         if image.has_transparency_data:
             image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, (*_GROUND, 255)), image)
+            image = Image.alpha_composite(Image.new("RGBA", image.size, (*_BACKGROUND, 255)), image)
         return image.convert("RGB")
-    except Exception as error:  # decoders raise whatever they like: OSError, SyntaxError, struct.error, …
-        raise unreadable(file, error) from error
+    except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, …
+        raise _decoding_error(file, error) from error
 
 
 def check_header(file: Path) -> None:
-    """Read the first bytes of an image file only.
+    """Check an image file by its header alone.
 
     Raises:
-        DmlError: if they aren't an image's, naming the file.
+        DmlError: if the header isn't an image's; names the file.
     """
     try:
         with Image.open(file) as image:
             if min(image.size) < 1:
                 raise ValueError(f"it is {image.size[0]} × {image.size[1]} pixels")
     except Exception as error:
-        raise unreadable(file, error) from error
+        raise _decoding_error(file, error) from error
 
 
-def unreadable(file: Path, error: Exception) -> DmlError:
-    """What to say of an image file that a decoder refused."""
+def _decoding_error(file: Path, error: Exception) -> DmlError:
     if isinstance(error, FileNotFoundError):
-        reason = "there is no such file"
-    elif isinstance(error, UnidentifiedImageError):  # whose own message repeats the file's whole name
+        reason = "no such file"
+    elif isinstance(error, UnidentifiedImageError):  # whose message repeats the path
         reason = "it is empty" if file.stat().st_size == 0 else "not an image"
     elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        reason = f"more pixels than are decoded ({error})"
+        reason = f"it has too many pixels ({error})"
     else:
         reason = f"{type(error).__name__}: {error}"
     return DmlError(f"can't read the image {file}: {reason}; repair or remove the file")
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Grey values of 16 bits, or of more if any is larger, to 8; floats from [0, 1]."""
+    """Scale grey values to 8 bits: from 16 bits, or more if any is larger; floats from [0, 1]."""
     values = np.asarray(image).astype(np.float64)
     most = 1.0 if image.mode == "F" and values.max() <= 1.0 else max(65535.0, float(values.max()))
     return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))

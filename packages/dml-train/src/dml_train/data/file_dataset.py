@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dml_train.data.bad_images import find_bad, refuse, without
+from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
 from dml_train.data.decoding import check_header
 from dml_train.data.file_split import FileSplit
 from dml_train.data.image_reader import PhotographReader
-from dml_train.data.packed import packed
+from dml_train.data.packed import open_pack
 from dml_train.data.parts import Parts
 from dml_train.data.preparation import Normalize, Preparation, TrainCrop
 
@@ -28,7 +28,7 @@ class FileDataset:
         on_bad_image: ``"error"``: every file's header is read here, and a file that turns out damaged later ends the
             run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
             batches are a function of the files that are good.
-        cache: a folder for decoded and resized images, see `packed`; None for none. It changes no number.
+        cache: a folder for decoded and resized images, see `open_pack`; None for none. It changes no number.
 
     Attributes:
         train, test: the splits.
@@ -65,18 +65,23 @@ class FileDataset:
             normalize=normalize,
         )  # fmt: skip
         files = sorted(
-            {file for classes in parts.named().values() for of_class in classes.values() for file in of_class}
+            {
+                file
+                for classes in parts.by_name().values()
+                for of_class in classes.values()
+                for file in of_class
+            }
         )
-        pack = None if cache is None else packed(files, preparation, Path(cache))
+        pack = None if cache is None else open_pack(files, preparation, Path(cache))
         if pack is not None:
             bad = {files[place]: reason for place, reason in pack.bad.items()}
         elif on_bad_image == "error":
-            bad = find_bad(files, check_header, "check images")
+            bad = find_bad_images(files, check_header, "check images")
         else:
-            bad = find_bad(files, preparation.resized, "check images")
+            bad = find_bad_images(files, preparation.load_resized, "check images")
         if on_bad_image == "error":
-            refuse(bad)
-        left = without(parts, bad)
+            refuse_bad_images(bad)
+        left = drop_bad_images(parts, bad)
         places = {file: place for place, file in enumerate(files)}
         self.train = FileSplit(left.train, preparation, pack, places)
         self.test = FileSplit(left.test, preparation, pack, places)

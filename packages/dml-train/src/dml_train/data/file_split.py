@@ -1,4 +1,4 @@
-"""A split of image files, decoded when they are asked for or taken from a pack.
+"""A split of image files, decoded on demand or read from a pack.
 
 Shapes: `N` items, `B` batch.
 """
@@ -23,11 +23,11 @@ class FileSplit:
     Args:
         classes: the files of each class; labels count the classes in this order.
         preparation: how an image becomes the network's input.
-        pack: where the images are, decoded and resized; None if nowhere.
-        places: of the files in the pack.
+        pack: the decoded and resized images; None decodes each file on demand.
+        positions: the index of each file in the pack.
 
     Attributes:
-        files: (N,), the paths, class by class.
+        files: (N,) paths, class by class.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class FileSplit:
         classes: Classes,
         preparation: Preparation,
         pack: PackedImages | None = None,
-        places: Mapping[Path, int] | None = None,
+        positions: Mapping[Path, int] | None = None,
     ) -> None:
         self.class_names: Sequence[str] = tuple(classes)
         self.files: Sequence[Path] = [file for files in classes.values() for file in files]
@@ -43,25 +43,27 @@ class FileSplit:
         self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
         self.preparation = preparation
         self._pack = pack
-        self._places = [] if pack is None or places is None else [places[file] for file in self.files]
+        self._positions = (
+            [] if pack is None or positions is None else [positions[file] for file in self.files]
+        )
 
     def __len__(self) -> int:
-        """The number of items, N."""
+        """Return the number of items, N."""
         return len(self.files)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """(len(indices), 3, crop, crop) float32; with seeds, augmented as the preparation says.
+        """Load a batch, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
 
         Raises:
-            DmlError: a file that can't be decoded, or a pack that is damaged.
+            DmlError: a file that can't be decoded, or a damaged pack.
         """
-        return self.preparation.batch([self._resized(int(index)) for index in indices], seeds)
+        return self.preparation.make_batch([self._load_resized(int(index)) for index in indices], seeds)
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """The part of item `index` that is evaluated, (crop, crop, 3)."""
-        return self.preparation.middle(self._resized(index)).permute(1, 2, 0).contiguous().numpy()
+        """Return the centre of item `index`, as evaluation crops it, (crop, crop, 3) uint8."""
+        return self.preparation.crop_center(self._load_resized(index)).permute(1, 2, 0).contiguous().numpy()
 
-    def _resized(self, index: int) -> Tensor:
+    def _load_resized(self, index: int) -> Tensor:
         if self._pack is not None:
-            return self._pack.image(self._places[index])
-        return self.preparation.resized(self.files[index])
+            return self._pack.read(self._positions[index])
+        return self.preparation.load_resized(self.files[index])

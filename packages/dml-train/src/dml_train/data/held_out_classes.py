@@ -1,6 +1,6 @@
-"""Validation on classes that aren't trained on: held out of the training split, watched, and the best kept.
+"""Validation classes: held out of the training split, to select the number of epochs and the weights.
 
-The test classes stay unseen until the end; a number of epochs, or a weight, that they chose would flatter them.
+Selection on the test classes would bias their results upwards.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dml_train.seeds import VALIDATION, derive
 
 
 class ClassSubset:
-    """Some classes of a split, as a split of its own.
+    """A `Split` of some classes of another split.
 
     Args:
-        split: all of them.
-        classes: (C,) which, in the order of their new labels.
+        split: the split that holds them.
+        classes: (C,) labels of the chosen classes, in the order of their new labels.
     """
 
     def __init__(self, split: Split, classes: npt.NDArray[np.int64]) -> None:
@@ -32,25 +32,28 @@ class ClassSubset:
         self.class_names: Sequence[str] = [split.class_names[c] for c in classes]
 
     def __len__(self) -> int:
-        """How many items these classes have."""
+        """Return the number of items of these classes."""
         return len(self._items)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """The network's input for these items, as the whole split gives it."""
+        """Load the network's input for these items from the full split."""
         return self._split.load(self._items[indices], seeds)
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """Item `index` as a person sees it."""
+        """Render item `index` for display."""
         return self._split.picture(int(self._items[index]))
 
 
 def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | None]:
-    """What is left to train on, and the classes held out for validation; None if the fraction is 0.
+    """Hold out random classes for validation; return the training and the validation split.
 
     Args:
         split: the training split.
-        fraction: of its classes, in [0, 1); rounded to at least one class on either side.
-        seed: with it the choice repeats itself.
+        fraction: of its classes, in [0, 1); rounded to leave at least one class on either side.
+        seed: determines the choice.
+
+    Returns:
+        The remaining classes and the held-out ones; `split` and None if `fraction` is 0.
 
     Raises:
         DmlError: if there are fewer than two classes.
@@ -62,26 +65,26 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
         raise DmlError(
             f"validation.classes is {fraction}, and there is {count} class to train on; expected 2 or more"
         )
-    held = min(count - 1, max(1, round(fraction * count)))
+    held_out = min(count - 1, max(1, round(fraction * count)))
     order = np.random.default_rng(derive(seed, VALIDATION)).permutation(count)
-    return ClassSubset(split, np.sort(order[held:])), ClassSubset(split, np.sort(order[:held]))
+    return ClassSubset(split, np.sort(order[held_out:])), ClassSubset(split, np.sort(order[:held_out]))
 
 
 def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
-    """What is left to train on, and the classes of one of several equal parts, in the order of the split's classes.
+    """Hold out one fold of the classes for cross-validation; return the training and the validation split.
 
-    The parts are disjoint and consecutive, and all of them together are the split; the first ones are larger by one
-    class where C isn't a multiple of their number.
+    The folds are disjoint and consecutive, and together cover the classes in their order. If C isn't a multiple of
+    `folds`, the first folds have one class more.
 
-    Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four parts).
+    Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 
     Args:
         split: the training split, C classes.
-        fold: which part, from 0.
-        folds: how many parts.
+        fold: the fold to hold out, from 0.
+        folds: number of folds.
 
     Raises:
-        DmlError: if there are fewer classes than parts.
+        DmlError: if there are fewer classes than folds.
     """
     count = len(split.class_names)
     if count < folds:
@@ -89,5 +92,5 @@ def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
             f"validation.folds is {folds}, and there are {count} classes to train on; expected at most as many folds"
         )
     parts = np.array_split(np.arange(count), folds)
-    held = parts.pop(fold)
-    return ClassSubset(split, np.concatenate(parts)), ClassSubset(split, held)
+    held_out = parts.pop(fold)
+    return ClassSubset(split, np.concatenate(parts)), ClassSubset(split, held_out)

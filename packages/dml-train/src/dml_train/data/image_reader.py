@@ -1,4 +1,4 @@
-"""Images of a person's own, read as those that a network was trained on; the training's data aren't needed for it."""
+"""Readers that prepare a user's images for a trained network, without the data set of its training."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from dml_train.data.preparation import Preparation
 
 
 class ImageReader(Protocol):
-    """What a data set's factory returns from its attribute ``image_reader``, called with the recipe's options.
+    """The reader of a data set: its factory's attribute ``image_reader``, called with the recipe's options, returns it.
 
-    A factory without that attribute is a data set whose networks can't be given image files.
+    Without that attribute, the networks of the data set can't embed image files.
     """
 
     in_channels: int
     input_shape: tuple[int, int, int]  # channels, height, width of the network's input
 
     def of_files(self, files: Sequence[Path]) -> Split:
-        """These images, each decoded when it is asked for, as one class without a name."""
+        """Return a split of these images as one unnamed class; each is decoded on demand."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """How an image becomes the network's input, in JSON's types, for whoever has to do it elsewhere."""
+        """Describe how an image becomes the network's input, in JSON's types, for other implementations."""
         ...
 
 
 class PhotographReader:
-    """Reads images as the data sets of image files do.
+    """An `ImageReader` for the data sets of image files.
 
     Args:
-        options: those of the recipe's table; what `Preparation` doesn't know plays no part.
+        options: those of the recipe's table; options unknown to `Preparation` are ignored.
     """
 
     in_channels = 3
@@ -52,16 +52,20 @@ class PhotographReader:
         self.input_shape = (3, self.preparation.crop, self.preparation.crop)
 
     def of_files(self, files: Sequence[Path]) -> FileSplit:
-        """These images, prepared as for evaluation."""
+        """Return a split of these images, prepared as for evaluation."""
         return FileSplit({"": files}, self.preparation)
 
     def describe(self) -> dict[str, Any]:
-        """The steps from an image to the input."""
+        """Describe the steps from an image to the input."""
         return self.preparation.describe()
 
 
 class DrawingReader:
-    """Reads images as glyphs: dark ink on a light ground, shrunk or grown to a square of `size` pixels."""
+    """An `ImageReader` for glyphs: dark ink on a light background, resized into a square.
+
+    Args:
+        size: pixels a side of the network's input.
+    """
 
     in_channels = 1
 
@@ -70,24 +74,24 @@ class DrawingReader:
         self.input_shape = (1, size, size)
 
     def of_files(self, files: Sequence[Path]) -> DrawingSplit:
-        """These images in grey."""
+        """Return a split of these images in grey."""
         return DrawingSplit(files, self.size)
 
     def describe(self) -> dict[str, Any]:
-        """The steps from an image to the input."""
+        """Describe the steps from an image to the input."""
         return {
             "decode": "upright by its EXIF data, grey, 8 bits a pixel",
-            "resize": f"bicubic, in proportion, until it fits into {self.size} x {self.size}; padded with white",
+            "resize": f"bicubic, in proportion, to fit into {self.size} x {self.size}; padded with white",
             "channels": "1: darkness",
             "normalize": "input = (255 - pixel) / 255",
         }
 
 
 class DrawingSplit:
-    """A `Split` of files that show dark ink on a light ground.
+    """A `Split` of image files with dark ink on a light background.
 
     Args:
-        files: (N,) the images.
+        files: (N,) images.
         size: pixels a side of the network's input.
     """
 
@@ -98,23 +102,23 @@ class DrawingSplit:
         self.labels: npt.NDArray[np.int64] = np.zeros(len(files), dtype=np.int64)
 
     def __len__(self) -> int:
-        """The number of files, N."""
+        """Return the number of files, N."""
         return len(self.files)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """(len(indices), 1, size, size) float32, ink in [0, 1] on a ground of 0; nothing is augmented.
+        """Load a batch, (len(indices), 1, size, size) float32, ink in [0, 1] on a background of 0, never augmented.
 
         Raises:
             DmlError: a file that can't be decoded.
         """
-        pictures = np.stack([self._grey(int(index)) for index in indices])
+        pictures = np.stack([self._read_grey(int(index)) for index in indices])
         return torch.from_numpy(255 - pictures)[:, None].to(torch.float32).div_(255.0)
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """Item `index` as the network sees it, (size, size, 3)."""
-        return np.repeat(self._grey(index)[:, :, None], 3, axis=2)
+        """Render item `index` as the network sees it, (size, size, 3) uint8."""
+        return np.repeat(self._read_grey(index)[:, :, None], 3, axis=2)
 
-    def _grey(self, index: int) -> npt.NDArray[np.uint8]:
+    def _read_grey(self, index: int) -> npt.NDArray[np.uint8]:
         image = read_image(self.files[index]).convert("L")
-        # An image of that very size is left as it is.
+        # An image of this size stays unchanged.
         return np.asarray(ImageOps.pad(image, (self._size, self._size), Image.Resampling.BICUBIC, color=255))

@@ -1,14 +1,14 @@
-"""A cache of decoded and resized images in one file, mapped into memory: decoding is done once.
+"""A cache of decoded and resized images in one memory-mapped file, so that each image is decoded once.
 
-A pack is a folder of its own in the cache's folder:
+A pack is a subfolder of the cache's folder:
 
-- ``pixels``: the images one after the other, each (3, H, W) uint8.
-- ``index.npz``: where each begins, its height and width, and the checksum of its pixels.
-- ``bad.json``: the files that can't be decoded, and why.
+- ``pixels``: the concatenated images, each (3, H, W) uint8.
+- ``index.npz``: the offset, height, width and checksum of each image.
+- ``bad.json``: the files that can't be decoded, with the reasons.
 
-Its name is a hash of all that the pixels depend on: names, sizes and times of the files, how they are resized, and
-the libraries that do it. Another set of files, or one file changed, is another pack. It is written aside and renamed
-when it is whole, and an image's checksum is compared when a process first reads it.
+Its name is a hash of everything that determines the pixels: names, sizes and times of the files, the resize options,
+and the libraries' versions. Other files, or a changed file, get another pack. A pack is written aside and renamed when
+complete. A process compares an image's checksum when it first reads the image.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _FORMAT = 1
 
 
 class PackedImages:
-    """The images of a pack. It pickles as its path, so that loader processes map the file, too.
+    """The images of a pack, pickled as its path, so that loader processes map the same file.
 
     Args:
-        folder: the pack's.
+        folder: the pack's folder.
 
     Attributes:
-        bad: the files that can't be decoded, by their place in the list that was packed, with the reason.
+        bad: the reasons why files can't be decoded, by their position in the packed list.
 
     Raises:
         DmlError: if the pack is damaged.
@@ -57,63 +57,64 @@ class PackedImages:
                     index[name] for name in ("begin", "height", "width", "checksum")
                 )
             self.bad: dict[int, str] = {
-                int(place): reason for place, reason in json.loads((folder / "bad.json").read_text()).items()
+                int(position): reason
+                for position, reason in json.loads((folder / "bad.json").read_text()).items()
             }
             pixels = folder / "pixels"
             if pixels.stat().st_size != (size := int(self._begin[-1])):
-                raise ValueError(f"{pixels.stat().st_size} bytes of pixels where {size} belong")
-            # Copy on write: torch takes no array that can't be written, and nobody writes.
+                raise ValueError(f"pixels has {pixels.stat().st_size} bytes; expected {size}")
+            # Copy on write, since torch warns of read-only arrays; nothing writes.
             mapped = np.memmap(pixels, np.uint8, mode="c") if size else np.empty(0, np.uint8)
             self._pixels = mapped.view(np.ndarray)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise self._damaged(str(error)) from error
+            raise self._damage_error(str(error)) from error
         self._checked = np.zeros(len(self), dtype=np.bool_)
 
     def __len__(self) -> int:
-        """The number of images, the bad ones among them."""
+        """Return the number of images, including the bad ones."""
         return len(self._height)
 
     def __reduce__(self) -> tuple[type[PackedImages], tuple[Path]]:
         return PackedImages, (self.folder,)
 
-    def image(self, place: int) -> Tensor:
-        """The image at this place of the list that was packed, (3, H, W) uint8, in the file's own memory.
+    def read(self, position: int) -> Tensor:
+        """Return the image at a position of the packed list, (3, H, W) uint8, in the mapped memory.
 
         Raises:
-            DmlError: if its pixels aren't those that were written.
+            DmlError: if the checksum of its pixels is wrong.
         """
-        pixels = self._pixels[self._begin[place] : self._begin[place + 1]]
-        if not self._checked[place]:
-            if zlib.crc32(pixels.data) != self._checksum[place]:
-                raise self._damaged(f"the pixels of image {place} have another checksum")
-            self._checked[place] = True
-        return torch.from_numpy(pixels.reshape(3, self._height[place], self._width[place]))
+        pixels = self._pixels[self._begin[position] : self._begin[position + 1]]
+        if not self._checked[position]:
+            if zlib.crc32(pixels.data) != self._checksum[position]:
+                raise self._damage_error(f"the pixels of image {position} have a wrong checksum")
+            self._checked[position] = True
+        return torch.from_numpy(pixels.reshape(3, self._height[position], self._width[position]))
 
-    def _damaged(self, reason: str) -> DmlError:
+    def _damage_error(self, reason: str) -> DmlError:
         return DmlError(
-            f"the cache of images {self.folder} is damaged ({reason}); remove it, it is made anew"
+            f"the image cache {self.folder} is damaged ({reason}); remove this folder to create it again"
         )
 
 
-def packed(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
-    """The pack of these files, which is made if it isn't there. Processes that want the same one make it once.
+def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
+    """Open the pack of these files; if it doesn't exist, one of the processes that open it creates it.
 
     Args:
-        files: (N,) what is packed.
-        preparation: how they are resized; the rest of it plays no part.
-        cache: the folder that packs lie in; made if it isn't there.
+        files: (N,) images.
+        preparation: only its resize options matter.
+        cache: the folder of the packs, created if missing.
 
     Raises:
-        DmlError: if a file isn't there, the cache can't be written, or the pack that is there is damaged.
+        DmlError: a missing file, a cache that can't be written, or a damaged pack.
     """
     cache = cache.expanduser()
-    name = _name(files, preparation)
+    name = _hash_inputs(files, preparation)
     if (folder := cache / name).is_dir():
         return PackedImages(folder)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _alone(cache / f".{name}.lock"):
-            if not folder.is_dir():  # another process may have made it meanwhile
+        with _lock(cache / f".{name}.lock"):
+            if not folder.is_dir():  # another process may have created it meanwhile
                 aside = cache / f".{name}.partial"
                 shutil.rmtree(aside, ignore_errors=True)
                 try:
@@ -124,14 +125,17 @@ def packed(files: Sequence[Path], preparation: Preparation, cache: Path) -> Pack
                     shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise DmlError(
-            f"can't write the cache of images {folder}: {error.strerror}; {len(files):,} images of "
-            f"{preparation.resize} pixels take about {_estimate(len(files), preparation)}"
+            f"can't write the image cache {folder}: {error.strerror}; {len(files):,} images of "
+            f"{preparation.resize} pixels take about {_estimate_size(len(files), preparation)}"
         ) from error
     return PackedImages(folder)
 
 
-def _name(files: Sequence[Path], preparation: Preparation) -> str:
-    """The hash of all that the pixels depend on. The place of the files isn't among it: they may be moved together."""
+def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
+    """Return the pack's name: a hash of everything that determines the pixels.
+
+    File names are relative to the common folder, so that moving it keeps the pack.
+    """
     common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
     key = hashlib.sha256(
         repr((_FORMAT, preparation.resize, preparation.square, PIL.__version__, torch.__version__)).encode()
@@ -151,10 +155,10 @@ def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> Non
     begin, shapes, checksums = [0], [], []
     bad: dict[int, str] = {}
     with (folder / "pixels").open("wb") as pixels:
-        images = read_all(files, preparation.resized, "decode images")
-        for place, (_, image) in enumerate(images):
+        images = read_all(files, preparation.load_resized, "decode images")
+        for position, (_, image) in enumerate(images):
             if isinstance(image, DmlError):
-                bad[place] = str(image)
+                bad[position] = str(image)
                 image = torch.empty(3, 0, 0, dtype=torch.uint8)
             content = image.contiguous().numpy()
             pixels.write(content.data)
@@ -178,13 +182,13 @@ def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> Non
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Wait until no other process is here; the lock goes with the process, however that ends."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _lock(file: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file, waiting for other processes; it is released even if the process is killed."""
+    with file.open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
         yield
 
 
-def _estimate(images: int, preparation: Preparation) -> str:
+def _estimate_size(images: int, preparation: Preparation) -> str:
     sides = preparation.resize**2 * (1.0 if preparation.square else 4.0 / 3.0)
     return f"{max(images * 3 * sides / 1e9, 0.001):.3g} GB"

@@ -1,4 +1,4 @@
-"""What a data set's files say: which images are in which part, and of which class; with the rules that all keep."""
+"""The parts of a data set, as lists of files by class, and the rules that all data sets keep."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ Classes = Mapping[str, Sequence[Path]]  # the files of each class, by its name
 
 
 class Parts(NamedTuple):
-    """The parts of a data set. `test` holds the queries, and the gallery too where `gallery` is None."""
+    """The parts of a data set. `test` holds the queries, and is also the gallery if `gallery` is None."""
 
     train: Classes
     test: Classes
     gallery: Classes | None = None
 
-    def named(self) -> dict[str, Classes]:
-        """The parts that there are, by name."""
+    def by_name(self) -> dict[str, Classes]:
+        """Return the existing parts by name."""
         return {name: part for name, part in self._asdict().items() if part is not None}
 
 
-def count(classes: Classes) -> int:
-    """How many images these classes have."""
+def count_images(classes: Classes) -> int:
+    """Count the images of these classes."""
     return sum(map(len, classes.values()))
 
 
-def apart(classes: Classes, train_fraction: float, seed: int, where: str) -> Parts:
-    """Classes shuffled and parted: the first share trains, the rest is the test. Each has at least one class.
+def split_classes(classes: Classes, train_fraction: float, seed: int, source: str) -> Parts:
+    """Shuffle classes and split them: the first share trains, the rest tests. Each has at least one class.
 
     Args:
         classes: all of them.
-        train_fraction: share that trains, above 0 and below 1.
+        train_fraction: share of the classes that train, above 0 and below 1.
         seed: of the shuffle.
-        where: what to call the place that they come from.
+        source: the folder or table, for messages.
 
     Raises:
         DmlError: fewer than two classes.
-        ValueError: a fraction that isn't one.
+        ValueError: a fraction out of its range.
     """
     check_fraction(train_fraction)
     if len(classes) < 2:
         raise DmlError(
-            f"{where} has {len(classes)} classes; expected at least two, one to train and one to test"
+            f"{source} has {len(classes)} classes; expected at least two, one to train and one to test"
         )
     names = sorted(classes)
     order = np.random.default_rng(seed).permutation(len(names))
@@ -61,7 +61,7 @@ def apart(classes: Classes, train_fraction: float, seed: int, where: str) -> Par
 
 
 def check_fraction(train_fraction: float) -> None:
-    """Refuse what isn't a share of the classes.
+    """Check that a fraction leaves classes to both train and test.
 
     Raises:
         ValueError: if it isn't above 0 and below 1.
@@ -70,60 +70,60 @@ def check_fraction(train_fraction: float) -> None:
         raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
 
 
-def refuse_unfit(parts: Parts, where: Mapping[str, str]) -> None:
-    """Hold parts to what evaluation on unseen classes needs. It is logged if some queries have no match.
+def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
+    """Check that parts allow evaluation on unseen classes, and log queries without a match.
 
     Args:
-        parts: what was found.
-        where: what to call each part's place.
+        parts: the parts.
+        sources: the folder or table of each part, for messages.
 
     Raises:
-        DmlError: an empty part, a class both in training and in what is measured, queries of which none has a
-            match in the gallery, or two classes of one name.
+        DmlError: an empty part, a class both in training and in evaluation, a gallery without a match for any query,
+            or two classes of one name.
     """
-    for name, classes in parts.named().items():
+    for name, classes in parts.by_name().items():
         if not classes:
-            raise DmlError(f"{where[name]} holds no image of any class")
-    every = {name for classes in parts.named().values() for name in classes}
-    refuse_look_alikes(every, " and ".join(dict.fromkeys(where.values())))
-    for name, classes in parts.named().items():
+            raise DmlError(f"{sources[name]} holds no image of any class")
+    every = {name for classes in parts.by_name().values() for name in classes}
+    check_class_names(every, " and ".join(dict.fromkeys(sources.values())))
+    for name, classes in parts.by_name().items():
         if name != "train" and (both := sorted(parts.train.keys() & classes.keys())):
             raise DmlError(
-                f"class {both[0]!r} is in {where['train']} and in {where[name]} ({len(both)} such); "
-                "embeddings are measured on classes that training hasn't seen: rename or move one of them"
+                f"class {both[0]!r} is in {sources['train']} and in {sources[name]} ({len(both)} such); "
+                "evaluation needs classes that training hasn't seen: rename or move one of them"
             )
     if parts.gallery is not None and not parts.test.keys() & parts.gallery.keys():
         raise DmlError(
-            f"no class of {where['test']} is in {where['gallery']} "
+            f"no class of {sources['test']} is in {sources['gallery']} "
             f"(e.g. {min(parts.test)!r} and {min(parts.gallery)!r}); "
             "a query's matches are the gallery's images of its class"
         )
     if (
         parts.gallery is not None
-        and (alone := sorted(parts.test.keys() - parts.gallery.keys()))
+        and (unmatched := sorted(parts.test.keys() - parts.gallery.keys()))
         and is_first_process()
     ):
         _LOG.warning(
-            "%s of the %s classes of %s have no image in %s, e.g. %r; their queries are left out of every mean",
-            f"{len(alone):,}",
+            "%s of the %s classes of %s have no image in %s, e.g. %r; every mean omits their queries",
+            f"{len(unmatched):,}",
             f"{len(parts.test):,}",
-            where["test"],
-            where["gallery"],
-            alone[0],
+            sources["test"],
+            sources["gallery"],
+            unmatched[0],
         )
 
 
-def refuse_look_alikes(names: Iterable[str], where: str) -> None:
-    """Refuse classes whose names a person would read as one: equal but for spaces or the coding of accents.
+def check_class_names(names: Iterable[str], source: str) -> None:
+    """Check that no two names read as one: equal except for spaces or the Unicode form of accents.
 
     Raises:
-        DmlError: if there are any.
+        DmlError: if two do.
     """
     seen: dict[str, str] = {}
     for name in sorted(names):
-        read = " ".join(unicodedata.normalize("NFC", name).split())
-        if (other := seen.setdefault(read, name)) != name:
+        normal = " ".join(unicodedata.normalize("NFC", name).split())
+        if (other := seen.setdefault(normal, name)) != name:
             raise DmlError(
-                f"two classes of {where} have one name: {other!r} and {name!r} differ only in spaces or in how an "
-                "accent is coded; give them one spelling, or names that differ"
+                f"two classes of {source} have one name: {other!r} and {name!r} differ only in spaces or in the "
+                "Unicode form of an accent; use one spelling, or names that differ"
             )

@@ -6,15 +6,21 @@ from pathlib import Path
 
 from dml_core import DmlError
 from dml_train.data.parts import Parts
-from dml_train.data.published.official import Archive, OfficialSet, Published, read_lines, whole
+from dml_train.data.published.official import (
+    Archive,
+    OfficialSet,
+    PublishedCounts,
+    parse_number,
+    read_lines,
+)
 
-_TRAINED = 100  # classes, by their number
+_TRAIN_CLASSES = 100  # the first ones by number
 
 
-def _list(folder: Path) -> Parts:
+def _list_parts(folder: Path) -> Parts:
     names: dict[int, str] = {}
     for number, name in read_lines(folder / "classes.txt", 2):
-        names[whole(number, folder / "classes.txt")] = name
+        names[parse_number(number, folder / "classes.txt")] = name
     if len({*names.values()}) < len(names):
         twice = next(name for name in names.values() if [*names.values()].count(name) > 1)
         raise DmlError(
@@ -25,16 +31,16 @@ def _list(folder: Path) -> Parts:
     test: dict[str, list[Path]] = {}
     labels = folder / "image_class_labels.txt"
     for image, number in read_lines(labels, 2):
-        c = whole(number, labels)
+        c = parse_number(number, labels)
         if image not in images or c not in names:
             raise DmlError(
-                f"{labels} names image {image} and class {c}, which images.txt or classes.txt doesn't; "
+                f"{labels} names image {image} and class {c}, but images.txt or classes.txt lacks one of them; "
                 "unpack the archive again"
             )
-        (train if c <= _TRAINED else test).setdefault(names[c], []).append(images.pop(image))
+        (train if c <= _TRAIN_CLASSES else test).setdefault(names[c], []).append(images.pop(image))
     if images:
         raise DmlError(
-            f"{labels} gives no class to {len(images):,} images of images.txt, e.g. {min(images.values())}; "
+            f"{labels} assigns no class to {len(images):,} images of images.txt, e.g. {min(images.values())}; "
             "unpack the archive again"
         )
     return Parts(train, test)
@@ -44,8 +50,8 @@ CUB = OfficialSet(
     name="cub",
     title="CUB-200-2011",
     markers=("images.txt",),
-    list_parts=_list,
-    published={"train": Published(5_864, 100), "test": Published(5_924, 100)},
+    list_parts=_list_parts,
+    published={"train": PublishedCounts(5_864, 100), "test": PublishedCounts(5_924, 100)},
     archives=(
         Archive(
             "CUB_200_2011.tgz",
@@ -58,16 +64,16 @@ CUB = OfficialSet(
 
 
 def read_cub(root: str) -> Parts:
-    """CUB-200-2011 as it is downloaded: ``images.txt``, ``image_class_labels.txt``, ``classes.txt`` and ``images``.
+    """Read CUB-200-2011 in its layout: ``images.txt``, ``image_class_labels.txt``, ``classes.txt`` and ``images``.
 
-    Classes 1 to 100 train (5,864 images), 101 to 200 test (5,924); whole images, no bounding boxes.
+    Classes 1 to 100 train (5,864 images), 101 to 200 test (5,924); full images, no bounding boxes.
 
-    Source: Wah et al. 2011; the split is that of Song et al. 2016, which all papers take.
+    Source: Wah et al. 2011; the split is that of Song et al. 2016, which all papers use.
 
     Args:
-        root: the folder ``CUB_200_2011``, or the one that holds it.
+        root: the folder ``CUB_200_2011``, or its parent.
 
     Raises:
-        DmlError: if it isn't there, or isn't whole.
+        DmlError: if it is missing or incomplete.
     """
     return CUB.read(root)

@@ -1,4 +1,4 @@
-"""The published data sets: what they must hold, where they come from, and how one is found on disk."""
+"""Descriptions of the published data sets: their counts, sources and lists; and the search for one on disk."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dml_core import DmlError
-from dml_train.data.parts import Parts, count, refuse_unfit
+from dml_train.data.parts import Parts, check_parts, count_images
 
 
-class Published(NamedTuple):
-    """What the papers say that a part holds."""
+class PublishedCounts(NamedTuple):
+    """The counts of a part in the papers."""
 
     images: int
     classes: int
 
 
 class Archive(NamedTuple):
-    """A file that a data set is downloaded as. It is unpacked where it lies.
+    """A file of a data set's download, unpacked into its own folder.
 
     Args:
-        name: of the file.
-        size: about how big, for people.
-        address: where it is downloaded from; None where a person must, as `OfficialSet.by_hand` says.
-        md5: its checksum; None if none is known.
-        unpacks: whether it is an archive; else it is used as it is.
+        name: the file's name.
+        size: approximate size, for messages.
+        address: the download's URL; None if it must be downloaded by hand, see `OfficialSet.by_hand`.
+        md5: its checksum; None if none is published.
+        unpacks: whether it is an archive, or a plain file.
     """
 
     name: str
@@ -41,52 +41,52 @@ class OfficialSet:
     """A published data set in the layout of its download.
 
     Args:
-        name: as recipes name it.
-        title: as people do.
-        markers: files by which its folder is known, relative to it; any one of them.
-        list_parts: what the lists in the folder say, the images unseen.
-        published: what each part must hold.
-        archives: what it is downloaded as.
-        older: further files in which people have it.
-        by_hand: what a person must do to get it; empty if nothing.
+        name: the name in recipes.
+        title: the name in messages.
+        markers: files of which any one identifies the data set's folder, relative to it.
+        list_parts: reads the parts from the lists in the folder, without looking at the images.
+        published: the counts of each part.
+        archives: the files of its download.
+        older: the files of an older download, an alternative to `archives`.
+        by_hand: instructions for a download by hand; empty if none is needed.
     """
 
     name: str
     title: str
     markers: tuple[str, ...]
     list_parts: Callable[[Path], Parts]
-    published: Mapping[str, Published]
+    published: Mapping[str, PublishedCounts]
     archives: tuple[Archive, ...]
     older: tuple[Archive, ...] = ()
     by_hand: str = ""
 
     def find(self, root: Path) -> Path:
-        """The data set's folder: `root`, or the one folder in `root` that is it.
+        """Find the data set's folder: `root` or a subfolder.
 
         Raises:
-            DmlError: if it isn't there, with what to download, from where, and how big it is.
+            DmlError: if it is missing, with the files to download, their source and size.
         """
         root = root.expanduser()
         if not root.is_dir():
-            raise DmlError(f"root = {root} is not a folder. {self.how_to_get(root)}")
-        inside = sorted(child for child in root.iterdir() if child.is_dir())
-        for folder in (root, *inside):
+            raise DmlError(f"root = {root} is not a folder. {self.describe_download(root)}")
+        subfolders = sorted(child for child in root.iterdir() if child.is_dir())
+        for folder in (root, *subfolders):
             if any((folder / marker).is_file() for marker in self.markers):
                 return folder
         known = [archive.name for archive in (*self.archives, *self.older)]
-        packed = [name for name in known if within(root, name) is not None]
+        packed = [name for name in known if find_file(root, name) is not None]
         if packed:
             raise DmlError(
-                f"{root} holds {' and '.join(packed)}, but {self.title} isn't unpacked there: "
-                f"dml data fetch {self.name} --root {root} does that"
+                f"{root} holds {' and '.join(packed)}, but {self.title} isn't unpacked: "
+                f"run dml data fetch {self.name} --root {root}"
             )
         raise DmlError(
-            f"{self.title} is not in {root}: neither it nor a folder in it holds {' or '.join(self.markers)}. "
-            f"{self.how_to_get(root)}"
+            f"{self.title} is not in {root}: neither this folder nor a subfolder holds {' or '.join(self.markers)}. "
+            f"{self.describe_download(root)}"
         )
 
-    def how_to_get(self, root: Path) -> str:
-        """What to download, from where, how big."""
+    def describe_download(self, root: Path) -> str:
+        """Describe the files to download, their source and size, for messages."""
         files = ", ".join(f"{archive.name} ({archive.size})" for archive in self.archives)
         if self.by_hand:
             return f"{self.title} comes as {files}. {self.by_hand}"
@@ -94,53 +94,52 @@ class OfficialSet:
         return f"{self.title} comes as {files} from {sources}: dml data fetch {self.name} --root {root} downloads it"
 
     def read(self, root: str) -> Parts:
-        """The parts, every image there and as many as published.
+        """Return the parts, after checks that no image is missing and that the counts are the published ones.
 
         Raises:
-            DmlError: what `find` raises; images that the lists name and that aren't there; other counts than the
-                published ones.
+            DmlError: as `find`; missing images; counts other than the published ones.
         """
         folder = self.find(Path(root))
         parts = self.list_parts(folder)
-        refuse_unfit(parts, {part: f"the {part} part of {folder}" for part in parts.named()})
-        missing, total = missing_files(parts), sum(map(count, parts.named().values()))
+        check_parts(parts, {part: f"the {part} part of {folder}" for part in parts.by_name()})
+        missing, total = list_missing(parts), sum(map(count_images, parts.by_name().values()))
         if missing:
             raise DmlError(
-                f"{len(missing):,} of the {total:,} images that the lists of {folder} name aren't there, e.g. "
-                f"{missing[0]}: the data set is unpacked by halves. {self.how_to_get(Path(root))}"
+                f"{len(missing):,} of the {total:,} images in the lists of {folder} are missing, e.g. {missing[0]}: "
+                f"the data set is incompletely unpacked. {self.describe_download(Path(root))}"
             )
-        if wrong := self.differences(parts):
+        if wrong := self.find_wrong_counts(parts):
             raise DmlError(
-                f"{folder} is not the whole of {self.title}: {'; '.join(wrong)}. Figures on another set can't be "
-                "put beside the published ones: complete it, or name your own images by image-folder or csv"
+                f"{folder} is not the complete {self.title}: {'; '.join(wrong)}. Results on other images can't be "
+                "compared with the published ones: complete it, or use image-folder or csv for your own images"
             )
         return parts
 
-    def differences(self, parts: Parts) -> list[str]:
-        """Where the counts aren't the published ones, in words."""
-        found = []
+    def find_wrong_counts(self, parts: Parts) -> list[str]:
+        """Find the parts whose counts aren't the published ones, and describe the differences."""
+        wrong = []
         for part, published in self.published.items():
-            classes = parts.named()[part]
-            here = Published(count(classes), len(classes))
-            if here != published:
-                found.append(
-                    f"{part} has {here.images:,} images of {here.classes:,} classes, published are "
-                    f"{published.images:,} of {published.classes:,}"
+            classes = parts.by_name()[part]
+            counts = PublishedCounts(count_images(classes), len(classes))
+            if counts != published:
+                wrong.append(
+                    f"{part} has {counts.images:,} images of {counts.classes:,} classes "
+                    f"(published: {published.images:,} of {published.classes:,})"
                 )
-        return found
+        return wrong
 
 
-def within(root: Path, name: str) -> Path | None:
-    """The file of this name in a folder, or in one at most two levels below it; None if there is none."""
+def find_file(root: Path, name: str) -> Path | None:
+    """Find a file by name in a folder or at most two levels below it; return None if there is none."""
     found = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(root.glob(pattern)))
     return next(found, None)
 
 
-def missing_files(parts: Parts) -> list[Path]:
-    """The files that the parts name and that aren't there."""
+def list_missing(parts: Parts) -> list[Path]:
+    """List the files of the parts that don't exist."""
     return [
         file
-        for classes in parts.named().values()
+        for classes in parts.by_name().values()
         for files in classes.values()
         for file in files
         if not file.is_file()
@@ -148,24 +147,24 @@ def missing_files(parts: Parts) -> list[Path]:
 
 
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
-    """The lines of a list, split at blanks into so many columns, the last of which may hold blanks.
+    """Read a list: its lines, split at blanks into columns, the last of which may contain blanks.
 
     Args:
         file: the list, in UTF-8.
-        columns: how many.
-        skip: lines of heading.
+        columns: number of columns.
+        skip: number of header lines.
 
     Raises:
-        DmlError: if it isn't there, is empty, or a line has fewer columns, with its number.
+        DmlError: if it is missing or empty, or a line has too few columns; names the line.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DmlError(
-            f"can't read {file}: {error.strerror}; the data set isn't wholly unpacked there"
+            f"can't read {file}: {error.strerror}; the data set is incompletely unpacked"
         ) from error
     except UnicodeDecodeError as error:
-        raise DmlError(f"{file} is not a list in UTF-8 ({error}); unpack it again") from error
+        raise DmlError(f"{file} is not a list in UTF-8 ({error}); unpack the archive again") from error
     rows = []
     for number, line in enumerate(lines[skip:], start=skip + 1):
         if not line.strip():
@@ -174,20 +173,22 @@ def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
         if len(row) < columns:
             raise DmlError(
                 f"{file}, line {number}: {line!r} has {len(row)} columns; expected {columns}. "
-                "The file is damaged: unpack it again"
+                "The file is damaged: unpack the archive again"
             )
         rows.append([value.strip() for value in row])
     if not rows:
-        raise DmlError(f"{file} lists nothing; unpack it again")
+        raise DmlError(f"{file} has no entries; unpack the archive again")
     return rows
 
 
-def whole(value: str, file: Path) -> int:
-    """A number of a list.
+def parse_number(value: str, file: Path) -> int:
+    """Parse a natural number of a list.
 
     Raises:
-        DmlError: if it isn't one.
+        DmlError: if it isn't a natural number; names the file.
     """
     if not value.isdecimal():
-        raise DmlError(f"{file}: {value!r} where a number was expected. The file is damaged: unpack it again")
+        raise DmlError(
+            f"{file} contains {value!r}; expected a number. The file is damaged: unpack the archive again"
+        )
     return int(value)

@@ -1,18 +1,18 @@
-"""Stanford Online Products: 120,053 photographs of 22,634 products that were sold online (Song et al. 2016)."""
+"""Stanford Online Products: 120,053 photographs of 22,634 products sold online (Song et al. 2016)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from dml_train.data.parts import Classes, Parts
-from dml_train.data.published.official import Archive, OfficialSet, Published, read_lines
+from dml_train.data.published.official import Archive, OfficialSet, PublishedCounts, read_lines
 
 
-def _list(folder: Path) -> Parts:
-    return Parts(_part(folder, "Ebay_train.txt"), _part(folder, "Ebay_test.txt"))
+def _list_parts(folder: Path) -> Parts:
+    return Parts(_read_classes(folder, "Ebay_train.txt"), _read_classes(folder, "Ebay_test.txt"))
 
 
-def _part(folder: Path, name: str) -> Classes:
+def _read_classes(folder: Path, name: str) -> Classes:
     classes: dict[str, list[Path]] = {}
     for _, number, _, path in read_lines(folder / name, 4, skip=1):
         kind = path.partition("_final/")[0]  # bicycle_final/111085122871_0.JPG
@@ -24,8 +24,8 @@ SOP = OfficialSet(
     name="sop",
     title="Stanford Online Products",
     markers=("Ebay_train.txt", "Ebay_test.txt"),
-    list_parts=_list,
-    published={"train": Published(59_551, 11_318), "test": Published(60_502, 11_316)},
+    list_parts=_list_parts,
+    published={"train": PublishedCounts(59_551, 11_318), "test": PublishedCounts(60_502, 11_316)},
     archives=(
         Archive(
             "Stanford_Online_Products.zip",
@@ -38,16 +38,16 @@ SOP = OfficialSet(
 
 
 def read_sop(root: str) -> Parts:
-    """Stanford Online Products as it is downloaded: ``Ebay_train.txt``, ``Ebay_test.txt``, ``bicycle_final``, …
+    """Read Stanford Online Products in its official layout: ``Ebay_train.txt``, ``Ebay_test.txt``, ``bicycle_final``, …
 
     59,551 images of 11,318 products train, 60,502 of 11,316 test.
 
     Source: Song et al. 2016, Deep Metric Learning via Lifted Structured Feature Embedding.
 
     Args:
-        root: the folder ``Stanford_Online_Products``, or the one that holds it.
+        root: the folder ``Stanford_Online_Products``, or its parent.
 
     Raises:
-        DmlError: if it isn't there, or isn't whole.
+        DmlError: if it is missing or incomplete.
     """
     return SOP.read(root)

@@ -1,4 +1,4 @@
-"""Unpacking zip and tar archives: no path leaves the folder, and what is under its name is whole."""
+"""Unpacking of zip and tar archives: all or nothing, and no path outside the folder."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ _JUNK = {"__MACOSX", ".DS_Store"}
 class _Member(NamedTuple):
     name: str
     folder: bool
-    plain: bool  # a file or a folder, and not a link or a device
+    plain: bool  # a file or a folder, not a link or a device
     open: Callable[[], IO[bytes]]
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:
-    """Unpack an archive into a folder; what is in its top level appears there when all of it is unpacked.
+    """Unpack an archive aside, and move its top-level entries into a folder when all are complete.
 
     Args:
-        archive: a zip or tar file, the latter compressed or not.
-        into: the folder, made if it isn't there.
+        archive: a zip file, or a tar file, compressed or not.
+        into: the folder, created if missing.
 
     Returns:
-        What has appeared, by name.
+        The new entries, sorted by name.
 
     Raises:
-        DmlError: if it isn't an archive, is damaged or asks for a password; if a path in it leads out of the folder
-            or is a link; if something of a name in its top level is there already; if the disk is full. Nothing is
-            left of it then.
+        DmlError: if it isn't an archive, is damaged or needs a password; if a path in it leads out of the folder or is
+            a link; if a top-level entry already exists; if the disk is full. Then nothing of it remains.
     """
     aside = into / f".{archive.name}.unpacking"
     try:
@@ -47,19 +46,19 @@ def unpack(archive: Path, into: Path) -> list[Path]:
         with _open(archive) as members:
             for member in members:
                 _write(member, archive, aside)
-        appeared = sorted(into / entry.name for entry in aside.iterdir())
-        for entry in appeared:
+        entries = sorted(into / entry.name for entry in aside.iterdir())
+        for entry in entries:
             if entry.exists() or entry.is_symlink():
                 raise DmlError(
-                    f"{entry} is there already; nothing was unpacked. If it is whole, there is nothing to do; if "
-                    "not, rename or remove it and unpack again"
+                    f"{entry} already exists; nothing was unpacked. If it is complete, keep it; if not, rename or "
+                    "remove it and unpack again"
                 )
-        for entry in appeared:
+        for entry in entries:
             (aside / entry.name).rename(entry)
-        return appeared
+        return entries
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise DmlError(
-            f"{archive} is damaged or cut off ({type(error).__name__}: {error}); nothing was unpacked. Remove it and "
+            f"{archive} is damaged or truncated ({type(error).__name__}: {error}); nothing was unpacked. Remove it and "
             "download it again"
         ) from error
     except OSError as error:
@@ -72,11 +71,11 @@ def _write(member: _Member, archive: Path, folder: Path) -> None:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name or "\0" in member.name:
         raise DmlError(
-            f"{archive} holds the path {member.name!r}, which leads out of its folder; nothing was unpacked"
+            f"{archive} contains the path {member.name!r}, which leads out of the folder; nothing was unpacked"
         )
     if not member.plain:
         raise DmlError(
-            f"{archive} holds {member.name!r}, which is a link or a device and not a file; nothing was unpacked"
+            f"{archive} contains {member.name!r}, which is a link or a device, not a file; nothing was unpacked"
         )
     if _JUNK & {*path.parts}:
         return
@@ -95,27 +94,27 @@ def _open(archive: Path) -> Iterator[Iterator[_Member]]:
         raise DmlError(f"there is no archive {archive}")
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
-            yield _zipped(packed, archive)
+            yield _list_zip(packed, archive)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as packed_tar:
-            yield _tarred(packed_tar)
+            yield _list_tar(packed_tar)
     else:
         with archive.open("rb") as content:
-            begins = content.read(60)
+            start = content.read(60)
         raise DmlError(
-            f"{archive} is neither a zip nor a tar archive; it begins with {begins!r}. If that is a page of a web "
-            "site, the site wanted something of you: remove the file and download it by hand"
+            f"{archive} is neither a zip nor a tar archive; it begins with {start!r}. If this is a web page, "
+            "the site may want a login or a confirmation: remove the file and download it by hand"
         )
 
 
-def _zipped(archive: zipfile.ZipFile, file: Path) -> Iterator[_Member]:
+def _list_zip(archive: zipfile.ZipFile, file: Path) -> Iterator[_Member]:
     for info in archive.infolist():
         if info.flag_bits & 1:
             raise DmlError(
-                f"{file} asks for a password, which its owners give on request: unpack it with that, and leave the "
-                "folder beside it"
+                f"{file} needs a password, which its owners give on request: unpack it with the password, and keep "
+                "the folder beside it"
             )
-        kind = stat.S_IFMT(info.external_attr >> 16)  # of what was packed on Unix; 0 elsewhere
+        kind = stat.S_IFMT(info.external_attr >> 16)  # 0 if it wasn't packed on Unix
 
         def content(info: zipfile.ZipInfo = info) -> IO[bytes]:
             return archive.open(info)
@@ -123,12 +122,12 @@ def _zipped(archive: zipfile.ZipFile, file: Path) -> Iterator[_Member]:
         yield _Member(info.filename, info.is_dir(), kind in (0, stat.S_IFREG, stat.S_IFDIR), content)
 
 
-def _tarred(archive: tarfile.TarFile) -> Iterator[_Member]:
+def _list_tar(archive: tarfile.TarFile) -> Iterator[_Member]:
     for info in archive:
 
         def content(info: tarfile.TarInfo = info) -> IO[bytes]:
             opened = archive.extractfile(info)
-            assert opened is not None  # it is a plain file
+            assert opened is not None  # `_write` opens plain files only
             return opened
 
         yield _Member(info.name, info.isdir(), info.isdir() or info.isreg(), content)
