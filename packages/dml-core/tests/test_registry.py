@@ -236,8 +236,5 @@ def test_every_kind_has_a_hook_that_is_asked(kind):
     assert registry_of(component, kind=kind).build(kind, {"name": "a-thing"}) == {}
 
 
-def test_the_registry_of_this_process_has_the_samplers_and_memories_of_dml_core():
+def test_the_registry_of_this_process_has_the_samplers_of_dml_core():
     assert {"class-balanced", "shuffled"} <= set(registry().entries("samplers"))
-    assert "queue" in registry().entries("memories")
-    queue = registry().build("memories", {"name": "queue", "capacity": 4}, {"embedding_dim": 3})
-    assert queue.embeddings.shape == (4, 3)

@@ -46,11 +46,6 @@ def dml_samplers() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
-def dml_memories() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Memories of past embeddings: modules with `enqueue` and `contents`, as `MemoryQueue`. Context: embedding_dim."""
-
-
-@hookspec
 def dml_backbones() -> Iterable[Component]:  # type: ignore[empty-body]
     """Networks from images to features: `Backbone`. Context: in_channels, pretrained."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from dml_core.components import Component
 from dml_core.hookspecs import hookimpl
-from dml_core.memory import MemoryQueue
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 
 
@@ -17,14 +16,3 @@ def dml_samplers() -> Iterable[Component]:
         "class-balanced", ClassBalancedSampler, "C classes x K images a batch, every class equally often"
     )
     yield Component("shuffled", ShuffledSampler, "every image once an epoch, in a random order")
-
-
-@hookimpl
-def dml_memories() -> Iterable[Component]:
-    """The memories of `dml_core.memory`."""
-    yield Component(
-        "queue",
-        MemoryQueue,
-        "a ring of the newest embeddings and labels",
-        source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec. 3.2",
-    )

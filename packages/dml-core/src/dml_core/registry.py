@@ -17,12 +17,10 @@ from dml_core.components import Component
 from dml_core.errors import DmlError, DuplicateName, InvalidOption, UnknownName, nearest
 from dml_core.plugins import Failure, Plugins, Provider, plugins
 
-Kind = Literal["losses", "samplers", "memories", "backbones", "datasets", "evaluators", "loggers"]
+Kind = Literal["losses", "samplers", "backbones", "datasets", "evaluators", "loggers"]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
-_SINGULAR = {"losses": "loss", "memories": "memory"} | {
-    kind: kind[:-1] for kind in KINDS if kind not in ("losses", "memories")
-}
+_SINGULAR = {kind: kind.removesuffix("s") for kind in KINDS} | {"losses": "loss"}
 
 
 @dataclass(frozen=True, slots=True)
