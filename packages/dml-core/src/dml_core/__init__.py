@@ -31,13 +31,16 @@ from dml_core.errors import (
     nearest,
 )
 from dml_core.hookspecs import hookimpl
+from dml_core.kinds import CONTEXT, KINDS, Kind
 from dml_core.memory import MemoryQueue
+from dml_core.options import Option, options_of
 from dml_core.plugins import Plugins, plugins
-from dml_core.registry import KINDS, Registry, registry
+from dml_core.registry import Registry, registry
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
 
 __all__ = [
+    "CONTEXT",
     "KINDS",
     "Backbone",
     "BatchSampler",
@@ -53,8 +56,10 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "InvalidOption",
+    "Kind",
     "Linear",
     "MemoryQueue",
+    "Option",
     "PairLoss",
     "Peers",
     "PluginLoadError",
@@ -77,6 +82,7 @@ __all__ = [
     "is_class_loss",
     "is_shardable",
     "nearest",
+    "options_of",
     "plugins",
     "registry",
     "schedule_from_table",

@@ -8,63 +8,73 @@ Shapes: `B` batch, `D` embedding dimension, `C` classes, `N` items of a split, `
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from dml_core.options import Option, options_of, takes_any_option
+
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(/[A-Za-z0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
 class Component:
-    """One named thing that a plugin provides, and how to make it.
+    """A named object that a plugin provides, with the factory that makes it.
 
     Args:
-        name: the name that recipes use, in kebab-case (``"norm-softmax"``). A family that re-exports somebody
-            else's classes may put them under a prefix (``"pml/ContrastiveLoss"``).
-        factory: called with the keys of the recipe's table, plus whatever context its signature asks for by
-            name. Usually a class.
+        name: the name in recipes, in kebab-case (``"norm-softmax"``). A family of another library's classes may
+            have a prefix (``"pml/ContrastiveLoss"``).
+        factory: called with the keys of the recipe's table and with the context (`dml_core.CONTEXT`) among its
+            options. Usually a class.
         summary: one line for listings.
-        source: where it comes from, e.g. a paper and its equations. Empty if there is nothing to cite.
+        source: the paper and its equations, or another origin; empty if there is nothing to cite.
+        options: what the factory takes by keyword, in the order of listings; by default, the parameters of its
+            signature. A factory that passes ``**options`` on declares them.
+
+    Attributes:
+        takes_any_option: whether the factory takes keys beyond `options`: its signature has ``**options``, and
+            they aren't declared.
 
     Raises:
-        ValueError: if the name isn't kebab-case or the summary is empty or longer than a line.
-        TypeError: if the factory can't be called, or its signature can't be read.
+        ValueError: if the name isn't kebab-case, or the summary is empty or longer than a line.
+        TypeError: if the factory can't be called, or its options are neither declared nor in a signature that
+            Python can read.
     """
 
-    name: str
-    factory: Callable[..., Any]
-    summary: str
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+    def __init__(
+        self,
+        name: str,
+        factory: Callable[..., Any],
+        summary: str,
+        source: str = "",
+        options: Sequence[Option] | None = None,
+    ) -> None:
+        if not _NAME.fullmatch(name):
             raise ValueError(
-                f"component name {self.name!r} is not kebab-case; expected lower-case words joined by '-', "
+                f"component name {name!r} is not kebab-case; expected lower-case words joined by '-', "
                 "e.g. 'ranked-list', with at most one 'family/' before a class name"
             )
-        if not callable(self.factory):
-            raise TypeError(
-                f"component {self.name!r}: factory is {self.factory!r}; expected a class or function"
-            )
+        if not callable(factory):
+            raise TypeError(f"component {name!r}: factory is {factory!r}; expected a class or function")
+        if not summary.strip() or "\n" in summary:
+            raise ValueError(f"component {name!r}: summary is {summary!r}; expected one line of text")
+        self.name: Final = name
+        self.factory: Final = factory
+        self.summary: Final = summary
+        self.source: Final = source
         try:
-            inspect.signature(self.factory)
-        except ValueError as error:
-            raise TypeError(
-                f"component {self.name!r}: factory {self.factory!r} has no signature that can be read; wrap it in a "
-                "function whose parameters are its options"
-            ) from error
-        if not self.summary.strip() or "\n" in self.summary:
-            raise ValueError(
-                f"component {self.name!r}: summary is {self.summary!r}; expected one line of text"
-            )
+            self.options: Final = options_of(factory) if options is None else tuple(options)
+            self.takes_any_option: Final = options is None and takes_any_option(factory)
+        except TypeError as error:
+            raise TypeError(f"component {name!r}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"Component({self.name!r}, {self.factory!r}, {self.summary!r})"
 
 
 # ---------------------------------------------------------------------------------------------- losses

@@ -1,4 +1,4 @@
-"""Every loss and miner of pytorch-metric-learning, through one adapter: baselines by name, not written anew.
+"""Every loss and miner of pytorch-metric-learning through one adapter, as baselines by name.
 
 Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metric-learning.
 """
@@ -6,32 +6,33 @@ Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metri
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
-from dml_core import Component, nearest
+from dml_core import Component, Option, nearest
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.sphere import full_precision
 
+# What the run knows under another name.
 _CONTEXT = {"embedding_size": "embedding_dim", "descriptors_dim": "embedding_dim", "l": "embedding_dim"}
 _BY_NAME = {"distance": distances, "reducer": reducers, "miner": miners}
 _ABSTRACT = ("BaseMetricLossFunction", "GenericPairLoss")
 
 
 class PytorchMetricLearning(torch.nn.Module):
-    """A loss of pytorch-metric-learning, called as this project's losses are.
+    """A loss of pytorch-metric-learning with the call of this project's losses.
 
     L = loss(embeddings, labels, miner(embeddings, labels), gallery, gallery_labels)
 
-    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; see there for each
-    loss's definition. Half precision is widened to float32 on the way in.
+    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; it defines
+    each loss. Half-precision embeddings are converted to float32 first.
 
     Args:
         loss: a loss of that library.
-        miner: a miner of that library, which picks the pairs or triplets that the loss sees.
+        miner: a miner of that library, which selects the pairs or triplets for the loss.
     """
 
     def __init__(self, loss: torch.nn.Module, miner: torch.nn.Module | None = None) -> None:
@@ -46,7 +47,7 @@ class PytorchMetricLearning(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Return the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
@@ -61,45 +62,45 @@ class PytorchMetricLearning(torch.nn.Module):
 
 
 def components() -> Iterator[Component]:
-    """A component ``pml/<ClassName>`` for every loss of the installed pytorch-metric-learning.
+    """Yield a component ``pml/<ClassName>`` for every loss of the installed pytorch-metric-learning.
 
-    Its options are those of the class and of what it inherits, with ``embedding_size`` given by the run; further
+    Its options are those of the class and its ancestors, with ``embedding_size`` given by the run, and also
     ``miner`` (a class name, with a table ``miner_options``), ``distance`` and ``reducer`` (class names).
     """
     for name, cls in sorted(vars(losses).items()):
         if inspect.isclass(cls) and issubclass(cls, losses.BaseMetricLossFunction) and name not in _ABSTRACT:
-            summary = f"{name} of pytorch-metric-learning"
-            yield Component(f"pml/{name}", _factory(cls), summary, source="pytorch-metric-learning")
+            yield _component(name, cls)
 
 
-def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
-    own = _parameters(cls)
+def _component(name: str, cls: type[Any]) -> Component:
+    parameters = _parameters(cls)
+    parameter_of = {_CONTEXT.get(parameter, parameter): parameter for parameter in parameters}
 
-    def make(miner: str | None = None, miner_options: dict[str, Any] | None = None, **options: Any) -> Any:
-        renamed = {
-            parameter: options.pop(_CONTEXT.get(parameter, parameter))
-            for parameter in own
-            if _CONTEXT.get(parameter, parameter) in options
-        }
+    def make(
+        miner: str | None = None, miner_options: dict[str, Any] | None = None, **options: Any
+    ) -> PytorchMetricLearning:
+        arguments = {parameter_of.get(option, option): value for option, value in options.items()}
         for key in ("distance", "reducer"):
-            if isinstance(renamed.get(key), str):
-                renamed[key] = _named(key, renamed[key])()
+            if isinstance(arguments.get(key), str):
+                arguments[key] = _named(key, arguments[key])()
         picker = None if miner is None else _named("miner", miner)(**(miner_options or {}))
-        return PytorchMetricLearning(cls(**renamed), picker)
+        return PytorchMetricLearning(cls(**arguments), picker)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    extra = [inspect.Parameter(name, keyword, default=None) for name in ("miner", "miner_options")]
-    given = [
-        parameter.replace(name=_CONTEXT.get(name, name), kind=keyword, annotation=inspect.Parameter.empty)
-        for name, parameter in own.items()
+    make.__qualname__ = cls.__qualname__  # for messages
+    options = [
+        *(
+            Option(option, default=parameters[parameter].default)
+            for option, parameter in parameter_of.items()
+        ),
+        Option("miner", str | None, default=None),
+        Option("miner_options", dict[str, Any] | None, default=None),
     ]
-    make.__signature__ = inspect.Signature([*given, *extra])  # type: ignore[attr-defined]  # read by the registry
-    make.__qualname__ = cls.__qualname__
-    return make
+    summary = f"{name} of pytorch-metric-learning"
+    return Component(f"pml/{name}", make, summary, source="pytorch-metric-learning", options=options)
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The constructor's parameters and those that it hands on to the classes it inherits from."""
+    """Collect the parameters of the constructor, and of the ancestors' constructors to which it passes the rest."""
     found: dict[str, inspect.Parameter] = {}
     for ancestor in cls.__mro__:
         if "__init__" not in vars(ancestor) or not ancestor.__module__.startswith("pytorch_metric_learning"):
@@ -107,13 +108,13 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
         constructor: Any = vars(ancestor)["__init__"]
         for name, parameter in inspect.signature(constructor).parameters.items():
             plain = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            if plain and name not in ("self", "mat_based_loss"):  # the latter a class decides for itself
+            if plain and name not in ("self", "mat_based_loss"):  # each class sets the latter itself
                 found.setdefault(name, parameter)
     return found
 
 
 def _named(kind: str, name: str) -> Any:
-    """The class of this name among the library's miners, distances or reducers.
+    """Look up the class of this name among the library's miners, distances or reducers.
 
     Raises:
         ValueError: if there is none, with the nearest name.
