@@ -7,13 +7,18 @@ import pytest
 from photo_world import write_photos
 from PIL import Image
 
-from dml_core import DmlError, registry
+from dml_core import DmlError, FileBackedSplit, ImageReadingFactory, registry
 from dml_train.data import Glyphs
 from dml_train.data.image_reader import DrawingReader
 
 
 def factory(name):
     return registry().entry("datasets", name).component.factory
+
+
+@pytest.mark.parametrize("name", ["image-folder", "csv", "cub", "glyphs"])
+def test_the_factories_read_images(name):
+    assert isinstance(factory(name), ImageReadingFactory)
 
 
 @pytest.mark.parametrize("normalize", ["imagenet", "caffe", "none"])
@@ -24,6 +29,7 @@ def test_files_are_prepared_as_the_data_sets_own(tmp_path, normalize):
         "datasets", {"name": "image-folder", "root": str(root), **options}, {"seed": 0}
     )
     reader = factory("image-folder").image_reader(root="gone", train_fraction=0.25, **options)
+    assert isinstance(dataset.test, FileBackedSplit)
     split, every = reader.of_files(dataset.test.files), np.arange(len(dataset.test))
     images = split.load(every)
     np.testing.assert_array_equal(images.numpy(), dataset.test.load(every).numpy())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,28 +13,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from dml_core import Split
 from dml_train.data.decoding import read_image
 from dml_train.data.file_split import FileSplit
 from dml_train.data.preparation import Preparation
-
-
-class ImageReader(Protocol):
-    """What a data set's factory returns from its attribute ``image_reader``, called with the recipe's options.
-
-    A factory without that attribute is a data set whose networks can't be given image files.
-    """
-
-    in_channels: int
-    input_shape: tuple[int, int, int]  # channels, height, width of the network's input
-
-    def of_files(self, files: Sequence[Path]) -> Split:
-        """These images, each decoded when it is asked for, as one class without a name."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """How an image becomes the network's input, in JSON's types, for whoever has to do it elsewhere."""
-        ...
 
 
 class PhotographReader:

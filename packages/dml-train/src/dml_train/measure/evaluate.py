@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import DmlError, Evaluation, Evaluator, ShardedEvaluator
+from dml_core import DmlError, Evaluation, Evaluator, Registry, ShardedEvaluator
 from dml_train.files import read_array, write_array
 from dml_train.ranks.ranks import Ranks
+from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
+
+_CLUSTERING = ("nmi", "n_clusters")  # the evaluator's options that ask for clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,15 @@ class Embedded:
         if self.gallery is not None and self.gallery_labels is not None:
             write_array(folder.embeddings("gallery"), self.gallery)
             write_array(folder.labels("gallery"), self.gallery_labels)
+
+
+def build_evaluator(recipe: Recipe, registry: Registry, *, nmi: bool = True) -> Evaluator:
+    """Build a recipe's evaluator; with ``nmi=False``, one that omits the clustering, which takes the most time."""
+    table = recipe.evaluation.component()
+    if not nmi:
+        table = {key: value for key, value in table.items() if key not in _CLUSTERING}
+    evaluator: Evaluator = registry.build("evaluators", table, {"seed": recipe.training.seed})
+    return evaluator
 
 
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
