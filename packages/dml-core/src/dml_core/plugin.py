@@ -1,4 +1,4 @@
-"""What dml-core itself brings, through the same hooks as everybody."""
+"""The components of dml-core, provided by the same hooks as those of any plugin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 
 @hookimpl
 def dml_samplers() -> Iterable[Component]:
-    """The samplers of `dml_core.samplers`."""
+    """List the samplers of `dml_core.samplers`."""
     yield Component(
         "class-balanced", ClassBalancedSampler, "C classes x K images a batch, every class equally often"
     )
