@@ -1,4 +1,4 @@
-"""Names to things, and every way to get a recipe's table wrong."""
+"""Names resolve to components, and every error in a recipe's table is reported."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for()
     assert loss.temperature == 1
 
 
-def test_context_that_a_factory_does_not_ask_for_is_kept_from_it():
+def test_a_factory_receives_no_context_that_it_does_not_ask_for():
     assert registry_of(RANKED).build("losses", {"name": "ranked"}, RUN).margin == 0.4
     assert registry_of(Component("any", free_for_all, "takes all")).build(
         "losses", {"name": "any", "a": 1}, RUN
@@ -105,7 +105,7 @@ def test_a_nested_table_is_built_first_with_the_same_context():
     assert wrapper.loss.temperature == 0.1
 
 
-def test_an_error_in_a_nested_table_is_found_before_anything_is_made():
+def test_an_error_in_a_nested_table_is_found_before_anything_is_built():
     table = {"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temprature": 0.1}}
     with pytest.raises(InvalidOption, match="no option 'temprature'; did you mean 'temperature'"):
         registry_of(CLASSES, WRAPPER).check("losses", table)
@@ -118,7 +118,7 @@ def test_an_unknown_name_gives_the_nearest_and_all_known():
         registry_of(RANKED, CLASSES).build("losses", {"name": "rankde"}, RUN)
 
 
-def test_of_a_family_that_nobody_brings_an_extra_may_be_missing():
+def test_an_unknown_family_of_losses_hints_at_a_missing_extra():
     with pytest.raises(
         UnknownName, match=r"\nno installed plugin provides any loss 'pml/\.\.\.': .* its extra"
     ):
@@ -175,7 +175,7 @@ def test_values_that_fit_their_annotation(key, value):
     registry_of(RANKED).build("losses", {"name": "ranked", key: value}, RUN)
 
 
-def test_a_missing_option_is_an_error_that_says_what_the_run_gives():
+def test_a_missing_option_is_an_error_that_lists_the_context_of_the_run():
     with pytest.raises(
         InvalidOption, match=r"needs 'num_steps'.*gives only num_classes, embedding_dim, seed"
     ):
@@ -188,12 +188,12 @@ def test_a_context_that_is_not_exactly_the_kinds_is_an_error_of_the_caller(conte
         registry_of(CLASSES).build("losses", {"name": "classes"}, context)
 
 
-def test_what_a_factory_refuses_is_an_error_of_the_recipe():
+def test_a_value_error_of_a_factory_is_an_error_of_the_recipe():
     with pytest.raises(InvalidOption, match=r"loss 'ranked' \(Ranked of test-losses 1\.2\): margin is -1"):
         registry_of(RANKED).build("losses", {"name": "ranked", "margin": -1.0}, RUN)
 
 
-def test_a_type_that_a_factory_refuses_is_an_error_of_the_recipe_and_its_own_messages_stay_as_they_are():
+def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_stay_unchanged():
     def of_a_whole_number(seed):
         raise TypeError("seed is 0.5; expected a whole number")
 
@@ -212,7 +212,7 @@ def test_a_type_that_a_factory_refuses_is_an_error_of_the_recipe_and_its_own_mes
         registry_of(*components).build("losses", {"name": "file", "path": "x"}, RUN)
 
 
-def test_a_string_is_no_list_of_strings():
+def test_a_string_is_not_a_list_of_strings():
     def named(names: Sequence[str] = ()) -> Sequence[str]:
         return names
 
@@ -233,7 +233,7 @@ def test_an_unknown_kind_is_an_error():
 
 
 @pytest.mark.parametrize("returned", [[3], 3, RANKED, [RANKED, None]])
-def test_a_hook_that_returns_something_else_is_set_aside_and_the_rest_works(returned):
+def test_a_hook_that_returns_something_else_is_skipped_and_the_rest_works(returned):
     source = Plugins()
     wrong = ModuleType("wrong")
     wrong.dml_losses = hookimpl(lambda: returned)

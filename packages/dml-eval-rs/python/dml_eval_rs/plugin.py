@@ -1,4 +1,4 @@
-"""The evaluators `exact` and `hamming`, as a plugin of dml-core."""
+"""What dml-core loads: the evaluators `exact` and `hamming`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RECALL_AT = (1, 10, 100, 1000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactEvaluator:
-    """An evaluator of the embeddings themselves; `dml_eval_rs.evaluate` documents the options."""
+    """Measures and searches embeddings as they are: see `dml_eval_rs.evaluate` for the options."""
 
     similarity: Similarity = "cosine"
     recall_at: Sequence[int] = _RECALL_AT
@@ -36,7 +36,7 @@ class ExactEvaluator:
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
-        """Measure the metrics; without a gallery, each query excludes itself."""
+        """The metrics; with no gallery, each query leaves itself out."""
         return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
 
     def evaluate_sharded(
@@ -47,7 +47,7 @@ class ExactEvaluator:
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
-        """Measure the same metrics, with the work divided among the peers, if any."""
+        """The same, each of the peers, if there are any, doing a part of the work."""
         return evaluate(
             embeddings,
             labels,
@@ -66,19 +66,19 @@ class ExactEvaluator:
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Return similarities, descending, and indices of the k nearest gallery rows, both (Q, k)."""
+        """Similarities, descending, and indices of the k nearest gallery rows, both (Q, k)."""
         return knn(
             queries, gallery, k, similarity=self.similarity, exclude_self=exclude_self, threads=self.threads
         )
 
     def bytes_per_item(self, dim: int) -> int:
-        """Return the size of one float32 embedding."""
+        """Bytes of one embedding as float32."""
         return 4 * dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HammingEvaluator:
-    """An evaluator of the embeddings' binary codes: one bit a dimension, set above `threshold`.
+    """Measures and searches embeddings as binary codes, one bit a dimension, set above `threshold`.
 
     With `nmi`, the bits are clustered as vectors of 0 and 1, whose squared distance is the Hamming distance.
     """
@@ -98,7 +98,7 @@ class HammingEvaluator:
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
-        """Measure the metrics of the codes; without a gallery, each query excludes itself."""
+        """The metrics of the codes; with no gallery, each query leaves itself out."""
         return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
 
     def evaluate_sharded(
@@ -109,7 +109,7 @@ class HammingEvaluator:
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
     ) -> Evaluation:
-        """Measure the same metrics, with the work divided among the peers, if any."""
+        """The same, each of the peers, if there are any, doing a part of the work."""
         codes = binarize(embeddings, self.threshold)
         gallery_codes = None if gallery is None else binarize(gallery, self.threshold)
         threads = _threads(self.threads, peers)
@@ -141,7 +141,7 @@ class HammingEvaluator:
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return distances, ascending, and indices of the k nearest gallery codes, both (Q, k)."""
+        """Distances, ascending, and indices of the k nearest gallery codes, both (Q, k)."""
         return knn_codes(
             binarize(queries, self.threshold),
             binarize(gallery, self.threshold),
@@ -151,7 +151,7 @@ class HammingEvaluator:
         )
 
     def bytes_per_item(self, dim: int) -> int:
-        """Return the size of one code, a bit a dimension."""
+        """Bytes of one code: a bit a dimension."""
         return -(-dim // 8)
 
 
@@ -161,7 +161,7 @@ def _threads(threads: int | None, peers: Peers | None) -> int | None:
 
 @hookimpl
 def dml_evaluators() -> Iterable[Component]:
-    """List the two evaluators."""
+    """The two evaluators."""
     return [
         Component("exact", ExactEvaluator, "exact retrieval and clustering metrics of the embeddings"),
         Component(

@@ -1,4 +1,4 @@
-"""The losses as a plugin of the entry-point group ``dml``."""
+"""The losses as a plugin: what `dml_core` finds through the entry point of the group ``dml``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dml_losses.virtual_softmax import VirtualSoftmax
 
 @hookimpl
 def dml_losses() -> Iterable[Component]:
-    """List every loss of this package, by its registry name.
+    """Every loss of this package, by its registry name.
 
-    `GlobalBatch` has none: the trainer gathers the ranks' rows itself, and a second gather would duplicate them.
+    `GlobalBatch` has none: a recipe's trainer gathers the ranks' rows itself, and would have them twice.
     """
     yield Component(
         "instance-cross-entropy",
@@ -69,7 +69,7 @@ def dml_losses() -> Iterable[Component]:
     yield Component(
         "virtual-softmax",
         VirtualSoftmax,
-        "softmax with one more class, whose weight points along the embedding",
+        "softmax with one more class, that lies where the embedding does",
         source="Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning",
     )
     yield Component(
@@ -87,7 +87,7 @@ def dml_losses() -> Iterable[Component]:
     yield Component(
         "curricular-face",
         CurricularFace,
-        "ArcFace whose hard negatives weigh more as training proceeds",
+        "ArcFace whose hard negatives weigh more the further training has come",
         source="Huang et al. 2020, CurricularFace, adaptive curriculum learning loss",
     )
     yield Component(
@@ -129,7 +129,7 @@ def dml_losses() -> Iterable[Component]:
     yield Component(
         "sharded-classes",
         ShardedClasses,
-        "a class loss of which each rank stores the class weights of its own classes",
+        "a class loss of which each rank keeps the class weights of its own classes",
         source="An et al. 2021, Partial FC, section 3.1",
     )
     if importlib.util.find_spec("pytorch_metric_learning") is not None:  # the extra dml-losses[pml]

@@ -1,4 +1,4 @@
-"""Every loss and miner of pytorch-metric-learning through one adapter, as baselines by name.
+"""Every loss and miner of pytorch-metric-learning, through one adapter: baselines by name, without a reimplementation.
 
 Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metric-learning.
 """
@@ -23,16 +23,16 @@ _ABSTRACT = ("BaseMetricLossFunction", "GenericPairLoss")
 
 
 class PytorchMetricLearning(torch.nn.Module):
-    """A loss of pytorch-metric-learning with the call of this project's losses.
+    """A loss of pytorch-metric-learning, called like this package's losses.
 
     L = loss(embeddings, labels, miner(embeddings, labels), gallery, gallery_labels)
 
     Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; it defines
-    each loss. Half-precision embeddings are converted to float32 first.
+    each loss. Half precision is converted to float32 first.
 
     Args:
         loss: a loss of that library.
-        miner: a miner of that library, which selects the pairs or triplets for the loss.
+        miner: a miner of that library, which picks the pairs or triplets for the loss.
     """
 
     def __init__(self, loss: torch.nn.Module, miner: torch.nn.Module | None = None) -> None:
@@ -47,7 +47,7 @@ class PytorchMetricLearning(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
@@ -64,7 +64,7 @@ class PytorchMetricLearning(torch.nn.Module):
 def components() -> Iterator[Component]:
     """Yield a component ``pml/<ClassName>`` for every loss of the installed pytorch-metric-learning.
 
-    Its options are those of the class and its ancestors, with ``embedding_size`` given by the run, and also
+    Its options are those of the class and of its base classes, with ``embedding_size`` given by the run, and
     ``miner`` (a class name, with a table ``miner_options``), ``distance`` and ``reducer`` (class names).
     """
     for name, cls in sorted(vars(losses).items()):
@@ -100,7 +100,7 @@ def _component(name: str, cls: type[Any]) -> Component:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """Collect the parameters of the constructor, and of the ancestors' constructors to which it passes the rest."""
+    """Collect the parameters of the constructor and of its base classes' constructors."""
     found: dict[str, inspect.Parameter] = {}
     for ancestor in cls.__mro__:
         if "__init__" not in vars(ancestor) or not ancestor.__module__.startswith("pytorch_metric_learning"):
@@ -114,10 +114,10 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def _named(kind: str, name: str) -> Any:
-    """Look up the class of this name among the library's miners, distances or reducers.
+    """Find the class of this name among the library's miners, distances or reducers.
 
     Raises:
-        ValueError: if there is none, with the nearest name.
+        ValueError: for an unknown name, with the nearest known one.
     """
     known = {key: value for key, value in vars(_BY_NAME[kind]).items() if inspect.isclass(value)}
     if name not in known:
