@@ -43,7 +43,7 @@ def test_the_evaluator_has_the_recipes_options_and_seed_and_no_clusters_without_
 ):
     table = {"name": "clusters", "recall_at": [1, 5], "nmi": True, "n_clusters": 3}
     recipe = parse(tiny_document(evaluation=table), registry)
-    assert build_evaluator(recipe, registry, nmi=nmi).options == {
+    assert build_evaluator(recipe, registry, clustering=nmi).options == {
         "recall_at": [1, 5],
         "nmi": nmi,
         "n_clusters": n_clusters,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class DmlError(Exception):
-    """An error in the user's input or environment."""
+    """A mistake in what the user gave: the message says what came, what was expected and how to mend it."""
 
 
 class UnknownName(DmlError):

@@ -55,7 +55,7 @@ def search(
         raise DmlError(f"there is no image {missing}")
     model = open_model(run, registry)
     searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
-    evaluator = build_evaluator(model.recipe, registry, nmi=False)
+    evaluator = build_evaluator(model.recipe, registry, clustering=False)
     found = nearest(model, evaluator, searched, queries, k, codes=codes)
     by_bits = codes or searched.coded
     table = model.recipe.evaluation.component()

@@ -57,10 +57,16 @@ class Embedded:
             write_array(folder.labels("gallery"), self.gallery_labels)
 
 
-def build_evaluator(recipe: Recipe, registry: Registry, *, nmi: bool = True) -> Evaluator:
-    """Build a recipe's evaluator; with ``nmi=False``, one that omits the clustering, which takes the most time."""
+def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
+    """Build the evaluator of a recipe.
+
+    Args:
+        recipe: its ``[evaluation]`` table names the evaluator and its options.
+        registry: provides the evaluator.
+        clustering: whether the evaluator measures clustering (NMI) if the recipe says so; it takes most of the time.
+    """
     table = recipe.evaluation.component()
-    if not nmi:
+    if not clustering:
         table = {key: value for key, value in table.items() if key not in _CLUSTERING}
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": recipe.training.seed})
     return evaluator

@@ -107,7 +107,7 @@ class FinishedRun:
         if not recipe.evaluation.test:
             return cls(folder, recipe, result, lines, None, nothing, nothing, "")
         embedded = Embedded.read(folder)
-        evaluator = build_evaluator(recipe, registry, nmi=False)  # NMI has no interval
+        evaluator = build_evaluator(recipe, registry, clustering=False)  # NMI has no interval
         measured = Measured(embedded, evaluator, evaluate(evaluator, embedded))
         try:
             dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
