@@ -81,7 +81,7 @@ class Network(nn.Module):
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
         table = {"name": "small-conv", "widths": WIDTHS, "stride": STRIDE}
-        self.backbone = registry().build("backbones", table, {"in_channels": in_channels})
+        self.backbone = registry().build("backbones", table, {"in_channels": in_channels, "pretrained": True})
         self.head = nn.Linear(self.backbone.num_features, dim)
         self.to(memory_format=torch.channels_last)
 

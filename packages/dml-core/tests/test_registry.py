@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 
 from dml_core import (
+    CONTEXT,
     KINDS,
     Component,
     DuplicateName,
     InvalidOption,
+    Kind,
+    Option,
     Plugins,
     Registry,
     UnknownName,
     hookimpl,
+    options_of,
     registry,
 )
 
@@ -73,30 +77,30 @@ def plugin_with(*components: Component, kind: str = "losses") -> ModuleType:
 RANKED = Component("ranked", Ranked, "a pair loss")
 CLASSES = Component("classes", Classes, "a class loss")
 WRAPPER = Component("wrapper", Wrapper, "wraps a loss")
-CONTEXT = {"num_classes": 10, "embedding_dim": 4, "seed": 0}
+RUN = {"num_classes": 10, "embedding_dim": 4, "seed": 0}  # a context of losses
 
 
 def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for():
-    loss = registry_of(CLASSES).build("losses", {"name": "classes", "temperature": 1}, CONTEXT)
+    loss = registry_of(CLASSES).build("losses", {"name": "classes", "temperature": 1}, RUN)
     assert loss.shape == (10, 4)
     assert loss.temperature == 1
 
 
 def test_a_factory_receives_no_context_that_it_does_not_ask_for():
-    assert registry_of(RANKED).build("losses", {"name": "ranked"}, CONTEXT).margin == 0.4
+    assert registry_of(RANKED).build("losses", {"name": "ranked"}, RUN).margin == 0.4
     assert registry_of(Component("any", free_for_all, "takes all")).build(
-        "losses", {"name": "any", "a": 1}, CONTEXT
+        "losses", {"name": "any", "a": 1}, RUN
     ) == {"a": 1}
 
 
 def test_the_table_wins_over_the_context():
-    loss = registry_of(CLASSES).build("losses", {"name": "classes", "num_classes": 3}, CONTEXT)
+    loss = registry_of(CLASSES).build("losses", {"name": "classes", "num_classes": 3}, RUN)
     assert loss.shape == (3, 4)
 
 
 def test_a_nested_table_is_built_first_with_the_same_context():
     table = {"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temperature": 0.1}}
-    wrapper = registry_of(CLASSES, WRAPPER).build("losses", table, CONTEXT)
+    wrapper = registry_of(CLASSES, WRAPPER).build("losses", table, RUN)
     assert wrapper.loss.shape == (10, 4)
     assert wrapper.loss.temperature == 0.1
 
@@ -104,30 +108,32 @@ def test_a_nested_table_is_built_first_with_the_same_context():
 def test_an_error_in_a_nested_table_is_found_before_anything_is_built():
     table = {"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temprature": 0.1}}
     with pytest.raises(InvalidOption, match="no option 'temprature'; did you mean 'temperature'"):
-        registry_of(CLASSES, WRAPPER).check("losses", table, CONTEXT)
+        registry_of(CLASSES, WRAPPER).check("losses", table)
 
 
 def test_an_unknown_name_gives_the_nearest_and_all_known():
     with pytest.raises(
         UnknownName, match=r"unknown loss 'rankde'; did you mean 'ranked'\? known: classes, ranked"
     ):
-        registry_of(RANKED, CLASSES).build("losses", {"name": "rankde"})
+        registry_of(RANKED, CLASSES).build("losses", {"name": "rankde"}, RUN)
 
 
 def test_an_unknown_family_of_losses_hints_at_a_missing_extra():
-    with pytest.raises(UnknownName, match=r"\nnothing installed brings any loss 'pml/\.\.\.': .* its extra"):
-        registry_of(RANKED).build("losses", {"name": "pml/TripletMarginLoss"})
+    with pytest.raises(
+        UnknownName, match=r"\nno installed plugin provides any loss 'pml/\.\.\.': .* its extra"
+    ):
+        registry_of(RANKED).build("losses", {"name": "pml/TripletMarginLoss"}, RUN)
 
 
 def test_a_miss_lists_the_plugins_that_failed_to_load():
     source = Plugins([EntryPoint("triplets", "no_such_module", "dml")])
     with pytest.raises(UnknownName, match=r"1 plugin failed to load(.|\n)*triplets = no_such_module"):
-        Registry(source).build("losses", {"name": "triplet"})
+        Registry(source).build("losses", {"name": "triplet"}, RUN)
 
 
 def test_an_unknown_key_names_the_key_the_factory_its_package_and_the_nearest():
     with pytest.raises(InvalidOption) as caught:
-        registry_of(RANKED).build("losses", {"name": "ranked", "margn": 1.0})
+        registry_of(RANKED).build("losses", {"name": "ranked", "margn": 1.0}, RUN)
     message = str(caught.value)
     for part in ("'margn'", "Ranked", "test-losses 1.2", "did you mean 'margin'?"):
         assert part in message
@@ -156,7 +162,7 @@ def test_two_plugins_with_one_name_are_an_error_that_names_both_distributions():
 )
 def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(key, value, expected):
     with pytest.raises(InvalidOption) as caught:
-        registry_of(RANKED).build("losses", {"name": "ranked", key: value})
+        registry_of(RANKED).build("losses", {"name": "ranked", key: value}, RUN)
     assert repr(value) in str(caught.value)
     assert expected in str(caught.value)
 
@@ -166,17 +172,25 @@ def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(key, value, expecte
     [("margin", 1), ("order", "down"), ("levels", [1, 2]), ("levels", []), ("note", "x"), ("note", None)],
 )
 def test_values_that_fit_their_annotation(key, value):
-    registry_of(RANKED).build("losses", {"name": "ranked", key: value})
+    registry_of(RANKED).build("losses", {"name": "ranked", key: value}, RUN)
 
 
-def test_a_missing_parameter_is_an_error_that_lists_the_context_of_the_run():
-    with pytest.raises(InvalidOption, match=r"needs 'num_classes'.*the run gives: embedding_dim"):
-        registry_of(CLASSES).build("losses", {"name": "classes"}, {"embedding_dim": 4})
+def test_a_missing_option_is_an_error_that_lists_the_context_of_the_run():
+    with pytest.raises(
+        InvalidOption, match=r"needs 'num_steps'.*gives only num_classes, embedding_dim, seed"
+    ):
+        registry_of(WRAPPER).check("losses", {"name": "wrapper", "loss": 3})
+
+
+@pytest.mark.parametrize("context", [{}, {"embedding_dim": 4}, RUN | {"labels": [0, 1]}])
+def test_a_context_that_is_not_exactly_the_kinds_is_an_error_of_the_caller(context):
+    with pytest.raises(TypeError, match=r"'classes' .* expected exactly: num_classes, embedding_dim, seed"):
+        registry_of(CLASSES).build("losses", {"name": "classes"}, context)
 
 
 def test_a_value_error_of_a_factory_is_an_error_of_the_recipe():
     with pytest.raises(InvalidOption, match=r"loss 'ranked' \(Ranked of test-losses 1\.2\): margin is -1"):
-        registry_of(RANKED).build("losses", {"name": "ranked", "margin": -1.0})
+        registry_of(RANKED).build("losses", {"name": "ranked", "margin": -1.0}, RUN)
 
 
 def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_stay_unchanged():
@@ -193,9 +207,9 @@ def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_
     with pytest.raises(
         InvalidOption, match=r"loss 'typed' \(.*of_a_whole_number of test-losses 1\.2\): seed is 0\.5"
     ):
-        registry_of(*components).build("losses", {"name": "typed", "seed": 0.5})
+        registry_of(*components).build("losses", {"name": "typed", "seed": 0.5}, RUN)
     with pytest.raises(DuplicateName, match=r"^the file names two things alike$"):
-        registry_of(*components).build("losses", {"name": "file", "path": "x"})
+        registry_of(*components).build("losses", {"name": "file", "path": "x"}, RUN)
 
 
 def test_a_string_is_not_a_list_of_strings():
@@ -203,14 +217,14 @@ def test_a_string_is_not_a_list_of_strings():
         return names
 
     components = registry_of(Component("named", named, "takes names"))
-    assert components.build("losses", {"name": "named", "names": ["ab"]}) == ["ab"]
+    assert components.build("losses", {"name": "named", "names": ["ab"]}, RUN) == ["ab"]
     with pytest.raises(InvalidOption, match="option 'names' is 'ab', of type str"):
-        components.build("losses", {"name": "named", "names": "ab"})
+        components.build("losses", {"name": "named", "names": "ab"}, RUN)
 
 
 def test_a_table_without_a_name_is_an_error():
     with pytest.raises(InvalidOption, match=r"needs a key 'name'.*got the keys: margin"):
-        registry_of(RANKED).build("losses", {"margin": 0.4})
+        registry_of(RANKED).build("losses", {"margin": 0.4}, RUN)
 
 
 def test_an_unknown_kind_is_an_error():
@@ -231,13 +245,50 @@ def test_a_hook_that_returns_something_else_is_skipped_and_the_rest_works(return
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_hook_that_is_called(kind):
-    component = Component("a-thing", free_for_all, "a thing")
-    assert registry_of(component, kind=kind).build(kind, {"name": "a-thing"}) == {}
+def test_every_kind_has_a_hook_and_a_context_that_its_factories_can_receive(kind):
+    component = Component(
+        "a-thing", free_for_all, "a thing", options=[Option(name) for name in CONTEXT[kind]]
+    )
+    context = dict.fromkeys(CONTEXT[kind], 3)
+    assert registry_of(component, kind=kind).build(kind, {"name": "a-thing"}, context) == context
 
 
-def test_the_registry_of_this_process_has_the_samplers_and_memories_of_dml_core():
+def test_the_kinds_that_types_know_are_the_kinds():
+    assert get_args(Kind) == KINDS
+
+
+def test_options_are_those_of_the_signature_with_annotations_and_defaults():
+    def make(a: int, b: float = 0.5, *rest: int, c=None, **more: str) -> None: ...
+
+    component = Component("made", make, "a thing")
+    assert [(o.name, o.expected, o.required) for o in component.options] == [
+        ("a", "int", True),
+        ("b", "float", False),
+        ("c", "Any", False),
+    ]
+    assert component.takes_any_option
+    assert component.options == options_of(make)
+
+
+def test_declared_options_replace_those_of_the_signature():
+    options = [Option("margin", float, 0.4), Option("levels", Sequence[int]), Option("seed")]
+    components = registry_of(Component("declared", free_for_all, "passes options on", options=options))
+    table = {"name": "declared", "levels": [1]}
+    assert components.build("losses", table, RUN) == {"levels": [1], "seed": 0}
+    for wrong, message in (
+        ({"margn": 0.1}, r"no option 'margn'; did you mean 'margin'\? options: margin, levels$"),
+        ({"levels": [0.5]}, r"option 'levels' is \[0\.5\]"),
+    ):
+        with pytest.raises(InvalidOption, match=message):
+            components.check("losses", table | wrong)
+    with pytest.raises(InvalidOption, match="needs 'levels'"):
+        components.check("losses", {"name": "declared"})
+
+
+def test_a_factory_without_a_signature_can_declare_its_options():
+    component = Component("built-in", dict, "a summary", options=[Option("a", int)])
+    assert registry_of(component).build("losses", {"name": "built-in", "a": 1}, RUN) == {"a": 1}
+
+
+def test_the_registry_of_this_process_has_the_samplers_of_dml_core():
     assert {"class-balanced", "shuffled"} <= set(registry().entries("samplers"))
-    assert "queue" in registry().entries("memories")
-    queue = registry().build("memories", {"name": "queue", "capacity": 4}, {"embedding_dim": 3})
-    assert queue.embeddings.shape == (4, 3)

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require")
 
-from dml_core import Evaluator
+from dml_core import ComparableEvaluation, Evaluator, IntervalEvaluation
 from dml_eval_rs import binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi, plugin
 
 RNG = np.random.default_rng(0)
@@ -22,6 +22,17 @@ def test_both_fit_the_protocol() -> None:
         evaluator: Evaluator = factory()
         for name in ("evaluate", "nearest", "bytes_per_item"):
             assert callable(getattr(evaluator, name))
+
+
+@pytest.mark.parametrize("name", ["exact", "hamming"])
+def test_their_evaluations_have_intervals_and_paired_tests(name: str) -> None:
+    result = FACTORIES[name](recall_at=[1]).evaluate(X, LABELS)
+    assert isinstance(result, IntervalEvaluation)
+    assert isinstance(result, ComparableEvaluation)
+    interval = result.confidence_interval("recall@1", level=0.9)
+    assert interval.low <= result.recall[1] <= interval.high
+    test = result.compare(result, "recall@1")
+    assert (test.difference, test.p_value, test.interval.low, test.interval.high) == (0.0, 1.0, 0.0, 0.0)
 
 
 def test_exact_passes_its_options_on() -> None:

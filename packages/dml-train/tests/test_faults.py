@@ -21,7 +21,7 @@ from rough_sources import Fatal, Signalled
 from sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
-from dml_train.data import read_image_folder, with_image_options
+from dml_train.data import FileDatasetFactory, read_image_folder
 from dml_train.data.batches import Chunks, StepBatches, load_ahead
 from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.checking import parse
@@ -93,7 +93,7 @@ def test_an_image_that_breaks_while_loading_is_named_by_its_path(tmp_path, worke
         (tmp_path / name).mkdir()
         for number in range(2):
             Image.new("RGB", (40, 40), (number * 90, 50, 50)).save(tmp_path / name / f"{number}.png")
-    split = with_image_options(read_image_folder)(str(tmp_path), crop=16, resize=20).train
+    split = FileDatasetFactory(read_image_folder)(str(tmp_path), crop=16, resize=20).train
     broken = sorted((tmp_path / split.class_names[1]).iterdir())[0]
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(DmlError, match=broken.name) as raised:

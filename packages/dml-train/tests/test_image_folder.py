@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from dml_core import DmlError
-from dml_train.data import read_image_folder, with_image_options
+from dml_train.data import FileDatasetFactory, read_image_folder
 
-image_folder = with_image_options(read_image_folder)
+image_folder = FileDatasetFactory(read_image_folder)
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

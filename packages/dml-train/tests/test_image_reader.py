@@ -7,13 +7,18 @@ import pytest
 from photo_world import write_photos
 from PIL import Image
 
-from dml_core import DmlError, registry
+from dml_core import DmlError, FileBackedSplit, ImageReadingFactory, registry
 from dml_train.data import Glyphs
 from dml_train.data.image_reader import DrawingReader
 
 
 def factory(name):
     return registry().entry("datasets", name).component.factory
+
+
+@pytest.mark.parametrize("name", ["image-folder", "csv", "cub", "glyphs"])
+def test_the_factories_read_images(name):
+    assert isinstance(factory(name), ImageReadingFactory)
 
 
 @pytest.mark.parametrize("normalize", ["imagenet", "caffe", "none"])
@@ -24,13 +29,14 @@ def test_files_are_prepared_like_those_of_the_data_set(tmp_path, normalize):
         "datasets", {"name": "image-folder", "root": str(root), **options}, {"seed": 0}
     )
     reader = factory("image-folder").image_reader(root="gone", train_fraction=0.25, **options)
-    split, indices = reader.of_files(dataset.test.files), np.arange(len(dataset.test))
-    images = split.load(indices)
-    np.testing.assert_array_equal(images.numpy(), dataset.test.load(indices).numpy())
+    assert isinstance(dataset.test, FileBackedSplit)
+    split, every = reader.of_files(dataset.test.files), np.arange(len(dataset.test))
+    images = split.load(every)
+    np.testing.assert_array_equal(images.numpy(), dataset.test.load(every).numpy())
     np.testing.assert_array_equal(split.picture(3), dataset.test.picture(3))
     assert reader.in_channels == dataset.in_channels
     assert images.shape[1:] == reader.input_shape
-    assert len(split) == len(indices)
+    assert len(split) == len(every)
     steps, pixels = reader.describe(), split.picture(3).astype(np.float64)
     order = ["RGB".index(channel) for channel in steps["channels"].removeprefix("3: ")]
     described = pixels[:, :, order] * steps["scale"] + steps["offset"]

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 
 from dml_core import DmlError
-from dml_train.data import FileDataset, Preparation, packed, read_image_folder, with_image_options
+from dml_train.data import FileDataset, FileDatasetFactory, Preparation, packed, read_image_folder
 from dml_train.data.packed import PackedImages
 
-image_folder = with_image_options(read_image_folder)
+image_folder = FileDatasetFactory(read_image_folder)
 SEEDS = np.array([5, 6, 7], dtype=np.uint64)
 ROWS = np.array([4, 0, 4])
 

@@ -7,11 +7,18 @@ from dml_core.components import (
     BatchSampler,
     ClassLoss,
     ClassShard,
+    ComparableEvaluation,
     Component,
+    ConfidenceInterval,
     Dataset,
     Evaluation,
     Evaluator,
+    FileBackedSplit,
+    ImageReader,
+    ImageReadingFactory,
+    IntervalEvaluation,
     MultiCenter,
+    PairedComparison,
     PairLoss,
     Peers,
     Rows,
@@ -37,23 +44,28 @@ from dml_core.errors import (
     nearest,
 )
 from dml_core.hookspecs import hookimpl
+from dml_core.kinds import CONTEXT, KINDS, Kind
 from dml_core.memory import MemoryQueue
+from dml_core.options import Option, options_of
 from dml_core.plugins import Plugins, plugins
 from dml_core.ranks import all_gather_rows, rank_and_world_size
-from dml_core.registry import KINDS, Registry, registry
+from dml_core.registry import Registry, registry
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
 
 __version__ = importlib.metadata.version("dml-core")
 
 __all__ = [
+    "CONTEXT",
     "KINDS",
     "Backbone",
     "BatchSampler",
     "ClassBalancedSampler",
     "ClassLoss",
     "ClassShard",
+    "ComparableEvaluation",
     "Component",
+    "ConfidenceInterval",
     "Constant",
     "Cosine",
     "Dataset",
@@ -61,11 +73,18 @@ __all__ = [
     "DuplicateName",
     "Evaluation",
     "Evaluator",
+    "FileBackedSplit",
+    "ImageReader",
+    "ImageReadingFactory",
+    "IntervalEvaluation",
     "InvalidOption",
+    "Kind",
     "Linear",
     "MemoryQueue",
     "MultiCenter",
+    "Option",
     "PairLoss",
+    "PairedComparison",
     "Peers",
     "PluginLoadError",
     "Plugins",
@@ -92,6 +111,7 @@ __all__ = [
     "is_class_loss",
     "is_shardable",
     "nearest",
+    "options_of",
     "plugins",
     "rank_and_world_size",
     "registry",

@@ -1,70 +1,80 @@
-"""What a plugin brings (`Component`), and the shapes by which the rest of the toolkit knows it (protocols).
+"""What a plugin provides (`Component`), and the protocols that components follow.
 
-Nothing here is inherited: a class fits a protocol by having its attributes and methods. The trainer, the
-wrappers and the registry rely on these shapes and on nothing else.
+Nothing here is inherited: a class follows a protocol by having its attributes and methods. The trainer, the
+wrappers and the registry rely on these protocols alone.
 
 Shapes: `B` batch, `D` embedding dimension, `C` classes, `N` items of a split, `Q` queries, `G` gallery.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from dml_core.options import Option, options_of, takes_any_option
+
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(/[A-Za-z0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
 class Component:
-    """One named thing that a plugin provides, and how to make it.
+    """A named object that a plugin provides, with the factory that makes it.
 
     Args:
-        name: the name that recipes use, in kebab-case (``"norm-softmax"``). A family that re-exports somebody
-            else's classes may put them under a prefix (``"pml/ContrastiveLoss"``).
-        factory: called with the keys of the recipe's table, plus whatever context its signature asks for by
-            name. Usually a class.
+        name: the name in recipes, in kebab-case (``"norm-softmax"``). A family of another library's classes may
+            have a prefix (``"pml/ContrastiveLoss"``).
+        factory: called with the keys of the recipe's table and with the context (`dml_core.CONTEXT`) among its
+            options. Usually a class.
         summary: one line for listings.
-        source: where it comes from, e.g. a paper and its equations. Empty if there is nothing to cite.
+        source: the paper and its equations, or another origin; empty if there is nothing to cite.
+        options: what the factory takes by keyword, in the order of listings; by default, the parameters of its
+            signature. A factory that passes ``**options`` on declares them.
+
+    Attributes:
+        takes_any_option: whether the factory takes keys beyond `options`: its signature has ``**options``, and
+            they aren't declared.
 
     Raises:
-        ValueError: if the name isn't kebab-case or the summary is empty or longer than a line.
-        TypeError: if the factory can't be called, or its signature can't be read.
+        ValueError: if the name isn't kebab-case, or the summary is empty or longer than a line.
+        TypeError: if the factory can't be called, or its options are neither declared nor in a signature that
+            Python can read.
     """
 
-    name: str
-    factory: Callable[..., Any]
-    summary: str
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+    def __init__(
+        self,
+        name: str,
+        factory: Callable[..., Any],
+        summary: str,
+        source: str = "",
+        options: Sequence[Option] | None = None,
+    ) -> None:
+        if not _NAME.fullmatch(name):
             raise ValueError(
-                f"component name {self.name!r} is not kebab-case; expected lower-case words joined by '-', "
+                f"component name {name!r} is not kebab-case; expected lower-case words joined by '-', "
                 "e.g. 'ranked-list', with at most one 'family/' before a class name"
             )
-        if not callable(self.factory):
-            raise TypeError(
-                f"component {self.name!r}: factory is {self.factory!r}; expected a class or function"
-            )
+        if not callable(factory):
+            raise TypeError(f"component {name!r}: factory is {factory!r}; expected a class or function")
+        if not summary.strip() or "\n" in summary:
+            raise ValueError(f"component {name!r}: summary is {summary!r}; expected one line of text")
+        self.name: Final = name
+        self.factory: Final = factory
+        self.summary: Final = summary
+        self.source: Final = source
         try:
-            inspect.signature(self.factory)
-        except ValueError as error:
-            raise TypeError(
-                f"component {self.name!r}: factory {self.factory!r} has no signature that can be read; wrap it in a "
-                "function whose parameters are its options"
-            ) from error
-        if not self.summary.strip() or "\n" in self.summary:
-            raise ValueError(
-                f"component {self.name!r}: summary is {self.summary!r}; expected one line of text"
-            )
+            self.options: Final = options_of(factory) if options is None else tuple(options)
+            self.takes_any_option: Final = options is None and takes_any_option(factory)
+        except TypeError as error:
+            raise TypeError(f"component {name!r}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"Component({self.name!r}, {self.factory!r}, {self.summary!r})"
 
 
 # ---------------------------------------------------------------------------------------------- losses
@@ -72,10 +82,10 @@ class Component:
 
 @runtime_checkable
 class PairLoss(Protocol):
-    """Compares instances with instances.
+    """A loss that compares instances with instances.
 
-    With no gallery the batch is its own gallery and each row leaves itself out by index. A memory, or another
-    rank's rows, come in as a gallery, out of which nothing is left.
+    Without a gallery, the batch is its own gallery, and each row excludes itself by index. The rows of a memory or
+    of another rank are passed as a gallery; no row of it is excluded.
     """
 
     def __call__(
@@ -85,12 +95,12 @@ class PairLoss(Protocol):
         gallery: torch.Tensor | None = None,  # (G, D)
         gallery_labels: torch.Tensor | None = None,  # (G,), integer
     ) -> torch.Tensor:  # ()
-        """The loss, a scalar that back-propagates even where it is zero."""
+        """Return the loss, a scalar that back-propagates even where it is zero."""
         ...
 
 
 class ClassLoss(Protocol):
-    """Compares instances with class weights; known by its attribute `class_weights`."""
+    """A loss that compares instances with class weights; `is_class_loss` recognises it by `class_weights`."""
 
     class_weights: torch.Tensor  # (C, D)
 
@@ -100,12 +110,12 @@ class ClassLoss(Protocol):
         labels: torch.Tensor,  # (B,), integer in [0, C)
         class_weights: torch.Tensor | None = None,  # (C', D) instead of the module's own
     ) -> torch.Tensor:  # ()
-        """The loss, a scalar that back-propagates even where it is zero."""
+        """Return the loss, a scalar that back-propagates even where it is zero."""
         ...
 
 
 def is_class_loss(loss: object) -> bool:
-    """Whether a loss compares with class weights (`ClassLoss`) and not with instances (`PairLoss`)."""
+    """Whether a loss is a `ClassLoss`, which compares with class weights, and not a `PairLoss`."""
     return hasattr(loss, "class_weights")
 
 
@@ -137,7 +147,7 @@ def centers_per_class_of(loss: object) -> int:
 
 
 class Rows(NamedTuple):
-    """Which rows of a parameter a rank has: as many as its tensor, from `first` on, out of `total`."""
+    """The rows of a parameter that a rank stores: as many as its tensor has, from `first` on, out of `total`."""
 
     first: int
     total: int
@@ -145,41 +155,41 @@ class Rows(NamedTuple):
 
 @runtime_checkable
 class ShardedLoss(Protocol):
-    """A loss, or a module in one, that keeps on each rank only some rows of a parameter.
+    """A loss, or a module in one, that stores on each rank only some rows of a parameter.
 
-    The ranks' rows follow one another in the order of the ranks, without gap. The trainer leaves such a parameter's
-    gradient to its rank, and makes parameter and optimizer state whole where it saves them.
+    The ranks' rows follow one another in the order of the ranks, without gap. The trainer doesn't reduce such a
+    parameter's gradient over the ranks, and saves parameter and optimizer state with all rows.
     """
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
-        """By the parameter's name in the module, which of its rows are here."""
+        """Return this rank's rows of each such parameter, by its name in the module."""
         ...
 
 
 class ClassShard(Protocol):
-    """The classes whose weights this rank has, and what a loss needs to know of the other ranks' classes.
+    """The classes whose weights this rank stores, with reductions over all ranks' classes.
 
     Both methods take logits z of this rank's classes, (B, L) and any float dtype, and labels among all ranks'
-    classes, (B,); every rank must call them, in the same order. They give (B,), the same on every rank.
+    classes, (B,); every rank must call them, in the same order. They return (B,), the same on every rank.
     """
 
-    class_weights: torch.Tensor  # (L, D): those of the classes `first` to `first` + L; there may be none
+    class_weights: torch.Tensor  # (L, D), of the classes `first` to `first` + L; L may be 0
     first: int
     num_classes: int  # C, of all ranks
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """z_y, the logit of each row's true class, which one rank has."""
+        """Return z_y, the logit of each row's true class, from the rank that stores the class."""
         ...
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ where there is one class."""
+        """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is one class."""
         ...
 
 
 class ShardableLoss(ClassLoss, Protocol):
-    """A class loss that can be computed by ranks of which each has the weights of some classes.
+    """A class loss that ranks can compute when each stores the weights of some classes.
 
-    Its one parameter is `class_weights`, with a row for each class. Known by `is_shardable`.
+    Its one parameter is `class_weights`, with a row for each class. `is_shardable` recognises it.
     """
 
     def sharded_forward(
@@ -188,28 +198,28 @@ class ShardableLoss(ClassLoss, Protocol):
         labels: torch.Tensor,  # (B,), integer in [0, C), the same on every rank
         shard: ClassShard,
     ) -> torch.Tensor:  # ()
-        """What the loss gives for all classes, the same on every rank.
+        """Return the loss over the classes of all ranks, the same on every rank.
 
-        What it needs of the other ranks' classes, `shard` tells. The gradients are those of the whole loss, however it
-        is composed: each rank back-propagates its share of the value, and the embeddings' gradients are summed.
+        `shard` supplies what depends on the other ranks' classes. The gradients are those of the whole loss, however
+        it is composed: each rank back-propagates its share of the value, and the embeddings' gradients are summed.
         """
         ...
 
 
 def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
-    """Whether a loss is a `ShardableLoss`. From Python 3.12 on, `isinstance` doesn't see a module's parameters."""
+    """Whether a loss is a `ShardableLoss`; `isinstance` misses a module's parameters from Python 3.12 on."""
     return is_class_loss(loss) and callable(getattr(loss, "sharded_forward", None))
 
 
 @runtime_checkable
 class SparseLoss(Protocol):
-    """A loss, or a module in one, of whose parameters some get a sparse gradient, which not every optimizer takes.
+    """A loss, or a module in one, some of whose parameters get a sparse gradient; few optimizers support one.
 
-    What it says holds from its making on: the trainer chooses the parameters' optimizer by it.
+    The trainer asks once, right after construction, and chooses the parameters' optimizer accordingly.
     """
 
     def sparse_parameters(self) -> Sequence[str]:
-        """The names of these parameters in the module."""
+        """Return the names of these parameters in the module."""
         ...
 
 
@@ -217,49 +227,83 @@ class SparseLoss(Protocol):
 
 
 class Split(Protocol):
-    """One part of a data set: its labels at once, its images on request."""
+    """One part of a data set: labels in memory, images loaded on request."""
 
     labels: npt.NDArray[np.int64]  # (N,), 0-based within the split
     class_names: Sequence[str]  # (C,), class_names[labels[i]] names item i
 
     def __len__(self) -> int:
-        """The number of items, N."""
+        """Return the number of items, N."""
         ...
 
     def load(
         self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
     ) -> torch.Tensor:
-        """The network's input for these items: (len(indices), channels, height, width), float32.
+        """Load the network's input for these items: (len(indices), channels, height, width), float32.
 
-        With `seeds`, images are augmented, and what happens to row i depends on ``seeds[i]`` alone, so that
-        neither the number of workers, nor that of ranks, nor a restart changes a run. Without, they are the
-        images as evaluated.
+        With `seeds`, images are augmented, row i as a function of ``seeds[i]`` alone, so that neither the number
+        of workers, nor that of ranks, nor a restart changes a run. Without, they are prepared for evaluation.
         """
         ...
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """Item `index` as a person sees it: (height, width, 3), for reports."""
+        """Return item `index` as people see it, (height, width, 3), for reports."""
         ...
 
 
+@runtime_checkable
+class FileBackedSplit(Split, Protocol):
+    """A `Split` of image files: `dml search` lists its items by path, and excludes a query from its own results."""
+
+    files: Sequence[Path]  # (N,)
+
+
 class Dataset(Protocol):
-    """What a `dml_datasets` factory returns. The classes of `train` and of `test` are disjoint."""
+    """The product of a `dml_datasets` factory. The classes of `train` and of `test` are disjoint."""
 
     train: Split
-    test: Split  # the queries, and the gallery too where `gallery` is None
+    test: Split  # the queries, and also the gallery if `gallery` is None
     gallery: Split | None
     in_channels: int
 
 
+class ImageReader(Protocol):
+    """A reader of image files that prepares them as a data set prepares its own."""
+
+    in_channels: int
+    input_shape: tuple[int, int, int]  # channels, height, width of the network's input
+
+    def of_files(self, files: Sequence[Path]) -> Split:
+        """Return these images as a split of one class without a name; each is decoded on request."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Describe in JSON's types how an image becomes the network's input, for use without this toolkit."""
+        ...
+
+
+@runtime_checkable
+class ImageReadingFactory(Protocol):
+    """A `dml_datasets` factory that makes an `ImageReader`, so that trained networks can embed a user's images."""
+
+    def __call__(self, **options: Any) -> Dataset:
+        """Make the data set."""
+        ...
+
+    def image_reader(self, **options: Any) -> ImageReader:
+        """Return the reader for the options of a recipe's ``[dataset]`` table; the data set's files may be absent."""
+        ...
+
+
 class BatchSampler(Protocol):
-    """What a `dml_samplers` factory returns: global batches, each a function of (seed, epoch, position)."""
+    """The product of a `dml_samplers` factory: global batches, each a function of (seed, epoch, position)."""
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Return the number of batches in an epoch."""
         ...
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """The indices of the global batch at `position` of `epoch`."""
+        """Return the indices of the global batch at `position` of `epoch`."""
         ...
 
 
@@ -267,30 +311,81 @@ class BatchSampler(Protocol):
 
 
 class Backbone(Protocol):
-    """What a `dml_backbones` factory returns: an `nn.Module` from images to feature maps or vectors.
+    """The product of a `dml_backbones` factory: an `nn.Module` from images to feature maps or vectors.
 
-    One that gives features of several depths has a tuple `num_features`, and returns a tuple of tensors.
+    A backbone with features of several depths has a tuple `num_features`, and returns a tuple of tensors.
     """
 
     num_features: int | tuple[int, ...]
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """(B, channels, height, width) to (B, num_features, h, w) or (B, num_features); of several levels, to each."""
+        """Map (B, channels, height, width) to (B, num_features, h, w) or (B, num_features), for each depth."""
         ...
 
 
 class Evaluation(Protocol):
-    """What an evaluator measured."""
+    """The metrics that an evaluator measured."""
 
-    per_query: Mapping[str, npt.NDArray[np.float64]]
+    per_query: Mapping[str, npt.NDArray[np.float64]]  # metric -> (Q,)
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures in JSON's types: ``{"recall": {"1": …}, "map_at_r": …, …}``."""
+        """Return the metrics in JSON's types: ``{"recall": {"1": …}, "map_at_r": …, …}``."""
+        ...
+
+
+class ConfidenceInterval(Protocol):
+    """A confidence interval of a mean."""
+
+    @property
+    def low(self) -> float:
+        """The lower bound."""
+        ...
+
+    @property
+    def high(self) -> float:
+        """The upper bound."""
+        ...
+
+
+class PairedComparison(Protocol):
+    """A paired test between two evaluations of the same queries."""
+
+    @property
+    def difference(self) -> float:
+        """The first evaluation's mean less the second's."""
+        ...
+
+    @property
+    def p_value(self) -> float:
+        """The two-sided p-value."""
+        ...
+
+    @property
+    def interval(self) -> ConfidenceInterval:
+        """The interval of the difference."""
+        ...
+
+
+@runtime_checkable
+class IntervalEvaluation(Evaluation, Protocol):
+    """An `Evaluation` with confidence intervals, which reports show."""
+
+    def confidence_interval(self, name: str, level: float = 0.95) -> ConfidenceInterval:
+        """Return the interval of the mean of ``per_query[name]``."""
+        ...
+
+
+@runtime_checkable
+class ComparableEvaluation(Evaluation, Protocol):
+    """An `Evaluation` with paired tests, which reports show."""
+
+    def compare(self, other: Evaluation, name: str) -> PairedComparison:
+        """Test the metric ``per_query[name]`` against `other`, an evaluation of the same queries in the same order."""
         ...
 
 
 class Evaluator(Protocol):
-    """What a `dml_evaluators` factory returns."""
+    """The product of a `dml_evaluators` factory."""
 
     def evaluate(
         self,
@@ -299,88 +394,88 @@ class Evaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """The retrieval (and, if asked for, clustering) metrics. With no gallery, each query leaves itself out."""
+        """Measure retrieval (and, on request, clustering) metrics. Without a gallery, each query excludes itself."""
         ...
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Scores and indices, both (Q, k), of the k nearest gallery rows, nearest first."""
+        """Return scores and indices, both (Q, k), of the k nearest gallery rows, nearest first."""
         ...
 
     def bytes_per_item(self, dim: int) -> int:
-        """How many bytes one stored embedding of `dim` dimensions takes."""
+        """Return the size of one stored embedding of `dim` dimensions."""
         ...
 
 
 class Peers(Protocol):
-    """The processes that share a measurement, as one of them sees them."""
+    """The processes that share an evaluation, as seen by one of them."""
 
     @property
     def rank(self) -> int:
-        """This one's place, from 0."""
+        """This process's rank, from 0."""
         ...
 
     @property
     def world_size(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         ...
 
     @property
     def threads(self) -> int:
-        """How many threads this one may use, so that those of one machine share its cores."""
+        """The number of threads for this process: those of one machine share its cores."""
         ...
 
     def all_gather(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Everybody's (n,) numbers, one after the other in the order of the ranks; n differs from rank to rank."""
+        """Concatenate all ranks' (n,) numbers in the order of the ranks; n may differ between ranks."""
         ...
 
     def all_reduce(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sums over all ranks, entry by entry, of (n,) counts; n is the same everywhere."""
+        """Sum (n,) counts over all ranks, entry by entry; n is the same on every rank."""
         ...
 
 
 @runtime_checkable
 class ShardedEvaluator(Protocol):
-    """An `Evaluator` whose work several processes can share. The trainer asks any other on the first rank alone."""
+    """An `Evaluator` whose work several processes can share. The trainer runs any other on the first rank alone."""
 
     def evaluate_sharded(
         self,
         peers: Peers,
-        embeddings: npt.NDArray[Any],  # (Q, D), whole and the same on every rank, as are the others
+        embeddings: npt.NDArray[Any],  # (Q, D); all arrays are complete and the same on every rank
         labels: npt.NDArray[Any],  # (Q,)
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """What `evaluate` gives, to the bit, on every rank. All ranks call it at the same point."""
+        """Return, on every rank, bit for bit what `evaluate` returns. All ranks call it at the same point."""
         ...
 
 
 class RunLogger(Protocol):
-    """What a `dml_loggers` factory returns."""
+    """The product of a `dml_loggers` factory."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Record these values at this step."""
         ...
 
     def close(self) -> None:
-        """Write out what is held back. Called once, also when the run failed."""
+        """Flush buffered values. Called once, also when the run failed."""
         ...
 
 
-# ---------------------------------------------------------------------------------- what a plugin is shown
+# ------------------------------------------------------------------------------------------------- the run
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run that an observer is shown.
+    """The run, as hooks receive it.
 
     Args:
         directory: the run's folder.
-        recipe: the recipe as resolved, every default filled in.
+        recipe: the resolved recipe, with every default.
         num_steps: optimizer steps of the whole run.
-        rank: this process's place among the ranks; 0 writes.
-        world_size: how many ranks share the run.
+        rank: this process's rank; rank 0 writes.
+        world_size: the number of ranks that share the run.
     """
 
     directory: Path

@@ -1,7 +1,7 @@
-"""The errors that a person can mend: what came, what was expected, how to put it right.
+"""Errors that the user can fix; their messages say what came, what was expected and how to fix it.
 
-The `dml` command prints a `DmlError` as one message, without a traceback, and exits with code 2. Anything
-else that escapes is a fault of the program and keeps its traceback.
+The `dml` command prints a `DmlError` as one message, without a traceback, and exits with code 2. Any other
+uncaught exception is a bug of the program and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class DuplicateName(DmlError):
 
 
 class InvalidOption(DmlError):
-    """A key or value that a factory doesn't accept, or a required one that is missing."""
+    """An unknown option, an option whose value the factory doesn't accept, or a missing required option."""
 
 
 class PluginLoadError(DmlError):
-    """A plugin failed to load while ``DML_STRICT_PLUGINS`` asks for that to be fatal."""
+    """A plugin failed to load while ``DML_STRICT_PLUGINS`` makes failures fatal."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'X'?"`` for the known name closest to `name`, or ``";"`` if none is close."""
+    """Suggest the known name closest to `name`: ``"; did you mean 'X'?"``, or ``";"`` if none is close."""
     lowered = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ";"

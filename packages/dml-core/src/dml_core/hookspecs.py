@@ -1,7 +1,7 @@
-"""Every hook of the toolkit: who calls it, when, and what a return value must be.
+"""Every hook of the toolkit: its caller, its time and its return value.
 
-A plugin is a module (or object) with functions of these names, marked `hookimpl`, that an entry point of the
-group ``dml`` names:
+A plugin is a module (or object) with functions of these names, marked `hookimpl`. An entry point of the group
+``dml`` names it:
 
     from dml_core import Component, hookimpl
 
@@ -31,8 +31,8 @@ PROJECT = "dml"  # pluggy's project name, and the entry-point group
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-# --- What a plugin brings. The registry calls each once a process, when its kind is first looked up. ----------
-# Factories get the recipe table's keys, plus the context that their signature asks for by name.
+# --- Components that a plugin provides. The registry calls each hook once a process, on the first look-up of its kind.
+# A factory receives the keys of the recipe's table, and the context among its options (`dml_core.CONTEXT`).
 
 
 @hookspec
@@ -43,11 +43,6 @@ def dml_losses() -> Iterable[Component]:  # type: ignore[empty-body]
 @hookspec
 def dml_samplers() -> Iterable[Component]:  # type: ignore[empty-body]
     """Batch samplers: `BatchSampler`. Context: labels, seed."""
-
-
-@hookspec
-def dml_memories() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Memories of past embeddings: modules with `enqueue` and `contents`, as `MemoryQueue`. Context: embedding_dim."""
 
 
 @hookspec
@@ -67,10 +62,10 @@ def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Loggers of scalars: `RunLogger`. Context: directory (the run's folder), start_step (done before a resume)."""
+    """Loggers of scalars: `RunLogger`. Context: directory (the run's folder), start_step (steps before a resume)."""
 
 
-# --- What a plugin sees. The trainer calls these on every rank; what they return is ignored. ------------------
+# --- Events of a run. The trainer calls these on every rank, and ignores what they return. -------------------
 
 
 @hookspec
@@ -82,14 +77,14 @@ def dml_run_start(run: Run) -> None:
 def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
     """Called once for each optimizer step, in order, with its values: loss, learning rates, …
 
-    `step` counts from 1. Values are read off the device together, so that a GPU isn't waited for at every step: a
-    call comes up to ``[logging] every`` steps after the step that it tells of.
+    `step` counts from 1. To avoid a wait for the GPU at every step, the trainer reads the values of several steps
+    together: a call may come up to ``[logging] every`` steps late.
     """
 
 
 @hookspec
 def dml_evaluation_end(run: Run, step: int, result: Mapping[str, Any]) -> None:
-    """Called after each evaluation with its figures, as `evaluation.json` holds them."""
+    """Called after each evaluation with its metrics, as in `evaluation.json`."""
 
 
 @hookspec
@@ -99,12 +94,12 @@ def dml_checkpoint_saved(run: Run, step: int, path: Path) -> None:
 
 @hookspec
 def dml_run_end(run: Run, step: int, error: BaseException | None) -> None:
-    """Called once at the end, with what ended the run early, or None."""
+    """Called once at the end, with the exception that ended the run early, or None."""
 
 
-# --- What a plugin adds to the command line. The `dml` command calls this once, at its start. -----------------
+# --- Commands that a plugin provides. The `dml` command calls this once, at its start. -----------------------
 
 
 @hookspec
 def dml_commands() -> Iterable[Any]:  # type: ignore[empty-body]
-    """Commands for `dml`, as `click.Command` objects. A name that `dml` has already is an error."""
+    """Commands for `dml`, as `click.Command` objects. An existing name is an error."""

@@ -1,4 +1,4 @@
-"""What dml-core itself brings, through the same hooks as everybody."""
+"""The components of dml-core, provided by the same hooks as those of any plugin."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ from collections.abc import Iterable
 
 from dml_core.components import Component
 from dml_core.hookspecs import hookimpl
-from dml_core.memory import MemoryQueue
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 
 
 @hookimpl
 def dml_samplers() -> Iterable[Component]:
-    """The samplers of `dml_core.samplers`."""
+    """List the samplers of `dml_core.samplers`."""
     yield Component(
         "class-balanced", ClassBalancedSampler, "C classes x K images a batch, every class equally often"
     )
     yield Component("shuffled", ShuffledSampler, "every image once an epoch, in a random order")
-
-
-@hookimpl
-def dml_memories() -> Iterable[Component]:
-    """The memories of `dml_core.memory`."""
-    yield Component(
-        "queue",
-        MemoryQueue,
-        "a ring of the newest embeddings and labels",
-        source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec. 3.2",
-    )

@@ -1,8 +1,8 @@
-"""Finding plugins, and surviving the broken ones.
+"""The installed plugins, and the failures of those that can't be loaded.
 
-Every installed distribution may name plugins under the entry-point group ``dml``. Each is loaded on its own:
-one that can't be imported, or that implements a hook that doesn't exist, is set aside with the reason, and the
-rest goes on working. Set the environment variable ``DML_STRICT_PLUGINS=1`` to make that fatal instead.
+Every installed distribution may name plugins in the entry-point group ``dml``. Each is loaded on its own: one that
+can't be imported, or that implements an unknown hook, is recorded as a `Failure`, and the others keep working. The
+environment variable ``DML_STRICT_PLUGINS=1`` makes a failure fatal instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STRICT_VARIABLE = "DML_STRICT_PLUGINS"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A loaded plugin, and the distribution that it came from."""
+    """A loaded plugin and its distribution."""
 
     entry_point: str  # "losses = dml_losses.plugin"
     distribution: str  # "dml-losses"
@@ -36,7 +36,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A plugin that was set aside, and why."""
+    """A plugin that failed to load or to list its components, and the error."""
 
     entry_point: str
     distribution: str
@@ -51,14 +51,14 @@ class Failure:
 
 
 class Plugins:
-    """The plugins of a process: pluggy's manager, who provided what, and what failed to load.
+    """The plugins of a process: pluggy's manager, the providers, and the failures.
 
     Args:
-        points: the entry points to load, in the order in which their hooks are to be called. Every one is
-            tried; one that fails is listed in `failures`.
+        points: the entry points to load, in the order of their hooks' calls. Those that fail are listed in
+            `failures`.
 
     Raises:
-        PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is set to anything but ``0`` or nothing.
+        PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is neither unset, empty nor ``0``.
     """
 
     def __init__(self, points: Iterable[EntryPoint] = ()) -> None:
@@ -71,18 +71,18 @@ class Plugins:
             distribution, version = _origin(point)
             try:
                 self.register(point.load(), written, distribution, version)
-            except Exception as error:  # whatever a stranger's module raises must not take the rest down
+            except Exception as error:  # third-party code may raise anything
                 self.fail(Failure(written, distribution, version, error))
 
     def register(
         self, plugin: object, entry_point: str = "", distribution: str = "unpackaged", version: str = "0"
     ) -> Provider:
-        """Add one plugin, and say who provides it. A plugin that isn't packaged can be added by hand.
+        """Add a plugin, packaged or not, and return its provider.
 
         Raises:
-            DmlError: if it implements a hook that doesn't exist, naming the nearest that does.
-            pluggy.PluginValidationError: if a hook asks for an argument that it isn't given.
-            ValueError: if it is registered already.
+            DmlError: if it implements an unknown hook; the message names the nearest known one.
+            pluggy.PluginValidationError: if a hook has an argument that its specification lacks.
+            ValueError: if it is already registered.
         """
         entry_point = entry_point or getattr(plugin, "__name__", type(plugin).__name__)
         provider = Provider(entry_point, distribution, version, plugin)
@@ -97,10 +97,10 @@ class Plugins:
         return provider
 
     def fail(self, failure: Failure) -> None:
-        """Set a plugin aside, or stop where ``DML_STRICT_PLUGINS`` says so.
+        """Record a failure.
 
         Raises:
-            PluginLoadError: in the latter case.
+            PluginLoadError: instead, if ``DML_STRICT_PLUGINS`` is set.
         """
         if os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"):
             raise PluginLoadError(
@@ -109,7 +109,7 @@ class Plugins:
         self.failures.append(failure)
 
     def provider_of(self, plugin: object) -> Provider:
-        """Who provided this plugin, one that is registered."""
+        """Return the provider of a registered plugin."""
         return next(provider for provider in self.providers if provider.plugin is plugin)
 
     def _refuse_unknown_hooks(self, plugin: object) -> None:
@@ -123,13 +123,13 @@ class Plugins:
 
 
 def _origin(point: EntryPoint) -> tuple[str, str]:
-    """The distribution of an entry point and its version; editable and hand-made ones may have none."""
+    """Return an entry point's distribution and version; one that was made by hand may have none."""
     return (point.dist.name, point.dist.version) if point.dist else ("unknown distribution", "0")
 
 
 @cache
 def plugins() -> Plugins:
-    """This process's plugins: every installed entry point of the group ``dml``, loaded on the first call.
+    """Return this process's plugins: every installed entry point of the group ``dml``, loaded on the first call.
 
     Raises:
         PluginLoadError: as `Plugins`.

@@ -6,16 +6,17 @@ Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metri
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
-from dml_core import Component, nearest
+from dml_core import Component, Option, nearest
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.sphere import full_precision
 
+# What the run knows under another name.
 _CONTEXT = {"embedding_size": "embedding_dim", "descriptors_dim": "embedding_dim", "l": "embedding_dim"}
 _BY_NAME = {"distance": distances, "reducer": reducers, "miner": miners}
 _ABSTRACT = ("BaseMetricLossFunction", "GenericPairLoss")
@@ -68,34 +69,34 @@ def components() -> Iterator[Component]:
     """
     for name, cls in sorted(vars(losses).items()):
         if inspect.isclass(cls) and issubclass(cls, losses.BaseMetricLossFunction) and name not in _ABSTRACT:
-            summary = f"{name} of pytorch-metric-learning"
-            yield Component(f"pml/{name}", _factory(cls), summary, source="pytorch-metric-learning")
+            yield _component(name, cls)
 
 
-def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
-    own = _parameters(cls)
+def _component(name: str, cls: type[Any]) -> Component:
+    parameters = _parameters(cls)
+    parameter_of = {_CONTEXT.get(parameter, parameter): parameter for parameter in parameters}
 
-    def make(miner: str | None = None, miner_options: dict[str, Any] | None = None, **options: Any) -> Any:
-        renamed = {
-            parameter: options.pop(_CONTEXT.get(parameter, parameter))
-            for parameter in own
-            if _CONTEXT.get(parameter, parameter) in options
-        }
+    def make(
+        miner: str | None = None, miner_options: dict[str, Any] | None = None, **options: Any
+    ) -> PytorchMetricLearning:
+        arguments = {parameter_of.get(option, option): value for option, value in options.items()}
         for key in ("distance", "reducer"):
-            if isinstance(renamed.get(key), str):
-                renamed[key] = _named(key, renamed[key])()
+            if isinstance(arguments.get(key), str):
+                arguments[key] = _named(key, arguments[key])()
         picker = None if miner is None else _named("miner", miner)(**(miner_options or {}))
-        return PytorchMetricLearning(cls(**renamed), picker)
+        return PytorchMetricLearning(cls(**arguments), picker)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    extra = [inspect.Parameter(name, keyword, default=None) for name in ("miner", "miner_options")]
-    given = [
-        parameter.replace(name=_CONTEXT.get(name, name), kind=keyword, annotation=inspect.Parameter.empty)
-        for name, parameter in own.items()
+    make.__qualname__ = cls.__qualname__  # for messages
+    options = [
+        *(
+            Option(option, default=parameters[parameter].default)
+            for option, parameter in parameter_of.items()
+        ),
+        Option("miner", str | None, default=None),
+        Option("miner_options", dict[str, Any] | None, default=None),
     ]
-    make.__signature__ = inspect.Signature([*given, *extra])  # type: ignore[attr-defined]  # read by the registry
-    make.__qualname__ = cls.__qualname__
-    return make
+    summary = f"{name} of pytorch-metric-learning"
+    return Component(f"pml/{name}", make, summary, source="pytorch-metric-learning", options=options)
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:

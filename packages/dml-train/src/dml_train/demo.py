@@ -18,7 +18,7 @@ from dml_core import Dataset, DmlError, Evaluator, Registry, UnknownName
 from dml_core import registry as installed
 from dml_train.files import read_array, write_json
 from dml_train.measure.embed import embed
-from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
 from dml_train.progress import stage
 from dml_train.recipe.loading import load
 from dml_train.recipe.tables import Recipe
@@ -58,7 +58,7 @@ def run_demo(
     try:
         recipe = load("demo", assignments, registry)
         context = {"seed": recipe.training.seed}
-        exact: Evaluator = registry.build("evaluators", recipe.evaluation.component(), context)
+        exact = build_evaluator(recipe, registry)
         hamming: Evaluator = registry.build("evaluators", {"name": "hamming", "nmi": True}, context)
     except UnknownName as error:
         raise DmlError(

@@ -1,4 +1,4 @@
-"""What dml-train brings, through the same hooks as everybody."""
+"""The components of dml-train, provided by the same hooks as those of any plugin."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dml_train.training import loggers
 
 @hookimpl
 def dml_datasets() -> Iterable[Component]:
-    """The data sets of `dml_train.data`."""
+    """List the data sets of `dml_train.data`."""
     return data.components()
 
 
 @hookimpl
 def dml_backbones() -> Iterable[Component]:
-    """The backbones of `dml_train.networks.backbones`."""
+    """List the backbones of `dml_train.networks.backbones`."""
     return backbones.components()
 
 
 @hookimpl
 def dml_loggers() -> Iterable[Component]:
-    """The loggers of `dml_train.training.loggers`."""
+    """List the loggers of `dml_train.training.loggers`."""
     return loggers.components()

@@ -9,8 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from dml_core import DmlError, Evaluator, Registry
+from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
+from dml_train.measure.evaluate import build_evaluator
 from dml_train.trained.model import TrainedModel, open_model
 from dml_train.trained.search import Found, Gallery
 from dml_train.trained.search import search as nearest
@@ -62,10 +63,10 @@ def search(
         raise DmlError(f"the image {missing} doesn't exist")
     model = open_model(run, registry)
     searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
-    table = {key: value for key, value in model.recipe.evaluation.component().items() if key != "nmi"}
-    evaluator: Evaluator = registry.build("evaluators", table, {"seed": model.recipe.training.seed})
+    evaluator = build_evaluator(model.recipe, registry, clustering=False)
     found = nearest(model, evaluator, searched, queries, k, codes=codes)
     by_bits = codes or searched.coded
+    table = model.recipe.evaluation.component()
     score = "bits that differ" if by_bits else f"similarity ({table.get('similarity', table['name'])})"
     if searched.note:
         click.echo(searched.note, err=True)

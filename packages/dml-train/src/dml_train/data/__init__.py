@@ -5,7 +5,7 @@ from __future__ import annotations
 from dml_core import Component
 from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.csv_table import read_csv_table
-from dml_train.data.file_dataset import FileDataset, with_image_options
+from dml_train.data.file_dataset import FileDataset, FileDatasetFactory
 from dml_train.data.file_split import FileSplit
 from dml_train.data.glyphs import Glyphs
 from dml_train.data.image_folder import read_image_folder
@@ -20,6 +20,7 @@ __all__ = [
     "OFFICIAL",
     "ArraySplit",
     "FileDataset",
+    "FileDatasetFactory",
     "FileSplit",
     "Glyphs",
     "Jitter",
@@ -32,7 +33,6 @@ __all__ = [
     "read_image_folder",
     "read_in_shop",
     "read_sop",
-    "with_image_options",
 ]
 
 OFFICIAL: dict[str, OfficialSet] = {official.name: official for official in (CUB, CARS196, SOP, IN_SHOP)}
@@ -63,15 +63,14 @@ _FILE_DATASETS = (
 
 
 def components() -> tuple[Component, ...]:
-    """The data sets that this package provides."""
-    return (
-        Component(
-            "glyphs",
-            Glyphs,
-            "the characters that matplotlib's fonts can draw, 32 × 32, half of the classes unseen; no download",
-        ),
-        *(
-            Component(name, with_image_options(read), summary, source)
-            for name, read, summary, source in _FILE_DATASETS
-        ),
+    """Return the data sets that this package provides."""
+    glyphs = Component(
+        "glyphs",
+        Glyphs,
+        "the characters that matplotlib's fonts can draw, 32 × 32, half of the classes unseen; no download",
     )
+    of_files = []
+    for name, read, summary, source in _FILE_DATASETS:
+        factory = FileDatasetFactory(read)
+        of_files.append(Component(name, factory, summary, source, options=factory.options))
+    return (glyphs, *of_files)

@@ -1,13 +1,12 @@
-"""Data sets of image files: one kind of object for all of them, and one set of options beside each one's own."""
+"""Data sets of image files: one class for all of them, whose options each adds to its own."""
 
 from __future__ import annotations
 
-import inspect
-import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from dml_core import options_of
 from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
 from dml_train.data.decoding import check_header
 from dml_train.data.file_split import FileSplit
@@ -23,7 +22,7 @@ class FileDataset:
     """A `Dataset` of image files.
 
     Args:
-        parts: which files are in which part.
+        parts: the files of each part.
         resize, square, crop, train_crop, min_area, flip, normalize: see `Preparation`.
         on_bad_image: ``"error"``: every file's header is read here, and a file that turns out damaged later ends the
             run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
@@ -36,7 +35,7 @@ class FileDataset:
         in_channels: 3.
 
     Raises:
-        DmlError: a file that can't be used, unless it is to be skipped; a part without images.
+        DmlError: an unusable file, unless ``on_bad_image="skip"``; a part without images.
         ValueError: a value out of its range.
     """
 
@@ -88,27 +87,27 @@ class FileDataset:
         self.gallery = None if left.gallery is None else FileSplit(left.gallery, preparation, pack, places)
 
 
-def with_image_options(read: Callable[..., Parts]) -> Callable[..., FileDataset]:
-    """A factory of the data set that `read` finds: its options are those of `read` and those of `FileDataset`.
+_IMAGE_OPTIONS = tuple(option for option in options_of(FileDataset) if option.name != "parts")
 
-    Its signature says so, as the registry, which checks recipes by it, needs to see.
+
+class FileDatasetFactory:
+    """A data set's factory: it makes the `FileDataset` of the files that `read` lists.
+
+    Args:
+        read: lists the files of each part, from the data set's own options.
+
+    Attributes:
+        options: those of `read`, then those of `FileDataset`.
     """
-    own = inspect.signature(read).parameters
-    common = {
-        name: parameter
-        for name, parameter in inspect.signature(FileDataset).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    signature = inspect.Signature([*own.values(), *common.values()])
 
-    def make(*arguments: Any, **options: Any) -> FileDataset:
-        given = signature.bind(*arguments, **options).arguments
-        image_options = {name: given.pop(name) for name in [*given] if name in common}
-        return FileDataset(read(**given), **image_options)
+    image_reader = PhotographReader
 
-    make.__signature__ = signature  # type: ignore[attr-defined]
-    make.image_reader = PhotographReader  # type: ignore[attr-defined]
-    make.__annotations__ = typing.get_type_hints(FileDataset.__init__) | typing.get_type_hints(read)
-    make.__name__, make.__module__, make.__doc__ = read.__name__, read.__module__, read.__doc__
-    make.__qualname__ = read.__qualname__
-    return make
+    def __init__(self, read: Callable[..., Parts]) -> None:
+        self.read = read
+        self.options = (*options_of(read), *_IMAGE_OPTIONS)
+        self.__qualname__ = read.__qualname__  # for messages
+
+    def __call__(self, *arguments: Any, **options: Any) -> FileDataset:
+        """Read the parts, and make the data set with the image options among `options`."""
+        image = {option.name: options.pop(option.name) for option in _IMAGE_OPTIONS if option.name in options}
+        return FileDataset(self.read(*arguments, **options), **image)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,28 +13,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from dml_core import Split
 from dml_train.data.decoding import read_image
 from dml_train.data.file_split import FileSplit
 from dml_train.data.preparation import Preparation
-
-
-class ImageReader(Protocol):
-    """The reader of a data set: its factory's attribute ``image_reader``, called with the recipe's options, returns it.
-
-    Without that attribute, the networks of the data set can't embed image files.
-    """
-
-    in_channels: int
-    input_shape: tuple[int, int, int]  # channels, height, width of the network's input
-
-    def of_files(self, files: Sequence[Path]) -> Split:
-        """Return a split of these images as one unnamed class; each is decoded on demand."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Describe how an image becomes the network's input, in JSON's types, for other implementations."""
-        ...
 
 
 class PhotographReader:

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import DmlError, Evaluation, Evaluator, ShardedEvaluator
+from dml_core import DmlError, Evaluation, Evaluator, Registry, ShardedEvaluator
 from dml_train.files import read_array, write_array
 from dml_train.ranks.ranks import Ranks
+from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
+
+_CLUSTERING = ("nmi", "n_clusters")  # the evaluator's options that ask for clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,21 @@ class Embedded:
         if self.gallery is not None and self.gallery_labels is not None:
             write_array(folder.embeddings("gallery"), self.gallery)
             write_array(folder.labels("gallery"), self.gallery_labels)
+
+
+def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
+    """Build the evaluator of a recipe.
+
+    Args:
+        recipe: its ``[evaluation]`` table names the evaluator and its options.
+        registry: provides the evaluator.
+        clustering: whether the evaluator measures clustering (NMI) if the recipe says so; it takes most of the time.
+    """
+    table = recipe.evaluation.component()
+    if not clustering:
+        table = {key: value for key, value in table.items() if key not in _CLUSTERING}
+    evaluator: Evaluator = registry.build("evaluators", table, {"seed": recipe.training.seed})
+    return evaluator
 
 
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dml_core import DmlError, InvalidOption, Registry, nearest
-from dml_core.registry import Kind
+from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, nearest
 from dml_train.recipe.tables import EACH, ONE, Evaluation, Recipe
-
-# What the trainer gives to the factories of each kind, on top of the recipe's table.
-_CONTEXT: dict[Kind, tuple[str, ...]] = {
-    "datasets": ("seed",),
-    "samplers": ("labels", "seed"),
-    "backbones": ("in_channels", "pretrained"),
-    "losses": ("num_classes", "embedding_dim", "seed"),
-    "evaluators": ("seed",),
-    "loggers": ("directory", "start_step"),
-}
 
 
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
@@ -50,11 +38,11 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
     }
     try:
         for name, (kind, table) in tables.items():
-            registry.check(kind, table, _CONTEXT[kind])
+            registry.check(kind, table)
             filled[name] = _with_defaults(registry, kind, table)
         loggers = []
         for table in recipe.logging.loggers:
-            registry.check("loggers", table, _CONTEXT["loggers"])
+            registry.check("loggers", table)
             loggers.append(_with_defaults(registry, "loggers", table))
     except DmlError as error:
         raise type(error)(f"{origin}: {error}") from error
@@ -70,12 +58,11 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
 
 def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
     """A component's table with its factory's own defaults, as far as TOML can write them."""
-    factory = registry.entry(kind, table["name"]).component.factory
     filled: dict[str, Any] = {"name": table["name"]}
-    for name, parameter in inspect.signature(factory).parameters.items():
-        default = parameter.default
-        if name not in _CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
-            filled[name] = list(default) if isinstance(default, tuple) else default
+    for option in registry.entry(kind, table["name"]).component.options:
+        default = option.default
+        if option.name not in CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
+            filled[option.name] = list(default) if isinstance(default, tuple) else default
     for key, value in table.items():
         if isinstance(value, dict) and isinstance(value.get("name"), str):
             filled[key] = _with_defaults(registry, kind, value)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dml_core import Dataset, DmlError, Evaluation, Evaluator, Registry, Split
+from dml_core import Dataset, DmlError, Evaluation, Evaluator, IntervalEvaluation, Registry, Split
 from dml_train.measure.embed import align_labels
-from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
 from dml_train.measure.names import LONG_NAMES
 from dml_train.recipe.tables import Recipe
 from dml_train.report.figures import thumbnail
@@ -103,17 +103,15 @@ class FinishedRun:
             )
         recipe = read_recipe(folder, registry)
         result, lines = read_json(folder.evaluation), _lines(folder.metrics)
-        context = {"seed": recipe.training.seed}
         nothing = Items(None)
         if not recipe.evaluation.test:
             return cls(folder, recipe, result, lines, None, nothing, nothing, "")
         embedded = Embedded.read(folder)
-        # Clusters have no intervals, and took their time already.
-        table = {key: value for key, value in recipe.evaluation.component().items() if key != "nmi"}
-        evaluator: Evaluator = registry.build("evaluators", table, context)
+        evaluator = build_evaluator(recipe, registry, clustering=False)  # NMI has no interval
         measured = Measured(embedded, evaluator, evaluate(evaluator, embedded))
         try:
-            queries, gallery = _items(registry.build("datasets", recipe.dataset, context), embedded)
+            dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+            queries, gallery = _items(dataset, embedded)
             absent = ""
         except DmlError as error:
             queries = gallery = nothing
@@ -135,18 +133,17 @@ def metrics(result: Mapping[str, Any], evaluation: Evaluation | None) -> list[Me
 
     Args:
         result: ``to_dict()`` of an evaluation.
-        evaluation: gives the intervals, if it can.
+        evaluation: gives the intervals, if it is an `IntervalEvaluation`.
     """
     named = [(f"Recall@{k}", f"recall@{k}", value) for k, value in result.get("recall", {}).items()]
     for key, name in LONG_NAMES.items():
         if isinstance(result.get(key), float):
             named.append((name, _PER_QUERY.get(key, key), result[key]))
-    interval: Callable[..., Any] | None = getattr(evaluation, "confidence_interval", None)
     found = []
     for name, key, value in named:
-        if evaluation is not None and interval is not None and key in evaluation.per_query:
-            bounds = interval(key, level=LEVEL)
-            found.append(Metric(name, key, value, bounds.low, bounds.high))
+        if isinstance(evaluation, IntervalEvaluation) and key in evaluation.per_query:
+            interval = evaluation.confidence_interval(key, level=LEVEL)
+            found.append(Metric(name, key, value, interval.low, interval.high))
         else:
             found.append(Metric(name, key, value))
     return found

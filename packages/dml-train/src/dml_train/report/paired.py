@@ -5,11 +5,9 @@ Shapes: `Q` queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from dml_core import Evaluation
+from dml_core import ComparableEvaluation, Evaluation
 from dml_train.report.finished import Metric
 
 
@@ -39,22 +37,20 @@ def differences(
 ) -> list[Difference]:
     """The paired test for every metric that both have for each query.
 
-    The test is that of the evaluation itself (``compare``); an evaluator of another make may have none, and then
-    there is none.
+    Empty if `second` is no `ComparableEvaluation`.
 
     Args:
         first, second: of the same queries in the same order.
         metrics, others: their figures.
     """
-    compare: Callable[..., Any] | None = getattr(second, "compare", None)
-    if compare is None:
+    if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.key: metric.value for metric in others}
     found = []
     for metric in metrics:
         if metric.key not in values or not (metric.key in first.per_query and metric.key in second.per_query):
             continue
-        test = compare(first, metric.key)
+        test = second.compare(first, metric.key)
         found.append(
             Difference(
                 metric.name,

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_train.files import write_atomically, write_json
-from dml_train.measure.evaluate import Embedded, evaluate, flatten_metrics
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, flatten_metrics
 from dml_train.measure.intervals import Interval, of_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
@@ -162,7 +162,7 @@ def reality_check(
     outcomes = run_all(jobs, processes=processes, registry=registry, console=console, on_end=on_end)
     if faults := [f"{o.job.name}: {o.fault}" for o in outcomes if o.fault is not None]:
         raise DmlError(f"{len(faults)} of {len(jobs)} runs failed:\n" + "\n".join(faults))
-    evaluator = registry.build("evaluators", recipe.evaluation.component(), {"seed": recipe.training.seed})
+    evaluator = build_evaluator(recipe, registry)
     separated: dict[str, list[float]] = {}
     concatenated: dict[str, list[float]] = {}
     for run in range(runs):

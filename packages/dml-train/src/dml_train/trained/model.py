@@ -6,13 +6,11 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from dml_core import Dataset, DmlError, Registry, Split
-from dml_train.data.image_reader import ImageReader
+from dml_core import Dataset, DmlError, ImageReader, ImageReadingFactory, Registry, Split
 from dml_train.networks.model import EmbeddingModel
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
@@ -77,9 +75,9 @@ def open_model(path: Path, registry: Registry) -> TrainedModel:
     recipe = read_recipe(folder, registry)
     used = evaluated_checkpoint(folder)
     options = {key: value for key, value in recipe.dataset.items() if key != "name"}
-    factory: Any = registry.entry("datasets", recipe.dataset["name"]).component.factory
+    factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     reader: ImageReader | None = None
-    if hasattr(factory, "image_reader"):
+    if isinstance(factory, ImageReadingFactory):
         reader = factory.image_reader(**options)
         in_channels, input_shape = reader.in_channels, reader.input_shape
     else:

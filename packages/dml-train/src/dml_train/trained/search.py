@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import Dataset, DmlError, Evaluator, Registry, Split
+from dml_core import Dataset, DmlError, Evaluator, FileBackedSplit, Registry, Split
 from dml_train.files import read_array
 from dml_train.measure.evaluate import Embedded, pack_codes
 from dml_train.progress import stage
@@ -70,7 +70,9 @@ class Gallery:
             names = [f"item {row}" for row in range(len(rows))]
             note = f"Without names and pictures, as the run's data set can't be had: {error}"
             return cls(rows, names, [None] * len(rows), None, note)
-        files: Sequence[Path | None] = getattr(split, "files", None) or [None] * len(rows)
+        files: Sequence[Path | None] = (
+            split.files if isinstance(split, FileBackedSplit) else [None] * len(rows)
+        )
         classes = [split.class_names[label] for label in split.labels]
         names = [f"{name}/{file.name}" if file else name for name, file in zip(classes, files)]
         return cls(rows, names, files, split.picture)

@@ -31,7 +31,7 @@ from dml_core import (
 )
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
 from dml_train.measure.embed import align_labels, embed, items_of_rank
-from dml_train.measure.evaluate import Embedded
+from dml_train.measure.evaluate import Embedded, build_evaluator
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
 from dml_train.progress import stage
@@ -158,9 +158,6 @@ def build(
     schedules = build_schedules(
         recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
     )
-    evaluator: Evaluator = registry.build(
-        "evaluators", recipe.evaluation.component(), {"seed": training.seed}
-    )
     average = None
     if training.average is not None:
         decay = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]
@@ -177,7 +174,7 @@ def build(
         loss=loss,
         optimizer=optimizer,
         schedules=schedules,
-        evaluator=evaluator,
+        evaluator=build_evaluator(recipe, registry),
         num_steps=num_steps,
     )
 

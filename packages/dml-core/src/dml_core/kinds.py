@@ -1,0 +1,25 @@
+"""The kinds of component, and the context that a run gives to the factories of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+Kind = Literal["losses", "samplers", "backbones", "datasets", "evaluators", "loggers"]
+
+# For each kind, the values that the run knows. A factory receives those that are among its options.
+CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
+    {
+        "losses": ("num_classes", "embedding_dim", "seed"),  # num_classes: of the training split
+        "samplers": ("labels", "seed"),  # labels: (N,), of the training split
+        "backbones": ("in_channels", "pretrained"),  # pretrained: False where a checkpoint's weights follow
+        "datasets": ("seed",),
+        "evaluators": ("seed",),
+        "loggers": ("directory", "start_step"),  # the run's folder; the steps done before this start
+    }
+)
+KINDS: tuple[Kind, ...] = tuple(CONTEXT)
+SINGULAR: Mapping[Kind, str] = MappingProxyType(
+    {kind: "loss" if kind == "losses" else kind.removesuffix("s") for kind in KINDS}
+)
