@@ -83,6 +83,14 @@ def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
         (["a b=3"], "is not a dotted TOML key"),
         (["training.seed.deep=3"], "'seed' is 3 in the recipe, not a table"),
         (["loss.scale=32\nx=1"], "expected one key and its value"),
+        (["training.average=0.9"], r"table \[training\] has no key 'average': it is called 'ema_decay'"),
+        (["optimizer.head=10"], r"table \[optimizer\] has no key 'head': it is called 'lr_multipliers.head'"),
+        (["optimizer.lr_multipliers.hed=10"], r"\[optimizer.lr_multipliers\] has no key 'hed'; did you mean 'head'"),
+        (["validation.classes=0.2"], r"table \[validation\] has no key 'classes': it is called 'class_fraction'"),
+        (
+            ["schedule.'optimizer.loss'={kind='constant', value=1}"],
+            r"\[schedule\] has 'optimizer.loss': it is called 'optimizer.lr_multipliers.loss'",
+        ),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_what_was_expected(file, tiny_registry, assignments, message):

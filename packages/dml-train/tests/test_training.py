@@ -111,8 +111,8 @@ def test_a_loss_that_returns_no_scalar_is_named(run, monkeypatch, returned, came
     ("changes", "spoilt"),
     [
         ({}, "the network's backbone"),
-        ({"optimizer": {"backbone": 0.0, "head": 0.0}}, "the loss's class_weights"),
-        ({"training": {"average": 0.9}}, "the network's backbone"),
+        ({"optimizer": {"lr_multipliers": {"backbone": 0.0, "head": 0.0}}}, "the loss's class_weights"),
+        ({"training": {"ema_decay": 0.9}}, "the network's backbone"),
     ],
 )
 def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, spoilt):

@@ -27,7 +27,7 @@ SPACE = {"optimizer.lr": Range(1e-3, 1e-1, log=True), "loss.scale": Choice((2.0,
 @pytest.fixture
 def plan(tiny_document, tiny_registry):
     def plan(space=SPACE, folds=None, seed=0, **tables):
-        tables.setdefault("validation", {"classes": 0.34, "metric": "recall/1"})
+        tables.setdefault("validation", {"class_fraction": 0.34, "metric": "recall/1"})
         tables.setdefault("evaluation", {"every": 2, "unit": "step"})
         document = tiny_document(training={"steps": 2, "device": "cpu", "seed": 3}, **tables)
         return Search(document, space, folds, seed, tiny_registry)

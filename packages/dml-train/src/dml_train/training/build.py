@@ -125,7 +125,7 @@ def build(
     dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
     held = recipe.validation
     train, validation = (
-        hold_out(dataset.train, held.classes, training.seed)
+        hold_out(dataset.train, held.class_fraction, training.seed)
         if held.fold is None or held.folds is None
         else hold_out_fold(dataset.train, held.fold, held.folds)
     )
@@ -161,8 +161,8 @@ def build(
         "evaluators", recipe.evaluation.component(), {"seed": training.seed}
     )
     average = None
-    if training.average is not None:
-        decay = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]
+    if training.ema_decay is not None:
+        decay = get_ema_multi_avg_fn(training.ema_decay)  # type: ignore[no-untyped-call]
         average = AveragedModel(model, multi_avg_fn=decay, use_buffers=True)
     return Experiment(
         recipe=recipe,

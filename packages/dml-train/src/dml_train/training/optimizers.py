@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,15 @@ from dml_core.components import SparseLoss
 from dml_train.recipe.tables import Optimizer
 
 PARTS = ("backbone", "head", "loss")
+
+
+@dataclass(slots=True)
+class Multipliers:
+    """Factors of the learning rate, one for each part; a schedule may move them."""
+
+    backbone: float
+    head: float
+    loss: float
 
 
 class PartedOptimizer:
@@ -30,13 +40,13 @@ class PartedOptimizer:
         modules: by name, the three parts ``backbone``, ``head`` and ``loss``; any may be without parameters.
 
     Attributes:
-        lr, weight_decay, backbone, head, loss: may be set at any time; the next step is taken with them.
+        lr, weight_decay, lr_multipliers: may be set at any time; the next step uses them.
         torch: the optimizer that `write_groups` prepares for its next step.
     """
 
     def __init__(self, table: Optimizer, modules: dict[str, nn.Module]) -> None:
         self.lr, self.weight_decay = float(table.lr), float(table.weight_decay)
-        self.backbone, self.head, self.loss = float(table.backbone), float(table.head), float(table.loss)
+        self.lr_multipliers = Multipliers(**table.lr_multipliers.model_dump())
         sparse = sparse_parameters(modules["loss"])
         self._sparse = {id(parameter) for parameter in sparse}
         groups: list[dict[str, Any]] = []
@@ -69,7 +79,7 @@ class PartedOptimizer:
     def write_groups(self) -> None:
         """Carry the attributes over into torch's parameter groups."""
         for group in self.torch.param_groups:
-            group["lr"] = self.lr * getattr(self, group["part"])
+            group["lr"] = self.lr * getattr(self.lr_multipliers, group["part"])
             group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
 
     def check_gradients(self) -> None:

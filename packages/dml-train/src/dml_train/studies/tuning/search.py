@@ -82,7 +82,7 @@ class Search:
         if self.folds is None and not base.validation.holds_out:
             raise DmlError(
                 "the recipe holds out no classes by which settings could be judged; "
-                "give --folds 4, or --set validation.classes=0.25"
+                "give --folds 4, or --set validation.class_fraction=0.25"
             )
         first = {key: dimension.examples()[0] for key, dimension in self.space.items()}
         for key, dimension in self.space.items():
@@ -115,7 +115,7 @@ class Search:
         if self.folds is None:
             return [parse(document, self.registry)]
         validation = document.setdefault("validation", {})
-        validation.pop("classes", None)
+        validation.pop("class_fraction", None)
         found = []
         for fold in range(self.folds):
             validation |= {"fold": fold, "folds": self.folds}
