@@ -247,12 +247,12 @@ def build_schedules(
     for path, table in recipe.schedule.items():
         options: dict[str, Any] = dict(table)
         root, _, name = path.partition(".")
-        if (
-            root == "optimizer"
-            and options.get("kind") in ("linear", "cosine")
-            and hasattr(recipe.optimizer, name)
-        ):
-            options.setdefault("start", getattr(recipe.optimizer, name))
+        if root == "optimizer" and options.get("kind") in ("linear", "cosine"):
+            value: object = recipe.optimizer
+            for attribute in name.split("."):
+                value = getattr(value, attribute, None)
+            if isinstance(value, float):
+                options.setdefault("start", value)
         try:
             schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
         except DmlError as error:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dml_core import InvalidOption, Registry, UnknownName, nearest
 from dml_train.recipe.checking import parse
+from dml_train.recipe.extending import remove, split_key
 from dml_train.recipe.loading import assign, read
 from dml_train.recipe.tables import Recipe
 
@@ -170,13 +171,13 @@ def row_recipe(
         return None
     document, origin = read(name)
     for path, value in row.replace.items():
-        *parents, last = path.split(".")
+        *parents, last = split_key(path)
         owner = document
         for parent in parents:
             owner = owner[parent]
         owner[last] = value
     for path in row.drop:
-        _drop(document, tomllib.loads(f"{path} = 0"))
+        remove(document, path)
     if root is not None:
         document["dataset"]["root"] = root
         # Recall at other ranks costs nothing, and changes nothing of the training.
@@ -198,12 +199,3 @@ def row_recipe(
         return parse(document, registry, origin)
     except InvalidOption as error:
         raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error
-
-
-def _drop(document: dict[str, Any], path: dict[str, Any]) -> None:
-    """Take out the key to which a document of nothing but that key leads."""
-    ((key, rest),) = path.items()
-    if isinstance(rest, dict) and key in document:
-        _drop(document[key], rest)
-    else:
-        document.pop(key, None)
