@@ -186,8 +186,10 @@ def test_a_parents_path_is_relative_to_the_child(write, tiny_registry, monkeypat
     assert load(path.relative_to(tmp_path.parent), [], tiny_registry).training.seed == 7
 
 
-def test_a_file_extends_a_bundled_recipe(write):
+def test_a_file_extends_a_bundled_recipe_whatever_the_working_directory_holds(write, tmp_path, monkeypatch):
     path = write("mine.toml", extends="glyphs-tiny", training={"steps": 3})
+    (tmp_path / "glyphs-tiny").touch()
+    monkeypatch.chdir(tmp_path)
     expected = tomllib.loads(bundled_text("glyphs-tiny"))
     expected["training"]["steps"] = 3
     assert resolve(read_chain(path)) == expected

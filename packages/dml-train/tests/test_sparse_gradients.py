@@ -102,7 +102,7 @@ def test_the_multiplier_of_the_loss_moves_them_and_zero_holds_them(name: str) ->
 
 
 def test_a_sparse_gradient_of_which_the_loss_says_nothing_is_refused_before_anything_moves(run) -> None:
-    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss names it"):
+    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss lists it"):
         run(loss={**SPARSE, "says": False})
 
 
@@ -112,7 +112,7 @@ def test_a_dense_gradient_that_the_loss_calls_sparse_is_refused() -> None:
         Optimizer(), {"backbone": nn.Linear(3, 3), "head": nn.Identity(), "loss": loss}
     )
     loss.class_weights.sum().backward()
-    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but its loss names it"):
+    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but its loss lists it"):
         optimizer.check_gradients()
 
 

@@ -16,7 +16,7 @@ from dml_core import DmlError, InvalidOption
 from dml_train.cli import main
 from dml_train.recipe.loading import load
 from dml_train.studies import runs as many_runs
-from dml_train.studies.tuning.search import Search, best, run_search
+from dml_train.studies.tuning.search import SettingsSearch, best_trial, run_search
 from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
 
 optuna = pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")
@@ -30,7 +30,7 @@ def plan(tiny_document, tiny_registry):
         tables.setdefault("validation", {"class_fraction": 0.34, "metric": "recall/1"})
         tables.setdefault("evaluation", {"every": 2, "unit": "step"})
         document = tiny_document(training={"steps": 2, "device": "cpu", "seed": 3}, **tables)
-        return Search(document, space, folds, seed, tiny_registry)
+        return SettingsSearch(document, space, folds, seed, tiny_registry)
 
     return plan
 
@@ -93,18 +93,18 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
         InvalidOption, match=r"space.toml: \['optimizer.lr'\] is .* expected numbers low and high"
     ):
         read_space(path)
-    with pytest.raises(DmlError, match="can't read the space"):
+    with pytest.raises(DmlError, match="can't read the search space"):
         read_space(tmp_path / "none.toml")
 
 
 @given(st.floats(1e-6, 1.0), st.booleans(), st.text(max_size=5), st.integers())
 def test_what_is_tried_reaches_the_recipe_unchanged(number, flag, text, whole):
     from dml_train.recipe.loading import assign
-    from dml_train.studies.tuning.space import as_assignment
+    from dml_train.studies.tuning.space import as_override
 
     for value in (number, flag, text, whole):
         document: dict = {}
-        assign(document, as_assignment("table.key", value))
+        assign(document, as_override("table.key", value))
         assert document == {"table": {"key": value}}
 
 
@@ -118,7 +118,7 @@ def test_a_recipe_that_holds_out_nothing_needs_folds(plan):
 
 
 def test_a_recipe_that_selects_on_the_test_split_is_refused(plan):
-    with pytest.raises(DmlError, match=r"validation.on_test = true; a search lets only held-out"):
+    with pytest.raises(DmlError, match=r"validation.on_test = true; a search selects only on held-out"):
         plan(validation={"on_test": True, "metric": "recall/1"})
 
 
@@ -127,7 +127,7 @@ def test_values_that_the_recipe_does_not_take_are_refused_before_anything_runs(p
         plan(space={"optimizer.lr": Range(-1.0, 1.0)})
     with pytest.raises(DmlError, match=r"with loss.slope = 1: .*no option 'slope'"):
         plan(space={"loss.slope": Range(1, 2)})
-    with pytest.raises(DmlError, match="nothing to search"):
+    with pytest.raises(DmlError, match="search space is empty"):
         plan(space={})
 
 
@@ -187,13 +187,13 @@ def test_a_search_that_was_stopped_ends_as_one_that_was_not(plan, tmp_path, quie
     ]
     assert run_search(plan(), tmp_path / "stopped", 4, console=quiet) == resumed  # nothing is left to do
     assert len(run_search(plan(), tmp_path / "stopped", 5, console=quiet)) == 5
-    with pytest.raises(DmlError, match=r"is another one:\n  seed: 0 there, 1 here"):
+    with pytest.raises(DmlError, match=r"holds another search:\n  seed: 0 there, 1 here"):
         run_search(plan(seed=1), tmp_path / "stopped", 4, console=quiet)
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(plan, tmp_path, quiet):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(DmlError, match="holds something else already; nothing was touched"):
+    with pytest.raises(DmlError, match="exists and holds no search; nothing was changed"):
         run_search(plan(), tmp_path, 1, console=quiet)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(DmlError, match="can't make the folder"):
@@ -208,9 +208,9 @@ def test_a_trial_that_fails_counts_and_is_not_the_best(plan, tmp_path, quiet):
     failed = [trial for trial in trials if trial.value is None]
     assert failed
     assert {trial.settings["sampler.classes_per_batch"] for trial in failed} == {100}
-    assert best(trials).settings == {"sampler.classes_per_batch": 4}
+    assert best_trial(trials).settings == {"sampler.classes_per_batch": 4}
     with pytest.raises(DmlError, match="all 1 trials failed"):
-        best(failed[:1])
+        best_trial(failed[:1])
 
 
 def test_the_command_states_its_budget_and_leaves_a_recipe_to_train_by(plan, tiny_registry, tmp_path):
@@ -239,4 +239,4 @@ def test_the_command_states_its_budget_and_leaves_a_recipe_to_train_by(plan, tin
     assert chosen.evaluation.test
     result = CliRunner().invoke(main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=tiny_registry)
     assert result.exit_code == 2
-    assert "'optimizer.lr' is varied twice" in result.stderr
+    assert "'optimizer.lr' varies twice" in result.stderr

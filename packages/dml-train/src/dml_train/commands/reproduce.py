@@ -15,16 +15,14 @@ from dml_train.commands.options import CONSOLE, FOLDER
 
 @click.command()
 @click.argument("tables", metavar="[PAPER[/TABLE]]...", nargs=-1)
-@click.option(
-    "--data", type=FOLDER, help="The folder of the papers' data sets; without it, all runs on glyphs."
-)
+@click.option("--data", type=FOLDER, help="Folder of the papers' data sets; default: everything on glyphs.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs a row.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
 @click.option(
-    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
 )
 @click.option(
-    "--out", type=FOLDER, default=Path("runs/reproduce"), show_default=True, help="Where runs and pages go."
+    "--out", type=FOLDER, default=Path("runs/reproduce"), show_default=True, help="Folder of runs and pages."
 )
 @click.pass_context
 def reproduce(
@@ -33,13 +31,13 @@ def reproduce(
     data: Path | None,
     seeds: int,
     jobs: int,
-    assignments: tuple[str, ...],
+    overrides: tuple[str, ...],
     out: Path,
 ) -> None:
-    """Run the papers' tables, published beside measured.
+    """Run the papers' tables, and write published beside measured figures.
 
-    A table is named as ice/table-2, all tables of a paper as ice; without a name all are listed. Stopped and given
-    again, the command goes on: runs in --out that are done are kept.
+    ice/table-2 is a table, ice are all tables of a paper; without a name all are listed. Repeating the command
+    resumes it: finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
     from dml_train.studies.reproduce.run import reproduce as run
@@ -65,7 +63,7 @@ def reproduce(
         data=data,
         seeds=seeds,
         processes=jobs,
-        assignments=assignments,
+        overrides=overrides,
     )
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)

@@ -35,7 +35,7 @@ class Source:
     Args:
         text: as written.
         path: the file; None for a bundled recipe.
-        name: what messages call it.
+        name: the path, or the bundled name.
     """
 
     text: str
@@ -70,43 +70,32 @@ def read_source(source: str | Path) -> Source:
         DmlError: if there is no such file or name, or the file isn't UTF-8.
     """
     path = Path(source)
-    if path.suffix == ".toml" or path.is_file():
-        try:
-            return Source(path.read_text(encoding="utf-8"), path, str(path))
-        except OSError as error:
-            raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
-    return Source(bundled_text(str(source)), None, f"recipe {source}")
+    return _read_file(path) if path.suffix == ".toml" or path.is_file() else _read_bundled(str(source))
 
 
 def read_chain(source: str | Path) -> list[Source]:
     """Read a recipe, its parent, and so on: the last one extends nothing.
 
     Raises:
-        DmlError: as `read_source`, naming the recipes on the way; or if a recipe extends itself, at any distance.
+        DmlError: as `read_source`, naming the recipes in between; or if a recipe extends itself, at any distance.
     """
-    chain: list[Source] = []
+    chain = [read_source(source)]
     seen: set[str] = set()
-    following: str | Path = source
     while True:
-        try:
-            found = read_source(following)
-        except DmlError as error:
-            if chain:
-                raise type(error)(f"{_arrows(chain)} extends {str(following)!r}: {error}") from error
-            raise
-        identity = found.name if found.path is None else str(found.path.resolve())
-        chain.append(found)
+        child = chain[-1]
+        identity = str(child.path.resolve()) if child.path else child.name
         if identity in seen:
             raise InvalidOption(
                 f"recipes extend each other in a circle: {_arrows(chain)}; remove extends from one of them"
             )
         seen.add(identity)
-        parent = found.document().get(EXTENDS)
+        parent = child.document().get(EXTENDS)
         if parent is None:
             return chain
-        following = found.path.parent / parent if found.path and parent.endswith(".toml") else parent
+        try:
+            chain.append(_read_parent(child, parent))
+        except DmlError as error:
+            raise type(error)(f"{_arrows(chain)} extends {parent!r}: {error}") from error
 
 
 def resolve(chain: list[Source]) -> dict[str, Any]:
@@ -190,6 +179,25 @@ def remove(document: dict[str, Any], key: str) -> None:
             raise InvalidOption(f"no key {key!r}{nearest(part, known)} keys: {', '.join(known) or 'none'}")
         value = owner[part]
     del owner[parts[-1]]
+
+
+def _read_parent(child: Source, parent: str) -> Source:
+    if parent.endswith(".toml"):
+        return _read_file(child.path.parent / parent if child.path else Path(parent))
+    return _read_bundled(parent)
+
+
+def _read_bundled(name: str) -> Source:
+    return Source(bundled_text(name), None, name)
+
+
+def _read_file(path: Path) -> Source:
+    try:
+        return Source(path.read_text(encoding="utf-8"), path, str(path))
+    except OSError as error:
+        raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
 
 
 def _arrows(chain: list[Source]) -> str:

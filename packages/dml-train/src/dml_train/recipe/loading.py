@@ -45,8 +45,9 @@ def read(source: str | Path, overrides: Iterable[str] = ()) -> tuple[dict[str, A
     for key in (EXTENDS, DROP):
         if key in document:
             raise InvalidOption(f"can't set {key!r}: it is resolved before any override; write it in a file")
-    child, *parents = (source.name for source in chain)
-    return document, f"{child} (extends {', '.join(parents)})" if parents else child
+    origin = chain[0].name if chain[0].path else f"recipe {chain[0].name}"
+    parents = ", ".join(parent.name for parent in chain[1:])
+    return document, f"{origin} (extends {parents})" if parents else origin
 
 
 def assign(document: dict[str, Any], override: str) -> None:
