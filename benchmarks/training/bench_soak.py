@@ -39,7 +39,7 @@ from dml_train.training import checkpoint
 from dml_train.training.run import train
 
 DOCUMENT = {
-    "training": {"steps": 40, "seed": 3, "device": "cpu", "average": 0.9},
+    "training": {"steps": 40, "seed": 3, "device": "cpu", "ema_decay": 0.9},
     "dataset": {"name": "tiny"},
     "backbone": {"name": "tiny"},
     "embedding": {"dim": 8},

@@ -42,7 +42,7 @@ def recipe(tiny_document, tiny_registry):
             training={"steps": 4},
             dataset={"num_classes": 8},
             evaluation={"every": 2, "unit": "step"},
-            validation={"classes": 0.5, "patience": 3},
+            validation={"class_fraction": 0.5, "patience": 3},
         ),
         tiny_registry,
     )

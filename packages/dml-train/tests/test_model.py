@@ -8,7 +8,7 @@ from tiny_world import TinyBackbone
 from torch import nn
 
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel
-from dml_train.recipe.tables import Optimizer
+from dml_train.recipe.tables import LrMultipliers, Optimizer
 from dml_train.training.optimizers import PartedOptimizer
 
 
@@ -100,9 +100,10 @@ def test_frozen_batch_norm_stays_frozen_through_evaluation_and_unfreezing_of_the
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_each_part_has_its_learning_rate_and_only_matrices_decay(model, name):
     loss = nn.Linear(2, 3, bias=False)
-    table = Optimizer(name=name, lr=0.1, weight_decay=0.5, backbone=0.1, head=1.0, loss=10.0)
+    factors = LrMultipliers(backbone=0.1, head=1.0, loss=10.0)
+    table = Optimizer(name=name, lr=0.1, weight_decay=0.5, lr_multipliers=factors)
     optimizer = PartedOptimizer(table, {"backbone": model.backbone, "head": model.head, "loss": loss})
-    optimizer.lr, optimizer.loss = 0.2, 5.0
+    optimizer.lr, optimizer.lr_multipliers.loss = 0.2, 5.0
     optimizer.write_groups()
     found = {id(p): group for group in optimizer.torch.param_groups for p in group["params"]}
     modules = {"backbone": (model.backbone, 0.02), "head": (model.head, 0.2), "loss": (loss, 1.0)}

@@ -12,7 +12,7 @@ from dml_train.training import checkpoint
 from dml_train.training.build import build
 
 
-@pytest.mark.parametrize("training", [{"steps": 5}, {"steps": 5, "average": 0.8, "micro_batch": 3}])
+@pytest.mark.parametrize("training", [{"steps": 5}, {"steps": 5, "ema_decay": 0.8, "micro_batch": 3}])
 def test_all_ranks_embed_by_the_statistics_that_are_saved(
     tiny_document, tiny_registry, quiet, tmp_path, training
 ):

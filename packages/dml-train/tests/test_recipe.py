@@ -39,7 +39,7 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
 
 
 @pytest.mark.parametrize(
-    ("assignment", "path", "value"),
+    ("override", "path", "value"),
     [
         ("loss.scale=32", ("loss", "scale"), 32.0),
         ("training.precision=bfloat16", ("training", "precision"), "bfloat16"),
@@ -50,9 +50,9 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
     ],
 )
 def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
-    file, tiny_registry, assignment, path, value
+    file, tiny_registry, override, path, value
 ):
-    found = load(file(), ['schedule."optimizer.lr".kind=cosine', assignment], tiny_registry).to_dict()
+    found = load(file(), ['schedule."optimizer.lr".kind=cosine', override], tiny_registry).to_dict()
     for key in path:
         found = found[key]
     assert found == value
@@ -65,7 +65,7 @@ def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
 
 
 @pytest.mark.parametrize(
-    ("assignments", "message"),
+    ("overrides", "message"),
     [
         (["loss.scael=32"], r"loss 'tiny' .* has no option 'scael'; did you mean 'scale'\?"),
         (["loss.scale=true"], "option 'scale' is True, of type bool"),
@@ -83,11 +83,19 @@ def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
         (["a b=3"], "is not a dotted TOML key"),
         (["training.seed.deep=3"], "'seed' is 3 in the recipe, not a table"),
         (["loss.scale=32\nx=1"], "expected one key and its value"),
+        (["training.average=0.9"], r"table \[training\] has no key 'average': it is called 'ema_decay'"),
+        (["optimizer.head=10"], r"table \[optimizer\] has no key 'head': it is called 'lr_multipliers.head'"),
+        (["optimizer.lr_multipliers.hed=10"], r"\[optimizer.lr_multipliers\] has no key 'hed'; did you mean 'head'"),
+        (["validation.classes=0.2"], r"table \[validation\] has no key 'classes': it is called 'class_fraction'"),
+        (
+            ["schedule.'optimizer.loss'={kind='constant', value=1}"],
+            r"\[schedule\] has 'optimizer.loss': it is called 'optimizer.lr_multipliers.loss'",
+        ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_what_was_expected(file, tiny_registry, assignments, message):
+def test_a_mistake_is_named_with_what_was_expected(file, tiny_registry, overrides, message):
     with pytest.raises(DmlError, match=message):
-        load(file(), assignments, tiny_registry)
+        load(file(), overrides, tiny_registry)
 
 
 def test_every_mistake_of_the_tables_is_listed_at_once(file, tiny_registry):
@@ -118,3 +126,5 @@ def test_an_unknown_bundled_name_is_told_with_the_nearest(tiny_registry):
         DmlError, match=r"no recipe 'glyph-tiny'; did you mean 'glyphs-tiny'.*'dml recipes' lists"
     ):
         load("glyph-tiny", [], tiny_registry)
+    with pytest.raises(DmlError, match="did you mean 'memvir/arc-face-cub'"):
+        load("memvir-arc-face-cub", [], tiny_registry)

@@ -17,7 +17,7 @@ from tiny_world import TinyDataset
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
-from dml_train.studies.reproduce.order import Order, Standing, order
+from dml_train.studies.reproduce.order import Order, Standing, compare_order
 from dml_train.studies.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
 from dml_train.studies.reproduce.run import reproduce
 
@@ -95,7 +95,7 @@ def test_rows_of_a_table_have_names_and_groups_of_their_own(name):
         assert all(row.published.keys() <= table.metrics.keys() for row in table.rows), key
 
 
-def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_assignments(
+def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_overrides(
     recipe_file, tiny_registry
 ):
     row = {
@@ -106,9 +106,7 @@ def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_assignm
         "on": {"glyphs": ["loss.noise=0.3"]},
     }
     table = paper(recipe_file, [row], set=["loss.noise=0.1", "embedding.dim=4"]).tables["table-2"]
-    made = row_recipe(
-        table, table.rows[0], "glyphs", tiny_registry, seed=2, assignments=("training.steps=6",)
-    )
+    made = row_recipe(table, table.rows[0], "glyphs", tiny_registry, seed=2, overrides=("training.steps=6",))
     assert made is not None
     assert (made.loss["scale"], made.loss["noise"], made.schedule) == (2.0, 0.3, {})
     assert (made.sampler["name"], made.embedding.dim) == ("shuffled", 4)
@@ -120,6 +118,9 @@ def test_a_row_that_changes_what_is_not_there_is_named(recipe_file, tiny_registr
     table = paper(recipe_file, [{"label": "odd", "set": ["loss.slope=1"]}]).tables["table-2"]
     with pytest.raises(DmlError, match=r"row 'odd' on glyphs: .*no option 'slope'"):
         row_recipe(table, table.rows[0], "glyphs", tiny_registry)
+    table = paper(recipe_file, [{"label": "odd", "drop": ["loss.slope"]}]).tables["table-2"]
+    with pytest.raises(DmlError, match=r"row 'odd' on glyphs: no key 'loss.slope'"):
+        row_recipe(table, table.rows[0], "glyphs", tiny_registry)
 
 
 def test_runs_that_rows_share_are_done_once_and_rows_that_are_done_are_kept(run, tmp_path):
@@ -130,8 +131,8 @@ def test_runs_that_rows_share_are_done_once_and_rows_that_are_done_are_kept(run,
     assert first.pages == again.pages
     assert all(path.stat().st_mtime_ns == time for path, time in written.items())
     assert len(list((tmp_path / "out/runs").iterdir())) == 4
-    figures = json.loads(again.pages[0].with_suffix(".json").read_text())
-    rows = {row["label"]: row for row in figures["tables"][0]["rows"]}
+    metrics = json.loads(again.pages[0].with_suffix(".json").read_text())
+    rows = {row["label"]: row for row in metrics["tables"][0]["rows"]}
     assert rows["four"]["measured"] == rows["four again"]["measured"]
     assert len(rows["eight"]["measured"]["recall/1"]) == 2
     assert rows["eight"]["published"] == {"sop": {"recall/1": 60.0, "recall/10": None}}
@@ -154,7 +155,7 @@ def test_the_page_sets_published_beside_measured_and_says_what_cannot_be_compare
 
 
 def test_one_seed_has_the_interval_of_its_queries_and_a_changed_recipe_is_named(run, monkeypatch):
-    text = run(assignments=("training.steps=2",)).pages[0].read_text()
+    text = run(overrides=("training.steps=2",)).pages[0].read_text()
     assert "every recipe was changed by training.steps=2" in text
     assert "one seed; the interval of a recall is over its queries" in text
 
@@ -250,9 +251,9 @@ rows_with_seeds = st.lists(st.tuples(st.integers(0, 100), st.integers(-3, 3)), m
 @given(rows_with_seeds)
 def test_rows_measured_as_published_all_stand_so_and_reversed_none_does(rows):
     standings = [Standing(frozenset(), float(v), [v / 100, v / 100]) for v, _ in rows]
-    found = order(standings)
+    found = compare_order(standings)
     assert found == Order(found.pairs, found.pairs, found.pairs, 0)
-    turned = order([Standing(s.groups, s.published, [-v for v in s.measured]) for s in standings])
+    turned = compare_order([Standing(s.groups, s.published, [-v for v in s.measured]) for s in standings])
     assert turned == Order(found.pairs, 0, 0, found.pairs)
 
 
@@ -260,7 +261,7 @@ def test_rows_measured_as_published_all_stand_so_and_reversed_none_does(rows):
 def test_noise_between_seeds_makes_an_order_unsure(rows):
     # The two seeds disagree about every pair, by as much in either direction.
     standings = [Standing(frozenset(), float(v), [v, -v]) for v, _ in rows]
-    found = order(standings)
+    found = compare_order(standings)
     assert (found.surely_same, found.surely_opposite) == (0, 0)
 
 
@@ -272,7 +273,7 @@ def test_rows_are_compared_within_their_groups_and_equal_figures_not_at_all():
         Standing(frozenset({"b"}), 3.0, [0.9]),
         Standing(frozenset({"b"}), math.nan, [0.9]),
     ]
-    assert order(standings) == Order(2, 2, None, None)
+    assert compare_order(standings) == Order(2, 2, None, None)
 
 
 def test_figures_that_do_not_fit_their_metrics_are_refused(recipe_file):

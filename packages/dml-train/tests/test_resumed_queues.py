@@ -40,7 +40,7 @@ def test_a_queue_goes_on_with_an_average_parts_of_a_batch_and_a_schedule_of_the_
 ):
     tiny_registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
     document = tiny_document(
-        training={"average": 0.9, "micro_batch": 3},
+        training={"ema_decay": 0.9, "micro_batch": 3},
         schedule={path: {"kind": "linear", "start": 0.05, "end": 0.2}},
     )
     recipe = parse({**document, "loss": loss}, tiny_registry)

@@ -21,12 +21,12 @@ from dml_train.training import checkpoint
 @pytest.mark.parametrize(
     ("optimizer", "more"),
     [
-        ({"name": "adamw"}, {"training": {"average": 0.9}}),
+        ({"name": "adamw"}, {"training": {"ema_decay": 0.9}}),
         (
             {"name": "sgd"},
             {
                 "evaluation": {"every": 1, "unit": "step"},
-                "validation": {"classes": 0.3, "metric": "recall/1", "patience": 11},
+                "validation": {"class_fraction": 0.3, "metric": "recall/1", "patience": 11},
             },
         ),
         ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
@@ -205,7 +205,7 @@ def newest(folder):
 
 
 def test_an_average_begins_or_ends_by_force_and_the_training_goes_on_as_without(run, tmp_path):
-    longer = {"steps": 16, "average": 0.9}
+    longer = {"steps": 16, "ema_decay": 0.9}
     every = {"checkpoints": {"every": 1, "keep": 4}}
     plain = newest(run(where=tmp_path / "plain", training={"steps": 16}))[0]
 
@@ -221,7 +221,7 @@ def test_an_average_begins_or_ends_by_force_and_the_training_goes_on_as_without(
     # Two roundings in another order.
     torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
 
-    run(where=tmp_path / "ended", training={"average": 0.9})
+    run(where=tmp_path / "ended", training={"ema_decay": 0.9})
     ended = run(where=tmp_path / "ended", resume=True, force=True, training={"steps": 16})
     assert same(newest(ended)[0], plain)
 

@@ -14,7 +14,7 @@ PLAIN = {
     "training": {
         "steps": 16,
         "gradient_clip": 0.5,
-        "average": 0.9,
+        "ema_decay": 0.9,
         "micro_batch": 3,
     },  # of 8, 4 or 2 rows a rank
     "backbone": {"dropout": 0.0, "norm": False},

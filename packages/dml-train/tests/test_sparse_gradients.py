@@ -16,7 +16,7 @@ from torch import nn
 from dml_core import DmlError, hookimpl
 from dml_train.ranks.sharding import gradient_norm
 from dml_train.recipe.checking import parse
-from dml_train.recipe.tables import Optimizer
+from dml_train.recipe.tables import LrMultipliers, Optimizer
 from dml_train.training import checkpoint
 from dml_train.training.optimizers import PartedOptimizer
 from dml_train.training.run import train
@@ -42,7 +42,7 @@ def three_steps(table: Optimizer, loss: TinySparseLoss, factor: float = 1.0) -> 
     torch.manual_seed(0)
     backbone, head = nn.Linear(3, 3), nn.Linear(3, 3)
     optimizer = PartedOptimizer(table, {"backbone": backbone, "head": head, "loss": loss})
-    optimizer.loss = factor
+    optimizer.lr_multipliers.loss = factor
     for _ in range(3):
         loss(head(backbone(torch.randn(4, 3))), torch.tensor([0, 2, 2, 0])).backward()
         optimizer.check_gradients()
@@ -91,12 +91,18 @@ def test_with_no_decay_rows_that_every_step_sees_move_as_by_adam_itself() -> Non
 def test_the_multiplier_of_the_loss_moves_them_and_zero_holds_them(name: str) -> None:
     loss = TinySparseLoss(4, 3)
     before = loss.class_weights.detach().clone()
-    assert torch.equal(three_steps(Optimizer(name=name, lr=0.1, loss=0.0), loss, factor=0.0), before)
-    assert not torch.equal(three_steps(Optimizer(name=name, lr=0.1, loss=0.0), loss, factor=1.0), before)
+    assert torch.equal(
+        three_steps(Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=0.0),
+        before,
+    )
+    assert not torch.equal(
+        three_steps(Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=1.0),
+        before,
+    )
 
 
 def test_a_sparse_gradient_of_which_the_loss_says_nothing_is_refused_before_anything_moves(run) -> None:
-    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss names it"):
+    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss lists it"):
         run(loss={**SPARSE, "says": False})
 
 
@@ -106,7 +112,7 @@ def test_a_dense_gradient_that_the_loss_calls_sparse_is_refused() -> None:
         Optimizer(), {"backbone": nn.Linear(3, 3), "head": nn.Identity(), "loss": loss}
     )
     loss.class_weights.sum().backward()
-    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but its loss names it"):
+    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but its loss lists it"):
         optimizer.check_gradients()
 
 

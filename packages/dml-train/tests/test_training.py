@@ -41,13 +41,18 @@ def test_metrics_hold_what_moved_and_nothing_from_the_clock(run):
     folder = run(
         schedule={
             "optimizer.lr": {"kind": "cosine", "end": 0.0},
+            "optimizer.lr_multipliers.head": {"kind": "linear", "end": 1.0},
             "loss.scale": {"kind": "linear", "start": 1, "end": 9},
         },
+        optimizer={"lr_multipliers": {"head": 4.0}},
         training={"gradient_clip": 1.0},
     )
     first, *_, last = lines(folder)[:-1]
-    assert set(first) == {"step", "loss", "gradient_norm", "optimizer.lr", "loss.scale"}
+    assert set(first) == {
+        "step", "loss", "gradient_norm", "optimizer.lr", "optimizer.lr_multipliers.head", "loss.scale"
+    }  # fmt: skip
     assert (first["optimizer.lr"], first["loss.scale"]) == (0.01, 1.0)
+    assert first["optimizer.lr_multipliers.head"] == 4.0  # a line starts at the recipe's number
     assert last["optimizer.lr"] < 1e-3
     assert last["loss.scale"] == pytest.approx(1 + 8 * 11 / 12)
 
@@ -115,8 +120,8 @@ def test_a_loss_that_returns_no_scalar_is_named(run, monkeypatch, returned, came
     ("changes", "spoilt"),
     [
         ({}, "the network's backbone"),
-        ({"optimizer": {"backbone": 0.0, "head": 0.0}}, "the loss's class_weights"),
-        ({"training": {"average": 0.9}}, "the network's backbone"),
+        ({"optimizer": {"lr_multipliers": {"backbone": 0.0, "head": 0.0}}}, "the loss's class_weights"),
+        ({"training": {"ema_decay": 0.9}}, "the network's backbone"),
     ],
 )
 def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, spoilt):

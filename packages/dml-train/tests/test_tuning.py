@@ -16,7 +16,7 @@ from dml_core import DmlError, InvalidOption
 from dml_train.cli import main
 from dml_train.recipe.loading import load
 from dml_train.studies import runs as many_runs
-from dml_train.studies.tuning.search import Search, best, run_search
+from dml_train.studies.tuning.search import SettingsSearch, best_trial, run_search
 from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
 
 optuna = pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")
@@ -27,10 +27,10 @@ SPACE = {"optimizer.lr": Range(1e-3, 1e-1, log=True), "loss.scale": Choice((2.0,
 @pytest.fixture
 def plan(tiny_document, tiny_registry):
     def plan(space=SPACE, folds=None, seed=0, **tables):
-        tables.setdefault("validation", {"classes": 0.34, "metric": "recall/1"})
+        tables.setdefault("validation", {"class_fraction": 0.34, "metric": "recall/1"})
         tables.setdefault("evaluation", {"every": 2, "unit": "step"})
         document = tiny_document(training={"steps": 2, "device": "cpu", "seed": 3}, **tables)
-        return Search(document, space, folds, seed, tiny_registry)
+        return SettingsSearch(document, space, folds, seed, tiny_registry)
 
     return plan
 
@@ -93,18 +93,18 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
         InvalidOption, match=r"space.toml: \['optimizer.lr'\] is .* expected numbers low and high"
     ):
         read_space(path)
-    with pytest.raises(DmlError, match="can't read the space"):
+    with pytest.raises(DmlError, match="can't read the search space"):
         read_space(tmp_path / "none.toml")
 
 
 @given(st.floats(1e-6, 1.0), st.booleans(), st.text(max_size=5), st.integers())
 def test_what_is_tried_reaches_the_recipe_unchanged(number, flag, text, whole):
     from dml_train.recipe.loading import assign
-    from dml_train.studies.tuning.space import as_assignment
+    from dml_train.studies.tuning.space import as_override
 
     for value in (number, flag, text, whole):
         document: dict = {}
-        assign(document, as_assignment("table.key", value))
+        assign(document, as_override("table.key", value))
         assert document == {"table": {"key": value}}
 
 
@@ -127,7 +127,7 @@ def test_values_that_the_recipe_does_not_take_are_refused_before_anything_runs(p
         plan(space={"optimizer.lr": Range(-1.0, 1.0)})
     with pytest.raises(DmlError, match=r"with loss.slope = 1: .*no option 'slope'"):
         plan(space={"loss.slope": Range(1, 2)})
-    with pytest.raises(DmlError, match="nothing to search"):
+    with pytest.raises(DmlError, match="search space is empty"):
         plan(space={})
 
 
@@ -208,9 +208,9 @@ def test_a_trial_that_fails_counts_and_is_not_the_best(plan, tmp_path, quiet):
     failed = [trial for trial in trials if trial.value is None]
     assert failed
     assert {trial.settings["sampler.classes_per_batch"] for trial in failed} == {100}
-    assert best(trials).settings == {"sampler.classes_per_batch": 4}
+    assert best_trial(trials).settings == {"sampler.classes_per_batch": 4}
     with pytest.raises(DmlError, match="all 1 trials failed"):
-        best(failed[:1])
+        best_trial(failed[:1])
 
 
 def test_the_command_states_its_budget_and_leaves_a_recipe_to_train_by(plan, tiny_registry, tmp_path):
@@ -239,4 +239,4 @@ def test_the_command_states_its_budget_and_leaves_a_recipe_to_train_by(plan, tin
     assert chosen.evaluation.test
     result = CliRunner().invoke(main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=tiny_registry)
     assert result.exit_code == 2
-    assert "'optimizer.lr' is varied twice" in result.stderr
+    assert "'optimizer.lr' varies twice" in result.stderr

@@ -95,7 +95,7 @@ def run(tiny_registry, tiny_document, quiet, tmp_path, monkeypatch):
         monkeypatch.setattr(TinyEvaluator, "evaluate", scripted)
         document = tiny_document(
             evaluation={"every": 2, "unit": "step"},
-            validation={"classes": 0.34, "metric": "recall/1", "patience": 2},
+            validation={"class_fraction": 0.34, "metric": "recall/1", "patience": 2},
             **tables,
         )
         recipe = parse(document, tiny_registry)
@@ -128,7 +128,7 @@ def test_held_out_classes_are_not_trained_on(run, tiny_registry):
 
 
 def test_averaged_weights_are_measured_and_saved(tiny_registry, tiny_document, quiet, tmp_path):
-    document = tiny_document(training={"steps": 3, "average": 0.5}, checkpoints={"every": 1, "keep": 3})
+    document = tiny_document(training={"steps": 3, "ema_decay": 0.5}, checkpoints={"every": 1, "keep": 3})
     folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
     three, two, one = checkpoint.intact(folder.checkpoints)
     expected = one.state()["model"]["head.linear.weight"]
@@ -143,10 +143,13 @@ def test_averaged_weights_are_measured_and_saved(tiny_registry, tiny_document, q
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"validation": {"classes": 0.5}}, r"validation.classes is given; expected evaluation.every above 0"),
+        (
+            {"validation": {"class_fraction": 0.5}},
+            r"validation.class_fraction is given; expected evaluation.every above 0",
+        ),
         (
             {"validation": {"patience": 3}},
-            r"validation.patience is given; expected validation.classes above 0",
+            r"validation.patience is given; expected validation.class_fraction above 0",
         ),
         (
             {"validation": {"on_test": True}},
@@ -155,10 +158,13 @@ def test_averaged_weights_are_measured_and_saved(tiny_registry, tiny_document, q
         ({"validation": {"folds": 4}}, r"only folds = 4 is given; expected both fold and folds"),
         ({"validation": {"fold": 4, "folds": 4}}, r"fold = 4 of folds = 4; expected 0 to 3"),
         (
-            {"validation": {"classes": 0.5, "on_test": True}, "evaluation": {"every": 1}},
+            {"validation": {"class_fraction": 0.5, "on_test": True}, "evaluation": {"every": 1}},
             r"classes = 0.5 and on_test = true are given; expected at most one of them",
         ),
-        ({"evaluation": {"test": False}}, r"nothing would be measured; expected validation.classes above 0"),
+        (
+            {"evaluation": {"test": False}},
+            r"nothing would be measured; expected validation.class_fraction above 0",
+        ),
     ],
 )
 def test_inconsistent_validation_options_are_refused(tiny_document, tiny_registry, tables, message):

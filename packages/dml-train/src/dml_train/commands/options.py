@@ -15,7 +15,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 SET = click.option(
     "--set",
-    "assignments",
+    "overrides",
     metavar="KEY=VALUE",
     multiple=True,
     help="Set a key of the recipe (loss.scale=32) or a table ('loss={name=\"arc-face\"}'); repeatable.",

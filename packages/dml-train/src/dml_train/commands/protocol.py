@@ -33,7 +33,7 @@ def protocol() -> None:
 def mlrc(
     registry: Registry,
     source: str,
-    assignments: tuple[str, ...],
+    overrides: tuple[str, ...],
     out: Path,
     runs: int,
     dim: int,
@@ -47,7 +47,7 @@ def mlrc(
     from dml_train.studies.mlrc import FOLDS, reality_check, write
     from dml_train.studies.runs import Outcome
 
-    checked = load(source, assignments, registry)
+    checked = load(source, overrides, registry)
     done = 0
 
     def show(outcome: Outcome) -> None:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import click
 
-from dml_train.recipe.bundled import bundled, bundled_text, summary
+from dml_core import Registry
+from dml_train.recipe.bundled import bundled, bundled_text, leading_comment, summary
+from dml_train.recipe.extending import read_chain
+from dml_train.recipe.loading import load
 
 
 @click.command()
 @click.argument("name", required=False)
-def recipes(name: str | None) -> None:
-    """List the recipes that come with dml, or print one by its NAME."""
-    if name is not None:
-        click.echo(bundled_text(name), nl=False)
+@click.pass_obj
+def recipes(registry: Registry, name: str | None) -> None:
+    """List the bundled recipes, or print one, by its NAME or a path.
+
+    A recipe that extends another is printed resolved: with all its parents' keys, and every default filled in.
+    """
+    if name is None:
+        names = bundled()
+        width = max(map(len, names))
+        for each in names:
+            click.echo(f"{each:<{width}}  {summary(bundled_text(each))}")
         return
-    names = bundled()
-    width = max(map(len, names))
-    for each in names:
-        click.echo(f"{each:<{width}}  {summary(bundled_text(each))}")
+    child, *parents = read_chain(name)
+    if not parents:
+        click.echo(child.text, nl=False)
+        return
+    comment = leading_comment(child.text)
+    comment += f"# Resolved; it extends {', '.join(parent.name for parent in parents)}.\n"
+    click.echo(f"{comment}\n{load(name, (), registry).to_toml()}", nl=False)

@@ -23,7 +23,7 @@ from dml_train.commands.options import CONSOLE, FOLDER
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs to train at a time."
 )
 @click.option(
-    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
 )
 @click.option(
     "--out",
@@ -39,7 +39,7 @@ def reproduce(
     data: Path | None,
     seeds: int,
     jobs: int,
-    assignments: tuple[str, ...],
+    overrides: tuple[str, ...],
     out: Path,
 ) -> None:
     """Reproduce the papers' tables.
@@ -71,7 +71,7 @@ def reproduce(
         data=data,
         seeds=seeds,
         processes=jobs,
-        assignments=assignments,
+        overrides=overrides,
     )
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)

@@ -17,38 +17,36 @@ from dml_train.training.run import train as run_training
 @click.command()
 @click.argument("source", metavar="RECIPE")
 @SET
-@click.option("--out", type=FOLDER, required=True, help="The run's folder; must not exist yet.")
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, if there is one.")
-@click.option("--force", is_flag=True, help="Resume although the recipe differs from the run's.")
-@click.option(
-    "--nproc", type=click.IntRange(min=1), default=1, help="Ranks on this machine that train together."
-)
+@click.option("--out", type=FOLDER, required=True, help="The run's folder; must be new.")
+@click.option("--resume", is_flag=True, help="Resume from the newest checkpoint in --out, if it has one.")
+@click.option("--force", is_flag=True, help="Resume with a recipe that differs from the run's.")
+@click.option("--nproc", type=click.IntRange(min=1), default=1, help="Number of ranks on this machine.")
 @click.pass_obj
 def train(
     registry: Registry,
     source: str,
-    assignments: tuple[str, ...],
+    overrides: tuple[str, ...],
     out: Path,
     resume: bool,
     force: bool,
     nproc: int,
 ) -> None:
-    """Train by RECIPE: a TOML file, or a bundled recipe's name.
+    """Train RECIPE: a TOML file, or a bundled recipe's name.
 
-    Started by torchrun (torchrun ... -m dml_train train RECIPE --out DIR), the ranks train together, too.
+    torchrun starts ranks, too: torchrun ... -m dml_train train RECIPE --out DIR.
     """
     from dml_train.report import write_report
     from dml_train.report.finished import metrics, read_json
 
-    checked = load(source, assignments, registry)
+    recipe = load(source, overrides, registry)
     if nproc > 1:
         flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
-        settings = [part for assignment in assignments for part in ("--set", assignment)]
+        settings = [part for override in overrides for part in ("--set", override)]
         launch.launch(
-            nproc, ["train", source, *settings, "--out", str(out), *flags], out, checked.training.timeout
+            nproc, ["train", source, *settings, "--out", str(out), *flags], out, recipe.training.timeout
         )
         return
-    folder = run_training(checked, out, resume=resume, force=force, registry=registry)
+    folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if is_first_process():
         for metric in metrics(read_json(folder.evaluation), None):
             click.echo(f"{metric.name:<22}{metric.value:.4f}")

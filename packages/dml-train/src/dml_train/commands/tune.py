@@ -29,19 +29,19 @@ from dml_train.recipe.loading import read
 )
 @click.option("--space", type=FILE, help="A TOML file of ranges and choices.")
 @click.option(
-    "--trials", type=click.IntRange(min=1), required=True, help="How many settings are tried in all."
+    "--trials", type=click.IntRange(min=1), required=True, help="The total number of settings to try."
 )
 @click.option(
     "--folds",
     type=click.IntRange(min=2),
     help="Class-disjoint folds of the training classes, each held out in turn; default: what the recipe holds out.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the choices.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choices.")
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Folds trained at a time."
 )
 @SET
-@click.option("--out", type=FOLDER, required=True, help="Where trials and figures go.")
+@click.option("--out", type=FOLDER, required=True, help="Folder of the search: trials and results.")
 @click.pass_obj
 def tune(
     registry: Registry,
@@ -53,28 +53,28 @@ def tune(
     folds: int | None,
     seed: int,
     jobs: int,
-    assignments: tuple[str, ...],
+    overrides: tuple[str, ...],
     out: Path,
 ) -> None:
     """Search settings of RECIPE on held-out training classes.
 
-    The test classes stay unseen. Stopped and given again, the command goes on; with more --trials, a finished
-    search does. Needs optuna: pip install 'dml-train[tune]'.
+    The test classes stay unseen. Repeating the command resumes an interrupted search, or, with more --trials,
+    extends a finished one. Needs optuna: pip install 'dml-train[tune]'.
     """
     from dml_train.studies.tuning.page import markdown, write
-    from dml_train.studies.tuning.search import Search, run_search
+    from dml_train.studies.tuning.search import SettingsSearch, run_search
     from dml_train.studies.tuning.space import read_choice, read_range, read_space
 
-    document, _ = read(source, assignments)
+    document, _ = read(source, overrides)
     varied = [
         *map(read_range, ranges),
         *map(read_choice, choices),
         *(read_space(space).items() if space else ()),
     ]
     if twice := [key for key, _ in varied if [k for k, _ in varied].count(key) > 1]:
-        raise DmlError(f"{twice[0]!r} is varied twice; give one --range, --choice or table for each key")
-    plan = Search(document, dict(varied), folds, seed, registry)
-    found = run_search(plan, out, trials, console=CONSOLE, processes=jobs)
-    click.echo(markdown(plan, found, Path(source).stem))
-    for path in write(plan, found, out, Path(source).stem):
+        raise DmlError(f"{twice[0]!r} varies twice; give one --range, --choice or table for each key")
+    plan = SettingsSearch(document, dict(varied), folds, seed, registry)
+    trials_done = run_search(plan, out, trials, console=CONSOLE, processes=jobs)
+    click.echo(markdown(plan, trials_done, Path(source).stem))
+    for path in write(plan, trials_done, out, Path(source).stem):
         click.echo(path)

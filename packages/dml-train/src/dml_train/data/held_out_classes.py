@@ -63,7 +63,7 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
     count = len(split.class_names)
     if count < 2:
         raise DmlError(
-            f"validation.classes is {fraction}, and there is {count} class to train on; expected 2 or more"
+            f"validation.class_fraction is {fraction}, and there is {count} class to train on; expected 2 or more"
         )
     held_out = min(count - 1, max(1, round(fraction * count)))
     order = np.random.default_rng(derive(seed, VALIDATION)).permutation(count)

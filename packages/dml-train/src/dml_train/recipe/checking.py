@@ -1,4 +1,4 @@
-"""From a TOML document to a recipe: checked whole before anything starts, every default filled in."""
+"""From a TOML document to a recipe: all of it checked before anything starts, every default filled in."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, nearest
-from dml_train.recipe.tables import EACH, ONE, Evaluation, Recipe
+from dml_train.recipe.tables import RENAMED, VARIANT_TAGS, Evaluation, Recipe
 
 
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
-    """The recipe that a TOML document describes, every default filled in.
+    """Check a TOML document and return its recipe, every default filled in.
 
     Args:
-        document: what the TOML says; not changed.
-        registry: where the components' names and keys are looked up.
-        origin: what to call the document in messages.
+        document: the resolved document (`dml_train.recipe.loading.read`); not changed.
+        registry: provides the components' names and options.
+        origin: names the document in messages.
 
     Raises:
-        DmlError: anything that is wrong with it, with the key and what was expected there.
+        DmlError: for every mistake, with the key and what was expected there.
     """
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
-        problems = [_explain(details) for details in error.errors()]
+        problems = [_message(details) for details in error.errors()]
         raise InvalidOption(f"{origin}: " + "\n".join(problems)) from error
+    for path in recipe.schedule:
+        if path in RENAMED:
+            raise InvalidOption(f"{origin}: [schedule] has {path!r}: it is called {RENAMED[path]!r}")
     filled: dict[str, Any] = {}
     tables: dict[str, tuple[Kind, dict[str, Any]]] = {
         "dataset": ("datasets", recipe.dataset),
@@ -74,9 +77,9 @@ def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
     return filled
 
 
-def _explain(details: ErrorDetails) -> str:
-    """One of pydantic's findings in the words of a recipe."""
-    location = [str(part) for part in details["loc"] if part not in (ONE, EACH)]
+def _message(details: ErrorDetails) -> str:
+    """Put one of pydantic's errors in a recipe's terms."""
+    location = [str(part) for part in details["loc"] if part not in VARIANT_TAGS]
     path, key = ".".join(location), location[-1] if location else ""
     if details["type"] == "extra_forbidden":
         table: type[BaseModel] = Recipe
@@ -85,6 +88,9 @@ def _explain(details: ErrorDetails) -> str:
             assert isinstance(annotation, type)
             table = annotation
         where = f"table [{'.'.join(location[:-1])}] has" if location[:-1] else "a recipe has"
+        if path in RENAMED:
+            renamed = RENAMED[path].removeprefix(".".join([*location[:-1], ""]))
+            return f"{where} no key {key!r}: it is called {renamed!r}"
         known = list(table.model_fields)
         return f"{where} no key {key!r}{nearest(key, known)} keys: {', '.join(known)}"
     if details["type"] == "missing":

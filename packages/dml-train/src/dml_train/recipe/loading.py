@@ -1,4 +1,4 @@
-"""From a file, or the name of a bundled recipe, and what ``--set`` says of it, to a TOML document and a recipe."""
+"""Loading a recipe: from a file or a bundled name, through `extends` and overrides, to a checked recipe."""
 
 from __future__ import annotations
 
@@ -7,89 +7,75 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from dml_core import DmlError, InvalidOption, Registry
-from dml_train.recipe.bundled import bundled_text
+from dml_core import InvalidOption, Registry
 from dml_train.recipe.checking import parse
+from dml_train.recipe.extending import DROP, EXTENDS, read_chain, resolve, split_key
 from dml_train.recipe.tables import Recipe
 
 
-def load(source: str | Path, assignments: Iterable[str], registry: Registry) -> Recipe:
-    """The recipe of a file or of a bundled name, with some keys set, whole and checked.
+def load(source: str | Path, overrides: Iterable[str], registry: Registry) -> Recipe:
+    """Load a recipe, change some keys, and check it.
 
     Args:
-        source: a path, or the name of a recipe that comes with the package.
-        assignments: ``"loss.scale=32"``, …: what to change in it, each as `assign` takes it.
-        registry: where the components' names and keys are looked up.
+        source: a path, or the name of a bundled recipe.
+        overrides: ``"loss.scale=32"``, …: changes, each as `assign` takes it, after `extends` is resolved.
+        registry: provides the components' names and options.
 
     Raises:
         DmlError: as `read` and `dml_train.recipe.checking.parse`.
     """
-    document, origin = read(source, assignments)
+    document, origin = read(source, overrides)
     return parse(document, registry, origin)
 
 
-def read(source: str | Path, assignments: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
-    """The TOML document of a file or of a bundled name, not yet checked, and what to call it in messages.
+def read(source: str | Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
+    """Read a recipe's resolved TOML document, unchecked, and its name for messages.
 
     Args:
-        source: a path, or the name of a recipe that comes with the package.
-        assignments: what to change in it, each as `assign` takes it, one after the other.
+        source: a path, or the name of a bundled recipe.
+        overrides: changes, each as `assign` takes it, made in order.
 
     Raises:
-        DmlError: if there is no such file or name, it isn't TOML, or as `assign`.
+        DmlError: as `dml_train.recipe.extending.read_chain` and `resolve`, and as `assign`.
     """
-    text, origin = _text(source)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidOption(f"{origin} is not TOML: {error}") from error
-    for assignment in assignments:
-        assign(document, assignment)
-    return document, origin
+    chain = read_chain(source)
+    document = resolve(chain)
+    for override in overrides:
+        assign(document, override)
+    for key in (EXTENDS, DROP):
+        if key in document:
+            raise InvalidOption(f"can't set {key!r}: it is resolved before any override; write it in a file")
+    origin = chain[0].name if chain[0].path else f"recipe {chain[0].name}"
+    parents = ", ".join(parent.name for parent in chain[1:])
+    return document, f"{origin} (extends {parents})" if parents else origin
 
 
-def _text(source: str | Path) -> tuple[str, str]:
-    path = Path(source)
-    if path.suffix == ".toml" or path.is_file():
-        try:
-            return path.read_text(encoding="utf-8"), str(path)
-        except OSError as error:
-            raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
-    return bundled_text(str(source)), f"recipe {source}"
+def assign(document: dict[str, Any], override: str) -> None:
+    """Carry out ``KEY=VALUE`` on a TOML document; a value that isn't TOML is a string.
 
-
-def assign(document: dict[str, Any], assignment: str) -> None:
-    """Carry out ``KEY=VALUE`` on a TOML document: read as a line of TOML, or else with the value as a string.
-
-    What stood at the key is gone, a whole table, too: ``loss={name="arc-face"}`` leaves no option of another loss.
+    The value replaces the previous one, also a whole table: ``loss={name="arc-face"}`` keeps no option of another
+    loss.
 
     Raises:
-        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key, or leads through what isn't a table, or
-            more than one key is set.
+        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key or leads through a value that isn't a
+            table, or more than one key is set.
     """
-    key, equals, value = assignment.partition("=")
+    key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise InvalidOption(f"--set {assignment!r}: expected KEY=VALUE, e.g. --set loss.scale=32")
+        raise InvalidOption(f"can't set {override!r}: expected KEY=VALUE, as in loss.scale=32")
     try:
-        change = tomllib.loads(f"{key} = {value}")
+        *tables, last = split_key(key)
+    except InvalidOption as error:
+        raise InvalidOption(f"can't set {override!r}: {error}") from error
+    try:
+        value = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        try:
-            change = tomllib.loads(f"{key} = {tomli_w.dumps({'x': value}).partition('=')[2]}")
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidOption(f"--set {assignment!r}: {key!r} is not a dotted TOML key: {error}") from error
-    way = tomllib.loads(f"{key} = 0")  # the key alone: a table in the value is no part of it
-    table: Any = document
-    while True:
-        if change.keys() != way.keys() or len(way) != 1:
-            raise InvalidOption(f"--set {assignment!r}: expected one key and its value")
-        name, further = way.popitem()
-        if not isinstance(further, dict):
-            table[name] = change[name]
-            return
-        table, change, way = table.setdefault(name, {}), change[name], further
-        if not isinstance(table, dict):
-            raise InvalidOption(f"--set {assignment!r}: {name!r} is {table!r} in the recipe, not a table")
+        value = {"value": text}
+    if len(value) != 1:
+        raise InvalidOption(f"can't set {override!r}: expected one key and its value")
+    owner: Any = document
+    for name in tables:
+        owner = owner.setdefault(name, {})
+        if not isinstance(owner, dict):
+            raise InvalidOption(f"can't set {override!r}: {name!r} is {owner!r} in the recipe, not a table")
+    owner[last] = value["value"]

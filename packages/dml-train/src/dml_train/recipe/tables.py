@@ -1,4 +1,4 @@
-"""What a recipe may say: its tables, their keys, and what differs between two."""
+"""A recipe's tables, their keys, and the differences of two recipes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,24 @@ NotNegative = Annotated[float, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
 
+# Keys under an earlier name, whose message gives the new one.
+RENAMED = {
+    "training.average": "training.ema_decay",
+    "optimizer.backbone": "optimizer.lr_multipliers.backbone",
+    "optimizer.head": "optimizer.lr_multipliers.head",
+    "optimizer.loss": "optimizer.lr_multipliers.loss",
+    "validation.classes": "validation.class_fraction",
+}
+
 
 class Table(BaseModel):
-    """A table of a recipe: no key but its own, no value of another type."""
+    """A table of a recipe; unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="constants")
 
 
 class Training(Table):
-    """``[training]``: how long, on what, in which arithmetic."""
+    """``[training]``: length, device and arithmetic."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     steps: Annotated[int, Field(ge=1)] | None = None
@@ -47,8 +56,10 @@ class Training(Table):
     sync_batch_norm: bool = False
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     compile: bool = False
-    average: Annotated[float, Field(gt=0, lt=1)] | None = None  # decay of a moving average of the weights
-    timeout: Positive = 600.0  # seconds for which one rank waits for another
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = (
+        None  # of an average of the weights, then measured and saved
+    )
+    timeout: Positive = 600.0  # seconds that a rank waits for another
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -58,18 +69,18 @@ class Training(Table):
         return self
 
 
-def _one_or_each(value: object) -> str:
-    return EACH if isinstance(value, list) else ONE
+def _variant(value: object) -> str:
+    return _LIST if isinstance(value, list) else _SCALAR
 
 
-# Tags by which pydantic finds the branch that was meant, so that only its mistakes are told.
-ONE, EACH = "(one)", "(each)"
+# Pydantic chooses the variant by its tag, so that only errors of that variant are reported. Locations contain the tag.
+VARIANT_TAGS = _SCALAR, _LIST = "(scalar)", "(list)"
 T = TypeVar("T")
-OneOrEach = Annotated[Annotated[T, Tag(ONE)] | Annotated[list[T], Tag(EACH)], Discriminator(_one_or_each)]
+ScalarOrList = Annotated[Annotated[T, Tag(_SCALAR)] | Annotated[list[T], Tag(_LIST)], Discriminator(_variant)]
 
 
 class Level(NamedTuple):
-    """What is made of one level of the backbone."""
+    """The head of one level of the backbone."""
 
     dim: int
     pooling: Pooling
@@ -77,22 +88,22 @@ class Level(NamedTuple):
 
 
 class Embedding(Table):
-    """``[embedding]``: the head; where the backbone gives several levels, a value for all or a list, one for each.
+    """``[embedding]``: the head. If the backbone gives several levels, a key has one value for all or a list.
 
-    The embedding is that of all levels joined. `level_weight` multiplies each level's loss.
+    The embedding concatenates those of all levels. `level_weight` multiplies each level's loss.
     """
 
-    dim: OneOrEach[Size] = 512
-    pooling: OneOrEach[Pooling] = "average"
+    dim: ScalarOrList[Size] = 512
+    pooling: ScalarOrList[Pooling] = "average"
     layer_norm: bool = True
     batch_norm: bool = False
-    level_weight: OneOrEach[NotNegative] = 1.0
+    level_weight: ScalarOrList[NotNegative] = 1.0
 
     def of_levels(self, count: int) -> list[Level]:
-        """The table spread out over so many levels.
+        """Expand the table to `count` levels.
 
         Raises:
-            InvalidOption: a list of another length, or a weight where there is one level.
+            InvalidOption: for a list of another length, or a weight of a single level.
         """
         given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
         spread: dict[str, list[Any]] = {}
@@ -106,20 +117,26 @@ class Embedding(Table):
         if count == 1 and spread["level_weight"] != [1.0]:
             raise InvalidOption(
                 f"embedding.level_weight is {self.level_weight!r}, and the backbone gives one level only; "
-                "leave it out, or name several levels in backbone.levels"
+                "omit it, or name several levels in backbone.levels"
             )
         return [Level(*values) for values in zip(*spread.values(), strict=True)]
 
 
+class LrMultipliers(Table):
+    """``optimizer.lr_multipliers``: factors of the learning rate of each part's parameters."""
+
+    backbone: NotNegative = 1.0
+    head: NotNegative = 1.0
+    loss: NotNegative = 1.0
+
+
 class Optimizer(Table):
-    """``[optimizer]``: `backbone`, `head` and `loss` multiply the learning rate of that part's parameters."""
+    """``[optimizer]``: the algorithm and its hyper-parameters."""
 
     name: Literal["adamw", "sgd"] = "adamw"
     lr: NotNegative = 1e-3
     weight_decay: NotNegative = 1e-4
-    backbone: NotNegative = 1.0
-    head: NotNegative = 1.0
-    loss: NotNegative = 1.0
+    lr_multipliers: LrMultipliers = LrMultipliers()
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
@@ -132,7 +149,7 @@ class Optimizer(Table):
 
 
 class Checkpoints(Table):
-    """``[checkpoints]``: when one is written (0: only at the end), and how many are kept."""
+    """``[checkpoints]``: the interval between two (0: only one, at the end), and how many are kept."""
 
     every: NotNegative = 1.0
     unit: Unit = "epoch"
@@ -140,10 +157,10 @@ class Checkpoints(Table):
 
 
 class Evaluation(Table):
-    """``[evaluation]``: the evaluator and its options, and how often it is asked during training (0: at the end).
+    """``[evaluation]``: the evaluator, its options, and the interval during training (0: only at the end).
 
-    Without `test` the test split stays unseen: a finished run is measured on the classes held out. That is for
-    searches of settings, whose runs are many and must not see it.
+    If `test` is false, the test split stays unseen, and a finished run is measured on the held-out classes: for
+    searches of settings.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -154,21 +171,21 @@ class Evaluation(Table):
     test: bool = True
 
     def component(self) -> dict[str, Any]:
-        """The evaluator's table in the registry's form."""
+        """Return the evaluator's table in the registry's form."""
         return {"name": self.name, **(self.model_extra or {})}
 
 
 class Validation(Table):
-    """``[validation]``: which of the training classes are held out, and what is done with them.
+    """``[validation]``: the training classes held out, and their use.
 
-    Held out is a random fraction `classes`, or part number `fold` (from 0) of `folds` equal parts in the order of
-    the split's classes. Each evaluation during training then measures these classes and not the test split; the run
-    ends with the weights that were best by `metric`, early after `patience` evaluations without a better one
-    (0: never). With `on_test` the test split itself chooses the weights, as in many published tables: its figures
-    are then no measure of what new classes would give.
+    Held out is a random `class_fraction` of them, or part number `fold` (from 0) of `folds` equal parts in the order
+    of the split's classes. Each evaluation during training then measures these classes and not the test split. The
+    run ends with the weights that were best by `metric`, early after `patience` evaluations without improvement
+    (0: never). With `on_test` the test split itself selects the weights, as in many published tables; its metrics
+    then overestimate those of new classes.
     """
 
-    classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    class_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     fold: Annotated[int, Field(ge=0)] | None = None
     folds: Annotated[int, Field(ge=2)] | None = None
     on_test: bool = False
@@ -178,11 +195,11 @@ class Validation(Table):
     @property
     def holds_out(self) -> bool:
         """Whether classes are held out."""
-        return self.classes > 0 or self.folds is not None
+        return self.class_fraction > 0 or self.folds is not None
 
     @property
     def selects(self) -> bool:
-        """Whether evaluations during training choose the weights."""
+        """Whether evaluations during training select the weights."""
         return self.holds_out or self.on_test
 
     @model_validator(mode="after")
@@ -195,7 +212,7 @@ class Validation(Table):
         ways = [
             f"{name} = {value}"
             for name, value in (
-                ("classes", self.classes),
+                ("class_fraction", self.class_fraction),
                 ("folds", self.folds),
                 ("on_test", self.on_test and "true"),
             )
@@ -207,14 +224,14 @@ class Validation(Table):
 
 
 class Logging(Table):
-    """``[logging]``: the loggers' tables, and how many steps lie between two readings of the device."""
+    """``[logging]``: the loggers' tables, and the steps between two reads of values from the device."""
 
     every: Annotated[int, Field(ge=1)] = 10
     loggers: list[dict[str, Any]] = [{"name": "jsonl"}, {"name": "tensorboard"}]
 
 
 class Recipe(Table):
-    """A whole recipe. `dataset`, `backbone`, `sampler` and `loss` are tables of the registry."""
+    """A complete recipe. `dataset`, `backbone`, `sampler` and `loss` are the registry's tables."""
 
     training: Training
     dataset: dict[str, Any]
@@ -233,28 +250,28 @@ class Recipe(Table):
     def _validated_sometime(self) -> Recipe:
         table = self.validation
         if table.selects and not self.evaluation.every:
-            way = "classes" if table.classes else "folds" if table.folds else "on_test"
+            way = "class_fraction" if table.class_fraction else "folds" if table.folds else "on_test"
             raise ValueError(f"validation.{way} is given; expected evaluation.every above 0, too")
         if table.patience and not table.selects:
-            raise ValueError("validation.patience is given; expected validation.classes above 0, too")
+            raise ValueError("validation.patience is given; expected validation.class_fraction above 0, too")
         if not self.evaluation.test and not table.holds_out:
             raise ValueError(
                 "evaluation.test is false and no classes are held out, so nothing would be measured; "
-                "expected validation.classes above 0, or validation.fold and validation.folds"
+                "expected validation.class_fraction above 0, or validation.fold and validation.folds"
             )
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe in TOML's types; what is None is left out."""
+        """Return the recipe in TOML's types, without keys that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
-        """The recipe as a file, to be read again by `dml_train.recipe.loading.load`."""
+        """Return the recipe as TOML, which `dml_train.recipe.loading.load` reads again."""
         return tomli_w.dumps(self.to_dict())
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
-    """What differs between two recipes: ``loss.scale: 64.0 there, 32.0 here``, one line a key."""
+    """List the differences of two recipes: ``loss.scale: 64.0 there, 32.0 here``, one line a key."""
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         there, here = old.get(key), new.get(key)

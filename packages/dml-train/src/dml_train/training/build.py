@@ -126,7 +126,7 @@ def build(
     dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
     held = recipe.validation
     train, validation = (
-        hold_out(dataset.train, held.classes, training.seed)
+        hold_out(dataset.train, held.class_fraction, training.seed)
         if held.fold is None or held.folds is None
         else hold_out_fold(dataset.train, held.fold, held.folds)
     )
@@ -159,8 +159,8 @@ def build(
         recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
     )
     average = None
-    if training.average is not None:
-        decay = get_ema_multi_avg_fn(training.average)  # type: ignore[no-untyped-call]
+    if training.ema_decay is not None:
+        decay = get_ema_multi_avg_fn(training.ema_decay)  # type: ignore[no-untyped-call]
         average = AveragedModel(model, multi_avg_fn=decay, use_buffers=True)
     return Experiment(
         recipe=recipe,
@@ -245,12 +245,12 @@ def build_schedules(
     for path, table in recipe.schedule.items():
         options: dict[str, Any] = dict(table)
         root, _, name = path.partition(".")
-        if (
-            root == "optimizer"
-            and options.get("kind") in ("linear", "cosine")
-            and hasattr(recipe.optimizer, name)
-        ):
-            options.setdefault("start", getattr(recipe.optimizer, name))
+        if root == "optimizer" and options.get("kind") in ("linear", "cosine"):
+            value: object = recipe.optimizer
+            for attribute in name.split("."):
+                value = getattr(value, attribute, None)
+            if isinstance(value, float):
+                options.setdefault("start", value)
         try:
             schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
         except DmlError as error:

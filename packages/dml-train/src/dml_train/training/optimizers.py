@@ -1,8 +1,9 @@
-"""The optimizer, with a learning rate of its own for the backbone, the head and the loss's weights."""
+"""The optimizer, with separate learning rates for the backbone, the head and the loss's weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,28 +16,37 @@ from dml_train.recipe.tables import Optimizer
 PARTS = ("backbone", "head", "loss")
 
 
+@dataclass(slots=True)
+class Multipliers:
+    """Factors of the learning rate, one for each part; schedules may set them."""
+
+    backbone: float
+    head: float
+    loss: float
+
+
 class PartedOptimizer:
-    """A torch optimizer whose numbers can be moved by a schedule while it runs.
+    """A torch optimizer with a learning rate for each part, which schedules may set.
 
     The learning rate of a part is ``lr`` times the part's multiplier. Parameters of fewer than two dimensions
     (biases, the scales of norms) aren't decayed.
 
-    Parameters of the loss that get a sparse gradient (`dml_core.components.SparseLoss`) are moved in the rows that it
-    names alone: for ``adamw`` by `torch.optim.SparseAdam`, whose moments, too, change in these rows only; for ``sgd``
-    without momentum. Weight decay would touch every row, so they have none.
+    Parameters of the loss with a sparse gradient (`dml_core.components.SparseLoss`) are updated only in the
+    gradient's rows: for ``adamw`` by `torch.optim.SparseAdam`, whose moments also change only in these rows; for
+    ``sgd`` without momentum. Weight decay would change every row, so they have none.
 
     Args:
-        table: AdamW (Loshchilov & Hutter 2019) or SGD with momentum, and their numbers.
-        modules: by name, the three parts ``backbone``, ``head`` and ``loss``; any may be without parameters.
+        table: AdamW (Loshchilov & Hutter 2019) or SGD with momentum, and their hyper-parameters.
+        modules: by name, the three parts ``backbone``, ``head`` and ``loss``; any may have no parameters.
 
     Attributes:
-        lr, weight_decay, backbone, head, loss: may be set at any time; the next step is taken with them.
+        lr, weight_decay, lr_multipliers: may be set at any time; the next step uses them.
         torch: the optimizer that `write_groups` prepares for its next step.
     """
 
     def __init__(self, table: Optimizer, modules: dict[str, nn.Module]) -> None:
         self.lr, self.weight_decay = float(table.lr), float(table.weight_decay)
-        self.backbone, self.head, self.loss = float(table.backbone), float(table.head), float(table.loss)
+        self.lr_multipliers = Multipliers(**table.lr_multipliers.model_dump())
         sparse = sparse_parameters(modules["loss"])
         self._sparse = {id(parameter) for parameter in sparse}
         groups: list[dict[str, Any]] = []
@@ -49,7 +59,7 @@ class PartedOptimizer:
         parts: list[torch.optim.Optimizer]
         if table.name == "adamw":
             parts = [torch.optim.AdamW(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True)]
-            if sparse:  # which refuses to be made with a learning rate of 0, though not to step with it
+            if sparse:  # SparseAdam's constructor refuses a learning rate of 0, its step doesn't
                 parts.append(torch.optim.SparseAdam(rows, lr=1.0, betas=table.betas, eps=table.eps))
         else:
             parts = [
@@ -67,40 +77,40 @@ class PartedOptimizer:
         self.write_groups()
 
     def write_groups(self) -> None:
-        """Carry the attributes over into torch's parameter groups."""
+        """Copy the attributes to torch's parameter groups."""
         for group in self.torch.param_groups:
-            group["lr"] = self.lr * getattr(self, group["part"])
+            group["lr"] = self.lr * getattr(self.lr_multipliers, group["part"])
             group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
 
     def check_gradients(self) -> None:
-        """Refuse gradients that these optimizers can't apply, before anything is moved.
+        """Refuse gradients that these optimizers can't apply, before any parameter changes.
 
         Raises:
-            DmlError: if a gradient is sparse and nothing said so, or isn't although it was said.
+            DmlError: if a gradient is sparse and the loss didn't declare it, or dense and the loss declared it sparse.
         """
         for group in self.torch.param_groups:
             for parameter in group["params"]:
-                said = id(parameter) in self._sparse
-                if parameter.grad is not None and parameter.grad.is_sparse != said:
+                declared = id(parameter) in self._sparse
+                if parameter.grad is not None and parameter.grad.is_sparse != declared:
                     raise DmlError(
                         f"the gradient of a parameter {tuple(parameter.shape)} of the {group['part']} is "
-                        f"{'dense, but its loss names it among' if said else 'sparse, but no loss names it among'} its "
-                        "sparse_parameters(), by which its optimizer was chosen; mend that method of the loss "
+                        f"{'dense, but its loss lists it in' if declared else 'sparse, but no loss lists it in'} "
+                        "sparse_parameters(), which selects the optimizer; correct that method of the loss "
                         "(dml_core.components.SparseLoss)"
                     )
 
     def parameters(self) -> list[nn.Parameter]:
-        """All that it moves."""
+        """List all parameters."""
         return [parameter for group in self.torch.param_groups for parameter in group["params"]]
 
 
 class Joined(torch.optim.Optimizer):
-    """Several optimizers of different parameters behind the face of one, for the scaler and the checkpoint.
+    """Several optimizers of different parameters as one, for the scaler and the checkpoint.
 
-    Groups and state are the parts' own, one after another.
+    Groups and state are those of the parts, in order.
 
     Args:
-        parts: what does the stepping.
+        parts: the optimizers.
     """
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
@@ -109,19 +119,19 @@ class Joined(torch.optim.Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Let every part take its step."""
+        """Step every part."""
         value = None if closure is None else closure()
         for part in self._parts:
             part.step()
         return value
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Load a state that `state_dict` returned."""
         super().load_state_dict(state_dict)
         self._share()
 
     def _share(self) -> None:
-        """Give the parts this optimizer's groups and state, which torch makes anew where it loads them."""
+        """Share this optimizer's groups and state with the parts; torch replaces both when it loads them."""
         first = 0
         for part in self._parts:
             last = first + len(part.param_groups)
@@ -130,7 +140,7 @@ class Joined(torch.optim.Optimizer):
 
 
 def sparse_parameters(loss: nn.Module) -> list[nn.Parameter]:
-    """The parameters whose gradient will be sparse, as the modules of a loss say."""
+    """List the parameters that the modules of a loss declare to have a sparse gradient."""
     return [
         module.get_parameter(name)
         for module in loss.modules()

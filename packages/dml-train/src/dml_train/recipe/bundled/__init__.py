@@ -1,7 +1,12 @@
-"""The recipes that come with the package, as texts."""
+"""The bundled recipes' texts.
+
+A file's path here, without its suffix, is its recipe's name. A file whose name begins with an underscore is not
+listed: it is no complete recipe, but the parent of others, which name it in `extends`.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -12,8 +17,8 @@ _FOLDER = files(__name__)
 
 
 def bundled() -> list[str]:
-    """List the names of the bundled recipes: a file's path without its suffix, as ``memvir/arc-face-cub``."""
-    return sorted(_names(_FOLDER, ""))
+    """List the names of the bundled recipes, as ``memvir/arc-face-cub``, without those that are parents alone."""
+    return sorted(name for name in _names(_FOLDER, "") if not name.rpartition("/")[2].startswith("_"))
 
 
 def _names(folder: Traversable, prefix: str) -> Iterator[str]:
@@ -25,13 +30,13 @@ def _names(folder: Traversable, prefix: str) -> Iterator[str]:
 
 
 def bundled_text(name: str) -> str:
-    """A bundled recipe as it was written, with its comments.
+    """Read a bundled recipe as it was written, with its comments.
 
     Raises:
         UnknownName: if there is none of this name, with the nearest.
     """
-    names = bundled()
-    if name not in names:
+    if name not in _names(_FOLDER, ""):
+        names = bundled()
         raise UnknownName(
             f"no recipe {name!r}{nearest(name, names)} expected a path that ends in .toml, or one of the "
             f"{len(names)} names that 'dml recipes' lists"
@@ -39,11 +44,12 @@ def bundled_text(name: str) -> str:
     return _FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
+def leading_comment(text: str) -> str:
+    """Return the comment lines with which a recipe begins; empty if it begins with none."""
+    return "".join(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
+
+
 def summary(text: str) -> str:
-    """The first sentence of the comment that a recipe begins with; empty if it begins with none."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").strip())
+    """Return the first sentence of a recipe's leading comment; empty if it has none."""
+    lines = (line.removeprefix("#").strip() for line in leading_comment(text).splitlines())
     return " ".join(lines).split(". ")[0].removesuffix(".")

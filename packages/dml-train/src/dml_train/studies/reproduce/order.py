@@ -1,4 +1,4 @@
-"""Whether rows stand in the published order: all that can be asked where the figures themselves can't be compared."""
+"""Agreement of the rows' order with the published one, for figures that can't be compared themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_train.measure.intervals import pooled
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A row: what it shares with others, its published figure, and what was measured, a value a seed."""
+    """A row: its groups, its published figure, and the measured values, one a seed."""
 
     groups: frozenset[str]
     published: float
@@ -25,10 +25,10 @@ class Order:
     """Pairs of rows whose published figures differ.
 
     Args:
-        pairs: how many there are.
-        same: in how many the measured means stand in the published order.
-        surely_same, surely_opposite: in how many the 95 % interval of the difference lies on that side of 0, on the
-            other one; None with one seed.
+        pairs: their number.
+        same: pairs whose measured means have the published order.
+        surely_same, surely_opposite: pairs whose difference's 95 % interval lies on the published side of 0, and on
+            the other side; None with one seed.
     """
 
     pairs: int
@@ -37,21 +37,22 @@ class Order:
     surely_opposite: int | None
 
 
-def order(rows: Sequence[Standing]) -> Order:
-    """How the measured order of rows agrees with the published one.
+def compare_order(rows: Sequence[Standing]) -> Order:
+    """Compare the measured order of rows with the published one.
 
-    Rows are compared that share a group, or neither has one. A difference's interval is Student's, with the spread of
-    runs pooled over all rows. Of pairs that don't differ in truth, 2.5 % are expected beyond it on a wrong side.
+    Two rows are compared if they share a group, or neither has one. A difference's interval is Student's, with the
+    spread of runs pooled over all rows. Of pairs without a true difference, 2.5 % are expected beyond it on the wrong
+    side.
 
     Args:
-        rows: those with a finite published figure count, all with equally many measured values.
+        rows: the rows, all with equally many measured values; a row whose published figure is NaN doesn't count.
     """
     pairs = same = surely_same = surely_opposite = 0
     spread = pooled([row.measured for row in rows])
     for first, second in itertools.combinations(rows, 2):
-        apart = (first.groups or second.groups) and not first.groups & second.groups
+        unrelated = (first.groups or second.groups) and not first.groups & second.groups
         published = first.published - second.published
-        if apart or math.isnan(published) or published == 0:
+        if unrelated or math.isnan(published) or published == 0:
             continue
         pairs += 1
         difference = statistics.fmean(first.measured) - statistics.fmean(second.measured)

@@ -14,9 +14,9 @@ import torch
 
 from dml_train import __version__
 from dml_train.measure.intervals import Interval, Spread, of_share, pooled
-from dml_train.studies.reproduce.order import Order, Standing, order
+from dml_train.studies.reproduce.order import Order, Standing, compare_order
 from dml_train.studies.reproduce.paper import GLYPHS, Paper, PublishedTable
-from dml_train.studies.reproduce.reproduction import Measured, finite
+from dml_train.studies.reproduce.reproduction import RowResult, drop_nan
 
 _ON_GLYPHS = ["recall/1", "recall/10", "recall/100"]
 _TITLES = {
@@ -34,30 +34,30 @@ class Section:
 
     Args:
         name: ``"table-2"``.
-        table: what was published.
-        dataset: on which it was measured.
-        rows: what was measured.
-        reasons: why the figures can't be compared; none if they can.
+        table: the published table.
+        dataset: the data set of the measured rows.
+        rows: their results.
+        reasons: why the figures can't be compared; empty if they can.
     """
 
     name: str
     table: PublishedTable
     dataset: str
-    rows: Sequence[Measured]
+    rows: Sequence[RowResult]
     reasons: Sequence[str]
 
     def metrics(self) -> list[str]:
-        """What is shown of the measured figures: the table's own metrics, and MAP@R."""
+        """List the measured metrics to show: the table's own, and MAP@R."""
         asked = self.table.metrics.get(self.dataset, _ON_GLYPHS)
         return [*asked, *(name for name in ("map_at_r",) if name not in asked)]
 
     def published(self) -> list[tuple[str, int, str]]:
-        """The columns of published figures: data set, place among its metrics, metric."""
+        """List the columns of published figures: data set, index among its metrics, metric."""
         datasets = [self.dataset] if self.dataset != GLYPHS else list(self.table.metrics)
         return [(d, i, m) for d in datasets for i, m in enumerate(self.table.metrics.get(d, []))]
 
     def orders(self) -> dict[tuple[str, str, str], Order]:
-        """How the order of the rows agrees: by published data set and metric, and measured metric."""
+        """Compare the order of the rows, by published data set, its metric, and the measured metric."""
         found = {}
         complete = max((len(v) for row in self.rows for v in row.values.values()), default=0)
         for dataset, place, metric in self.published():
@@ -72,19 +72,19 @@ class Section:
                     if dataset in row.row.published and len(row.values.get(measured, ())) == complete > 0
                 ]
                 if len(standings) > 1:
-                    found[dataset, metric, measured] = order(standings)
+                    found[dataset, metric, measured] = compare_order(standings)
         return found
 
 
 def title(metric: str) -> str:
-    """A metric's name as people write it."""
+    """Return a metric's usual abbreviation."""
     return (
         f"R@{metric.removeprefix('recall/')}" if metric.startswith("recall/") else _TITLES.get(metric, metric)
     )
 
 
-def interval(row: Measured, metric: str, spread: Spread | None) -> Interval | None:
-    """A metric of a row with its interval: over the runs, by their spread; of one run's recall, over its queries."""
+def interval(row: RowResult, metric: str, spread: Spread | None) -> Interval | None:
+    """Return a row's metric and its interval: over runs, by their spread; for one run's recall, over its queries."""
     values = row.values.get(metric)
     if not values:
         return None
@@ -95,8 +95,8 @@ def interval(row: Measured, metric: str, spread: Spread | None) -> Interval | No
     return Interval(values[0], None)
 
 
-def written(value: Interval | None) -> str:
-    """An interval in percent: ``76.4 ± 1.2``."""
+def format_interval(value: Interval | None) -> str:
+    """Format an interval in percent: ``76.4 ± 1.2``."""
     if value is None:
         return "–"
     mean = f"{100 * value.mean:.1f}"
@@ -104,7 +104,7 @@ def written(value: Interval | None) -> str:
 
 
 def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> str:
-    """A paper's page."""
+    """Write a paper's page in Markdown."""
     over = (
         f"mean of {seeds} seeds and its 95 % Student interval, the spread of seeds pooled over a table's rows"
         if seeds > 1
@@ -153,9 +153,9 @@ def _section(name: str, section: Section) -> list[str]:
         cells = [row.row.label]
         for dataset, place, _ in published:
             figure = row.row.published.get(dataset, [])[place : place + 1]
-            text = f"{figure[0]:.1f}" if finite(figure) else "–"
+            text = f"{figure[0]:.1f}" if drop_nan(figure) else "–"
             cells.append(f"({text})" if section.reasons and text != "–" else text)
-        cells += [written(interval(row, metric, spreads[metric])) for metric in metrics]
+        cells += [format_interval(interval(row, metric, spreads[metric])) for metric in metrics]
         cells.append(f"{row.seconds:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
@@ -173,19 +173,19 @@ def _section(name: str, section: Section) -> list[str]:
 def _sentence(key: tuple[str, str, str], found: Order) -> str:
     dataset, metric, measured = key
     text = (
-        f"Order by {NAMES.get(dataset, dataset)}'s {title(metric)}: {found.same} of {found.pairs} pairs of rows stand "
-        f"so by measured {title(measured)}"
+        f"Order by {NAMES.get(dataset, dataset)}'s {title(metric)}: {found.same} of {found.pairs} pairs of rows have "
+        f"the same order by measured {title(measured)}"
     )
     if found.surely_same is None:
         return text + "."
     return text + (
         f"; {found.surely_same} of them beyond the difference's 95 % interval, "
-        f"and {found.surely_opposite} stand the other way beyond it."
+        f"and {found.surely_opposite} have the opposite order beyond it."
     )
 
 
 def as_json(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> dict[str, Any]:
-    """A paper's page in JSON's types; figures as shares of 1, published ones as printed."""
+    """Return a paper's page in JSON's types; measured values in [0, 1], published ones as printed."""
     return {
         "paper": name,
         "title": paper.title,

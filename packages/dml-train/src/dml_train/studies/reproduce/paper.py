@@ -16,33 +16,36 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dml_core import InvalidOption, Registry, UnknownName, nearest
 from dml_train.recipe.checking import parse
+from dml_train.recipe.extending import remove, split_key
 from dml_train.recipe.loading import assign, read
 from dml_train.recipe.tables import Recipe
 
-GLYPHS = "glyphs"  # the data set that is always there
+GLYPHS = "glyphs"  # the data set that needs no download
 
 
 class Part(BaseModel):
-    """A part of a paper's file: no key but its own, no value of another type."""
+    """A table of a paper's file; unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Row(Part):
-    """One row: how its recipe differs from the table's, and what was published.
+    """One row: how its recipe differs from the table's, and the published figures.
 
-    A recipe is made in this order: tables in `replace` put in place of the recipe's own, keys in `drop` taken out,
-    then the assignments of the table's `set`, the row's `set`, and of both `on` the data set.
+    Its recipe is the table's, changed in this order: `replace` replaces whole tables, `drop` removes keys, then the
+    overrides of the table's `set`, the row's `set`, and of both `on` the data set.
     """
 
     label: str
-    groups: list[str] = []  # its order is compared with rows that share one; without any, with all rows
-    recipes: dict[str, str] = {}  # by data set, where they aren't the table's
+    groups: list[
+        str
+    ] = []  # its order is compared with rows of the same group; without one, with all ungrouped
+    recipes: dict[str, str] = {}  # by data set, instead of the table's
     replace: dict[str, dict[str, Any]] = {}  # by dotted key
     drop: list[str] = []
     set: list[str] = []
     on: dict[str, list[str]] = {}
-    evaluator: str | None = None  # one that measures the stored embeddings another way
+    evaluator: str | None = None  # measures the stored embeddings, instead of the recipe's
     published: dict[str, list[float]] = {}  # by data set, in the order of the table's metrics
 
 
@@ -52,14 +55,14 @@ class PublishedTable(Part):
     title: str
     expected: str  # what the paper's figures say
     recipes: dict[str, str] = {}  # by data set
-    metrics: dict[str, list[str]]  # by data set: names of an evaluation's figures, "recall/1"
+    metrics: dict[str, list[str]]  # by data set: an evaluation's names, "recall/1"
     set: list[str] = []
     on: dict[str, list[str]] = {}
     notes: list[str] = []
     rows: Annotated[list[Row], Field(min_length=1)]
 
     def datasets(self) -> list[str]:
-        """Those that some row has a recipe for."""
+        """List the data sets for which some row has a recipe."""
         found = dict.fromkeys(self.recipes)
         for row in self.rows:
             found |= dict.fromkeys(row.recipes)
@@ -67,7 +70,7 @@ class PublishedTable(Part):
 
 
 class Paper(Part):
-    """What a paper says, and what stands between its figures and those measured here."""
+    """A paper's tables, and how its figures were obtained."""
 
     title: str
     backbone: str
@@ -78,10 +81,10 @@ class Paper(Part):
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """All papers by name, their figures checked against their metrics.
+    """Load all papers by name, and check their figures against their metrics.
 
     Raises:
-        ValueError: if a row's figures aren't as many as its table's metrics: a fault of this package.
+        ValueError: if a row hasn't as many figures as its table has metrics: a fault of this package.
     """
     found = {}
     tables = files(__package__) / "tables"
@@ -96,7 +99,7 @@ def papers() -> Mapping[str, Paper]:
 
 
 def check(table: PublishedTable, where: str) -> None:
-    """Refuse a row whose published figures don't fit its table's metrics.
+    """Check that each row's published figures fit its table's metrics.
 
     Raises:
         ValueError: naming the row.
@@ -114,14 +117,14 @@ def check(table: PublishedTable, where: str) -> None:
 
 
 def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list[str]]:
-    """The tables that are asked for, by paper, in the order of the papers.
+    """Resolve names of papers and tables to tables by paper, in the order given.
 
     Args:
         names: ``"ice"`` for all tables of a paper, ``"ice/table-2"`` for one; ``"ice/2"`` is short for that.
         known: the papers.
 
     Raises:
-        UnknownName: for a name that isn't one, with the nearest.
+        UnknownName: for an unknown name, with the nearest.
     """
     chosen: dict[str, list[str]] = {}
     for name in names:
@@ -150,60 +153,45 @@ def row_recipe(
     *,
     root: str | None = None,
     seed: int = 0,
-    assignments: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
 ) -> Recipe | None:
-    """The recipe of a row on a data set; None where the table gives none.
+    """Make the recipe of a row on a data set; None if the table has none for it.
 
     Args:
-        table, row: which.
-        dataset: on which data set.
-        registry: what the recipe is checked against.
-        root: where the data set is; None if it needs none.
+        table, row: the table and its row.
+        dataset: the data set's name.
+        registry: checks the recipe.
+        root: the data set's folder; None if it needs none.
         seed: added to the recipe's.
-        assignments: further ones, after all others.
+        overrides: further changes, after all others.
 
     Raises:
-        DmlError: if the recipe isn't right.
+        DmlError: if the recipe is invalid.
     """
     name = row.recipes.get(dataset, table.recipes.get(dataset))
     if name is None:
         return None
     document, origin = read(name)
-    for path, value in row.replace.items():
-        *parents, last = path.split(".")
-        owner = document
-        for parent in parents:
-            owner = owner[parent]
-        owner[last] = value
-    for path in row.drop:
-        _drop(document, tomllib.loads(f"{path} = 0"))
-    if root is not None:
-        document["dataset"]["root"] = root
-        # Recall at other ranks costs nothing, and changes nothing of the training.
-        ranks = sorted(
-            {int(m.removeprefix("recall/")) for m in table.metrics[dataset] if m.startswith("recall/")}
-        )
-        document.setdefault("evaluation", {})["recall_at"] = ranks
-    for assignment in (
-        *table.set,
-        *row.set,
-        *table.on.get(dataset, []),
-        *row.on.get(dataset, []),
-        *assignments,
-    ):
-        assign(document, assignment)
-    training = document.setdefault("training", {})
-    training["seed"] = training.get("seed", 0) + seed
     try:
+        for path, value in row.replace.items():
+            *parents, last = split_key(path)
+            owner = document
+            for parent in parents:
+                owner = owner[parent]
+            owner[last] = value
+        for path in row.drop:
+            remove(document, path)
+        if root is not None:
+            document["dataset"]["root"] = root
+            # Recall at other ranks costs nothing and doesn't affect training.
+            recalls = [metric for metric in table.metrics[dataset] if metric.startswith("recall/")]
+            ranks = sorted({int(metric.removeprefix("recall/")) for metric in recalls})
+            document.setdefault("evaluation", {})["recall_at"] = ranks
+        of_dataset = (*table.on.get(dataset, []), *row.on.get(dataset, []))
+        for override in (*table.set, *row.set, *of_dataset, *overrides):
+            assign(document, override)
+        training = document.setdefault("training", {})
+        training["seed"] = training.get("seed", 0) + seed
         return parse(document, registry, origin)
     except InvalidOption as error:
         raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error
-
-
-def _drop(document: dict[str, Any], path: dict[str, Any]) -> None:
-    """Take out the key to which a document of nothing but that key leads."""
-    ((key, rest),) = path.items()
-    if isinstance(rest, dict) and key in document:
-        _drop(document[key], rest)
-    else:
-        document.pop(key, None)

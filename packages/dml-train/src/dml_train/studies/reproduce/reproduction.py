@@ -1,4 +1,4 @@
-"""Reproducing tables: which runs are needed, doing them, and what each row came to."""
+"""Reproducing tables: plan the runs, do them, and collect each row's results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedRow:
     """A row on a data set, and its runs, one a seed."""
 
     row: Row
@@ -31,16 +31,16 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a row came to.
+class RowResult:
+    """The results of a row's runs.
 
     Args:
-        row: which.
-        values: by metric, a value a finished run, as shares of 1.
-        faults: why runs couldn't be finished.
-        queries: how many queries each run was measured on.
-        seconds: processor time of its runs together; those that another row has, too, are counted there again.
-        folders: its runs'.
+        row: the row.
+        values: by metric, a value for each finished run, in [0, 1].
+        faults: the errors of failed runs.
+        queries: the number of queries of each run's evaluation.
+        seconds: processor time of its runs together; a run that rows share counts in each.
+        folders: names of its runs' folders.
     """
 
     row: Row
@@ -59,40 +59,40 @@ def plan(
     *,
     root: str | None = None,
     seeds: int = 1,
-    assignments: tuple[str, ...] = (),
-) -> list[Planned]:
-    """The runs of a table's rows on a data set; none for a row that has no recipe for it.
+    overrides: tuple[str, ...] = (),
+) -> list[PlannedRow]:
+    """Plan the runs of a table's rows on a data set; a row without a recipe for it has none.
 
-    A run's folder is named by a hash of its resolved recipe, so rows of any table that are one run share it.
+    A hash of the resolved recipe names a run's folder, so that equal rows of any table share it.
 
     Args:
-        table: whose rows.
-        dataset: on which data set.
-        out: runs go into folders of its folder ``runs``.
-        registry: what recipes are checked against.
-        root: where the data set is, if it needs to be somewhere.
-        seeds: how many runs a row; seeds count up from the recipe's.
-        assignments: changes of every recipe.
+        table: the published table.
+        dataset: the data set's name.
+        out: receives the runs' folders, in ``runs``.
+        registry: checks the recipes.
+        root: the data set's folder, if it needs one.
+        seeds: runs a row; seeds count up from the recipe's.
+        overrides: changes of every recipe.
 
     Raises:
-        DmlError: if a recipe isn't right.
+        DmlError: if a recipe is invalid.
     """
     planned = []
     for row in table.rows:
         jobs = []
         for seed in range(seeds):
-            recipe = row_recipe(table, row, dataset, registry, root=root, seed=seed, assignments=assignments)
+            recipe = row_recipe(table, row, dataset, registry, root=root, seed=seed, overrides=overrides)
             if recipe is None:
                 break
             folder = out / RUNS / f"{dataset}-{_key(recipe)}-seed-{recipe.training.seed}"
             jobs.append(Job(f"{dataset}, {row.label}, seed {recipe.training.seed}", recipe, folder))
         if jobs:
-            planned.append(Planned(row, jobs))
+            planned.append(PlannedRow(row, jobs))
     return planned
 
 
 def _key(recipe: Recipe) -> str:
-    """A recipe's hash, without what changes nothing of what is computed."""
+    """Hash a recipe without the keys that don't affect its results."""
     document = recipe.to_dict()
     del document["checkpoints"], document["logging"]
     for name in ("workers", "device"):
@@ -100,17 +100,20 @@ def _key(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def available(
+def find_datasets(
     datasets: Sequence[str], root: Path | None, registry: Registry
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Which data sets can be used, with their roots, and why others can't.
+    """Find the usable data sets, and say why others aren't usable.
 
-    Without a root that is `GLYPHS` alone; with one, those that are under it.
+    Without `root` only `GLYPHS` is usable; with it, the data sets under it.
 
     Args:
-        datasets: those that are asked for.
-        root: the folder that holds each in a folder of its name, or is the only one's own.
-        registry: where they are found by name.
+        datasets: the names asked for.
+        root: holds each data set in a folder of its name, or is the folder of the only one.
+        registry: provides the data sets.
+
+    Returns:
+        The folder of each usable data set (None: it needs none), and the reason for each other one.
     """
     if root is None:
         missing = {name: "the folder of the data sets wasn't given" for name in datasets if name != GLYPHS}
@@ -131,21 +134,21 @@ def available(
 
 
 def run_planned(
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedRow],
     *,
     processes: int,
     registry: Registry,
     console: Console,
     on_end: Callable[[Outcome], None],
 ) -> dict[Path, Outcome]:
-    """Do all the runs that aren't done yet; how each ended, by its folder."""
+    """Do all unfinished runs; return every outcome by its run's folder."""
     jobs = [job for row in planned for job in row.jobs]
     outcomes = run_all(jobs, processes=processes, registry=registry, console=console, on_end=on_end)
     return {outcome.job.folder: outcome for outcome in outcomes}
 
 
-def measure(planned: Planned, outcomes: Mapping[Path, Outcome], registry: Registry) -> Measured:
-    """What the runs of a row came to, by its evaluator."""
+def measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Registry) -> RowResult:
+    """Collect the results of a row's runs, by its evaluator."""
     values: dict[str, list[float]] = {}
     faults, seconds, queries = [], 0.0, 0
     for job in planned.jobs:
@@ -154,15 +157,15 @@ def measure(planned: Planned, outcomes: Mapping[Path, Outcome], registry: Regist
         if outcome.fault is not None:
             faults.append(outcome.fault)
             continue
-        result = _figures(planned.row.evaluator, outcome, registry)
-        queries = int(result.get("n_queries", 0))
-        for name, value in flatten_metrics(result).items():
+        metrics = _metrics(planned.row.evaluator, outcome, registry)
+        queries = int(metrics.get("n_queries", 0))
+        for name, value in flatten_metrics(metrics).items():
             values.setdefault(name, []).append(value)
     folders = [job.folder.name for job in planned.jobs]
-    return Measured(planned.row, values, faults, queries, seconds, folders)
+    return RowResult(planned.row, values, faults, queries, seconds, folders)
 
 
-def _figures(evaluator: str | None, outcome: Outcome, registry: Registry) -> dict[str, Any]:
+def _metrics(evaluator: str | None, outcome: Outcome, registry: Registry) -> dict[str, Any]:
     if evaluator is None:
         return outcome.metrics()
     recipe = outcome.job.recipe
@@ -173,13 +176,13 @@ def _figures(evaluator: str | None, outcome: Outcome, registry: Registry) -> dic
     return evaluate(built, Embedded.read(RunFolder(outcome.job.folder))).to_dict()
 
 
-def incomparable(paper: Paper, dataset: str, assignments: tuple[str, ...] = ()) -> list[str]:
-    """Why published figures can't be held against those measured on a data set; nothing if they can.
+def list_incomparabilities(paper: Paper, dataset: str, overrides: tuple[str, ...] = ()) -> list[str]:
+    """List the reasons why published figures can't be compared with those measured; empty if they can.
 
     Args:
-        paper: whose figures.
-        dataset: on which it was measured here.
-        assignments: changes of every recipe, which the paper knows nothing of.
+        paper: the paper of the published figures.
+        dataset: the data set of the measured ones.
+        overrides: changes of every recipe, which the paper doesn't have.
     """
     reasons = []
     if dataset == GLYPHS:
@@ -192,11 +195,11 @@ def incomparable(paper: Paper, dataset: str, assignments: tuple[str, ...] = ()) 
             f"the published figures were selected on the test split ({paper.selection}); here the last weights are "
             "measured, and the test split selects nothing"
         )
-    if assignments:
-        reasons.append(f"every recipe was changed by {', '.join(assignments)}")
+    if overrides:
+        reasons.append(f"every recipe was changed by {', '.join(overrides)}")
     return reasons
 
 
-def finite(values: Sequence[float]) -> list[float]:
-    """Those that are numbers."""
+def drop_nan(values: Sequence[float]) -> list[float]:
+    """Return the values that aren't NaN."""
     return [value for value in values if not math.isnan(value)]

@@ -1,4 +1,4 @@
-"""`dml reproduce`: from the names of tables to their pages."""
+"""`dml reproduce`: run tables by their names and write their pages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dml_train.measure.evaluate import flatten_metrics
 from dml_train.studies.reproduce.page import Section, as_json, markdown
 from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose
 from dml_train.studies.reproduce.reproduction import (
-    Planned,
-    available,
-    incomparable,
+    PlannedRow,
+    find_datasets,
+    list_incomparabilities,
     measure,
     plan,
     run_planned,
@@ -26,12 +26,12 @@ from dml_train.studies.runs import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """What came of it.
+    """The results of `reproduce`.
 
     Args:
-        pages: the Markdown files; beside each is a JSON file of the same figures.
-        faults: of runs that couldn't be finished.
-        left_out: tables on data sets that weren't there, and why.
+        pages: the Markdown files; beside each is a JSON file with the same values.
+        faults: the errors of failed runs.
+        left_out: tables on missing data sets, with the reasons.
     """
 
     pages: list[Path]
@@ -49,20 +49,20 @@ def reproduce(
     data: Path | None = None,
     seeds: int = 1,
     processes: int = 1,
-    assignments: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
 ) -> Reproduced:
-    """Run tables on the data sets that are there, and write a page a paper.
+    """Run tables on the available data sets, and write a page a paper.
 
     Args:
         names: papers and tables, as `choose` takes them.
         known: the papers by name.
-        out: where runs and pages go. Runs that are there are kept and those begun go on; pages are written anew.
-        registry: where components are found.
-        console: where progress is shown.
+        out: receives runs and pages. Finished runs are kept, started ones resume; pages are written anew.
+        registry: provides components.
+        console: shows progress.
         data: the folder of the papers' data sets; None: everything on glyphs.
         seeds: runs a row.
         processes: runs at a time.
-        assignments: changes of every recipe.
+        overrides: changes of every recipe, as ``--set`` takes them.
 
     Raises:
         DmlError: if a name isn't one, a recipe isn't right, or nothing can be run with the data that are there.
@@ -72,8 +72,8 @@ def reproduce(
     wanted = {
         d for paper, tables in chosen.items() for t in tables for d in known[paper].tables[t].datasets()
     }
-    roots, missing = available(sorted(wanted), data, registry)
-    planned: dict[tuple[str, str, str], list[Planned]] = {}
+    roots, missing = find_datasets(sorted(wanted), data, registry)
+    planned: dict[tuple[str, str, str], list[PlannedRow]] = {}
     left_out = []
     for paper, tables in chosen.items():
         for name in tables:
@@ -87,7 +87,7 @@ def reproduce(
                         registry,
                         root=roots[dataset],
                         seeds=seeds,
-                        assignments=assignments,
+                        overrides=overrides,
                     )
                 elif dataset in missing and (data is not None or GLYPHS not in table.datasets()):
                     left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
@@ -125,14 +125,14 @@ def reproduce(
                 known[paper].tables[name],
                 dataset,
                 [measure(row, outcomes, registry) for row in group],
-                incomparable(known[paper], dataset, assignments),
+                list_incomparabilities(known[paper], dataset, overrides),
             )
             for (of, name, dataset), group in planned.items()
             if of == paper
         ]
         if sections:
-            whole = tables == list(known[paper].tables)
-            stem = paper if whole else "-".join([paper, *tables])
+            complete = tables == list(known[paper].tables)
+            stem = paper if complete else "-".join([paper, *tables])
             pages.append(
                 _write(
                     out / f"{stem}.md",
@@ -140,17 +140,17 @@ def reproduce(
                     known[paper],
                     sections,
                     seeds,
-                    _command(names, data, seeds, assignments),
+                    _command(names, data, seeds, overrides),
                 )
             )
     faults = [f"{o.job.name}: {o.fault}" for o in outcomes.values() if o.fault is not None]
     return Reproduced(pages, faults, left_out)
 
 
-def _command(names: tuple[str, ...], data: Path | None, seeds: int, assignments: tuple[str, ...]) -> str:
+def _command(names: tuple[str, ...], data: Path | None, seeds: int, overrides: tuple[str, ...]) -> str:
     parts = ["dml reproduce", *names]
     parts += ["--data DIR"] if data else []
-    parts += [f"--seeds {seeds}", *(f"--set {assignment}" for assignment in assignments)]
+    parts += [f"--seeds {seeds}", *(f"--set {override}" for override in overrides)]
     return " ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""What a search found, with its budget."""
+"""The page, JSON and recipe of a finished search."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from dml_train.files import write_atomically, write_json
 from dml_train.recipe.checking import parse
-from dml_train.studies.tuning.search import RANDOM_TRIALS, Search, Trial, best, written
+from dml_train.studies.tuning.search import RANDOM_TRIALS, SettingsSearch, Trial, best_trial, format_value
 
-_SHOWN = 20  # trials of the page; the JSON file has all
+_SHOWN = 20  # trials on the page; the JSON file has all
 
 
-def markdown(plan: Search, trials: Sequence[Trial], recipe: str) -> str:
-    """The page: the budget first, then the best trials."""
-    winner = best(trials)
+def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
+    """Write the page: the budget first, then the best trials."""
+    winner = best_trial(trials)
     failed = sum(trial.value is None for trial in trials)
     folds = plan.folds or 1
     base = parse(plan.document, plan.registry)
@@ -34,7 +34,7 @@ def markdown(plan: Search, trials: Sequence[Trial], recipe: str) -> str:
         f"the first {min(RANDOM_TRIALS, len(trials))} at random. Judged by {plan.metric}, {held}. The test classes "
         "were neither embedded nor measured.",
         "",
-        f"Best is trial {winner.number}. It is the highest of {len(trials) - failed} noisy values, and so flattered.",
+        f"Best is trial {winner.number}: the highest of {len(trials) - failed} noisy values, so biased upwards.",
         "",
         f"| trial | {plan.metric} | {' | '.join(keys)} |",
         "|---" * (2 + len(keys)) + "|",
@@ -42,18 +42,18 @@ def markdown(plan: Search, trials: Sequence[Trial], recipe: str) -> str:
     for trial in sorted(trials, key=lambda t: (t.value is None, -(t.value or 0.0), t.number))[:_SHOWN]:
         value = "failed" if trial.value is None else f"{trial.value:.4f}"
         lines.append(
-            f"| {trial.number} | {value} | {' | '.join(written(trial.settings[key]) for key in keys)} |"
+            f"| {trial.number} | {value} | {' | '.join(format_value(trial.settings[key]) for key in keys)} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def as_json(plan: Search, trials: Sequence[Trial]) -> dict[str, Any]:
-    """The search and all its trials in JSON's types."""
+def as_json(plan: SettingsSearch, trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the search and all its trials in JSON's types."""
     return {
         **plan.to_dict(),
         "metric": plan.metric,
         "selected_on": "validation",
-        "best": best(trials).number,
+        "best": best_trial(trials).number,
         "trials": [
             {"number": t.number, "settings": t.settings, "value": t.value, "seconds": t.seconds}
             for t in trials
@@ -61,11 +61,11 @@ def as_json(plan: Search, trials: Sequence[Trial]) -> dict[str, Any]:
     }
 
 
-def write(plan: Search, trials: Sequence[Trial], out: Path, recipe: str) -> list[Path]:
-    """Leave the page, the figures, and the recipe with the best settings in the search's folder."""
+def write(plan: SettingsSearch, trials: Sequence[Trial], out: Path, recipe: str) -> list[Path]:
+    """Write the page, the JSON file, and the recipe with the best settings into the search's folder."""
     page, data, chosen = out / "tuning.md", out / "tuning.json", out / "best.toml"
     text = markdown(plan, trials, recipe)
-    toml = parse(plan.changed(best(trials).settings), plan.registry).to_toml()
+    toml = parse(plan.apply(best_trial(trials).settings), plan.registry).to_toml()
     write_json(data, as_json(plan, trials))
     write_atomically(chosen, lambda file: file.write(toml.encode()))
     write_atomically(page, lambda file: file.write(text.encode()))

@@ -1,8 +1,8 @@
-"""A seeded, resumable search for settings by Optuna, that sees validation classes only.
+"""A seeded, resumable search for settings by Optuna, on validation classes only.
 
-A trial is one choice of settings: a training for each fold, its value the mean of a metric over the folds' validation
-classes. What a trial tries is a function of the seed, its number and the values of the trials before it, so a search
-that was stopped anywhere ends as one that never was.
+A trial is one choice of settings: a training for each fold; its value is the mean of a metric over the folds'
+validation classes. A trial's settings are a function of the seed, its number and the values of earlier trials, so an
+interrupted search ends as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from dml_train.recipe.tables import Recipe, differences
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import derive
 from dml_train.studies.runs import Job, Outcome, run_all
-from dml_train.studies.tuning.space import Choice, Scalar, Space, as_assignment
+from dml_train.studies.tuning.space import Choice, Scalar, Space, as_override
 
 _JOURNAL, _SEARCH = "journal.log", "search.json"
-_STREAM = 0x74756E65  # of the seeds of trials, apart from those of `dml_train.seeds`
-RANDOM_TRIALS = 10  # at the beginning, before the sampler has values to go by
+_STREAM = 0x74756E65  # of the trials' seeds, distinct from those of `dml_train.seeds`
+RANDOM_TRIALS = 10  # at the beginning, before the sampler has values to learn from
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One choice of settings and what it came to.
+    """One choice of settings and its result.
 
     Args:
         number: from 0.
-        settings: the values by key.
+        settings: values by key.
         value: the mean of the metric over the folds; None if a training failed.
         seconds: processor time of its trainings.
     """
@@ -51,18 +51,19 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """What is searched: settings of which recipe, judged how.
+class SettingsSearch:
+    """A search for settings of a recipe: its space, and the classes that judge a trial.
 
     Args:
-        document: the recipe's TOML document.
-        space: what may vary.
-        folds: into how many class-disjoint folds the training classes are cut, all of them tried in turn; None: the
-            classes that the recipe itself holds out.
+        document: the recipe's resolved TOML document.
+        space: the keys that vary.
+        folds: the number of class-disjoint folds of the training classes, each held out in turn; None: the classes
+            that the recipe itself holds out.
         seed: of the choices.
+        registry: checks the recipes.
 
     Raises:
-        DmlError: if the recipe holds out nothing, lets the test split choose, or doesn't take the space's values.
+        DmlError: if the recipe holds out nothing, selects on the test split, or doesn't accept the space's values.
     """
 
     document: dict[str, Any]
@@ -85,7 +86,7 @@ class Search:
         if self.folds is None and not base.validation.holds_out:
             raise DmlError(
                 "the recipe holds out no classes to evaluate settings on; "
-                "set validation.classes in it (e.g. 0.25), or give a number of folds (e.g. 4)",
+                "set validation.class_fraction in it (e.g. 0.25), or give a number of folds (e.g. 4)",
                 arguments=("folds",),
             )
         first = {key: dimension.examples()[0] for key, dimension in self.space.items()}
@@ -98,20 +99,20 @@ class Search:
 
     @property
     def metric(self) -> str:
-        """What a trial is judged by."""
+        """The metric that judges a trial."""
         name: str = self.document.get("validation", {}).get("metric", "map_at_r")
         return name
 
-    def changed(self, settings: dict[str, Scalar]) -> dict[str, Any]:
-        """The recipe's document with these settings."""
+    def apply(self, settings: dict[str, Scalar]) -> dict[str, Any]:
+        """Return a copy of the recipe's document with these settings."""
         document = copy.deepcopy(self.document)
         for key, value in settings.items():
-            assign(document, as_assignment(key, value))
+            assign(document, as_override(key, value))
         return document
 
     def recipes(self, settings: dict[str, Scalar]) -> list[Recipe]:
-        """The recipes that a trial trains by, none of which measures the test split."""
-        document = self.changed(settings)
+        """Return a trial's recipes, one for each fold; none measures the test split."""
+        document = self.apply(settings)
         evaluation = document.setdefault("evaluation", {})
         evaluation["test"] = False
         if not evaluation.get("every"):
@@ -119,15 +120,15 @@ class Search:
         if self.folds is None:
             return [parse(document, self.registry)]
         validation = document.setdefault("validation", {})
-        validation.pop("classes", None)
-        found = []
+        validation.pop("class_fraction", None)
+        recipes = []
         for fold in range(self.folds):
             validation |= {"fold": fold, "folds": self.folds}
-            found.append(parse(document, self.registry))
-        return found
+            recipes.append(parse(document, self.registry))
+        return recipes
 
     def to_dict(self) -> dict[str, Any]:
-        """What makes it this search and no other, in JSON's types."""
+        """Return what identifies the search, in JSON's types."""
         return {
             "recipe": parse(self.document, self.registry).to_dict(),
             "space": {key: dimension.to_dict() for key, dimension in self.space.items()},
@@ -136,14 +137,16 @@ class Search:
         }
 
 
-def run_search(plan: Search, out: Path, trials: int, *, console: Console, processes: int = 1) -> list[Trial]:
-    """Try settings until there are so many trials, and give all of them, in their order.
+def run_search(
+    plan: SettingsSearch, out: Path, trials: int, *, console: Console, processes: int = 1
+) -> list[Trial]:
+    """Run trials until `out` has `trials` of them, and return all in order.
 
     Args:
-        plan: what is searched.
-        out: the journal, and a folder for each trial's trainings. What is there is gone on with.
-        trials: how many in all; those in `out` count.
-        console: where progress is shown.
+        plan: the search.
+        out: receives the journal and a folder for each trial's trainings. An existing search resumes.
+        trials: the total number; those in `out` count.
+        console: shows progress.
         processes: trainings at a time, of one trial.
 
     Raises:
@@ -163,25 +166,25 @@ def run_search(plan: Search, out: Path, trials: int, *, console: Console, proces
         distributions = {key: _distribution(optuna, dimension) for key, dimension in plan.space.items()}
         while True:
             known = study.get_trials(deepcopy=False)
-            # A trial whose choice was cut off halfway has trained nothing; another takes its place.
+            # A trial interrupted while its settings were chosen has trained nothing; another replaces it.
             for torn in (
                 t for t in known if not t.state.is_finished() and t.params.keys() != plan.space.keys()
             ):
                 study.tell(torn.number, state=optuna.trial.TrialState.FAIL)
-            whole = [t for t in known if t.params.keys() == plan.space.keys()]
-            begun = [t for t in whole if not t.state.is_finished()]
-            if not begun and len(whole) >= trials:
+            chosen = [t for t in known if t.params.keys() == plan.space.keys()]
+            started = [t for t in chosen if not t.state.is_finished()]
+            if not started and len(chosen) >= trials:
                 break
-            if begun:
-                number, settings = begun[0].number, dict(begun[0].params)
+            if started:
+                number, settings = started[0].number, dict(started[0].params)
             else:
-                seed = derive(plan.seed, _STREAM, len(known)) >> 32  # numpy's old generators take 32 bits
+                seed = derive(plan.seed, _STREAM, len(known)) >> 32  # numpy's legacy generators take 32 bits
                 study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
                 asked = study.ask(distributions)
                 number, settings = asked.number, dict(asked.params)
             value = _train(plan, settings, _folder(out, number), console, processes)
             console.print(
-                f"trial {number}: {_words(settings)}: "
+                f"trial {number}: {format_settings(settings)}: "
                 + ("failed" if value is None else f"{plan.metric} {value:.4f}"),
                 markup=False,
                 highlight=False,
@@ -198,22 +201,22 @@ def run_search(plan: Search, out: Path, trials: int, *, console: Console, proces
         ]
 
 
-def best(trials: Sequence[Trial]) -> Trial:
-    """The first of those with the highest value.
+def best_trial(trials: Sequence[Trial]) -> Trial:
+    """Return the first trial with the highest value.
 
     Raises:
         DmlError: if every trial failed.
     """
     finished = [trial for trial in trials if trial.value is not None]
     if not finished:
-        raise DmlError(f"all {len(trials)} trials failed; what each said stands above")
+        raise DmlError(f"all {len(trials)} trials failed; their errors are printed above")
     return max(finished, key=lambda trial: (trial.value, -trial.number))
 
 
 def _train(
-    plan: Search, settings: dict[str, Scalar], folder: Path, console: Console, processes: int
+    plan: SettingsSearch, settings: dict[str, Scalar], folder: Path, console: Console, processes: int
 ) -> float | None:
-    """The trial's value: the mean over its folds. None, with the reasons printed, if a training failed."""
+    """Train a trial and return the mean over its folds; if a training fails, print the errors and return None."""
     outcomes = run_all(
         _jobs(plan, settings, folder), processes=processes, registry=plan.registry, console=console
     )
@@ -224,14 +227,14 @@ def _train(
     return statistics.fmean(flatten_metrics(outcome.metrics())[plan.metric] for outcome in outcomes)
 
 
-def _jobs(plan: Search, settings: dict[str, Scalar], folder: Path) -> list[Job]:
+def _jobs(plan: SettingsSearch, settings: dict[str, Scalar], folder: Path) -> list[Job]:
     return [
         Job(f"{folder.name}, fold {fold}", recipe, folder / f"fold-{fold}")
         for fold, recipe in enumerate(plan.recipes(settings))
     ]
 
 
-def _seconds(plan: Search, settings: dict[str, Scalar], folder: Path) -> float:
+def _seconds(plan: SettingsSearch, settings: dict[str, Scalar], folder: Path) -> float:
     return sum(Outcome(job).seconds() or 0.0 for job in _jobs(plan, settings, folder))
 
 
@@ -239,15 +242,15 @@ def _folder(out: Path, number: int) -> Path:
     return out / "trials" / f"{number:04d}"
 
 
-def _begin(plan: Search, out: Path) -> None:
-    """Make the folder this search's, or see that it is."""
+def _begin(plan: SettingsSearch, out: Path) -> None:
+    """Create the search's folder, or check that an existing one is of the same search."""
     path = out / _SEARCH
     mine = plan.to_dict()
     if path.is_file():
         try:
             found = differences(json.loads(path.read_text(encoding="utf-8")), mine)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DmlError(f"{path} is damaged: {error}") from error
+            raise DmlError(f"{path} is corrupt: {error}") from error
         if found:
             raise DmlError(
                 f"{out} holds a different search:\n  " + "\n  ".join(found) + "\nChoose another folder",
@@ -273,12 +276,13 @@ def _distribution(optuna: Any, dimension: Any) -> Any:
     return kind(dimension.low, dimension.high, log=dimension.log)
 
 
-def _words(settings: dict[str, Scalar]) -> str:
-    return ", ".join(f"{key} = {written(value)}" for key, value in settings.items())
+def format_settings(settings: dict[str, Scalar]) -> str:
+    """Format settings on one line: ``optimizer.lr = 0.001, loss.scale = 8``."""
+    return ", ".join(f"{key} = {format_value(value)}" for key, value in settings.items())
 
 
-def written(value: Scalar) -> str:
-    """A value for people: fractions to four digits."""
+def format_value(value: Scalar) -> str:
+    """Format a value, floats to four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -286,6 +290,6 @@ def _optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise DmlError("the search needs optuna: pip install 'dml-train[tune]'") from error
+        raise DmlError("dml tune needs optuna: pip install 'dml-train[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

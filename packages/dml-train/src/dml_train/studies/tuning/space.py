@@ -1,4 +1,4 @@
-"""What a search may vary: ranges and choices, each under a recipe's key."""
+"""The search space: ranges and choices, each for a recipe's key."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Scalar: TypeAlias = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included; whole ones if both are. With `log`, evenly by order of magnitude.
+    """Numbers from `low` to `high`, both included; integers if both are. With `log`, uniform in the logarithm.
 
     Raises:
-        InvalidOption: if they don't rise, or `log` is asked for from 0 or below.
+        InvalidOption: if `low` isn't below `high`, or `log` is given and `low` isn't above 0.
     """
 
     low: float
@@ -29,46 +29,48 @@ class Range:
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
-            raise InvalidOption(f"a range from {self.low} to {self.high}; expected it to rise")
+            raise InvalidOption(
+                f"the range is {self.low} to {self.high}; expected the first below the second"
+            )
         if self.log and self.low <= 0:
-            raise InvalidOption(f"a logarithmic range from {self.low}; expected it to begin above 0")
+            raise InvalidOption(f"the logarithmic range starts at {self.low}; expected a start above 0")
 
     @property
     def whole(self) -> bool:
-        """Whether only whole numbers are meant."""
+        """Whether the values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def examples(self) -> Sequence[Scalar]:
-        """Values by which to see whether a recipe takes them: the ends."""
+        """Return values to check a recipe with: the ends."""
         return (self.low, self.high)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """Return the table that `read_space` reads."""
         return {"low": self.low, "high": self.high, "log": self.log}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some values.
+    """One of several values.
 
     Raises:
-        InvalidOption: if there aren't two different ones, or one is neither a number, nor a string, nor true or false.
+        InvalidOption: if there are fewer than two, two are equal, or one isn't a number, string or boolean.
     """
 
     values: tuple[Scalar, ...]
 
     def __post_init__(self) -> None:
         if len(set(map(repr, self.values))) < 2 or len(set(map(repr, self.values))) < len(self.values):
-            raise InvalidOption(f"a choice of {list(self.values)}; expected at least two different values")
+            raise InvalidOption(f"the choices are {list(self.values)}; expected at least two, all different")
         if odd := [value for value in self.values if not isinstance(value, Scalar)]:
-            raise InvalidOption(f"a choice has {odd[0]!r}; expected numbers, strings, true or false")
+            raise InvalidOption(f"a choice is {odd[0]!r}; expected a number, a string, true or false")
 
     def examples(self) -> Sequence[Scalar]:
-        """Values by which to see whether a recipe takes them: all."""
+        """Return values to check a recipe with: all."""
         return self.values
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """Return the table that `read_space` reads."""
         return {"choices": list(self.values)}
 
 
@@ -76,25 +78,25 @@ Space: TypeAlias = dict[str, Range | Choice]
 
 
 def read_space(path: Path) -> Space:
-    """The space that a TOML file describes: a table for each key, with `low`, `high` and `log`, or with `choices`.
+    """Read a search space from TOML: a table for each key, with `low`, `high` and `log`, or with `choices`.
 
     Raises:
-        DmlError: if it can't be read, or a table isn't one of these.
+        DmlError: if the file can't be read, or a table has neither form.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DmlError(f"can't read the space {path}: {error.strerror}") from error
+        raise DmlError(f"can't read the search space {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} is not TOML: {error}") from error
     return {key: _of_table(f"{path}: [{key!r}]", table) for key, table in document.items()}
 
 
 def read_range(text: str) -> tuple[str, Range]:
-    """``KEY=LOW:HIGH`` or ``KEY=LOW:HIGH:log``.
+    """Read ``KEY=LOW:HIGH`` or ``KEY=LOW:HIGH:log``.
 
     Raises:
-        InvalidOption: if it isn't that.
+        InvalidOption: if it has another form.
     """
     key, equals, bounds = text.partition("=")
     parts = bounds.split(":")
@@ -113,10 +115,10 @@ def read_range(text: str) -> tuple[str, Range]:
 
 
 def read_choice(text: str) -> tuple[str, Choice]:
-    """``KEY=[A, B, …]``, the list as TOML writes it.
+    """Read ``KEY=[A, B, …]``, with a list in TOML.
 
     Raises:
-        InvalidOption: if it isn't that.
+        InvalidOption: if it has another form.
     """
     key, _, values = text.partition("=")
     try:
@@ -131,8 +133,8 @@ def read_choice(text: str) -> tuple[str, Choice]:
         raise InvalidOption(f"choice {text!r}: {error}") from error
 
 
-def as_assignment(key: str, value: Scalar) -> str:
-    """Format ``KEY=VALUE`` as an assignment to a recipe's key."""
+def as_override(key: str, value: Scalar) -> str:
+    """Return ``KEY=VALUE``, as `dml_train.recipe.loading.assign` takes it."""
     return f"{key}={tomli_w.dumps({'x': value}).partition('=')[2].strip()}"
 
 

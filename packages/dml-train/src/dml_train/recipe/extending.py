@@ -1,0 +1,204 @@
+"""A recipe that extends another says only what differs.
+
+``extends = "memvir/norm-softmax-cub"``, at a recipe's top, names its parent: a bundled recipe, or a path that ends in
+``.toml``, relative to the file. The child is merged into the parent's document:
+
+- A table is merged key by key. If the child gives it another ``name`` (a component's) or ``kind`` (a schedule's), it
+  replaces the parent's table: options of another component have no meaning.
+- Any other value, an array too, replaces the parent's.
+- ``drop = ["training.epochs", "schedule.'loss.alpha'"]`` first removes keys or tables from the parent's document.
+
+The result is the document of a recipe that extends nothing.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dml_core import DmlError, InvalidOption, nearest
+from dml_train.recipe.bundled import bundled_text
+from dml_train.recipe.tables import Evaluation, Optimizer
+
+EXTENDS, DROP = "extends", "drop"
+_SELECTORS = ("name", "kind")
+_DEFAULT_NAMES = {"optimizer": Optimizer().name, "evaluation": Evaluation().name}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A recipe's text.
+
+    Args:
+        text: as written.
+        path: the file; None for a bundled recipe.
+        name: the path, or the bundled name.
+    """
+
+    text: str
+    path: Path | None
+    name: str
+
+    def document(self) -> dict[str, Any]:
+        """Parse the text.
+
+        Raises:
+            InvalidOption: if it isn't TOML, or `extends` or `drop` has another type than it should.
+        """
+        try:
+            document = tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidOption(f"{self.name} is not TOML: {error}") from error
+        parent = document.get(EXTENDS)
+        if parent is not None and (not isinstance(parent, str) or not parent):
+            raise InvalidOption(f"{self.name}: extends is {parent!r}; expected a recipe's name or path")
+        dropped = document.get(DROP, [])
+        if not isinstance(dropped, list) or not all(isinstance(key, str) for key in dropped):
+            raise InvalidOption(f"{self.name}: drop is {dropped!r}; expected a list of dotted keys")
+        if dropped and parent is None:
+            raise InvalidOption(f"{self.name}: drop is given without extends; it removes keys of the parent")
+        return document
+
+
+def read_source(source: str | Path) -> Source:
+    """Read a recipe's text from a file or by the name of a bundled recipe.
+
+    Raises:
+        DmlError: if there is no such file or name, or the file isn't UTF-8.
+    """
+    path = Path(source)
+    return _read_file(path) if path.suffix == ".toml" or path.is_file() else _read_bundled(str(source))
+
+
+def read_chain(source: str | Path) -> list[Source]:
+    """Read a recipe, its parent, and so on: the last one extends nothing.
+
+    Raises:
+        DmlError: as `read_source`, naming the recipes in between; or if a recipe extends itself, at any distance.
+    """
+    chain = [read_source(source)]
+    seen: set[str] = set()
+    while True:
+        child = chain[-1]
+        identity = str(child.path.resolve()) if child.path else child.name
+        if identity in seen:
+            raise InvalidOption(
+                f"recipes extend each other in a circle: {_arrows(chain)}; remove extends from one of them"
+            )
+        seen.add(identity)
+        parent = child.document().get(EXTENDS)
+        if parent is None:
+            return chain
+        try:
+            chain.append(_read_parent(child, parent))
+        except DmlError as error:
+            raise type(error)(f"{_arrows(chain)} extends {parent!r}: {error}") from error
+
+
+def resolve(chain: list[Source]) -> dict[str, Any]:
+    """Merge a chain of recipes, child first, into the document of one that extends nothing.
+
+    Raises:
+        InvalidOption: if a recipe drops a key that its parent doesn't have.
+    """
+    *children, root = chain
+    resolved = root.document()
+    for child in reversed(children):
+        document = child.document()
+        del document[EXTENDS]
+        for key in document.pop(DROP, []):
+            try:
+                remove(resolved, key)
+            except InvalidOption as error:
+                raise InvalidOption(f"{child.name}: drop: the parent has {error}") from error
+        resolved = merge(resolved, document, _DEFAULT_NAMES)
+    return resolved
+
+
+def merge(
+    parent: Mapping[str, Any], child: Mapping[str, Any], default_names: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Merge a child's table into its parent's; neither is changed.
+
+    Args:
+        parent: the table that is extended.
+        child: what differs.
+        default_names: by key, the `name` of a parent's table that gives none.
+    """
+    merged = dict(parent)
+    for key, value in child.items():
+        inherited = parent.get(key)
+        if isinstance(value, Mapping) and isinstance(inherited, Mapping):
+            default = (default_names or {}).get(key)
+            same = all(
+                value[selector] == inherited.get(selector, default)
+                for selector in _SELECTORS
+                if selector in value
+            )
+            merged[key] = merge(inherited, value) if same else value
+        else:
+            merged[key] = value
+    return merged
+
+
+def split_key(key: str) -> list[str]:
+    """Split a dotted TOML key: ``schedule."optimizer.lr".end`` has three parts.
+
+    Raises:
+        InvalidOption: if it isn't one.
+    """
+    try:
+        table = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOption(f"{key!r} is not a dotted TOML key: {error}") from error
+    parts = []
+    value: Any = table
+    while isinstance(value, dict):
+        if len(value) != 1:
+            raise InvalidOption(f"{key!r} is not one dotted TOML key")
+        ((part, value),) = value.items()
+        parts.append(part)
+    return parts
+
+
+def remove(document: dict[str, Any], key: str) -> None:
+    """Remove a key, or a whole table, from a document.
+
+    Raises:
+        InvalidOption: if `key` isn't a dotted TOML key, or the document doesn't have it.
+    """
+    parts = split_key(key)
+    owner, value = document, document
+    for part in parts:
+        owner = value
+        if not isinstance(owner, dict) or part not in owner:
+            known = owner if isinstance(owner, dict) else ()
+            raise InvalidOption(f"no key {key!r}{nearest(part, known)} keys: {', '.join(known) or 'none'}")
+        value = owner[part]
+    del owner[parts[-1]]
+
+
+def _read_parent(child: Source, parent: str) -> Source:
+    if parent.endswith(".toml"):
+        return _read_file(child.path.parent / parent if child.path else Path(parent))
+    return _read_bundled(parent)
+
+
+def _read_bundled(name: str) -> Source:
+    return Source(bundled_text(name), None, name)
+
+
+def _read_file(path: Path) -> Source:
+    try:
+        return Source(path.read_text(encoding="utf-8"), path, str(path))
+    except OSError as error:
+        raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
+
+
+def _arrows(chain: list[Source]) -> str:
+    return " → ".join(source.name for source in chain)
