@@ -28,7 +28,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from dml_train.data import read_image_folder, with_image_options
+from dml_train.data import read_image_folder, FileDatasetFactory
 from dml_train.data.batches import StepBatches, load_ahead
 
 BATCH = 64
@@ -77,7 +77,7 @@ def load_plain(folder: Path, crop: str, sampler: Shuffled, workers: int) -> Iter
 def load_ours(
     folder: Path, crop: str, sampler: Shuffled, workers: int, cache: str | None
 ) -> Iterator[torch.Tensor]:
-    dataset = with_image_options(read_image_folder)(
+    dataset = FileDatasetFactory(read_image_folder)(
         str(folder), square=True, train_crop=crop, min_area=0.5, cache=cache
     )
     batches = StepBatches(dataset.train, sampler, seed=0)
