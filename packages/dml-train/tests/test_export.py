@@ -52,7 +52,7 @@ def test_what_is_exported_gives_the_same_embeddings_of_any_batch(
         pytest.importorskip("onnxscript")
     out = tmp_path / name
     assert str(out) in dml("export", run, "--to", form, "--out", out).stdout
-    exported, model = read(out), open_model(run, registry).model
+    exported, model = read(out), open_model(run, registry).network
     for batch in (1, 3, 17):
         images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
         expected = model(images).detach().numpy()
@@ -82,16 +82,16 @@ def test_the_description_is_enough_to_prepare_an_image_elsewhere(dml, run, regis
 
 
 def test_a_network_that_comes_out_otherwise_is_not_left(run, registry, tmp_path, monkeypatch):
-    write = exporting._write_torch
+    exporter = exporting.EXPORTERS["torch-export"]
 
-    def wrong(model, shape, path):
+    def wrong(network, shape, path):
         with torch.no_grad():
-            model.head.linear.bias += 1e-2
-        write(model, shape, path)
+            network.head.linear.bias += 1e-2
+        exporter.write(network, shape, path)
         with torch.no_grad():
-            model.head.linear.bias -= 1e-2
+            network.head.linear.bias -= 1e-2
 
-    monkeypatch.setattr(exporting, "_write_torch", wrong)
+    monkeypatch.setitem(exporting.EXPORTERS, "torch-export", exporter._replace(write=wrong))
     with pytest.raises(DmlError, match="gives other embeddings: they differ by"):
         exporting.export(open_model(run, registry), "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
@@ -99,18 +99,17 @@ def test_a_network_that_comes_out_otherwise_is_not_left(run, registry, tmp_path,
 
 def test_a_network_that_cannot_be_traced_is_one_message(run, registry, tmp_path):
     model = open_model(run, registry)
-    forward = model.model.backbone.forward
-    model.model.backbone.forward = lambda images: forward(images * float(images.sum() > 0))
+    forward = model.network.backbone.forward
+    model.network.backbone.forward = lambda images: forward(images * float(images.sum() > 0))
     with pytest.raises(DmlError, match="can't be exported to torch-export"):
         exporting.export(model, "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_missing_for_onnx_is_named_with_its_remedy(run, registry, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "_ONNX_NEEDS", ("onnx_that_nobody_has",))
-    with pytest.raises(
-        DmlError, match=r"onnx_that_nobody_has must be installed: pip install 'dml-train\[onnx\]'"
-    ):
+    exporter = exporting.EXPORTERS["onnx"]
+    monkeypatch.setitem(exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",)))
+    with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has; run: pip install 'dml-train\[onnx\]'"):
         exporting.export(open_model(run, registry), "onnx", tmp_path / "m.onnx")
 
 

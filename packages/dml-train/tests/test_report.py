@@ -85,14 +85,14 @@ def test_floats_are_set_against_codes_with_a_paired_test(run, registry):
     floats, codes = recall(embeddings), recall(np.where(embeddings > 0, 1.0, -1.0))
     difference = f"{codes - floats:+.4f}".replace("-", "−")
     words = page_of(run, registry).words
-    assert "1 bytes an item instead of 20." in words
+    assert "1 bytes per item instead of 20." in words
     assert f"Recall@1 {floats:.4f} {codes:.4f} {difference} −0.5000 to +0.5000 0.0312" in words
 
 
 def test_a_run_measured_by_codes_is_not_set_against_itself(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "exact"', 'name = "hamming"'))
-    assert "Float against codes" not in page_of(run, registry).text
+    assert "Floats against codes" not in page_of(run, registry).text
 
 
 def test_classes_are_counted_by_size(unchanged):
@@ -100,11 +100,11 @@ def test_classes_are_counted_by_size(unchanged):
 
 
 def test_weights_chosen_on_the_test_split_are_said_so_before_any_figure(unchanged, run, registry):
-    assert "Chosen on the test split" not in unchanged.words
+    assert "Selected on the test split" not in unchanged.words
     result = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(json.dumps(result | {"selected_on": "test"}))
     words = page_of(run, registry).words
-    assert words.index("Chosen on the test split") < words.index("Recall@1")
+    assert words.index("Selected on the test split") < words.index("Recall@1")
 
 
 def test_a_run_that_left_its_test_split_alone_has_figures_and_curves(run, registry):
@@ -119,14 +119,14 @@ def test_a_run_that_left_its_test_split_alone_has_figures_and_curves(run, regist
     )
     page = page_of(run, registry)
     check_page(page)
-    assert "The test split was left alone" in page.words
+    assert "The test split was not used" in page.words
     assert "queries of classes that were held out of training" in page.words
     assert "MAP@R 0.2500 –" in page.words
     assert "Retrieval" not in page.words
 
 
 def test_a_comparison_is_shown_where_there_is_one(unchanged, run, registry):
-    assert "Bytes an item" not in unchanged.text
+    assert "Bytes per item" not in unchanged.text
     row = {
         "recall": {"1": 0.7, "10": 0.9},
         "map_at_r": 0.5,
@@ -149,7 +149,7 @@ def test_without_the_data_set_there_is_a_note_and_all_else(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("gone = false", "gone = true"))
     page = page_of(run, registry)
-    assert f"the data set can’t be had: can't read the image {HOSTILE}.png" in page.text
+    assert f"the data set can’t be loaded: can't read the image {HOSTILE}.png" in page.text
     assert "item 0" in page.text
     assert "Worst classes" in page.text
 
@@ -165,7 +165,7 @@ def test_a_gallery_of_its_own_is_searched(run, registry):
     page = page_of(run, registry)
     assert "it has changed since" in page.text  # the data set has no such gallery
     assert "✓ right" in page.text
-    assert "how many items they have in the gallery" in page.text
+    assert "their number of items in the gallery" in page.text
 
 
 def test_a_run_that_has_not_ended_is_refused(run, registry):

@@ -12,7 +12,7 @@ from photo_world import photo_registry, train_on, write_photos
 from report_world import Page, check_page
 
 from dml_core import Registry
-from dml_train.trained.files import images_in
+from dml_train.trained.files import find_images
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery, search
 
@@ -44,7 +44,7 @@ def query(world):
 
 def embedded(run, registry, files):
     model = open_model(run, registry)
-    return model.model(model.reader.of_files(files).load(np.arange(len(files)))).detach().numpy()
+    return model.network(model.reader.of_files(files).load(np.arange(len(files)))).detach().numpy()
 
 
 def rows_of(result):
@@ -72,7 +72,7 @@ def test_codes_are_compared_by_the_bits_that_differ(dml, run, registry, photos, 
     expected = [(str(differ[i]), files[i].relative_to(photos).as_posix()) for i in order]
     result = dml("search", run, query, "--gallery", photos, "-k", "7", "--codes")
     assert rows_of(result) == expected
-    assert "bits that differ" in result.stdout
+    assert "Hamming distance" in result.stdout
     dml("embed", run, photos, "--codes", "--out", tmp_path / "c.npy")
     assert rows_of(dml("search", run, query, "--index", tmp_path / "c.npy", "-k", "7")) == expected
 
@@ -84,7 +84,7 @@ def test_a_file_of_embeddings_gives_what_its_folder_gives(dml, run, photos, quer
     (tmp_path / "e.json").unlink()
     bare = dml("search", run, query, "--index", tmp_path / "e.npy")
     assert "so the rows have no names" in bare.stderr
-    names = [path.as_posix() for path in images_in(photos)]
+    names = [path.as_posix() for path in find_images(photos)]
     rows = [(score, names[int(name.removeprefix("row "))]) for score, name in rows_of(bare)]
     assert rows == rows_of(direct)
 
@@ -145,10 +145,8 @@ def test_a_run_whose_data_have_gone_is_searched_without_names(run, registry, que
     model = open_model(moved, registry)
     gallery = Gallery.of_run(model, registry)
     assert "Without names and pictures" in gallery.note
-    (found,) = search(
-        model, registry.build("evaluators", {"name": "exact"}), gallery, [query], 3, codes=False
-    )
-    assert [gallery.names[place] for place in found.places] == [f"item {place}" for place in found.places]
+    (result,) = search(model, gallery, [query], k=3, registry=registry)
+    assert [gallery.names[index] for index in result.indices] == [f"item {index}" for index in result.indices]
 
 
 def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_path):
@@ -170,7 +168,7 @@ def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_pat
     assert "expected floats (N, 12) or uint8 (N, 2)" in refusal(run, query, "--index", tmp_path / "wide.npy")
     about = json.loads(index.with_suffix(".json").read_text())
     for change, message in (
-        ({"weights": "other"}, "was embedded by other weights"),
+        ({"weights": "other"}, "was embedded with other weights"),
         ({"paths": about["paths"][1:]}, "names 29 images, and"),
         ({"paths": None}, "e.json is damaged"),
     ):
@@ -179,4 +177,4 @@ def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_pat
     unfinished = tmp_path / "run"
     shutil.copytree(run, unfinished)
     (unfinished / "evaluation.json").unlink()
-    assert "has left no embeddings to search in" in refusal(unfinished, query)
+    assert "has no embeddings to search in" in refusal(unfinished, query)

@@ -98,7 +98,7 @@ def test_other_items_are_not_tested_in_pairs(page_of, runs):
     np.save(runs[1] / "labels.npy", np.load(runs[1] / "labels.npy")[::-1])
     words = page_of(*runs).words
     assert "Not tested: the two were measured on different items." in words
-    assert "Can’t be said: the two were measured on different items." in words
+    assert "Not compared: the two were measured on different items." in words
 
 
 def test_runs_with_galleries_of_their_own_are_compared(page_of, runs):
@@ -113,15 +113,15 @@ def test_runs_with_galleries_of_their_own_are_compared(page_of, runs):
 def test_runs_that_chose_on_the_test_split_are_named_first(page_of, runs, tmp_path, registry):
     third = finished_run(tmp_path / "third", registry, seed=2, selected_on="test")
     words = page_of(*runs, third).words
-    assert words.index("Chosen on the test split: third.") < words.index("Recall@1")
+    assert words.index("Selected on the test split: third.") < words.index("Recall@1")
 
 
 def test_a_run_that_left_its_test_split_alone_is_not_tested(page_of, runs):
     recipe = runs[1] / "recipe.toml"
     text = recipe.read_text().replace("test = true", "test = false").replace("classes = 0.0", "classes = 0.5")
     recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
-    assert "Not tested: two left its test split alone" in page_of(*runs).words
-    assert "Not tested: two left its test split alone" in page_of(*reversed(runs)).words
+    assert "Not tested: two didn't use its test split" in page_of(*runs).words
+    assert "Not tested: two didn't use its test split" in page_of(*reversed(runs)).words
 
 
 @pytest.mark.parametrize(("count", "message"), [(1, "1 runs were given"), (9, "9 runs were given")])

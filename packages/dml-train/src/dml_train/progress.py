@@ -15,15 +15,18 @@ Show = Callable[[int, str], None]  # (how many are done, what to say of it)
 
 
 @contextmanager
-def stage(console: Console, name: str, total: int, done: int = 0) -> Iterator[Show]:
+def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iterator[Show]:
     """Show a stage of a run while it lasts.
 
     Args:
-        console: a bar is drawn if it is a terminal; elsewhere there is a line every ten seconds, and a last one.
+        console: shows a bar if it is a terminal, else a line every ten seconds and a last one; None shows nothing.
         name: what is being done.
         total: how many steps, or images, it has.
         done: how many of them are done.
     """
+    if console is None:
+        yield lambda now, words: None
+        return
     with (
         _bar(console, name, total, done)
         if console.is_terminal

@@ -22,7 +22,8 @@ from dml_core import DmlError, Registry, RunLogger
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
-from dml_train.measure.evaluate import Embedded, evaluate_on_ranks, flatten_metrics
+from dml_train.measure.evaluate import Embedded, Measurement, evaluate_on_ranks, flatten_metrics
+from dml_train.measure.per_query import save_per_query
 from dml_train.processes.stopping import Interrupted, Interruption
 from dml_train.progress import Show, stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, Agreement, Ranks
@@ -202,14 +203,15 @@ class Trainer:
 
     def watch(self) -> bool:
         """Measure what is watched during training; whether it chooses the weights and was the best so far."""
-        result = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.watched)
-        return self.selects and self.best.see(self.done, flatten_metrics(result))
+        measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.watched)
+        return self.selects and self.best.see(self.done, flatten_metrics(measured.metrics))
 
-    def evaluate(self, embedded: Embedded, name: str) -> dict[str, Any]:
-        """Measure an embedding and pass on the figures."""
+    def evaluate(self, embedded: Embedded, name: str) -> Measurement:
+        """Measure an embedding and pass its metrics to loggers and hooks."""
         measured = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
-        self.record(self.done, {f"{name}/{key}": value for key, value in flatten_metrics(measured).items()})
-        result = {**measured, "split": split_of(name)}
+        flat = flatten_metrics(measured.metrics)
+        self.record(self.done, {f"{name}/{key}": value for key, value in flat.items()})
+        result = {**measured.metrics, "split": split_of(name)}
         self.hook.dml_evaluation_end(run=self.run, step=self.done, result=result)
         self.clock, self.images_seen = time.perf_counter(), 0
         return measured
@@ -266,7 +268,7 @@ class Trainer:
         return newest.step
 
     def finish(self) -> None:
-        """Embed the test split, measure it, and leave both in the folder; `evaluation.json` comes last.
+        """Embed the test split, measure it, and write both into the folder; `evaluation.json` comes last.
 
         With classes held out, by the weights that were best for them; without `evaluation.test`, they themselves
         are measured, and no embedding is left.
@@ -284,13 +286,19 @@ class Trainer:
         else:
             measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.watched)
         result = {
-            **measured,
+            **measured.metrics,
             "step": self.best.step or self.done,
             "split": "test" if recipe.evaluation.test else "validation",
             "selected_on": split_of(self.watched) if self.best.step else None,
             "evaluator": recipe.evaluation.name,
         }
-        self.ranks.run_on_first(lambda: write_json(self.folder.evaluation, result))
+
+        def write() -> None:
+            if recipe.evaluation.test and measured.evaluation is not None:
+                save_per_query(self.folder, recipe, result, measured.evaluation)
+            write_json(self.folder.evaluation, result)
+
+        self.ranks.run_on_first(write)
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
         """Give values to every logger."""
