@@ -219,7 +219,7 @@ def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
-    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give their file"):
+    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the file"):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
 
 

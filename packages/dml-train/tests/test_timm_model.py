@@ -101,7 +101,7 @@ def test_a_download_that_fails_says_what_to_do(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr("timm.models._builder.load_pretrained", fail)
-    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give their file"):
+    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give the file"):
         TimmModel(3, "resnet18", "DEFAULT")
 
 

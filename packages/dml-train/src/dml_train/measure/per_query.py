@@ -61,7 +61,7 @@ def restore_evaluation(
     if not isinstance(evaluator, RestoringEvaluator):
         return None
     try:
-        with np.load(folder.per_query, allow_pickle=False) as stored:
+        with folder.per_query.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             if str(stored[_CHECKSUM]) != _checksum(folder, recipe, result):
                 return None
             per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
