@@ -1,4 +1,4 @@
-"""A folder of coloured pictures, and a network trained on it for a moment: what use after training is tested on."""
+"""A folder of coloured images and a network trained on it for three steps, to test uses of trained networks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def photo_registry() -> Registry:
 
 
 def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> Path:
-    """``root/class-C/I.png``: noise around a colour for each class, of several sizes."""
+    """Write ``root/class-C/I.png``: noise around a colour for each class, in several sizes."""
     random = np.random.default_rng(seed)
     for c in range(classes):
         (root / f"class-{c}").mkdir(parents=True)
@@ -51,7 +51,7 @@ def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> 
 
 
 def train_on(root: Path, out: Path, registry: Registry) -> Path:
-    """A run of three steps; its network is hardly better than chance, and a fixed one."""
+    """Train for three steps; the network is hardly better than chance, and always the same."""
     document = {
         "training": {"steps": 3, "device": "cpu"},
         "dataset": {"name": "image-folder", "root": str(root), "resize": 18, "crop": 16},

@@ -1,4 +1,4 @@
-"""`dml export`: files for other programs that give the embeddings of the network itself."""
+"""`dml export`: files for other programs that give the network's own embeddings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_core import DmlError, Registry
 from dml_train.trained import export as exporting
 from dml_train.trained.model import open_model
 
-# The exporters warn of their own and their libraries' coming changes.
+# The exporters warn of coming changes in themselves and in their libraries.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -45,7 +45,7 @@ def read_onnx(path):
 @pytest.mark.parametrize(
     ("form", "name", "read"), [("torch-export", "m.pt2", read_torch), ("onnx", "m.onnx", read_onnx)]
 )
-def test_what_is_exported_gives_the_same_embeddings_of_any_batch(
+def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
     dml, run, registry, tmp_path, form, name, read
 ):
     if form == "onnx":
@@ -68,7 +68,7 @@ def test_what_is_exported_gives_the_same_embeddings_of_any_batch(
     assert "exists already" in refused.stderr
 
 
-def test_the_description_is_enough_to_prepare_an_image_elsewhere(dml, run, registry, tmp_path):
+def test_the_description_suffices_to_prepare_an_image_elsewhere(dml, run, registry, tmp_path):
     photos = write_photos(tmp_path / "photos", seed=3)
     file = photos / "class-0" / "4.png"
     dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
@@ -81,7 +81,7 @@ def test_the_description_is_enough_to_prepare_an_image_elsewhere(dml, run, regis
     np.testing.assert_allclose(sample.permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 
-def test_a_network_that_comes_out_otherwise_is_not_left(run, registry, tmp_path, monkeypatch):
+def test_an_export_with_other_embeddings_is_removed(run, registry, tmp_path, monkeypatch):
     exporter = exporting.EXPORTERS["torch-export"]
 
     def wrong(network, shape, path):
@@ -97,7 +97,7 @@ def test_a_network_that_comes_out_otherwise_is_not_left(run, registry, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_network_that_cannot_be_traced_is_one_message(run, registry, tmp_path):
+def test_an_untraceable_network_is_one_message(run, registry, tmp_path):
     model = open_model(run, registry)
     forward = model.network.backbone.forward
     model.network.backbone.forward = lambda images: forward(images * float(images.sum() > 0))
@@ -106,14 +106,19 @@ def test_a_network_that_cannot_be_traced_is_one_message(run, registry, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_missing_for_onnx_is_named_with_its_remedy(run, registry, tmp_path, monkeypatch):
+def test_an_unknown_format_is_refused(run, registry, tmp_path):
+    with pytest.raises(DmlError, match="unknown export format 'tflite'; expected one of: onnx, torch-export"):
+        exporting.export(open_model(run, registry), "tflite", tmp_path / "m.tflite")
+
+
+def test_missing_packages_for_onnx_are_named_with_their_remedy(run, registry, tmp_path, monkeypatch):
     exporter = exporting.EXPORTERS["onnx"]
     monkeypatch.setitem(exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",)))
     with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has; run: pip install 'dml-train\[onnx\]'"):
         exporting.export(open_model(run, registry), "onnx", tmp_path / "m.onnx")
 
 
-def test_names_of_the_wrong_kind_and_folders_that_are_not_there_are_refused(dml, run, tmp_path):
+def test_wrong_suffixes_and_missing_folders_are_refused(dml, run, tmp_path):
     assert (
         "ends in .pt2"
         in dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.onnx", code=2).stderr

@@ -1,4 +1,4 @@
-"""`dml embed` over a folder: order, resuming, bad images, and what it leaves."""
+"""`dml embed` of a folder: order, resuming, bad images, and the files it writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def registry() -> Registry:
 def run(tmp_path_factory, registry):
     folder = tmp_path_factory.mktemp("trained")
     path = train_on(write_photos(folder / "data"), folder / "run", registry)
-    shutil.rmtree(folder / "data")  # nothing here needs what it was trained on
+    shutil.rmtree(folder / "data")  # no test here needs the training images
     return path
 
 
@@ -98,12 +98,12 @@ def test_codes_and_labels(dml, run, photos, tmp_path):
 
 
 class Killed(BaseException):
-    """As a process that is killed: nothing that handles errors sees it."""
+    """Stands for the end of a killed process: no error handling catches it."""
 
 
 @pytest.fixture
 def loads(monkeypatch):
-    """How many images were loaded; set ``most``, and to load more kills the process."""
+    """The number of loaded images; loading more than ``most`` kills the process."""
 
     class Loads:
         count, most = 0, 10**9
@@ -237,7 +237,7 @@ def test_loader_processes_change_nothing(embed, tmp_path, whole):
     assert (tmp_path / "e.npy").read_bytes() == whole
 
 
-def test_one_process_at_a_time_writes_a_file(dml, run, photos, tmp_path):
+def test_a_second_process_cannot_write_the_same_file(dml, run, photos, tmp_path):
     work = tmp_path / ".e.npy.chunks"
     work.mkdir()
     with lock_folder(work, f"writing {tmp_path / 'e.npy'}"):
@@ -245,7 +245,7 @@ def test_one_process_at_a_time_writes_a_file(dml, run, photos, tmp_path):
     assert f"another process is writing {tmp_path / 'e.npy'}" in refused.stderr
 
 
-def test_nothing_is_overwritten_and_what_cannot_be_done_is_said_first(dml, run, photos, tmp_path):
+def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, run, photos, tmp_path):
     (tmp_path / "mine.json").write_text("mine")
     assert (
         "mine.json exists already" in dml("embed", run, photos, "--out", tmp_path / "mine.npy", code=2).stderr
@@ -268,7 +268,7 @@ def test_nothing_is_overwritten_and_what_cannot_be_done_is_said_first(dml, run, 
     assert (tmp_path / "mine.json").read_text() == "mine"
 
 
-def test_a_data_set_that_cannot_read_files_says_so(tiny_registry, tiny_document, quiet, out, photos):
+def test_a_data_set_without_an_image_reader_is_an_error(tiny_registry, tiny_document, quiet, out, photos):
     train(
         parse(tiny_document(training={"steps": 1}), tiny_registry), out, registry=tiny_registry, console=quiet
     )

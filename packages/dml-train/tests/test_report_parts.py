@@ -1,4 +1,4 @@
-"""What the reports are made of: the map, curves, classes, thumbnails."""
+"""The parts of reports: the map, curves, classes, thumbnails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dml_train.report.tsne import choose_items, principal_plane, tsne
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), alone=st.booleans())
-def test_classes_are_judged_as_by_a_plain_count(data, alone):
+def test_class_recalls_are_those_of_a_plain_count(data, alone):
     number = data.draw(st.integers(2, 14))
     labels = data.draw(arrays(np.int64, number, elements=st.integers(0, 4)))
     gallery_labels = labels if alone else data.draw(arrays(np.int64, 6, elements=st.integers(0, 4)))
@@ -76,7 +76,7 @@ def test_every_class_is_in_one_group_of_its_size(classes):
         assert b.worst == mine.min()
 
 
-def test_sizes_are_told_in_words_and_spread_on_a_logarithmic_axis():
+def test_recall_by_size_is_described_in_words_on_a_logarithmic_axis():
     sizes, recalls = np.array([1, 2, 2, 900]), np.array([0.0, 0.5, 1.0, 1.0])
     figure = draw_recall_by_size(sizes, recalls, group_by_size(sizes, recalls))
     assert "from 0.000 for the smallest to 1.000 for the largest" in figure.alt
@@ -86,7 +86,7 @@ def test_sizes_are_told_in_words_and_spread_on_a_logarithmic_axis():
 # --- the map --------------------------------------------------------------------------------------------------
 
 
-def test_classes_that_lie_apart_are_apart_on_the_map():
+def test_separate_classes_are_separate_on_the_map():
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 30)
     points = tsne(10 * np.eye(5)[labels] + random.normal(size=(150, 5)))
@@ -96,7 +96,7 @@ def test_classes_that_lie_apart_are_apart_on_the_map():
     assert (labels[distances.argmin(axis=1)] == labels).all()
 
 
-def test_the_map_is_the_same_every_time_and_whatever_the_embeddings_length():
+def test_the_map_is_deterministic_and_ignores_the_embeddings_norm():
     embeddings = np.random.default_rng(0).normal(size=(60, 4))
     points = tsne(embeddings)
     np.testing.assert_array_equal(tsne(embeddings), points)
@@ -115,7 +115,7 @@ def test_the_map_is_the_same_every_time_and_whatever_the_embeddings_length():
     ],
     ids=lambda e: f"{e.shape[0]}x{e.shape[1]}",
 )
-def test_embeddings_with_little_to_show_have_a_map(embeddings):
+def test_degenerate_embeddings_have_a_map(embeddings):
     points = tsne(embeddings)
     assert points.shape == (len(embeddings), 2)
     assert np.isfinite(points).all()
@@ -140,7 +140,7 @@ def test_the_principal_plane_is_that_of_the_singular_vectors():
     ),
     seed=st.integers(0, 99),
 )
-def test_on_the_map_are_all_items_or_a_few_thousand_of_whole_classes(sizes, seed):
+def test_the_map_shows_all_items_or_a_few_thousand_of_whole_classes(sizes, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     chosen = choose_items(labels)
     assert (np.diff(chosen) > 0).all()
@@ -153,7 +153,7 @@ def test_on_the_map_are_all_items_or_a_few_thousand_of_whole_classes(sizes, seed
         assert count == size or count >= 40
 
 
-def test_evenly_spread_places_reach_from_end_to_end():
+def test_an_even_selection_reaches_from_end_to_end():
     assert select_evenly(100, 4).tolist() == [0, 33, 66, 99]
     assert select_evenly(3, 8).tolist() == [0, 1, 2]
     assert select_evenly(5, 1).tolist() == [0]
@@ -163,7 +163,7 @@ def test_evenly_spread_places_reach_from_end_to_end():
 # --- curves and thumbnails --------------------------------------------------------------------------------------
 
 
-def test_long_curves_are_means_of_equal_stretches():
+def test_long_curves_are_means_of_equal_intervals():
     lines = [{"step": s, "loss": float(s)} for s in range(1, 1001)] + [
         {"step": 1000, "evaluation/recall/1": 0.5}
     ]
@@ -173,7 +173,7 @@ def test_long_curves_are_means_of_equal_stretches():
     assert draw_curves({"a": []}) == []
 
 
-def test_a_value_that_was_not_finite_leaves_no_gap_in_its_curve():
+def test_a_non_finite_value_leaves_no_gap_in_its_curve():
     values = [1.0, None, 3.0, *[2.0] * 2000]
     (figure,) = draw_curves(
         {"a": [{"step": step, "gradient_norm": value} for step, value in enumerate(values)]}
@@ -197,14 +197,14 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
     assert recall.key[0] == loss.key[1]  # a run looks alike in every diagram
 
 
-def test_curves_bear_the_names_that_people_use_and_counts_are_none():
+def test_curves_have_readable_names_and_counts_have_no_curve():
     names = ("evaluation/map_at_r", "validation/recall/10", "evaluation/n_queries", "loss.alpha")
     lines = [{"step": step, **dict.fromkeys(names, 1.0)} for step in (1, 2)]
     titles = [figure.caption.partition(":")[0] for figure in draw_curves({"a": lines})]
     assert titles == ["MAP@R", "Recall@10 of the held-out classes", "loss.alpha"]
 
 
-def test_thumbnails_are_small_and_drawings_are_left_as_they_are():
+def test_thumbnails_are_small_and_drawings_stay_exact():
     drawing = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     kept = Image.open(io.BytesIO(base64.b64decode(make_thumbnail(drawing).partition(",")[2])))
     np.testing.assert_array_equal(np.asarray(kept), drawing)

@@ -52,7 +52,7 @@ class Gallery:
 
     @classmethod
     def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
-        """Search in the items that the run was measured on: its gallery, or else its test split.
+        """Return the items that the run was measured on: its gallery, or else its test split.
 
         Args:
             model: of the run.
@@ -92,7 +92,7 @@ class Gallery:
         workers: int = 0,
         console: Console | None = None,
     ) -> Gallery:
-        """Embed the images of a folder and search in them.
+        """Embed the images of a folder as a gallery.
 
         Args:
             model: embeds the images.
@@ -127,7 +127,7 @@ class Gallery:
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
-        """Search in embeddings or codes of a .npy file.
+        """Read a gallery from embeddings or codes in a .npy file.
 
         The JSON file that `embed_folder` writes beside it gives their images.
 
