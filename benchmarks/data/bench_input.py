@@ -28,7 +28,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from dml_train.data import read_image_folder, FileDatasetFactory
+from dml_train.data import FileDatasetFactory, read_image_folder
 from dml_train.data.batches import StepBatches, load_ahead
 
 BATCH = 64

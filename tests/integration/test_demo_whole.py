@@ -1,4 +1,4 @@
-"""The demo from its command to its folder, on a few classes for a few steps."""
+"""The whole demo, from its command to its folder, on a few classes for a few steps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dml_train.demo import run_demo
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The folder and what was printed."""
+    """Return the folder and the printed text."""
     out = tmp_path_factory.mktemp("demo") / "run"
     console = Console(file=StringIO(), width=80)
     run_demo(out, assignments=("training.steps=40", "dataset.max_classes=160"), console=console)
     return out, console.file.getvalue()
 
 
-def test_it_leaves_a_whole_runs_folder(demo):
+def test_it_writes_a_complete_run_folder(demo):
     out, _ = demo
     names = {file.name for file in out.iterdir()}
     assert names >= {
         "recipe.toml", "metrics.jsonl", "tensorboard", "checkpoints", "embeddings.npy", "labels.npy",
-        "evaluation.json", "comparison.json", "report.html",
+        "evaluation.json", "per_query.npz", "comparison.json", "report.html",
     }  # fmt: skip
     evaluation = json.loads((out / "evaluation.json").read_text())
     assert set(evaluation["recall"]) >= {"1", "10", "100"}
@@ -52,14 +52,14 @@ def test_it_compares_four_embeddings_by_the_same_evaluators(demo):
 
 
 def test_training_helps(demo):
-    # On so few classes raw pixels are all but perfect; the untrained network has room.
+    # On so few classes raw pixels are almost perfect; the untrained network can improve.
     comparison = json.loads((demo[0] / "comparison.json").read_text())
     untrained, trained = comparison["untrained network"], comparison["trained network"]
     assert trained["recall"]["1"] > untrained["recall"]["1"]
     assert trained["map_at_r"] > untrained["map_at_r"]
 
 
-def test_it_prints_one_table_with_every_figure(demo):
+def test_it_prints_one_table_with_every_metric(demo):
     out, printed = demo
     comparison = json.loads((out / "comparison.json").read_text())
     for name, row in comparison.items():

@@ -62,4 +62,4 @@ def test_a_trained_network_opens_without_the_weights_that_it_started_from(tmp_pa
     recipe = parse(document | {"backbone": start, "embedding": {"dim": 4}}, registry())
     train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))
     (tmp_path / "start.pth").unlink()
-    assert open_model(tmp_path / "run", registry()).model.head.embedding_dim == 4
+    assert open_model(tmp_path / "run", registry()).dim == 4

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require")
 
-from dml_core import ComparableEvaluation, Evaluator, IntervalEvaluation
+from dml_core import ComparableEvaluation, Evaluator, IntervalEvaluation, RestoringEvaluator
 from dml_eval_rs import binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi, plugin
 
 RNG = np.random.default_rng(0)
@@ -60,3 +62,14 @@ def test_hamming_binarizes_at_its_threshold() -> None:
     assert evaluator.evaluate(X, LABELS).nmi is not None
     np.testing.assert_array_equal(evaluator.nearest(X[:5], X, 4)[0], knn_codes(codes[:5], codes, 4)[0])
     assert evaluator.bytes_per_item(20) == 3
+
+
+def test_an_evaluation_is_restored_from_json_and_its_per_query_values() -> None:
+    for name, factory in FACTORIES.items():
+        evaluator = factory(recall_at=[1, 3], nmi=name == "exact")
+        assert isinstance(evaluator, RestoringEvaluator)
+        measured = evaluator.evaluate(X, LABELS)
+        saved = json.loads(json.dumps(measured.to_dict() | {"step": 3}))
+        restored = evaluator.restore(saved, dict(measured.per_query))
+        assert restored == measured
+        assert restored.confidence_interval("map_at_r") == measured.confidence_interval("map_at_r")

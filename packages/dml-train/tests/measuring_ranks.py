@@ -45,7 +45,8 @@ def measure() -> None:
             assert isinstance(evaluator, ShardedEvaluator)
             for embedded in (whole, separate):
                 assert (
-                    evaluate_on_ranks(ranks, evaluator, embedded) == evaluate(evaluator, embedded).to_dict()
+                    evaluate_on_ranks(ranks, evaluator, embedded).metrics
+                    == evaluate(evaluator, embedded).to_dict()
                 )
 
 
@@ -63,12 +64,14 @@ def embed_together() -> None:
 
 
 def measure_alone() -> None:
-    """An evaluator that can't items_of_rank its work is asked on the first rank, which alone has the arrays."""
+    """An evaluator that can't share its work runs on the first rank, which alone has the arrays."""
     whole = some_embeddings()
     with join_ranks(120) as ranks:
         embedded = whole if ranks.is_first else Embedded(whole.embeddings[:0], whole.labels)
         expected = evaluate(TinyEvaluator(), whole).to_dict()
-        assert evaluate_on_ranks(ranks, TinyEvaluator(), embedded) == expected
+        measured = evaluate_on_ranks(ranks, TinyEvaluator(), embedded)
+        assert measured.metrics == expected
+        assert (measured.evaluation is not None) == ranks.is_first
 
 
 def be_refused() -> None:

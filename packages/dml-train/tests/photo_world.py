@@ -1,4 +1,4 @@
-"""A folder of coloured pictures, and a short run trained on it, for tests of the use after training."""
+"""A folder of coloured images and a network trained on it for three steps, to test uses of trained networks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def photo_registry() -> Registry:
 
 
 def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> Path:
-    """Write ``root/class-C/I.png``: pictures of several sizes, noise around one colour per class."""
+    """Write ``root/class-C/I.png``: noise around a colour for each class, in several sizes."""
     random = np.random.default_rng(seed)
     for c in range(classes):
         (root / f"class-{c}").mkdir(parents=True)
@@ -51,7 +51,7 @@ def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> 
 
 
 def train_on(root: Path, out: Path, registry: Registry) -> Path:
-    """Train for three steps: a network hardly better than chance, but a reproducible one."""
+    """Train for three steps; the network is hardly better than chance, and always the same."""
     document = {
         "training": {"steps": 3, "device": "cpu"},
         "dataset": {"name": "image-folder", "root": str(root), "resize": 18, "crop": 16},

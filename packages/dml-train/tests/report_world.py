@@ -1,6 +1,6 @@
-"""What the reports' tests share: data with hostile names, a small evaluator, finished runs, and a page's tags.
+"""Shared by the reports' tests: data with hostile names, a small evaluator, finished runs, and a page's tags.
 
-A module and not part of conftest, for the names that the tests themselves speak of.
+A module and not part of conftest, since tests import its names.
 """
 
 from __future__ import annotations
@@ -64,12 +64,15 @@ class NearestBySorting:
             (np.asarray(labels if alone else gallery_labels)[nearest[:, 0]] == labels).astype(np.float64)
         )
 
+    def restore(self, metrics, per_query):
+        return Measurement(per_query["recall@1"])
+
     def bytes_per_item(self, dim):
         return 4 * dim
 
 
 class SignsBySorting(NearestBySorting):
-    """The same of the embeddings' signs."""
+    """The same for the embeddings' signs."""
 
     def nearest(self, queries, gallery, k, *, exclude_self=False):
         return super().nearest(
@@ -115,7 +118,7 @@ class ReportPlugin:
 
 
 def report_registry() -> Registry:
-    """All that the runs below need."""
+    """Return a registry with all components of the runs below."""
     plugins = Plugins()
     plugins.register(dml_core.plugin, distribution="dml-core")
     plugins.register(ReportPlugin(), distribution="report")
@@ -123,10 +126,10 @@ def report_registry() -> Registry:
 
 
 def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: object) -> Path:
-    """A finished run's folder, but for what no report reads: six classes of eight items.
+    """Write the files of a finished run that reports read: six classes of eight items.
 
     Args:
-        folder: made here.
+        folder: the new folder.
         registry: of `report_registry`.
         seed: of the embeddings.
         result: further keys of evaluation.json.
@@ -197,7 +200,7 @@ class Page(html.parser.HTMLParser):
 
 
 def check_page(page: Page) -> None:
-    """What holds for every page: nothing from elsewhere, no scripts, readable without eyes or mouse."""
+    """Check the rules for every page: self-contained, no scripts, readable without eyes or mouse."""
     assert page.all("script") == page.all("link") == page.all("iframe") == page.all("object") == []
     sources = [a["src"] for a in page.all("img")] + [a["srcset"] for a in page.all("source")]
     assert all(

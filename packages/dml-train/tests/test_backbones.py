@@ -1,4 +1,4 @@
-"""The networks from images to features."""
+"""Backbones: networks from images to features."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _seeded():
     ],
     ids=str,
 )
-def test_each_block_halves_the_picture(options, shape):
+def test_each_block_halves_the_image(options, shape):
     network = SmallConv(1, **options)
     features = network(torch.rand(3, 1, 32, 32))
     assert features.shape == (3, *shape)
@@ -55,7 +55,7 @@ def test_each_block_halves_the_picture(options, shape):
     ],
     ids=str,
 )
-def test_sizes_that_are_none_are_refused(options, message):
+def test_invalid_sizes_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SmallConv(1, **options)
 
@@ -87,7 +87,7 @@ def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them(
     ],
     ids=str,
 )
-def test_levels_that_are_none_or_double_are_refused(levels, message):
+def test_unknown_and_repeated_levels_are_refused(levels, message):
     with pytest.raises(InvalidOption, match=message):
         SmallConv(1, levels=levels)
 
@@ -136,7 +136,7 @@ def test_every_parameter_trains_and_other_sizes_go_through(model):
 
 
 @pytest.mark.parametrize("model", ["resnet18", "googlenet"])
-def test_a_grey_picture_gives_what_it_gives_as_colour(model, tmp_path):
+def test_a_grey_image_gives_the_same_features_as_in_colour(model, tmp_path):
     weights = tmp_path / "weights.safetensors"
     options = {"aux_logits": False, "init_weights": True} if model == "googlenet" else {}
     state = models.get_model(model, weights=None, **options).state_dict()
@@ -148,7 +148,7 @@ def test_a_grey_picture_gives_what_it_gives_as_colour(model, tmp_path):
         torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
 
 
-def test_levels_are_what_the_modules_of_that_name_give(tmp_path):
+def test_levels_are_the_outputs_of_the_named_modules(tmp_path):
     whole = models.resnet18().eval()
     torch.save(whole.state_dict(), tmp_path / "weights.pt")
     levels = ["layer3", "layer1", "layer2.0.add"]
@@ -167,14 +167,14 @@ def test_levels_are_what_the_modules_of_that_name_give(tmp_path):
     assert inner.shape == (2, 128, 8, 8)
 
 
-def test_nothing_is_kept_above_the_highest_level():
+def test_layers_above_the_highest_level_are_dropped():
     backbone = TorchvisionModel(1, "resnet18", levels=["layer1", "layer2"])
     sum(features.square().sum() for features in backbone(torch.rand(2, 1, 64, 64))).backward()
     assert all(parameter.grad is not None for parameter in backbone.parameters())
     assert not any("layer3" in name for name, _ in backbone.named_parameters())
 
 
-def test_a_level_with_the_channels_last_takes_their_place_as_the_others():
+def test_a_level_with_channels_last_is_permuted():
     swin = TorchvisionModel(3, "swin_t", levels=["features.3"])
     with torch.no_grad():
         assert swin(torch.rand(1, 3, 64, 64)).shape == (1, 192, 8, 8)
@@ -190,12 +190,12 @@ def test_a_level_with_the_channels_last_takes_their_place_as_the_others():
     ],
     ids=str,
 )
-def test_levels_that_a_model_lacks_are_refused(levels, message):
+def test_unknown_levels_of_a_model_are_refused(levels, message):
     with pytest.raises(InvalidOption, match=message):
         TorchvisionModel(3, "resnet18", levels=levels)
 
 
-def test_weights_without_the_classifier_or_of_other_classes_do(tmp_path):
+def test_weights_without_the_classifier_or_with_other_classes_load(tmp_path):
     state = models.resnet18(num_classes=7).state_dict()
     torch.save(state, tmp_path / "seven.pt")
     torch.save({k: v for k, v in state.items() if not k.startswith("fc.")}, tmp_path / "none.pt")
@@ -213,13 +213,13 @@ def test_torchvisions_own_weights_are_downloaded_by_name(tmp_path, monkeypatch):
     torch.testing.assert_close(backbone.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
 
 
-def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):
+def test_a_failed_download_names_the_remedy(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise urllib.error.URLError("no route to host")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
-    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give their file"):
+    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the file"):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
 
 
@@ -242,7 +242,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
 
 
-def test_weights_with_more_than_the_model_has_are_refused(tmp_path):
+def test_weights_with_unknown_names_are_refused(tmp_path):
     torch.save(models.resnet34().state_dict(), tmp_path / "w.pt")
     with pytest.raises(DmlError, match=r"the file has the unknown 'layer1\.2"):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
@@ -261,7 +261,7 @@ def test_a_damaged_file_is_named(tmp_path, name):
         TorchvisionModel(3, "resnet18", str(tmp_path / name))
 
 
-def test_a_file_of_something_else_is_refused(tmp_path):
+def test_a_file_without_a_state_dict_is_refused(tmp_path):
     torch.save([1, 2], tmp_path / "w.pt")
     with pytest.raises(DmlError, match="holds a list; expected a state dict"):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
@@ -295,7 +295,7 @@ def test_a_first_convolution_keeps_its_stride():
     assert (first.in_channels, first.stride, first.padding) == (2, (2, 2), (3, 3))
 
 
-def test_weights_that_a_checkpoint_will_replace_need_not_be_there():
+def test_weights_that_a_checkpoint_replaces_may_be_missing():
     assert TorchvisionModel(3, "resnet18", "none.pt", pretrained=False).num_features == 512
 
 

@@ -98,7 +98,7 @@ def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str,
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A file in the published layout, and what is in it."""
+    """A file in the published layout, and its contents."""
     state = published_layout()
     file = tmp_path_factory.mktemp("weights") / "bn_inception.pth"
     torch.save(state, file)
@@ -112,12 +112,12 @@ def test_it_has_as_many_weights_as_the_published_network(network):
 
 
 @pytest.mark.parametrize(("size", "expected"), [(64, (2, 2)), (72, (3, 3)), (100, (3, 3))], ids=str)
-def test_pictures_of_any_size_go_through(network, size, expected):
+def test_images_of_any_size_pass(network, size, expected):
     with torch.no_grad():
         assert network.eval()(torch.rand(1, 3, size, size)).shape == (1, 1_024, *expected)
 
 
-def test_published_weights_give_at_every_level_what_their_own_names_say(published):
+def test_published_weights_give_the_outputs_of_an_independent_program(published):
     file, state = published
     images = 100 * torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(2))
     expected = reference(state, images)
@@ -141,7 +141,7 @@ def test_the_papers_levels_have_their_widths_and_nothing_is_built_above_the_high
     assert all(parameter.grad is not None for parameter in low.parameters())
 
 
-def test_a_grey_picture_gives_what_it_gives_as_colour(published):
+def test_a_grey_image_gives_the_same_features_as_in_colour(published):
     colour, grey = (BNInception(c, str(published[0]), ["inception_3a"]).eval() for c in (3, 1))
     image = torch.rand(1, 1, 64, 64)
     with torch.no_grad():
@@ -149,7 +149,7 @@ def test_a_grey_picture_gives_what_it_gives_as_colour(published):
         torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
 
 
-def test_a_file_with_a_weight_missing_or_of_another_shape_is_refused_whole(published, tmp_path):
+def test_a_file_with_a_missing_or_misshapen_weight_is_refused(published, tmp_path):
     state = dict(published[1])
     torch.save({k: v for k, v in state.items() if k != "inception_4a_3x3_bn.weight"}, tmp_path / "lacks.pth")
     with pytest.raises(DmlError, match=r"the file lacks 'blocks.inception_4a.3x3.norm.weight'.*52deb4733"):
@@ -163,7 +163,7 @@ def test_a_file_with_a_weight_missing_or_of_another_shape_is_refused_whole(publi
         BNInception(3, str(tmp_path / "more.pth"))
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_options_are_refused():
     with pytest.raises(InvalidOption, match="'inception_5c'; bn-inception has no such level; did you mean"):
         BNInception(3, levels=["inception_5c"])
     with pytest.raises(InvalidOption, match=r"'bn.pth', and there is no such file.*docs/guide/models.md"):
@@ -172,5 +172,5 @@ def test_what_cannot_be_is_refused():
         BNInception(0)
 
 
-def test_weights_that_a_checkpoint_will_replace_need_not_be_there():
+def test_weights_that_a_checkpoint_replaces_may_be_missing():
     assert BNInception(3, "bn.pth", ["inception_3a"], pretrained=False).num_features == 256

@@ -1,4 +1,4 @@
-"""`dml export`: files for other programs that give the embeddings of the network itself."""
+"""`dml export`: files for other programs that give the network's own embeddings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_core import DmlError, Registry
 from dml_train.trained import export as exporting
 from dml_train.trained.model import open_model
 
-# The exporters warn of their own and their libraries' coming changes.
+# The exporters warn of coming changes in themselves and in their libraries.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -45,14 +45,14 @@ def read_onnx(path):
 @pytest.mark.parametrize(
     ("form", "name", "read"), [("torch-export", "m.pt2", read_torch), ("onnx", "m.onnx", read_onnx)]
 )
-def test_what_is_exported_gives_the_same_embeddings_of_any_batch(
+def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
     dml, run, registry, tmp_path, form, name, read
 ):
     if form == "onnx":
         pytest.importorskip("onnxscript")
     out = tmp_path / name
     assert str(out) in dml("export", run, "--to", form, "--out", out).stdout
-    exported, model = read(out), open_model(run, registry).model
+    exported, model = read(out), open_model(run, registry).network
     for batch in (1, 3, 17):
         images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
         expected = model(images).detach().numpy()
@@ -68,7 +68,7 @@ def test_what_is_exported_gives_the_same_embeddings_of_any_batch(
     assert "exists already" in refused.stderr
 
 
-def test_the_description_is_enough_to_prepare_an_image_elsewhere(dml, run, registry, tmp_path):
+def test_the_description_suffices_to_prepare_an_image_elsewhere(dml, run, registry, tmp_path):
     photos = write_photos(tmp_path / "photos", seed=3)
     file = photos / "class-0" / "4.png"
     dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
@@ -81,40 +81,44 @@ def test_the_description_is_enough_to_prepare_an_image_elsewhere(dml, run, regis
     np.testing.assert_allclose(sample.permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 
-def test_a_network_that_comes_out_otherwise_is_not_left(run, registry, tmp_path, monkeypatch):
-    write = exporting._write_torch
+def test_an_export_with_other_embeddings_is_removed(run, registry, tmp_path, monkeypatch):
+    exporter = exporting.EXPORTERS["torch-export"]
 
-    def wrong(model, shape, path):
+    def wrong(network, shape, path):
         with torch.no_grad():
-            model.head.linear.bias += 1e-2
-        write(model, shape, path)
+            network.head.linear.bias += 1e-2
+        exporter.write(network, shape, path)
         with torch.no_grad():
-            model.head.linear.bias -= 1e-2
+            network.head.linear.bias -= 1e-2
 
-    monkeypatch.setattr(exporting, "_write_torch", wrong)
+    monkeypatch.setitem(exporting.EXPORTERS, "torch-export", exporter._replace(write=wrong))
     with pytest.raises(DmlError, match="gives other embeddings: they differ by"):
         exporting.export(open_model(run, registry), "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_network_that_cannot_be_traced_is_one_message(run, registry, tmp_path):
+def test_an_untraceable_network_is_one_message(run, registry, tmp_path):
     model = open_model(run, registry)
-    forward = model.model.backbone.forward
-    model.model.backbone.forward = lambda images: forward(images * float(images.sum() > 0))
+    forward = model.network.backbone.forward
+    model.network.backbone.forward = lambda images: forward(images * float(images.sum() > 0))
     with pytest.raises(DmlError, match="can't be exported to torch-export"):
         exporting.export(model, "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_missing_for_onnx_is_named_with_its_remedy(run, registry, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "_ONNX_NEEDS", ("onnx_that_nobody_has",))
-    with pytest.raises(
-        DmlError, match=r"onnx_that_nobody_has must be installed: pip install 'dml-train\[onnx\]'"
-    ):
+def test_an_unknown_format_is_refused(run, registry, tmp_path):
+    with pytest.raises(DmlError, match="unknown export format 'tflite'; expected one of: onnx, torch-export"):
+        exporting.export(open_model(run, registry), "tflite", tmp_path / "m.tflite")
+
+
+def test_missing_packages_for_onnx_are_named_with_their_remedy(run, registry, tmp_path, monkeypatch):
+    exporter = exporting.EXPORTERS["onnx"]
+    monkeypatch.setitem(exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",)))
+    with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has; run: pip install 'dml-train\[onnx\]'"):
         exporting.export(open_model(run, registry), "onnx", tmp_path / "m.onnx")
 
 
-def test_names_of_the_wrong_kind_and_folders_that_are_not_there_are_refused(dml, run, tmp_path):
+def test_wrong_suffixes_and_missing_folders_are_refused(dml, run, tmp_path):
     assert (
         "ends in .pt2"
         in dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.onnx", code=2).stderr

@@ -1,4 +1,4 @@
-"""`dml embed` over a folder: order, resuming, bad images, and what it leaves."""
+"""`dml embed` of a folder: order, resuming, bad images, and the files it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_core import DmlError, Registry
 from dml_train.data import FileSplit
 from dml_train.files import lock_folder
 from dml_train.recipe.checking import parse
-from dml_train.trained import files as own_files
+from dml_train.trained.folder import embed_folder
 from dml_train.trained.model import open_model
 from dml_train.training.run import train
 
@@ -27,7 +27,7 @@ def registry() -> Registry:
 def run(tmp_path_factory, registry):
     folder = tmp_path_factory.mktemp("trained")
     path = train_on(write_photos(folder / "data"), folder / "run", registry)
-    shutil.rmtree(folder / "data")  # nothing here needs what it was trained on
+    shutil.rmtree(folder / "data")  # no test here needs the training images
     return path
 
 
@@ -36,17 +36,23 @@ def photos(tmp_path):
     return write_photos(tmp_path / "photos", seed=1)
 
 
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch):
-    monkeypatch.setattr(own_files, "CHUNK", 4)
+@pytest.fixture
+def embed(run, registry, photos):
+    """Embed the photos in chunks of four."""
+    model = open_model(run, registry)
+
+    def embed(out, **options):
+        return embed_folder(model, photos, out, chunk_size=4, **options)
+
+    return embed
 
 
 def by_hand(run, registry, files):
-    """Each image by itself through the network, as it says that it reads files."""
+    """Pass each image alone through the network, read with its own reader."""
     model = open_model(run, registry)
     split = model.reader.of_files(files)
     return np.concatenate(
-        [model.model(split.load(np.array([i]))).detach().numpy() for i in range(len(files))]
+        [model.network(split.load(np.array([i]))).detach().numpy() for i in range(len(files))]
     )
 
 
@@ -92,12 +98,12 @@ def test_codes_and_labels(dml, run, photos, tmp_path):
 
 
 class Killed(BaseException):
-    """As a process that is killed: nothing that handles errors sees it."""
+    """Stands for the end of a killed process: no error handling catches it."""
 
 
 @pytest.fixture
 def loads(monkeypatch):
-    """How many images were loaded; set ``most``, and to load more kills the process."""
+    """The number of loaded images; loading more than ``most`` kills the process."""
 
     class Loads:
         count, most = 0, 10**9
@@ -115,24 +121,31 @@ def loads(monkeypatch):
 
 
 @pytest.fixture
-def whole(dml, run, photos, tmp_path):
-    """The file that an undisturbed call leaves."""
-    dml("embed", run, photos, "--out", tmp_path / "whole.npy")
+def whole(embed, tmp_path):
+    """The file of an undisturbed call."""
+    embed(tmp_path / "whole.npy")
     return (tmp_path / "whole.npy").read_bytes()
 
 
-def test_a_killed_call_goes_on_where_it_was(dml, run, photos, tmp_path, whole, loads):
+def test_a_killed_call_resumes(embed, tmp_path, whole, loads):
     out = tmp_path / "e.npy"
     for done, most in ((0, 9), (8, 17), (16, 3)):
         loads.count, loads.most = 0, most - done if most > done else 0
         with pytest.raises(Killed):
-            dml("embed", run, photos, "--out", out)
+            embed(out)
         assert not out.exists()
     loads.count, loads.most = 0, 10**9
-    result = dml("embed", run, photos, "--out", out)
+    assert embed(out).reused == 16
     assert loads.count == 30 - 16
-    assert "16 images were embedded already" in result.stderr
     assert out.read_bytes() == whole
+
+
+def test_the_command_says_how_many_images_it_reuses(dml, run, registry, photos, tmp_path):
+    out = tmp_path / "e.npy"
+    with pytest.raises(DmlError, match="can't write"):
+        embed_folder(open_model(run, registry), photos, out, labels=tmp_path / "missing" / "l.npy")
+    assert visible(tmp_path) == [".e.npy.chunks"]
+    assert "30 images had been embedded before" in dml("embed", run, photos, "--out", out).stderr
 
 
 @pytest.mark.parametrize(
@@ -145,28 +158,28 @@ def test_a_killed_call_goes_on_where_it_was(dml, run, photos, tmp_path, whole, l
     ],
     ids=["torn rows", "no rows", "torn words", "other words"],
 )
-def test_a_damaged_chunk_is_embedded_anew(dml, run, photos, tmp_path, whole, loads, damage):
+def test_a_damaged_chunk_is_embedded_again(embed, tmp_path, whole, loads, damage):
     out = tmp_path / "e.npy"
     loads.count, loads.most = 0, 17
     with pytest.raises(Killed):
-        dml("embed", run, photos, "--out", out)
+        embed(out)
     damage(tmp_path / ".e.npy.chunks" / "000001.json")
     loads.count, loads.most = 0, 10**9
-    dml("embed", run, photos, "--out", out)
+    embed(out)
     assert loads.count == 30 - 12
     assert out.read_bytes() == whole
 
 
-def test_what_has_changed_meanwhile_is_embedded_anew(dml, run, photos, tmp_path, loads):
+def test_changed_images_are_embedded_again(embed, photos, tmp_path, loads):
     out = tmp_path / "e.npy"
     loads.count, loads.most = 0, 17
     with pytest.raises(Killed):
-        dml("embed", run, photos, "--out", out)
+        embed(out)
     (photos / "class-0" / "0.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
     loads.count, loads.most = 0, 10**9
-    dml("embed", run, photos, "--out", out)
+    embed(out)
     assert loads.count == 30 - 12
-    dml("embed", run, photos, "--out", tmp_path / "again.npy")
+    embed(tmp_path / "again.npy")
     assert out.read_bytes() == (tmp_path / "again.npy").read_bytes()
 
 
@@ -182,7 +195,6 @@ def test_a_bad_image_is_an_error_or_skipped(dml, run, photos, tmp_path):
     assert visible(tmp_path) == [".e.npy.chunks"]
     result = dml("embed", run, photos, "--out", out, "--on-bad-image", "skip", "--labels", tmp_path / "l.npy")
     assert result.stdout == f"{out}: 24 images, 6 skipped\n"
-    assert "4 images were embedded already" in result.stderr
     about = json.loads((tmp_path / "e.json").read_text())
     assert [entry["path"] for entry in about["skipped"]] == [
         "class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png", "class-4/4.png",
@@ -195,22 +207,37 @@ def test_a_bad_image_is_an_error_or_skipped(dml, run, photos, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "rest.npy"), np.load(out), rtol=1e-5, atol=1e-6)
 
 
-def test_a_skipped_image_is_not_skipped_any_more_where_it_is_an_error(dml, run, photos, tmp_path, loads):
+def test_bad_images_of_several_chunks_are_skipped(embed, photos, tmp_path):
+    for number in (1, 3, 4):
+        (photos / "class-0" / f"{number}.png").write_bytes(b"")
+    for number in range(3):  # with the last one of class-0, a whole chunk
+        (photos / "class-1" / f"{number}.png").write_bytes(b"")
+    with pytest.raises(DmlError, match=r"1\.png: it is empty.*pass skip=True"):
+        embed(tmp_path / "e.npy")
+    result = embed(tmp_path / "e.npy", skip=True)
+    assert [path for path, _ in result.skipped] == [
+        "class-0/1.png", "class-0/3.png", "class-0/4.png", "class-1/0.png", "class-1/1.png", "class-1/2.png",
+    ]  # fmt: skip
+    assert len(result.paths) == len(np.load(tmp_path / "e.npy")) == 24
+
+
+def test_a_skipped_image_is_an_error_again_without_skip(embed, photos, tmp_path, loads):
     (photos / "class-0" / "1.png").write_bytes(b"")
     out = tmp_path / "e.npy"
     loads.count, loads.most = 0, 17
     with pytest.raises(Killed):
-        dml("embed", run, photos, "--out", out, "--on-bad-image", "skip")
+        embed(out, skip=True)
     loads.count, loads.most = 0, 10**9
-    assert "it is empty" in dml("embed", run, photos, "--out", out, code=2).stderr
+    with pytest.raises(DmlError, match="it is empty"):
+        embed(out)
 
 
-def test_loader_processes_change_nothing(dml, run, photos, tmp_path, whole):
-    dml("embed", run, photos, "--out", tmp_path / "e.npy", "--workers", "1")
+def test_loader_processes_change_nothing(embed, tmp_path, whole):
+    embed(tmp_path / "e.npy", workers=1)
     assert (tmp_path / "e.npy").read_bytes() == whole
 
 
-def test_one_process_at_a_time_writes_a_file(dml, run, photos, tmp_path):
+def test_a_second_process_cannot_write_the_same_file(dml, run, photos, tmp_path):
     work = tmp_path / ".e.npy.chunks"
     work.mkdir()
     with lock_folder(work, f"writing {tmp_path / 'e.npy'}"):
@@ -218,7 +245,7 @@ def test_one_process_at_a_time_writes_a_file(dml, run, photos, tmp_path):
     assert f"another process is writing {tmp_path / 'e.npy'}" in refused.stderr
 
 
-def test_nothing_is_overwritten_and_what_cannot_be_done_is_said_first(dml, run, photos, tmp_path):
+def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, run, photos, tmp_path):
     (tmp_path / "mine.json").write_text("mine")
     assert (
         "mine.json exists already" in dml("embed", run, photos, "--out", tmp_path / "mine.npy", code=2).stderr
@@ -241,7 +268,7 @@ def test_nothing_is_overwritten_and_what_cannot_be_done_is_said_first(dml, run, 
     assert (tmp_path / "mine.json").read_text() == "mine"
 
 
-def test_a_data_set_that_cannot_read_files_says_so(tiny_registry, tiny_document, quiet, out, photos):
+def test_a_data_set_without_an_image_reader_is_an_error(tiny_registry, tiny_document, quiet, out, photos):
     train(
         parse(tiny_document(training={"steps": 1}), tiny_registry), out, registry=tiny_registry, console=quiet
     )

@@ -1,4 +1,4 @@
-"""Intervals of repeated runs, against figures that can be looked up."""
+"""Intervals of repeated runs, against published quantiles."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from dml_train.measure.intervals import of_runs, of_share, pooled
 
 
-def test_three_runs_have_student_s_interval_with_two_degrees_of_freedom():
+def test_three_runs_have_students_interval_with_two_degrees_of_freedom():
     mean, half_width = of_runs([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half_width == pytest.approx(4.303 / math.sqrt(3), abs=1e-12)
 
 
-def test_one_run_has_no_interval_and_none_is_refused():
+def test_one_run_has_no_interval_and_no_run_is_an_error():
     assert of_runs([0.5]) == (0.5, None)
     with pytest.raises(ValueError, match="at least one"):
         of_runs([])
 
 
-def test_many_runs_come_to_the_normal_interval():
+def test_many_runs_have_nearly_the_normal_interval():
     mean, half_width = of_runs([0.0, 1.0] * 200)
     assert mean == 0.5
     assert half_width == pytest.approx(1.96 * 0.5 / 20, rel=2e-3)  # n - 1 for n, and 1.96 rounded
@@ -37,7 +37,7 @@ def test_moving_all_runs_moves_the_mean_and_not_the_width(values, by):
     assert width == pytest.approx(half_width, abs=1e-9)
 
 
-def test_the_spread_of_settings_is_pooled_about_each_one_s_own_mean():
+def test_the_spread_of_settings_is_pooled_about_each_settings_mean():
     spread = pooled([[0.0, 2.0], [10.0, 14.0], [5.0], []])
     assert spread == (pytest.approx(math.sqrt((1 + 1 + 4 + 4) / 2)), 2)
     assert spread.half_width(2) == pytest.approx(4.303 * math.sqrt(5 / 2))
@@ -46,7 +46,7 @@ def test_the_spread_of_settings_is_pooled_about_each_one_s_own_mean():
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=9), st.floats(-5, 5))
-def test_a_setting_that_is_moved_leaves_the_pooled_spread_as_it_is(values, by):
+def test_moving_a_setting_does_not_change_the_pooled_spread(values, by):
     spread = pooled([values, [value + by for value in values]])
     assert spread.deviation == pytest.approx(pooled([values, values]).deviation, abs=1e-9)
     assert spread.degrees == 2 * (len(values) - 1)

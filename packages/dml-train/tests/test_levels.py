@@ -1,4 +1,4 @@
-"""Several depths of a backbone in one embedding: each level's head, its loss, and what runs rely on."""
+"""Several depths of a backbone in one embedding: each level's head and loss, resuming, ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLES = {
 
 @pytest.fixture
 def levelled(tiny_document, tiny_registry):
-    """A recipe of two levels; keyword arguments as of `tiny_document`."""
+    """A recipe with two levels; keyword arguments as for `tiny_document`."""
 
     def make(**tables):
         return parse(tiny_document(**TABLES, **tables), tiny_registry)
@@ -37,7 +37,7 @@ def levelled(tiny_document, tiny_registry):
     return make
 
 
-def test_a_levels_part_of_the_embedding_is_what_its_own_head_makes():
+def test_a_levels_part_of_the_embedding_is_its_own_heads_output():
     torch.manual_seed(0)
     heads = [EmbeddingHead(8, 3), EmbeddingHead(16, 2, "max")]
     head = LevelledHead(heads)
@@ -66,7 +66,7 @@ def test_losses_dims_and_weights_of_different_counts_are_refused():
         LevelledLoss([nn.Identity()], [1, 2], [1.0])
 
 
-def test_one_value_is_for_all_levels_and_a_list_for_each(levelled, tiny_registry):
+def test_one_value_applies_to_all_levels_and_a_list_to_each(levelled, tiny_registry):
     one = build(levelled(embedding={"dim": 6}), tiny_registry)
     assert one.model.head.dims == [6, 6]
     assert one.loss.weights == [1.0, 1.0]
@@ -80,7 +80,7 @@ def test_one_value_is_for_all_levels_and_a_list_for_each(levelled, tiny_registry
     assert type(each.model.head.levels[1].pool).__name__ == "GeM"
 
 
-def test_each_levels_class_weights_start_elsewhere(levelled, tiny_registry):
+def test_each_levels_class_weights_have_their_own_initial_values(levelled, tiny_registry):
     first, second = build(levelled(), tiny_registry).loss.levels
     assert not torch.equal(first.class_weights, second.class_weights)
 
@@ -92,7 +92,7 @@ def test_a_schedule_of_the_loss_moves_every_levels_loss(levelled, tiny_registry)
     assert [level.scale for level in experiment.loss.levels] == [6.0, 6.0]
 
 
-def test_a_schedule_of_one_levels_loss_moves_that_alone(levelled, tiny_registry):
+def test_a_schedule_of_one_levels_loss_moves_only_that_loss(levelled, tiny_registry):
     schedule = {"loss.levels.1.scale": {"kind": "constant", "value": 7.0}}
     experiment = build(levelled(schedule=schedule), tiny_registry)
     experiment.schedules.apply(0)
@@ -110,7 +110,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(levelled, tiny_registry
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_of_several_levels_goes_on_to_the_same_bits(levelled, tiny_registry, tmp_path, quiet):
+def test_a_run_with_several_levels_resumes_to_the_same_bits(levelled, tiny_registry, tmp_path, quiet):
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     short, full = {"training": {"steps": 4}}, {"training": {"steps": 8}}
     train(levelled(**full), whole, registry=tiny_registry, console=quiet)
@@ -161,7 +161,7 @@ def test_a_list_of_another_length_is_refused(levelled, tiny_registry, embedding,
         build(levelled(embedding=embedding), tiny_registry)
 
 
-def test_a_list_for_one_level_and_a_weight_of_nothing_are_refused():
+def test_a_list_for_one_level_and_a_zero_weight_are_refused():
     with pytest.raises(InvalidOption, match="the backbone gives 1 level "):
         Embedding(dim=[4, 4]).of_levels(1)
     with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*one level only"):
@@ -177,7 +177,7 @@ def test_a_list_for_one_level_and_a_weight_of_nothing_are_refused():
     ],
     ids=str,
 )
-def test_a_wrong_value_is_told_once_and_by_its_place(levelled, embedding, message):
+def test_a_wrong_value_is_reported_once_with_its_key(levelled, embedding, message):
     with pytest.raises(DmlError, match=message) as caught:
         levelled(embedding=embedding)
     assert len(str(caught.value).splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Evaluation during training: ranks embed a part each, items_of_rank the measuring, and get the bits of one process."""
+"""Evaluation during training: ranks embed a part each, share the measuring, and get the bits of one process."""
 
 from __future__ import annotations
 

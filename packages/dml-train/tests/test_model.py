@@ -1,4 +1,4 @@
-"""The head's pooling and norm, what freezing freezes, and which learning rate each part gets."""
+"""The head's pooling and norm, frozen parts, and each part's learning rate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_layer_norm_has_no_parameters_and_forgets_scale_and_offset(features):
     assert EmbeddingHead(5, 2, layer_norm=False).norm(features) is features
 
 
-def test_a_head_with_batch_norm_normalises_by_the_batch_and_then_by_what_it_has_seen():
+def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evaluation():
     head = EmbeddingHead(5, 2, batch_norm=True)
     assert [name for name, _ in head.named_parameters()] == ["linear.weight", "linear.bias"]
     batches = [torch.rand(64, 5, generator=torch.Generator().manual_seed(seed)) for seed in range(50)]
@@ -51,7 +51,9 @@ def test_a_head_with_batch_norm_normalises_by_the_batch_and_then_by_what_it_has_
     torch.testing.assert_close(embeddings.mean(dim=0), torch.zeros(2), rtol=0, atol=1e-5)
     torch.testing.assert_close(embeddings.var(dim=0, correction=0), torch.ones(2), rtol=1e-3, atol=0)
     alone = head.eval()(torch.cat(batches))
-    torch.testing.assert_close(head(batches[0][:1])[0], head(batches[0])[0])  # whatever else is in the batch
+    torch.testing.assert_close(
+        head(batches[0][:1])[0], head(batches[0])[0]
+    )  # independent of the rest of the batch
     assert (alone.mean(dim=0).abs() < 0.1).all()  # the mean of 50 batches against a running one of about ten
 
 

@@ -1,4 +1,4 @@
-"""The page that is made of a run's folder."""
+"""The report of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def registry() -> Registry:
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory, registry) -> Page:
-    """The page of a run as it was left."""
+    """The page of an unchanged run."""
     return page_of(finished_run(tmp_path_factory.mktemp("runs") / "a <b>run", registry), registry)
 
 
@@ -38,7 +38,7 @@ def page_of(run, registry) -> Page:
     return Page(path)
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_is_accessible(unchanged):
+def test_the_page_is_self_contained_and_accessible(unchanged):
     check_page(unchanged)
     assert len(unchanged.all("img")) > 20
 
@@ -59,21 +59,21 @@ def test_hostile_names_stay_text(unchanged):
     assert unchanged.all("b") == []
 
 
-def test_right_and_wrong_are_told_in_words(unchanged):
+def test_right_and_wrong_are_also_said_in_words(unchanged):
     found = [a["class"] for a in unchanged.all("li") if a.get("class", "").startswith("card")]
     assert unchanged.text.count("✓ right") == found.count("card right") > 0
     assert unchanged.text.count("✗ wrong") == found.count("card wrong") > 0
 
 
-def test_figures_and_their_intervals_are_shown(unchanged):
+def test_metrics_and_their_intervals_are_shown(unchanged):
     words = unchanged.words
     assert "Recall@1 0.5000 0.2500 to 0.7500" in words
-    assert "MAP@R 0.2500 –" in words  # the evaluator here has no value of it for each query
+    assert "MAP@R 0.2500 –" in words  # this evaluator has no per-query values of it
     assert "NMI 0.1250 –" in words
     assert "loss: from 5 to 0.125" in words
 
 
-def test_floats_are_set_against_codes_with_a_paired_test(run, registry):
+def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):
     embeddings, labels = (np.load(run / f"{name}.npy") for name in ("embeddings", "labels"))
 
     def recall(rows):
@@ -85,29 +85,29 @@ def test_floats_are_set_against_codes_with_a_paired_test(run, registry):
     floats, codes = recall(embeddings), recall(np.where(embeddings > 0, 1.0, -1.0))
     difference = f"{codes - floats:+.4f}".replace("-", "−")
     words = page_of(run, registry).words
-    assert "1 bytes an item instead of 20." in words
+    assert "1 bytes per item instead of 20." in words
     assert f"Recall@1 {floats:.4f} {codes:.4f} {difference} −0.5000 to +0.5000 0.0312" in words
 
 
-def test_a_run_measured_by_codes_is_not_set_against_itself(run, registry):
+def test_a_run_evaluated_by_codes_is_not_compared_with_itself(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "exact"', 'name = "hamming"'))
-    assert "Float against codes" not in page_of(run, registry).text
+    assert "Floats against codes" not in page_of(run, registry).text
 
 
-def test_classes_are_counted_by_size(unchanged):
+def test_classes_are_grouped_by_size(unchanged):
     assert re.search(r"Class size against recall .* 8 6 0\.\d{4} 0\.\d{4} ", unchanged.words)
 
 
-def test_weights_chosen_on_the_test_split_are_said_so_before_any_figure(unchanged, run, registry):
-    assert "Chosen on the test split" not in unchanged.words
+def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(unchanged, run, registry):
+    assert "Selected on the test split" not in unchanged.words
     result = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(json.dumps(result | {"selected_on": "test"}))
     words = page_of(run, registry).words
-    assert words.index("Chosen on the test split") < words.index("Recall@1")
+    assert words.index("Selected on the test split") < words.index("Recall@1")
 
 
-def test_a_run_that_left_its_test_split_alone_has_figures_and_curves(run, registry):
+def test_a_run_without_test_split_has_metrics_and_curves(run, registry):
     for name in ("embeddings.npy", "labels.npy"):
         (run / name).unlink()
     recipe = run / "recipe.toml"
@@ -119,14 +119,14 @@ def test_a_run_that_left_its_test_split_alone_has_figures_and_curves(run, regist
     )
     page = page_of(run, registry)
     check_page(page)
-    assert "The test split was left alone" in page.words
+    assert "The test split was not used" in page.words
     assert "queries of classes that were held out of training" in page.words
     assert "MAP@R 0.2500 –" in page.words
     assert "Retrieval" not in page.words
 
 
-def test_a_comparison_is_shown_where_there_is_one(unchanged, run, registry):
-    assert "Bytes an item" not in unchanged.text
+def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
+    assert "Bytes per item" not in unchanged.text
     row = {
         "recall": {"1": 0.7, "10": 0.9},
         "map_at_r": 0.5,
@@ -145,30 +145,30 @@ def test_the_page_is_the_same_every_time(run, registry):
     assert write_report(run, registry).read_bytes() == first
 
 
-def test_without_the_data_set_there_is_a_note_and_all_else(run, registry):
+def test_a_missing_data_set_leaves_a_note_and_everything_else(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("gone = false", "gone = true"))
     page = page_of(run, registry)
-    assert f"the data set can’t be had: can't read the image {HOSTILE}.png" in page.text
+    assert f"the data set can’t be loaded: can't read the image {HOSTILE}.png" in page.text
     assert "item 0" in page.text
     assert "Worst classes" in page.text
 
 
-def test_data_that_have_changed_are_not_shown_as_the_runs(run, registry):
+def test_a_changed_data_set_is_not_shown(run, registry):
     np.save(run / "labels.npy", np.roll(np.load(run / "labels.npy"), 1))
     assert "it has changed since" in page_of(run, registry).text
 
 
-def test_a_gallery_of_its_own_is_searched(run, registry):
+def test_a_separate_gallery_is_searched(run, registry):
     np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
     np.save(run / "gallery_labels.npy", np.load(run / "labels.npy")[::2])
     page = page_of(run, registry)
     assert "it has changed since" in page.text  # the data set has no such gallery
     assert "✓ right" in page.text
-    assert "how many items they have in the gallery" in page.text
+    assert "their number of items in the gallery" in page.text
 
 
-def test_a_run_that_has_not_ended_is_refused(run, registry):
+def test_an_unfinished_run_is_refused(run, registry):
     (run / "evaluation.json").unlink()
     with pytest.raises(DmlError, match=r"has no evaluation\.json yet"):
         write_report(run, registry)
@@ -182,6 +182,6 @@ def test_a_damaged_file_is_named(run, registry, name):
         write_report(run, registry)
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path, registry):
+def test_a_folder_without_a_run_is_refused(tmp_path, registry):
     with pytest.raises(DmlError, match="not a run's folder"):
         write_report(tmp_path, registry)

@@ -1,4 +1,4 @@
-"""What the reports are made of: the map, curves, classes, thumbnails."""
+"""The parts of reports: the map, curves, classes, thumbnails."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from PIL import Image
 from report_world import NearestBySorting
 
 from dml_train.measure.evaluate import Embedded
-from dml_train.report.classes import by_size, size_against_recall
-from dml_train.report.figures import curves, thumbnail
-from dml_train.report.layout import chosen_items, principal_plane, tsne
-from dml_train.report.maps import map_of_pictures, map_of_points
-from dml_train.report.retrieval import Search
-from dml_train.report.spread import evenly
+from dml_train.report.classes import draw_recall_by_size, group_by_size
+from dml_train.report.figures import draw_curves, make_thumbnail
+from dml_train.report.maps import draw_map, draw_picture_map
+from dml_train.report.retrieval import NearestNeighbours
+from dml_train.report.selection import select_evenly
+from dml_train.report.tsne import choose_items, principal_plane, tsne
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), alone=st.booleans())
-def test_classes_are_judged_as_by_a_plain_count(data, alone):
+def test_class_recalls_are_those_of_a_plain_count(data, alone):
     number = data.draw(st.integers(2, 14))
     labels = data.draw(arrays(np.int64, number, elements=st.integers(0, 4)))
     gallery_labels = labels if alone else data.draw(arrays(np.int64, 6, elements=st.integers(0, 4)))
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     queries, gallery = random.normal(size=(number, 3)), random.normal(size=(len(gallery_labels), 3))
     embedded = Embedded(queries, labels) if alone else Embedded(queries, labels, gallery, gallery_labels)
-    search = Search.of(NearestBySorting(), embedded)
+    neighbours = NearestNeighbours.find(NearestBySorting(), embedded)
 
     expected = {}
     for q in range(number):
@@ -43,18 +43,18 @@ def test_classes_are_judged_as_by_a_plain_count(data, alone):
         nearest = max(others, key=lambda g: space[g] @ queries[q] / np.linalg.norm(space[g]))
         expected.setdefault(int(labels[q]), []).append(bool(gallery_labels[nearest] == labels[q]))
     wrong = {label: sum(right) / len(right) for label, right in expected.items() if not all(right)}
-    worst = search.worst_classes()
+    worst = neighbours.worst_classes()
     assert {w.label: w.recall for w in worst} == wrong
     assert [w.recall for w in worst] == sorted(w.recall for w in worst)
     for w in worst:
         assert w.items == len(expected[w.label])
         assert labels[w.query] == w.label
         assert 1 <= w.times <= w.items - sum(expected[w.label])
-        assert gallery_labels[w.taken_for] != w.label
+        assert gallery_labels[w.confused_with] != w.label
     for kind in (True, False):
-        for example in search.examples(kind):
+        for example in neighbours.examples(kind):
             assert example.right[0] is kind
-    sizes, recalls = search.class_recalls()
+    sizes, recalls = neighbours.class_recalls()
     assert sizes.tolist() == [int((gallery_labels == label).sum()) for label in sorted(expected)]
     assert recalls.tolist() == [sum(expected[label]) / len(expected[label]) for label in sorted(expected)]
 
@@ -65,7 +65,7 @@ def test_classes_are_judged_as_by_a_plain_count(data, alone):
 )
 def test_every_class_is_in_one_group_of_its_size(classes):
     sizes, recalls = (np.array(column) for column in zip(*classes))
-    bins = by_size(sizes, recalls)
+    bins = group_by_size(sizes, recalls)
     assert 1 <= len(bins) <= 6
     assert sum(b.classes for b in bins) == len(classes)
     assert all(before.high < after.low for before, after in itertools.pairwise(bins))
@@ -76,17 +76,17 @@ def test_every_class_is_in_one_group_of_its_size(classes):
         assert b.worst == mine.min()
 
 
-def test_sizes_are_told_in_words_and_spread_on_a_logarithmic_axis():
+def test_recall_by_size_is_described_in_words_on_a_logarithmic_axis():
     sizes, recalls = np.array([1, 2, 2, 900]), np.array([0.0, 0.5, 1.0, 1.0])
-    figure = size_against_recall(sizes, recalls, by_size(sizes, recalls))
+    figure = draw_recall_by_size(sizes, recalls, group_by_size(sizes, recalls))
     assert "from 0.000 for the smallest to 1.000 for the largest" in figure.alt
-    assert by_size(sizes[:0], recalls[:0]) == []
+    assert group_by_size(sizes[:0], recalls[:0]) == []
 
 
 # --- the map --------------------------------------------------------------------------------------------------
 
 
-def test_classes_that_lie_apart_are_apart_on_the_map():
+def test_separate_classes_are_separate_on_the_map():
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 30)
     points = tsne(10 * np.eye(5)[labels] + random.normal(size=(150, 5)))
@@ -96,7 +96,7 @@ def test_classes_that_lie_apart_are_apart_on_the_map():
     assert (labels[distances.argmin(axis=1)] == labels).all()
 
 
-def test_the_map_is_the_same_every_time_and_whatever_the_embeddings_length():
+def test_the_map_is_deterministic_and_ignores_the_embeddings_norm():
     embeddings = np.random.default_rng(0).normal(size=(60, 4))
     points = tsne(embeddings)
     np.testing.assert_array_equal(tsne(embeddings), points)
@@ -115,14 +115,14 @@ def test_the_map_is_the_same_every_time_and_whatever_the_embeddings_length():
     ],
     ids=lambda e: f"{e.shape[0]}x{e.shape[1]}",
 )
-def test_embeddings_with_little_to_show_have_a_map(embeddings):
+def test_degenerate_embeddings_have_a_map(embeddings):
     points = tsne(embeddings)
     assert points.shape == (len(embeddings), 2)
     assert np.isfinite(points).all()
     assert np.abs(points).max() <= 1.0
     labels = np.zeros(len(points), dtype=np.int64)
-    assert map_of_points(points, labels, {0: "the only one"}, "all").alt.endswith("marked: the only one")
-    assert map_of_pictures(points, lambda i: np.zeros((4, 4, 3), dtype=np.uint8)).alt
+    assert draw_map(points, labels, {0: "the only one"}, "all").alt.endswith("marked: the only one")
+    assert draw_picture_map(points, lambda i: np.zeros((4, 4, 3), dtype=np.uint8)).alt
 
 
 def test_the_principal_plane_is_that_of_the_singular_vectors():
@@ -140,9 +140,9 @@ def test_the_principal_plane_is_that_of_the_singular_vectors():
     ),
     seed=st.integers(0, 99),
 )
-def test_on_the_map_are_all_items_or_a_few_thousand_of_whole_classes(sizes, seed):
+def test_the_map_shows_all_items_or_a_few_thousand_of_whole_classes(sizes, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    chosen = chosen_items(labels)
+    chosen = choose_items(labels)
     assert (np.diff(chosen) > 0).all()
     if len(labels) <= 2500:
         assert len(chosen) == len(labels)
@@ -153,30 +153,34 @@ def test_on_the_map_are_all_items_or_a_few_thousand_of_whole_classes(sizes, seed
         assert count == size or count >= 40
 
 
-def test_evenly_spread_places_reach_from_end_to_end():
-    assert evenly(100, 4).tolist() == [0, 33, 66, 99]
-    assert evenly(3, 8).tolist() == [0, 1, 2]
-    assert evenly(5, 1).tolist() == [0]
-    assert evenly(0, 8).tolist() == []
+def test_an_even_selection_reaches_from_end_to_end():
+    assert select_evenly(100, 4).tolist() == [0, 33, 66, 99]
+    assert select_evenly(3, 8).tolist() == [0, 1, 2]
+    assert select_evenly(5, 1).tolist() == [0]
+    assert select_evenly(0, 8).tolist() == []
 
 
 # --- curves and thumbnails --------------------------------------------------------------------------------------
 
 
-def test_long_curves_are_means_of_equal_stretches():
+def test_long_curves_are_means_of_equal_intervals():
     lines = [{"step": s, "loss": float(s)} for s in range(1, 1001)] + [
         {"step": 1000, "evaluation/recall/1": 0.5}
     ]
-    (figure,) = curves({"a": lines})  # one point is no curve
+    (figure,) = draw_curves({"a": lines})  # one point is no curve
     assert figure.caption == "loss, means of 3 steps: from 1 to 1000."
     assert figure.key == []
-    assert curves({"a": []}) == []
+    assert draw_curves({"a": []}) == []
 
 
-def test_a_value_that_was_not_finite_leaves_no_gap_in_its_curve():
+def test_a_non_finite_value_leaves_no_gap_in_its_curve():
     values = [1.0, None, 3.0, *[2.0] * 2000]
-    (figure,) = curves({"a": [{"step": step, "gradient_norm": value} for step, value in enumerate(values)]})
-    (plain,) = curves({"a": [{"step": s, "gradient_norm": v} for s, v in enumerate(values) if v is not None]})
+    (figure,) = draw_curves(
+        {"a": [{"step": step, "gradient_norm": value} for step, value in enumerate(values)]}
+    )
+    (plain,) = draw_curves(
+        {"a": [{"step": s, "gradient_norm": v} for s, v in enumerate(values) if v is not None]}
+    )
     assert figure == plain
 
 
@@ -186,23 +190,26 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
         "b": [{"step": s, "loss": 6.0 / s, "evaluation/recall/1": 0.1} for s in (1, 2, 3)],
         "c": [{"step": 1, "loss": 9.0}],
     }
-    loss, recall = curves(runs)
+    loss, recall = draw_curves(runs)
     assert loss.caption == "loss: a from 4 to 2; b from 6 to 2."
     assert [name for _, _, name in loss.key] == ["a", "b"]
     assert recall.caption == "Recall@1: b from 0.1 to 0.1."
     assert recall.key[0] == loss.key[1]  # a run looks alike in every diagram
 
 
-def test_curves_bear_the_names_that_people_use_and_counts_are_none():
+def test_curves_have_readable_names_and_counts_have_no_curve():
     names = ("evaluation/map_at_r", "validation/recall/10", "evaluation/n_queries", "loss.alpha")
     lines = [{"step": step, **dict.fromkeys(names, 1.0)} for step in (1, 2)]
-    titles = [figure.caption.partition(":")[0] for figure in curves({"a": lines})]
-    assert titles == ["MAP@R", "Recall@10 of the classes held out", "loss.alpha"]
+    titles = [figure.caption.partition(":")[0] for figure in draw_curves({"a": lines})]
+    assert titles == ["MAP@R", "Recall@10 of the held-out classes", "loss.alpha"]
 
 
-def test_thumbnails_are_small_and_drawings_are_left_as_they_are():
+def test_thumbnails_are_small_and_drawings_stay_exact():
     drawing = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    kept = Image.open(io.BytesIO(base64.b64decode(thumbnail(drawing).partition(",")[2])))
+    kept = Image.open(io.BytesIO(base64.b64decode(make_thumbnail(drawing).partition(",")[2])))
     np.testing.assert_array_equal(np.asarray(kept), drawing)
     photograph = np.zeros((600, 300, 3), dtype=np.uint8)
-    assert Image.open(io.BytesIO(base64.b64decode(thumbnail(photograph).partition(",")[2]))).size == (48, 96)
+    assert Image.open(io.BytesIO(base64.b64decode(make_thumbnail(photograph).partition(",")[2]))).size == (
+        48,
+        96,
+    )

@@ -1,4 +1,4 @@
-"""`dml search`: what it finds in a run's items, a folder or a file of embeddings, and how it shows it."""
+"""`dml search` in a run's items, a folder or a file of embeddings: results, printed and as a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from photo_world import photo_registry, train_on, write_photos
 from report_world import Page, check_page
 
 from dml_core import Registry
-from dml_train.trained.files import images_in
+from dml_train.trained.files import find_images
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery, search
 
@@ -44,11 +44,11 @@ def query(world):
 
 def embedded(run, registry, files):
     model = open_model(run, registry)
-    return model.model(model.reader.of_files(files).load(np.arange(len(files)))).detach().numpy()
+    return model.network(model.reader.of_files(files).load(np.arange(len(files)))).detach().numpy()
 
 
 def rows_of(result):
-    """Score and name of each line of the printed table."""
+    """Return score and name of each line of the printed table."""
     return re.findall(r"^ *\d+ +(-?[\d.]+) +(\S.*?) *$", result.stdout, flags=re.MULTILINE)
 
 
@@ -64,7 +64,17 @@ def test_the_nearest_of_a_folder_are_those_of_a_plain_sort(dml, run, registry, p
     np.testing.assert_allclose([float(score) for score, _ in found], np.sort(similarity)[::-1][:4], atol=1e-4)
 
 
-def test_codes_are_compared_by_the_bits_that_differ(dml, run, registry, photos, query, tmp_path):
+def test_in_python_a_gallery_needs_no_console_and_paths_may_be_strings(run, registry, photos, query):
+    model = open_model(str(run), registry)
+    gallery = Gallery.of_folder(model, str(photos))
+    (result,) = search(model, gallery, [str(query)], k=4, registry=registry)
+    assert result.query == query
+    assert len(result.indices) == len(result.scores) == 4
+    assert result.score == "similarity (exact)"
+    assert search(model, gallery, [], registry=registry) == []
+
+
+def test_codes_are_compared_by_their_hamming_distance(dml, run, registry, photos, query, tmp_path):
     files = sorted(photos.rglob("*.png"))
     rows = embedded(run, registry, [query, *files]) > 0
     differ = (rows[1:] != rows[0]).sum(axis=1)
@@ -72,19 +82,19 @@ def test_codes_are_compared_by_the_bits_that_differ(dml, run, registry, photos, 
     expected = [(str(differ[i]), files[i].relative_to(photos).as_posix()) for i in order]
     result = dml("search", run, query, "--gallery", photos, "-k", "7", "--codes")
     assert rows_of(result) == expected
-    assert "bits that differ" in result.stdout
+    assert "Hamming distance" in result.stdout
     dml("embed", run, photos, "--codes", "--out", tmp_path / "c.npy")
     assert rows_of(dml("search", run, query, "--index", tmp_path / "c.npy", "-k", "7")) == expected
 
 
-def test_a_file_of_embeddings_gives_what_its_folder_gives(dml, run, photos, query, tmp_path):
+def test_a_file_of_embeddings_gives_the_results_of_its_folder(dml, run, photos, query, tmp_path):
     dml("embed", run, photos, "--out", tmp_path / "e.npy")
     direct = dml("search", run, query, "--gallery", photos)
     assert dml("search", run, query, "--index", tmp_path / "e.npy").stdout == direct.stdout
     (tmp_path / "e.json").unlink()
     bare = dml("search", run, query, "--index", tmp_path / "e.npy")
     assert "so the rows have no names" in bare.stderr
-    names = [path.as_posix() for path in images_in(photos)]
+    names = [path.as_posix() for path in find_images(photos)]
     rows = [(score, names[int(name.removeprefix("row "))]) for score, name in rows_of(bare)]
     assert rows == rows_of(direct)
 
@@ -96,7 +106,7 @@ def test_without_a_gallery_the_runs_own_items_are_searched(dml, run, query):
     assert [float(score) for score, _ in found] == sorted((float(score) for score, _ in found), reverse=True)
 
 
-def test_a_query_of_the_gallery_does_not_find_itself(dml, run, photos):
+def test_a_query_in_the_gallery_does_not_find_itself(dml, run, photos):
     both = [photos / "class-2" / "3.png", photos / "class-3" / ".." / "class-4" / "1.png"]
     result = dml("search", run, *both, "--gallery", photos, "-k", "30")
     tables = result.stdout.split("nearest to ")[1:]
@@ -106,7 +116,7 @@ def test_a_query_of_the_gallery_does_not_find_itself(dml, run, photos):
         assert not any(line.endswith(f" {itself}") for line in lines)
 
 
-def test_the_page_shows_queries_and_what_they_find(dml, run, photos, query, tmp_path):
+def test_the_page_shows_queries_and_their_results(dml, run, photos, query, tmp_path):
     shutil.copytree(photos, tmp_path / "gallery")
     (tmp_path / "gallery" / "class-0" / "0.png").rename(tmp_path / "gallery" / '<b>"x" & y.png')
     (tmp_path / "gallery" / "bad.png").write_bytes(b"")
@@ -127,7 +137,7 @@ def test_the_page_shows_queries_and_what_they_find(dml, run, photos, query, tmp_
     assert "exists already" in dml("search", run, query, "--gallery", photos, "--html", out, code=2).stderr
 
 
-def test_names_that_would_steer_the_terminal_are_printed_harmless(dml, run, photos, query, tmp_path):
+def test_control_characters_in_names_are_escaped(dml, run, photos, query, tmp_path):
     shutil.copytree(photos / "class-0", tmp_path / "gallery" / "[red]")
     (tmp_path / "gallery" / "[red]" / "0.png").rename(tmp_path / "gallery" / "[red]" / "\x1b[31m\udcff.png")
     out = tmp_path / "found.html"
@@ -137,7 +147,7 @@ def test_names_that_would_steer_the_terminal_are_printed_harmless(dml, run, phot
     assert r"\udcff.png" in Page(out).text
 
 
-def test_a_run_whose_data_have_gone_is_searched_without_names(run, registry, query, tmp_path):
+def test_a_run_with_missing_data_is_searched_without_names(run, registry, query, tmp_path):
     moved = tmp_path / "run"
     shutil.copytree(run, moved)
     recipe = moved / "recipe.toml"
@@ -145,13 +155,11 @@ def test_a_run_whose_data_have_gone_is_searched_without_names(run, registry, que
     model = open_model(moved, registry)
     gallery = Gallery.of_run(model, registry)
     assert "Without names and pictures" in gallery.note
-    (found,) = search(
-        model, registry.build("evaluators", {"name": "exact"}, {"seed": 0}), gallery, [query], 3, codes=False
-    )
-    assert [gallery.names[place] for place in found.places] == [f"item {place}" for place in found.places]
+    (result,) = search(model, gallery, [query], k=3, registry=registry)
+    assert [gallery.names[index] for index in result.indices] == [f"item {index}" for index in result.indices]
 
 
-def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_path):
+def test_each_mistake_is_one_message(dml, run, photos, query, tmp_path):
     index = tmp_path / "e.npy"
     dml("embed", run, photos, "--out", index)
 
@@ -170,7 +178,7 @@ def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_pat
     assert "expected floats (N, 12) or uint8 (N, 2)" in refusal(run, query, "--index", tmp_path / "wide.npy")
     about = json.loads(index.with_suffix(".json").read_text())
     for change, message in (
-        ({"weights": "other"}, "was embedded by other weights"),
+        ({"weights": "other"}, "was embedded with other weights"),
         ({"paths": about["paths"][1:]}, "names 29 images, and"),
         ({"paths": None}, "e.json is damaged"),
     ):
@@ -179,4 +187,4 @@ def test_what_cannot_be_searched_is_one_message(dml, run, photos, query, tmp_pat
     unfinished = tmp_path / "run"
     shutil.copytree(run, unfinished)
     (unfinished / "evaluation.json").unlink()
-    assert "has left no embeddings to search in" in refusal(unfinished, query)
+    assert "has no embeddings to search in" in refusal(unfinished, query)

@@ -54,7 +54,7 @@ def test_the_page_is_safe_and_accessible(unchanged):
     assert sum(name in page.text for name in NAMES) >= 2
 
 
-def test_figures_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
+def test_metrics_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
     runs, page = unchanged
     labels = np.load(runs[0] / "labels.npy")
     one, two = (labels[nearest(run)] == labels for run in runs)
@@ -69,7 +69,7 @@ def test_figures_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
     assert words.count("✓ right") == words.count("✗ wrong") == shown > 0
 
 
-def test_the_highest_value_is_bold_only_where_there_is_another(page_of, runs):
+def test_the_highest_of_several_values_is_bold(page_of, runs):
     bold = re.compile(r'<th scope="row">([^<]+)</th>(?:(?!</tr>).)*<strong>', re.DOTALL)
     assert set(bold.findall(page_of(*runs).source)) >= {"Recall@1", "MAP@R", "NMI"}
     file = runs[1] / "evaluation.json"
@@ -89,19 +89,19 @@ def test_curves_are_drawn_together(unchanged):
     assert "loss: <i>one from 5 to 0.125; two from 5 to 0.125." in unchanged[1].words
 
 
-def test_runs_of_one_name_are_told_apart_by_their_parents(page_of, tmp_path, registry):
+def test_runs_with_one_name_are_distinguished_by_their_parents(page_of, tmp_path, registry):
     runs = [finished_run(tmp_path / parent / "run", registry) for parent in ("a", "b")]
     assert "“b/run” against “a/run”" in page_of(*runs).words
 
 
-def test_other_items_are_not_tested_in_pairs(page_of, runs):
+def test_different_items_are_not_tested_in_pairs(page_of, runs):
     np.save(runs[1] / "labels.npy", np.load(runs[1] / "labels.npy")[::-1])
     words = page_of(*runs).words
     assert "Not tested: the two were measured on different items." in words
-    assert "Can’t be said: the two were measured on different items." in words
+    assert "Not compared: the two were measured on different items." in words
 
 
-def test_runs_with_galleries_of_their_own_are_compared(page_of, runs):
+def test_runs_with_separate_galleries_are_compared(page_of, runs):
     for run in runs:
         np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
         np.save(run / "gallery_labels.npy", np.load(run / "labels.npy")[::2])
@@ -110,22 +110,22 @@ def test_runs_with_galleries_of_their_own_are_compared(page_of, runs):
     assert "Not tested: the two were measured on different items." in page_of(*runs).words
 
 
-def test_runs_that_chose_on_the_test_split_are_named_first(page_of, runs, tmp_path, registry):
+def test_runs_with_weights_selected_on_the_test_split_are_named_first(page_of, runs, tmp_path, registry):
     third = finished_run(tmp_path / "third", registry, seed=2, selected_on="test")
     words = page_of(*runs, third).words
-    assert words.index("Chosen on the test split: third.") < words.index("Recall@1")
+    assert words.index("Selected on the test split: third.") < words.index("Recall@1")
 
 
-def test_a_run_that_left_its_test_split_alone_is_not_tested(page_of, runs):
+def test_a_run_without_test_split_is_not_tested(page_of, runs):
     recipe = runs[1] / "recipe.toml"
     text = recipe.read_text().replace("test = true", "test = false").replace("classes = 0.0", "classes = 0.5")
     recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
-    assert "Not tested: two left its test split alone" in page_of(*runs).words
-    assert "Not tested: two left its test split alone" in page_of(*reversed(runs)).words
+    assert "Not tested: two didn't use its test split" in page_of(*runs).words
+    assert "Not tested: two didn't use its test split" in page_of(*reversed(runs)).words
 
 
 @pytest.mark.parametrize(("count", "message"), [(1, "1 runs were given"), (9, "9 runs were given")])
-def test_from_two_to_eight_runs_can_be_compared(tmp_path, registry, count, message):
+def test_two_to_eight_runs_can_be_compared(tmp_path, registry, count, message):
     with pytest.raises(DmlError, match=message):
         write_side_by_side([tmp_path] * count, tmp_path / "page.html", registry)
 

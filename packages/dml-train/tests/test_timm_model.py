@@ -42,7 +42,7 @@ def test_the_features_are_what_timms_own_pooling_and_classifier_get(model):
         torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_levels_are_timms_own_feature_maps_in_the_order_asked_for():
+def test_levels_are_timms_own_feature_maps_in_the_requested_order():
     levels = ["layer4", "layer2"]
     backbone = TimmModel(3, "resnet10t", levels=levels).eval()
     own = timm.create_model("resnet10t", features_only=True, out_indices=(2, 4)).eval()
@@ -62,7 +62,7 @@ def test_levels_of_tokens_are_maps_of_patches():
     assert first.shape == second.shape == (1, 192, 14, 14)
 
 
-def test_nothing_is_kept_above_the_highest_level():
+def test_layers_above_the_highest_level_are_dropped():
     backbone = TimmModel(1, "resnet10t", levels=["layer2"])
     features = backbone(torch.rand(2, 1, 64, 64))
     assert features.shape == (2, 128, 8, 8)
@@ -80,7 +80,7 @@ def test_weights_come_from_a_file_with_or_without_its_classifier(tmp_path, suffi
         torch.testing.assert_close(tensor, whole.state_dict()[name], rtol=0, atol=0)
 
 
-def test_a_grey_picture_gives_what_it_gives_as_colour(tmp_path):
+def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path):
     file = tmp_path / "weights.pt"
     torch.save(timm.create_model("resnet10t").state_dict(), file)
     colour, grey = (TimmModel(c, "resnet10t", str(file)).eval() for c in (3, 1))
@@ -96,16 +96,16 @@ def test_weights_of_another_model_are_refused(tmp_path):
         TimmModel(3, "resnet10t", str(tmp_path / "w.pt"))
 
 
-def test_a_download_that_fails_says_what_to_do(monkeypatch):
+def test_a_failed_download_names_the_remedy(monkeypatch):
     def fail(*_, **__):
         raise OSError("no route to host")
 
     monkeypatch.setattr("timm.models._builder.load_pretrained", fail)
-    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give their file"):
+    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give the file"):
         TimmModel(3, "resnet18", "DEFAULT")
 
 
-def test_without_timm_the_message_says_what_to_install(monkeypatch):
+def test_without_timm_the_message_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(DmlError, match=r"pip install 'dml-train\[timm\]'"):
         TimmModel(3)
@@ -120,7 +120,7 @@ def test_without_timm_the_message_says_what_to_install(monkeypatch):
     ],
     ids=str,
 )
-def test_what_is_not_there_is_named(options, message):
+def test_unknown_names_are_reported(options, message):
     with pytest.raises(InvalidOption, match=message):
         TimmModel(3, **options)
 
@@ -130,5 +130,5 @@ def test_no_channels_are_refused():
         TimmModel(0)
 
 
-def test_weights_that_a_checkpoint_will_replace_need_not_be_there():
+def test_weights_that_a_checkpoint_replaces_may_be_missing():
     assert TimmModel(3, "resnet10t", "none.pt", pretrained=False).num_features == 512

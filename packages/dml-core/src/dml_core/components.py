@@ -451,6 +451,22 @@ class ShardedEvaluator(Protocol):
         ...
 
 
+@runtime_checkable
+class RestoringEvaluator(Protocol):
+    """An `Evaluator` that rebuilds an evaluation from its saved values, so that reports needn't evaluate again."""
+
+    def restore(
+        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
+    ) -> Evaluation:
+        """Rebuild an evaluation.
+
+        Args:
+            metrics: holds what its `to_dict` gave, as read from JSON; other keys are ignored.
+            per_query: its values for each query.
+        """
+        ...
+
+
 class RunLogger(Protocol):
     """The product of a `dml_loggers` factory."""
 

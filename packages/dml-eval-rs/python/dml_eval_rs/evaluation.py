@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -205,6 +205,29 @@ class Evaluation:
             rows.append(("without a match", f"{self.n_unmatched:,}"))
         left, right = (max(len(row[i]) for row in rows) for i in (0, 1))
         return "\n".join(f"{name:<{left}}  {value:>{right}}" for name, value in rows)
+
+    @classmethod
+    def from_dict(
+        cls, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
+    ) -> Evaluation:
+        """Rebuild an evaluation from saved values.
+
+        Args:
+            metrics: the result of `to_dict`, also as read from JSON; other keys are ignored.
+            per_query: the evaluation's `per_query`.
+
+        Raises:
+            KeyError: if a metric is missing.
+        """
+        return cls(
+            **{
+                field.name: metrics[field.name]
+                for field in fields(cls)
+                if field.name not in ("recall", "per_query")
+            },
+            recall={int(k): value for k, value in metrics["recall"].items()},
+            per_query=per_query,
+        )
 
     def _key(self, name: str) -> str:
         key = "reciprocal_rank" if name == "mean_reciprocal_rank" else name

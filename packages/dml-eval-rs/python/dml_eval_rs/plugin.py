@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,6 +62,12 @@ class ExactEvaluator:
             threads=_threads(self.threads, peers),
             peers=peers,
         )
+
+    def restore(
+        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
+    ) -> Evaluation:
+        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
+        return Evaluation.from_dict(metrics, per_query)
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
@@ -137,6 +143,12 @@ class HammingEvaluator:
             peers=peers,
         )
         return replace(result, nmi=nmi, ami=ami)
+
+    def restore(
+        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
+    ) -> Evaluation:
+        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
+        return Evaluation.from_dict(metrics, per_query)
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False

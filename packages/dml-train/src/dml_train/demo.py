@@ -1,4 +1,4 @@
-"""The demo: train on rendered characters, and set what was learned beside raw pixels on characters never seen."""
+"""The demo: train on rendered characters, and compare the embedding with raw pixels on unseen characters."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ RECALL_AT = (1, 10, 100)
 
 
 def run_demo(
-    out: Path,
+    out: Path | str,
     *,
     assignments: tuple[str, ...] = (),
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> None:
-    """Train by the bundled recipe ``demo``, and compare four ways of describing the unseen classes' images.
+    """Train with the bundled recipe ``demo``, and compare four descriptions of the unseen classes' images.
 
-    Prints one table: raw pixels, the untrained network, the trained one, and its embeddings as binary codes (their
-    signs). The run's folder holds the same figures in ``comparison.json``, and a report.
+    It prints one table: raw pixels, the untrained network, the trained one, and its embeddings as binary codes (their
+    signs). The run's folder holds the same metrics in ``comparison.json``, and a report.
 
     Args:
         out: the run's folder; must be new or empty.
         assignments: changes of the recipe, ``"training.steps=100"``.
-        registry: where components are found; default: all that is installed.
-        console: where the table is printed; default: the standard output. Progress goes to the error stream.
+        registry: provides the components; default: all installed ones.
+        console: prints the table; default: the standard output. Progress goes to the error stream.
 
     Raises:
-        DmlError: if `out` holds something, or a package that the recipe needs isn't installed.
+        DmlError: if `out` isn't empty, or a package that the recipe needs isn't installed.
     """
-    registry, console = registry or installed(), console or Console()
+    out, registry, console = Path(out), registry or installed(), console or Console()
     progress = Console(stderr=True)
     RunFolder.refuse_existing(out)
-    # All that is needed is made before the training, so that nothing is found missing behind it.
+    # Build everything first, so that a missing package fails before training.
     try:
         recipe = load("demo", assignments, registry)
         context = {"seed": recipe.training.seed}
@@ -65,9 +65,9 @@ def run_demo(
             f"{error}\nThe demo needs dml-losses and dml-eval-rs: pip install 'dml-train[all]'"
         ) from error
 
-    begun = time.perf_counter()
+    start = time.perf_counter()
     folder = train(recipe, out, registry=registry, console=progress)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
 
     dataset: Dataset = registry.build("datasets", recipe.dataset, context)
     embeddings = read_array(folder.embeddings())
@@ -76,9 +76,9 @@ def run_demo(
     pixels = _pixels(dataset)
     comparison: dict[str, dict[str, Any]] = {}
     with stage(progress, "compare", 4) as show:
-        comparison["raw pixels"] = _figures(exact, pixels, labels) | {"bytes_per_item": pixels.shape[1]}
+        comparison["raw pixels"] = _measure(exact, pixels, labels) | {"bytes_per_item": pixels.shape[1]}
         show(1, "")
-        comparison["untrained network"] = _figures(exact, _untrained(recipe, dataset, registry), labels) | {
+        comparison["untrained network"] = _measure(exact, _untrained(recipe, dataset, registry), labels) | {
             "bytes_per_item": exact.bytes_per_item(dim)
         }
         show(2, "")
@@ -86,7 +86,7 @@ def run_demo(
             "bytes_per_item": exact.bytes_per_item(dim)
         }
         show(3, "")
-        comparison[f"its {dim}-bit codes"] = _figures(hamming, embeddings, labels) | {
+        comparison[f"its {dim}-bit codes"] = _measure(hamming, embeddings, labels) | {
             "bytes_per_item": hamming.bytes_per_item(dim)
         }
         show(4, "")
@@ -109,29 +109,29 @@ def run_demo(
 
 
 def _pixels(dataset: Dataset) -> npt.NDArray[np.float32]:
-    """The test images as vectors, (N, channels · height · width)."""
+    """Return the test images as vectors, (N, channels · height · width)."""
     images = dataset.test.load(np.arange(len(dataset.test)))
     pixels: npt.NDArray[np.float32] = images.flatten(1).numpy()
     return pixels
 
 
 def _untrained(recipe: Recipe, dataset: Dataset, registry: Registry) -> npt.NDArray[np.float32]:
-    """The test images' embeddings by the weights that training began with, (N, D)."""
+    """Embed the test images with the initial weights, (N, D)."""
     device = find_device(recipe.training.device)
     return embed(build_model(recipe, dataset.in_channels, registry, device), dataset.test, device=device)
 
 
-def _figures(
+def _measure(
     evaluator: Evaluator, embeddings: npt.NDArray[Any], labels: npt.NDArray[np.int64]
 ) -> dict[str, Any]:
     return evaluate(evaluator, Embedded(embeddings, labels)).to_dict()
 
 
 def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    """The figures side by side, in at most 80 columns.
+    """Build a table of the metrics, at most 80 columns wide.
 
     Args:
-        comparison: by name, ``to_dict()`` of an evaluation with NMI, and ``bytes_per_item``.
+        comparison: name → ``to_dict()`` of an evaluation with NMI, and ``bytes_per_item``.
         title: above the table.
     """
     table = Table(
@@ -140,13 +140,13 @@ def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) ->
     table.add_column("", no_wrap=True)
     for name in (*(f"Recall\n@{k}" for k in RECALL_AT), "MAP@R", "R-\nprecision", "NMI", "bytes\nan item"):
         table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
-    for name, figures in comparison.items():
+    for name, metrics in comparison.items():
         shares = [
-            *(figures["recall"][str(k)] for k in RECALL_AT),
-            figures["map_at_r"],
-            figures["r_precision"],
+            *(metrics["recall"][str(k)] for k in RECALL_AT),
+            metrics["map_at_r"],
+            metrics["r_precision"],
         ]
         table.add_row(
-            name, *(f"{share:.3f}" for share in (*shares, figures["nmi"])), f"{figures['bytes_per_item']:,}"
+            name, *(f"{share:.3f}" for share in (*shares, metrics["nmi"])), f"{metrics['bytes_per_item']:,}"
         )
     return table

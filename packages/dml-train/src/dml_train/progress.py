@@ -15,15 +15,18 @@ Show = Callable[[int, str], None]  # (number done, text to show with it)
 
 
 @contextmanager
-def stage(console: Console, name: str, total: int, done: int = 0) -> Iterator[Show]:
+def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iterator[Show]:
     """Show the progress of one stage of a run.
 
     Args:
-        console: on a terminal, a bar; elsewhere, a line every ten seconds and one at the end.
-        name: the stage's.
+        console: on a terminal, a bar; elsewhere, a line every ten seconds and one at the end; None shows nothing.
+        name: the name of the stage.
         total: number of steps or images.
         done: how many of them are done already.
     """
+    if console is None:
+        yield lambda now, words: None
+        return
     with (
         _bar(console, name, total, done)
         if console.is_terminal

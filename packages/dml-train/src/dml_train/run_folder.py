@@ -36,6 +36,11 @@ class RunFolder:
         """The metrics of the trained embedding."""
         return self.path / "evaluation.json"
 
+    @property
+    def per_query(self) -> Path:
+        """Every metric's value for each query of that evaluation, (Q,) float64 arrays by name; see `save_per_query`."""
+        return self.path / "per_query.npz"
+
     def lock(self) -> AbstractContextManager[None]:
         """Lock this folder against other trainings, see `lock_folder`."""
         return lock_folder(self.path, f"training in {self.path}")

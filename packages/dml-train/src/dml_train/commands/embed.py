@@ -10,7 +10,7 @@ from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
 from dml_train.files import write_array
 from dml_train.measure.evaluate import pack_codes
-from dml_train.trained.folder import begun, embed_folder, index_of
+from dml_train.trained.folder import embed_folder, has_partial, index_path
 from dml_train.trained.model import open_model
 from dml_train.training.run import reopen
 
@@ -67,8 +67,8 @@ def embed(
             f"--out is {out}; expected a name that ends in .npy, since a .json file is written beside it"
         )
     refuse_existing(out)
-    if not begun(out):
-        refuse_existing(index_of(out), labels)
+    if not has_partial(out):
+        refuse_existing(index_path(out), labels)
     model = open_model(run, registry)
     done = embed_folder(
         model,

@@ -23,12 +23,12 @@ def export(registry: Registry, run: Path, form: str, out: Path) -> None:
     Checks that the exported network computes the same embeddings. A JSON file beside it (OUT.json) describes how an
     image becomes the network's input. ONNX needs dml-train[onnx].
     """
-    from dml_train.trained.export import SUFFIXES, Form
+    from dml_train.trained.export import EXPORTERS, Format
     from dml_train.trained.export import export as write
 
-    suffix = SUFFIXES[cast("Form", form)]
+    suffix = EXPORTERS[cast("Format", form)].suffix
     if out.suffix != suffix:
         raise DmlError(f"--out is {out}; expected a name that ends in {suffix}")
     refuse_existing(out, out.with_name(f"{out.name}.json"))
-    difference = write(open_model(run, registry), cast("Form", form), out)
+    difference = write(open_model(run, registry), cast("Format", form), out)
     click.echo(f"{out}: embeddings differ by at most {difference:.1e} of their largest entry")

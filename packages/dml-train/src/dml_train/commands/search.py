@@ -11,10 +11,9 @@ from rich.table import Table
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
-from dml_train.measure.evaluate import build_evaluator
 from dml_train.trained.model import TrainedModel, open_model
-from dml_train.trained.search import Found, Gallery
-from dml_train.trained.search import search as nearest
+from dml_train.trained.search import Gallery, SearchResult
+from dml_train.trained.search import search as find_nearest
 
 
 @click.command()
@@ -63,19 +62,15 @@ def search(
         raise DmlError(f"the image {missing} doesn't exist")
     model = open_model(run, registry)
     searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
-    evaluator = build_evaluator(model.recipe, registry, clustering=False)
-    found = nearest(model, evaluator, searched, queries, k, codes=codes)
-    by_bits = codes or searched.coded
-    table = model.recipe.evaluation.component()
-    score = "bits that differ" if by_bits else f"similarity ({table.get('similarity', table['name'])})"
+    results = find_nearest(model, searched, queries, k=k, codes=codes, registry=registry)
     if searched.note:
         click.echo(searched.note, err=True)
-    for one in found:
-        _print(one, searched, score)
+    for result in results:
+        _print(result, searched)
     if html is not None:
         from dml_train.report.search_page import write_search_page
 
-        click.echo(write_search_page(model, searched, found, score, html))
+        click.echo(write_search_page(model, searched, results, html))
 
 
 def _gallery(
@@ -87,14 +82,14 @@ def _gallery(
     return Gallery.of_run(model, registry) if index is None else Gallery.of_index(model, index)
 
 
-def _print(found: Found, gallery: Gallery, score: str) -> None:
+def _print(result: SearchResult, gallery: Gallery) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", justify="right")
-    table.add_column(score, justify="right")
-    table.add_column(f"nearest to {_printable(str(found.query))}", overflow="fold")
-    for rank, (place, value) in enumerate(zip(found.places, found.scores), start=1):
+    table.add_column(result.score, justify="right")
+    table.add_column(f"nearest to {_printable(str(result.query))}", overflow="fold")
+    for rank, (index, value) in enumerate(zip(result.indices, result.scores), start=1):
         shown = f"{value}" if isinstance(value, int) else f"{value:.4f}"
-        table.add_row(str(rank), shown, _printable(gallery.names[place]))
+        table.add_row(str(rank), shown, _printable(gallery.names[index]))
     # As wide as the names are: a path that is cut, or folded, can't be copied.
     Console(width=10_000, markup=False, highlight=False, soft_wrap=True).print(table)
 

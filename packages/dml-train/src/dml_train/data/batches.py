@@ -78,21 +78,6 @@ class StepBatches(Dataset[Batch | LoadFailure]):
         return Batch(step, images, torch.from_numpy(self.split.labels[indices_B]))
 
 
-class Chunks(Dataset[Tensor | LoadFailure]):
-    """Chosen items of a split, without augmentation, `size` at a time."""
-
-    def __init__(self, split: Split, items: npt.NDArray[np.int64], size: int) -> None:
-        self.split, self.items, self.size = split, items, size
-
-    def __len__(self) -> int:
-        """How many chunks there are; the last may be smaller."""
-        return -(-len(self.items) // self.size)
-
-    def __getitem__(self, chunk: int) -> Tensor | LoadFailure:
-        """Its images, (size, channels, height, width) float32."""
-        return _load(self.split, self.items[chunk * self.size : (chunk + 1) * self.size], None)
-
-
 def load_ahead(
     source: Dataset[Item | LoadFailure], places: Sequence[int], workers: int, *, pin: bool
 ) -> Iterator[Item]:
@@ -163,14 +148,27 @@ def _load(
         return split.load(indices, seeds)
     except DmlError as error:  # says itself which item it was
         return LoadFailure(str(error))
-    except Exception:  # a stranger's data set may raise anything
+    except Exception:  # a third party's data set may raise anything
         trace = traceback.format_exc()
-    for index in indices:  # one by one, to say which item it was
-        try:
-            split.load(np.array([index]), None)
-        except Exception as error:
-            name = split.class_names[split.labels[index]]
-            return LoadFailure(
-                f"item {index} (class {name!r}) can't be loaded: {type(error).__name__}: {error}"
-            )
+    for index in indices.tolist():  # one by one, to name the bad item
+        result = load_item(split, index)
+        if isinstance(result, LoadFailure):
+            return result
     return LoadFailure(f"items {indices.tolist()} can't be loaded together, though each can alone:\n{trace}")
+
+
+def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:
+    """Load one image without augmentation, (1, channels, height, width), or say why it can't be loaded.
+
+    Args:
+        split: the images.
+        index: the item.
+        name: how the message calls it; default: by index and class.
+    """
+    try:
+        return split.load(np.array([index]), None)
+    except DmlError as error:  # names the item itself
+        return LoadFailure(str(error))
+    except Exception as error:  # a third party's data set may raise anything
+        called = name or f"item {index} (class {split.class_names[split.labels[index]]!r})"
+        return LoadFailure(f"{called} can't be loaded: {type(error).__name__}: {error}")

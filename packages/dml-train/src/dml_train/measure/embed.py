@@ -1,11 +1,13 @@
-"""From a split to its embeddings, and from those to figures.
+"""From images to their embeddings.
 
-Shapes: `N` items, `B` images of one pass, `D` embedding dimension, `C` classes.
+Shapes: `N` items, `B` images of one forward pass, `D` embedding dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,26 +15,75 @@ import torch
 from torch import Tensor
 
 from dml_core import DmlError, Split
-from dml_train.data.batches import Chunks, load_ahead
+from dml_train.data.batches import load_ahead
+from dml_train.measure.chunks import CHUNK_SIZE, BadImage, ImageChunks, drop_bad, split_chunks
 from dml_train.networks.model import EmbeddingModel
 from dml_train.ranks.ranks import Ranks
 
-_CHUNK = 256  # images a forward pass
+
+class EmbeddedChunk(NamedTuple):
+    """The embeddings of a chunk's images in their order, without the bad ones."""
+
+    embeddings: npt.NDArray[np.float32]  # (B, D)
+    bad: Sequence[BadImage]
 
 
 @torch.no_grad()
 def forward(
-    model: EmbeddingModel, images: Tensor, device: torch.device, precision: torch.dtype
+    network: EmbeddingModel, images: Tensor, device: torch.device, precision: torch.dtype
 ) -> npt.NDArray[np.float32]:
-    """One pass of images through the network, (B, D) float32; the network computes in `precision`, by autocast."""
+    """Pass images through the network, (B, D) float32; it computes in `precision`, by autocast."""
     with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-        embeddings = model(images.to(device, non_blocking=device.type == "cuda"))
+        embeddings = network(images.to(device, non_blocking=device.type == "cuda"))
     embeddings_BD: npt.NDArray[np.float32] = embeddings.float().cpu().numpy()
     return embeddings_BD
 
 
+def embed_chunks(
+    network: EmbeddingModel,
+    source: ImageChunks,
+    *,
+    device: torch.device,
+    precision: torch.dtype = torch.float32,
+    workers: int = 0,
+) -> Generator[EmbeddedChunk, None, None]:
+    """Embed images chunk by chunk, one forward pass for each chunk.
+
+    The network computes in evaluation mode; afterwards its mode, training or evaluation, is as before.
+
+    Args:
+        network: images to embeddings.
+        source: the images.
+        device: the network's device.
+        precision: the network computes in it, by autocast if it isn't float32.
+        workers: number of processes that load ahead.
+
+    Raises:
+        DmlError: if a chunk can't be loaded for another reason than its bad images, or an embedding isn't finite.
+    """
+    was_training = network.training
+    network.eval()
+    loaded_chunks = load_ahead(source, range(len(source)), workers, pin=device.type == "cuda")
+    try:
+        for number, loaded in enumerate(loaded_chunks):
+            if loaded.images is None:
+                empty_0D = np.empty((0, network.head.embedding_dim), dtype=np.float32)
+                yield EmbeddedChunk(empty_0D, loaded.bad)
+                continue
+            embeddings_BD = forward(network, loaded.images, device, precision)
+            if not (finite := np.isfinite(embeddings_BD).all(axis=1)).all():
+                item = drop_bad(source.chunks[number].tolist(), loaded.bad)[int(finite.argmin())]
+                raise DmlError(
+                    f"the embedding of {source.describe(item)} isn't finite; "
+                    "the network's weights or that image are damaged"
+                )
+            yield EmbeddedChunk(embeddings_BD, loaded.bad)
+    finally:
+        network.train(was_training)
+
+
 def embed(
-    model: EmbeddingModel,
+    network: EmbeddingModel,
     split: Split,
     *,
     device: torch.device,
@@ -41,62 +92,54 @@ def embed(
     items: npt.NDArray[np.int64] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """The embeddings of a split's items, (N, D) float32, in the order of the items.
+    """Embed items of a split without augmentation, (N, D) float32, in the order of the items.
 
-    The model is left in the mode, training or evaluation, in which it came.
+    The network's mode, training or evaluation, stays as it is.
 
     Args:
-        model: images to embeddings.
-        split: what is embedded, without augmentation.
-        device: where the model is.
-        precision: in which the network computes, by autocast if not float32.
-        workers: processes that load ahead.
-        items: (N,) which items; default all.
-        progress: called with how many are done, of how many.
+        network: images to embeddings.
+        split: the images.
+        device: the network's device.
+        precision: the network computes in it, by autocast if it isn't float32.
+        workers: number of processes that load ahead.
+        items: (N,) the items' indices in the split; default: all.
+        progress: called with the number of embedded items and the number of all.
 
     Raises:
-        DmlError: if an item can't be loaded, or an embedding isn't finite, with the item's index.
+        DmlError: if an item can't be loaded or its embedding isn't finite, with the item's index.
     """
     items = np.arange(len(split)) if items is None else items
-    was_training = model.training
-    model.eval()
-    chunks = Chunks(split, items, _CHUNK)
-    parts = [np.empty((0, model.head.embedding_dim), dtype=np.float32)]
+    source = ImageChunks(split, split_chunks(items))
+    parts = [np.empty((0, network.head.embedding_dim), dtype=np.float32)]
     done = 0
-    cuda = device.type == "cuda"
-    try:
-        for images in load_ahead(chunks, range(len(chunks)), workers, pin=cuda):
-            embeddings_nD = forward(model, images, device, precision)
-            if not (finite := np.isfinite(embeddings_nD).all(axis=1)).all():
-                item = items[done + int(finite.argmin())]
-                raise DmlError(
-                    f"the embedding of item {item} (class {split.class_names[split.labels[item]]!r}) isn't finite; "
-                    "the network's weights or that image are damaged"
-                )
-            parts.append(embeddings_nD)
-            done += len(embeddings_nD)
+    with closing(
+        embed_chunks(network, source, device=device, precision=precision, workers=workers)
+    ) as chunks:
+        for chunk in chunks:
+            if chunk.bad:
+                raise DmlError(chunk.bad[0].reason)
+            parts.append(chunk.embeddings)
+            done += len(chunk.embeddings)
             if progress is not None:
                 progress(done, len(items))
-    finally:
-        model.train(was_training)
     return np.concatenate(parts)
 
 
 def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
-    """The items that this rank embeds, (n,): whole passes of the network.
+    """Return the items that this rank embeds, (n,): whole forward passes.
 
-    The last bits of an embedding depend on how many images its pass has. So passes are divided and not items, and
-    any number of ranks gets what one gets.
+    The last bits of an embedding depend on the number of images in its pass. So passes are divided among ranks, not
+    items, and any number of ranks gives the embeddings of one.
     """
-    passes = -(-num_items // _CHUNK)
-    begin, end = (passes * rank // ranks.world_size * _CHUNK for rank in (ranks.rank, ranks.rank + 1))
+    passes = -(-num_items // CHUNK_SIZE)
+    begin, end = (passes * rank // ranks.world_size * CHUNK_SIZE for rank in (ranks.rank, ranks.rank + 1))
     return np.arange(begin, min(end, num_items))
 
 
 def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
-    """A gallery's labels as those of the queries' split, by class name, (N,).
+    """Express a gallery's labels as those of the queries' split, by class name, (N,).
 
-    Classes that the queries don't have get ids of their own behind those that they have.
+    Classes without queries get ids after those of all others.
     """
     ids = {name: label for label, name in enumerate(reference.class_names)}
     mapping = np.array([ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64)

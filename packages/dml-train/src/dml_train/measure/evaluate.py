@@ -1,4 +1,7 @@
-"""From embeddings to metrics, on one rank or shared by several."""
+"""From embeddings to metrics, on one rank or shared by several.
+
+Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +25,7 @@ _CLUSTERING = ("nmi", "n_clusters")  # the evaluator's options that ask for clus
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Queries, and the gallery that they are searched in; without one they are searched in themselves.
+    """Embedded queries, and the gallery that they are searched in; without a gallery they search one another.
 
     Args:
         embeddings: (Q, D) floating.
@@ -38,7 +41,7 @@ class Embedded:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
-        """What a finished run left in its folder, mapped and not read.
+        """Map a finished run's arrays from its folder into memory.
 
         Raises:
             DmlError: if an array is missing or damaged.
@@ -49,12 +52,19 @@ class Embedded:
         return cls(*queries, read_array(folder.embeddings("gallery")), read_array(folder.labels("gallery")))
 
     def write(self, folder: RunFolder) -> None:
-        """Leave the arrays in the run's folder."""
+        """Write the arrays into the run's folder."""
         write_array(folder.embeddings(), self.embeddings)
         write_array(folder.labels(), self.labels)
         if self.gallery is not None and self.gallery_labels is not None:
             write_array(folder.embeddings("gallery"), self.gallery)
             write_array(folder.labels("gallery"), self.gallery_labels)
+
+
+class Measurement(NamedTuple):
+    """An evaluation on several ranks: every rank has the metrics, and the first one the evaluation."""
+
+    metrics: dict[str, Any]  # `Evaluation.to_dict`
+    evaluation: Evaluation | None
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
@@ -73,48 +83,64 @@ def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = Tr
 
 
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
-    """What the evaluator measures; what it refuses in the arrays becomes a `DmlError`."""
-    with _refusals():
+    """Evaluate embeddings.
+
+    Raises:
+        DmlError: if the evaluator refuses the arrays.
+    """
+    with _refusals_as_dml_errors():
         return evaluator.evaluate(
             embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels
         )
 
 
-def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> dict[str, Any]:
-    """The figures that the evaluator measures, on every rank; what it refuses becomes a `DmlError` on each.
+def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> Measurement:
+    """Evaluate embeddings on several ranks.
 
     Args:
-        ranks: who share the work if the evaluator can share it (`ShardedEvaluator`); if not, the first does it.
-        evaluator: what measures.
-        embedded: whole on all ranks if they share the work, else on the first.
+        ranks: they share the work if the evaluator is a `ShardedEvaluator`; otherwise the first rank does all of it.
+        evaluator: measures.
+        embedded: complete on all ranks if they share the work, else on the first.
+
+    Raises:
+        DmlError: on every rank, if the evaluator refuses the arrays.
     """
     if ranks.world_size > 1 and isinstance(evaluator, ShardedEvaluator):
-        with _refusals():
-            return evaluator.evaluate_sharded(
+        with _refusals_as_dml_errors():
+            shared = evaluator.evaluate_sharded(
                 ranks, embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels
-            ).to_dict()
-    return ranks.run_on_first(lambda: evaluate(evaluator, embedded).to_dict())
+            )
+        return Measurement(shared.to_dict(), shared)
+    evaluation: Evaluation | None = None
+
+    def measure() -> dict[str, Any]:
+        nonlocal evaluation
+        evaluation = evaluate(evaluator, embedded)
+        return evaluation.to_dict()
+
+    metrics = ranks.run_on_first(measure)
+    return Measurement(metrics, evaluation)
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _refusals_as_dml_errors() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
         raise DmlError(f"can't evaluate: {error}") from error
 
 
-def flatten_metrics(result: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """An evaluation's finite numbers under one name each: ``recall/1``, ``map_at_r``."""
-    found: dict[str, float] = {}
-    for name, value in result.items():
+def flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Give each finite number of an evaluation one name: ``recall/1``, ``map_at_r``."""
+    flat: dict[str, float] = {}
+    for name, value in metrics.items():
         if isinstance(value, Mapping):
-            found |= flatten_metrics(value, f"{prefix}{name}/")
+            flat |= flatten_metrics(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def pack_codes(embeddings: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
-    """Binary codes, a bit a dimension, set where it is above 0: (N, ceil(D / 8)), most significant bit first."""
+    """Pack binary codes, one bit per dimension, set above 0: (N, ceil(D / 8)), most significant bit first."""
     return np.packbits(embeddings > 0, axis=1)

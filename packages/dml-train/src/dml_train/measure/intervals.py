@@ -1,4 +1,4 @@
-"""Means of repeated runs, and how far they can be trusted."""
+"""Means of repeated runs, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ _STUDENT = (
 
 
 class Interval(NamedTuple):
-    """A mean, and half the width of its 95 % interval; None if a single value has none."""
+    """A mean, and half the width of its 95 % interval; None for a single value."""
 
     mean: float
     half_width: float | None
 
 
 class Spread(NamedTuple):
-    """How runs of one setting differ, and by how many degrees of freedom that is known.
+    """The standard deviation of runs with one setting, and its degrees of freedom.
 
     Args:
         deviation: the standard deviation.
-        degrees: at least 1.
+        degrees: the degrees of freedom, at least 1.
     """
 
     deviation: float
     degrees: int
 
     def half_width(self, runs: int) -> float:
-        """Half the 95 % interval of a mean of so many runs, ``t · s / √n``."""
+        """Return half the width of the 95 % interval of the mean of n runs, ``t · s / √n``."""
         return _student(self.degrees) * self.deviation / math.sqrt(runs)
 
     def half_width_of_difference(self, runs: int) -> float:
-        """Half the 95 % interval of the difference of two means of so many runs each, ``t · s · √(2 / n)``."""
+        """Return half the width of the 95 % interval of the difference of two means of n runs, ``t · s · √(2 / n)``."""
         return math.sqrt(2) * self.half_width(runs)
 
 
 def pooled(settings: Sequence[Sequence[float]]) -> Spread | None:
-    """The spread of runs within each of several settings, taken to be the same in all.
+    """Estimate the spread of runs within several settings, assumed to be the same in all.
 
-    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)``. With two or three runs a setting one alone tells next to nothing of
-    the spread, and all together do.
+    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)``. Two or three runs of one setting say next to nothing about the
+    spread; those of all settings together do.
 
     Args:
-        settings: for each, its runs' values.
+        settings: the values of each setting's runs.
 
     Returns:
         The spread; None if no setting has two runs.
@@ -67,31 +67,36 @@ def pooled(settings: Sequence[Sequence[float]]) -> Spread | None:
 
 
 def of_runs(values: Sequence[float]) -> Interval:
-    """The mean of independent runs, ``x̄ ± t · s / √n`` with Student's t for n − 1 degrees of freedom.
+    """Return the mean of independent runs with its interval, ``x̄ ± t · s / √n``.
+
+    t is Student's for n − 1 degrees of freedom.
 
     Source: Student 1908, The Probable Error of a Mean.
 
     Args:
-        values: one a run, at least one, finite.
+        values: one per run, at least one, finite.
 
     Returns:
-        The interval; of a single run the value alone.
+        The interval; for a single run, the value without a width.
 
     Raises:
-        ValueError: if there is no value.
+        ValueError: if `values` is empty.
     """
     if not values:
-        raise ValueError("values is empty; expected one for each run, at least one")
+        raise ValueError("values is empty; expected one value per run, at least one")
     spread = pooled([values])
     return Interval(statistics.fmean(values), None if spread is None else spread.half_width(len(values)))
 
 
 def of_share(share: float, count: int) -> Interval:
-    """A share of queries of one run, ``p ± 1.96 · √(p(1 − p) / n)``: what other queries would change, not other runs.
+    """Return a share of one run's queries with its interval, ``p ± 1.96 · √(p(1 − p) / n)``.
+
+    The interval is over other queries, not over other runs.
 
     Args:
-        share: in [0, 1].
-        count: n, of queries, at least 1. Those of one class aren't independent: the interval is rather too narrow.
+        share: p, in [0, 1].
+        count: n, the number of queries, at least 1. As queries of one class aren't independent, the interval is
+            rather too narrow.
     """
     return Interval(share, statistics.NormalDist().inv_cdf(0.975) * math.sqrt(share * (1 - share) / count))
 

@@ -1,4 +1,4 @@
-"""What people call the figures of an evaluation."""
+"""The names of metrics for readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LONG_NAMES = {
 
 
 def title_of(logged: str) -> str:
-    """The title of a logged value: ``"evaluation/recall/1"`` is Recall@1, and ``"loss"`` itself."""
+    """Return the title of a logged value: Recall@1 of ``"evaluation/recall/1"``; of ``"loss"``, the same."""
     prefix, _, name = logged.partition("/")
     if prefix not in ("evaluation", "validation"):
         return logged
     title = LONG_NAMES.get(name, name.replace("recall/", "Recall@"))
-    return title if prefix == "evaluation" else f"{title} of the classes held out"
+    return title if prefix == "evaluation" else f"{title} of the held-out classes"
 
 
 def is_count(logged: str) -> bool:
-    """Whether a logged value counts queries, and so is the same at every evaluation."""
+    """Whether a logged value is a number of queries, which is the same at every evaluation."""
     return logged.rpartition("/")[2] in ("n_queries", "n_unmatched")

@@ -1,4 +1,4 @@
-"""The network: a backbone, and the head that turns its features into an embedding.
+"""The network: a backbone, and a head that turns its features into an embedding.
 
 Shapes: `B` batch, `F` features, `D` embedding dimension, `L` levels, `H`, `W` height and width.
 """
@@ -15,7 +15,7 @@ Pooling = Literal["average", "max", "both", "gem"]
 
 
 class GeM(nn.Module):
-    """Generalised mean over positions, ``mean(x^p)^(1/p)``, with a learned p that starts at 3.
+    """Generalised mean over positions, ``mean(x^p)^(1/p)``, with a learned p, initially 3.
 
     Source: Radenović, Tolias & Chum 2018, Fine-tuning CNN Image Retrieval, Eq. 3; x is clamped from below at 1e-6.
     """
@@ -25,24 +25,24 @@ class GeM(nn.Module):
         self.p = nn.Parameter(torch.tensor(3.0))
 
     def forward(self, features_BFHW: Tensor) -> Tensor:
-        """(B, F, H, W) to (B, F)."""
+        """Pool (B, F, H, W) to (B, F)."""
         # Powers overflow in half precision.
         powers = features_BFHW.float().clamp(min=1e-6).pow(self.p)
         return powers.mean(dim=(2, 3)).pow(1.0 / self.p)
 
 
 def average(features_BFHW: Tensor) -> Tensor:
-    """The mean over positions, (B, F, H, W) to (B, F)."""
+    """Take the mean over positions, (B, F, H, W) to (B, F)."""
     return features_BFHW.mean(dim=(2, 3))
 
 
 def maximum(features_BFHW: Tensor) -> Tensor:
-    """The maximum over positions, (B, F, H, W) to (B, F)."""
+    """Take the maximum over positions, (B, F, H, W) to (B, F)."""
     return features_BFHW.amax(dim=(2, 3))
 
 
 def both(features_BFHW: Tensor) -> Tensor:
-    """Mean plus maximum over positions, (B, F, H, W) to (B, F)."""
+    """Add mean and maximum over positions, (B, F, H, W) to (B, F)."""
     return average(features_BFHW) + maximum(features_BFHW)
 
 
@@ -55,18 +55,18 @@ _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
 
 
 class EmbeddingHead(nn.Module):
-    """Features to an embedding: pooling over positions, LayerNorm without parameters, a linear layer.
+    """Head from features to an embedding: pooling over positions, LayerNorm without parameters, a linear layer.
 
     Source: Zhai & Wu 2019, Classification is a Strong Baseline for Deep Metric Learning, Sec. 3.4 (the LayerNorm).
-    The embedding isn't normalised: a loss that works on the sphere normalises for itself.
+    The embedding isn't normalised: a loss on the sphere normalises it itself.
 
     Args:
         num_features: F of the backbone.
         embedding_dim: D.
-        pooling: "average", "max", "both" (their sum) or "gem"; features that have no positions are taken as they are.
-        layer_norm: whether the pooled features are normalised to mean 0 and variance 1, each image by itself.
-        batch_norm: whether the embedding ends in a batch norm without scale and shift, as Heated-Up Softmax's BN
-            and HBN do (Zhang et al. 2018, Sec. 3.3): by the batch in training, by running statistics in evaluation.
+        pooling: "average", "max", "both" (their sum) or "gem"; features without positions stay as they are.
+        layer_norm: whether each image's pooled features are normalised to mean 0 and variance 1.
+        batch_norm: whether a batch norm without scale and shift follows, as in Heated-Up Softmax's BN and HBN (Zhang
+            et al. 2018, Sec. 3.3): with the batch's statistics in training, with running ones in evaluation.
     """
 
     def __init__(
@@ -85,26 +85,26 @@ class EmbeddingHead(nn.Module):
         self.output = nn.BatchNorm1d(embedding_dim, affine=False) if batch_norm else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) or (B, F) to (B, D)."""
+        """Map (B, F, H, W) or (B, F) to (B, D)."""
         pooled_BF = self.pool(features) if features.ndim == 4 else features
         embeddings_BD: Tensor = self.output(self.linear(self.norm(pooled_BF)).float())
         return embeddings_BD
 
 
 class LevelledHead(nn.Module):
-    """Features of several depths to one embedding: each level through a head of its own, and then joined.
+    """Head from features of several depths to one embedding: each level has its own head; the results are concatenated.
 
-    In training, ``[x_1, …, x_L]``, so that each level's loss sees its rows as they are (`LevelledLoss`). In
-    evaluation, ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: each level weighs alike in a similarity, which is the mean of theirs.
+    In training, ``[x_1, …, x_L]``, so that each level's loss sees its rows unchanged (`LevelledLoss`). In evaluation,
+    ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: all levels have equal weight in a similarity, which is the mean of theirs.
 
-    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where each
-    level's linear layer is followed by an L2 norm.
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where an
+    L2 norm follows each level's linear layer.
 
     Args:
         levels: each level's head, in the order of the backbone's levels.
 
     Attributes:
-        dims: each level's share of the embedding.
+        dims: each level's number of dimensions.
         embedding_dim: their sum.
     """
 
@@ -115,7 +115,7 @@ class LevelledHead(nn.Module):
         self.embedding_dim = sum(self.dims)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """L tensors (B, F_l, H_l, W_l) or (B, F_l) to (B, D)."""
+        """Map L tensors (B, F_l, H_l, W_l) or (B, F_l) to (B, D)."""
         parts = [level(each).float() for level, each in zip(self.levels, features, strict=True)]
         if not self.training:
             parts = [nn.functional.normalize(part, eps=1e-6) for part in parts]
@@ -123,13 +123,13 @@ class LevelledHead(nn.Module):
 
 
 class EmbeddingModel(nn.Module):
-    """Backbone and head, images to embeddings.
+    """A backbone and a head, from images to embeddings.
 
     Attributes:
-        backbone_trains: 1 or 0, settable also by a schedule (``"model.backbone_trains"``): whether the backbone
-            gets gradients. A frozen one keeps its batch statistics, too.
-        batch_norm_trains: likewise, whether the batch norms of a training backbone use and update batch statistics
-            and learn their scale and shift; 0 is the frozen batch norm of the papers.
+        backbone_trains: 1 or 0, also set by a schedule (``"model.backbone_trains"``): whether the backbone trains. A
+            frozen one keeps its batch statistics, too.
+        batch_norm_trains: 1 or 0, also set by a schedule: whether the batch norms of a training backbone use and update
+            batch statistics and learn their scale and shift; 0 is the frozen batch norm of the papers.
     """
 
     head: EmbeddingHead | LevelledHead
@@ -142,13 +142,13 @@ class EmbeddingModel(nn.Module):
         self._batch_norm_trains = 1
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
-        """(B, channels, H, W) to (B, D) float32."""
+        """Map (B, channels, H, W) to (B, D) float32."""
         embeddings_BD: Tensor = self.head(self.backbone(images_BCHW))
         return embeddings_BD.float()
 
     @property
     def backbone_trains(self) -> int:
-        """Whether the backbone gets gradients."""
+        """Whether the backbone trains."""
         return self._backbone_trains
 
     @backbone_trains.setter
@@ -159,7 +159,7 @@ class EmbeddingModel(nn.Module):
 
     @property
     def batch_norm_trains(self) -> int:
-        """Whether batch norms learn, and use the batch's statistics."""
+        """Whether batch norms train and use the batch's statistics."""
         return self._batch_norm_trains
 
     @batch_norm_trains.setter
@@ -169,7 +169,7 @@ class EmbeddingModel(nn.Module):
             self._set_modes()
 
     def train(self, mode: bool = True) -> EmbeddingModel:
-        """Training or evaluation mode; what is frozen stays in evaluation mode."""
+        """Set training or evaluation mode; frozen parts stay in evaluation mode."""
         super().train(mode)
         self._set_modes()
         return self

@@ -1,4 +1,4 @@
-"""Runs as pages, each a single file that needs no network: one run's report, and several runs side by side."""
+"""Pages of runs, each a single file that needs no network: one run's report, and several runs side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures for the page, as data URIs: diagrams drawn twice, for light and dark pages; curves; thumbnails."""
+"""Figures of the page as data URIs: diagrams for light and for dark pages, curves, and thumbnails."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Draw = Callable[[Any, str, str], None]  # (axes, the text's colour, a line's)
 Mark = tuple[str, str, str]
 _THUMBNAIL = 96  # pixels of the longer side, at most
 _POINTS_A_CURVE = 400
-# How a few things are told apart: by shape (matplotlib's name, and the character for the key) as well as by colour.
-# The colours are Okabe and Ito's, for all kinds of colour vision, the last two replaced by darker ones.
+# Marks that differ by shape (matplotlib's name, and the character for the key) as well as by colour. The colours are
+# Okabe and Ito's, for all kinds of colour vision; darker ones replace the last two.
 MARKS: tuple[Mark, ...] = (
     ("o", "●", "#e69f00"),
     ("s", "■", "#56b4e9"),
@@ -38,13 +38,13 @@ MARKS: tuple[Mark, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One picture for light pages and one for dark ones, and what they say in words.
+    """A picture for light pages and one for dark pages, with their description in words.
 
     Args:
         light, dark: data URIs.
-        alt: for whoever doesn't see them.
-        caption: below them.
-        key: symbol, colour and name of what is marked.
+        alt: text for readers who don't see the pictures.
+        caption: text below them.
+        key: symbol, colour and name of each mark.
     """
 
     light: str
@@ -54,50 +54,48 @@ class Figure:
     key: Sequence[tuple[str, str, str]] = ()
 
 
-def thumbnail(picture: npt.NDArray[np.uint8]) -> str:
-    """A small version of a picture (height, width, 3), as a data URI."""
+def make_thumbnail(picture: npt.NDArray[np.uint8]) -> str:
+    """Shrink a picture (height, width, 3) to a thumbnail, as a data URI."""
     image = Image.fromarray(picture)
     large = max(image.size) > _THUMBNAIL
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
-    # Photographs shrink to a tenth as JPEG; drawings of a few pixels are best left as they are.
-    return image_uri(image, "jpeg", quality=85) if large else image_uri(image, "png")
+    # JPEG shrinks photographs to a tenth; drawings of a few pixels stay exact as PNG.
+    return encode_image(image, "jpeg", quality=85) if large else encode_image(image, "png")
 
 
-def curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
-    """A diagram for each value that any run logged at more than one step, in the order of first appearance.
+def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
+    """Draw each value that any run logged at more than one step, in the order of first appearance.
 
-    A value that wasn't finite, None, is left out.
-
-    Long curves are drawn as means of equal stretches of steps.
+    A value that isn't finite, None, is omitted. Long curves are drawn as means of equal intervals of steps.
 
     Args:
-        runs: by name, the lines of ``metrics.jsonl``, each a mapping with ``"step"``. At most eight.
+        runs: name → lines of ``metrics.jsonl``, each a mapping with ``"step"``. At most eight runs.
     """
     names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
-    drawn = [_curve(name, runs) for name in names if name != "step" and not is_count(name)]
-    return [figure for figure in drawn if figure is not None]
+    figures = [_draw_curve(name, runs) for name in names if name != "step" and not is_count(name)]
+    return [figure for figure in figures if figure is not None]
 
 
-def drawn_twice(draw: Draw, size: tuple[float, float], form: str) -> tuple[str, str]:
-    """A diagram for light pages and for dark ones, without a ground of its own, as data URIs.
+def draw_twice(draw: Draw, size: tuple[float, float], form: str) -> tuple[str, str]:
+    """Draw a diagram with a transparent background for light pages and for dark ones, as data URIs.
 
     Args:
-        draw: what draws on the axes, with the colours of text and of a line.
-        size: inches.
+        draw: draws on the axes, with the colours of text and of a line.
+        size: width and height in inches.
         form: ``"svg"`` or ``"png"``.
     """
-    return _draw(draw, "light", size, form), _draw(draw, "dark", size, form)
+    return _draw_themed(draw, "light", size, form), _draw_themed(draw, "dark", size, form)
 
 
-def image_uri(image: Image.Image, form: str, **options: Any) -> str:
-    """A picture as a data URI, stored as ``"png"`` or ``"jpeg"``."""
+def encode_image(image: Image.Image, form: str, **options: Any) -> str:
+    """Encode a picture as a data URI, as ``"png"`` or ``"jpeg"``."""
     file = BytesIO()
     image.save(file, form, optimize=True, **options)
     return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> Figure | None:
-    """One value of every run that has it at more than one step; None if none has."""
+def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> Figure | None:
+    """Draw one value of every run that logged it at more than one step; None if no run did."""
     title = title_of(name)
     series: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], Mark]] = []
     courses, key = [], []
@@ -124,7 +122,7 @@ def _curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) 
             if len(runs) == 1:
                 axes.plot(x, y, color=line, linewidth=1.4)
             else:
-                # A few marks a line tell the runs apart where colours don't.
+                # A few marks per line distinguish the runs where colours don't.
                 axes.plot(x, y, color=colour, linewidth=1.4, marker=marker, markevery=0.15, markersize=5)
         axes.set_xlabel("step")
         axes.set_title(title, fontsize=10, parse_math=False)
@@ -132,16 +130,16 @@ def _curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) 
 
     words = "; ".join(courses)
     return Figure(
-        *drawn_twice(draw, size=(4.6, 2.8), form="svg"),
+        *draw_twice(draw, size=(4.6, 2.8), form="svg"),
         alt=f"{title} over the steps, {words}",
         caption=f"{title}, means of {longest} steps: {words}." if longest > 1 else f"{title}: {words}.",
         key=key,
     )
 
 
-def _draw(draw: Draw, theme: str, size: tuple[float, float], form: str) -> str:
+def _draw_themed(draw: Draw, theme: str, size: tuple[float, float], form: str) -> str:
     ink = _INK[theme]
-    # No pyplot: it would keep figures, and pick a window system.
+    # No pyplot: it would keep figures, and choose a window system.
     with matplotlib.rc_context({"svg.hashsalt": "dml", "svg.fonttype": "path"}):
         figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""A finished run as its reports need it: figures, embeddings, and what its items look like."""
+"""A finished run as its reports need it: metrics, embeddings, and the names and pictures of its items."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from dml_core import Dataset, DmlError, Evaluation, Evaluator, IntervalEvaluatio
 from dml_train.measure.embed import align_labels
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
 from dml_train.measure.names import LONG_NAMES
+from dml_train.measure.per_query import restore_evaluation
 from dml_train.recipe.tables import Recipe
-from dml_train.report.figures import thumbnail
+from dml_train.report.figures import make_thumbnail
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe
 
 LEVEL = 0.95  # of all intervals
-# Under what name an evaluation keeps a metric's values for each query, where it isn't the metric's own.
+# The names of per-query values that aren't their metric's own.
 _PER_QUERY = {"mean_reciprocal_rank": "reciprocal_rank"}
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of an evaluation.
+    """One metric of an evaluation.
 
     Args:
-        name: as people read it, ``"Recall@1"``.
-        key: that of the evaluation's values for each query, ``"recall@1"``; it may have none.
-        value: the figure.
+        name: its name on the page, ``"Recall@1"``.
+        key: the name of its per-query values, ``"recall@1"``, if it has any.
+        value: its value.
         low, high: the bounds of its bootstrap interval, if it has one.
     """
 
@@ -44,22 +45,22 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What items look like and are called; both are absent where the data set is."""
+    """The names and pictures of items; both are missing where the data set is."""
 
     split: Split | None
 
     def name(self, index: int) -> str:
-        """The class's name."""
+        """Return the name of the item's class."""
         return "" if self.split is None else self.split.class_names[int(self.split.labels[index])]
 
     def picture(self, index: int) -> str:
-        """A thumbnail, as a data URI."""
-        return "" if self.split is None else thumbnail(self.split.picture(index))
+        """Return a thumbnail, as a data URI."""
+        return "" if self.split is None else make_thumbnail(self.split.picture(index))
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The embeddings of a run's test split, measured again: `evaluation.json` has no values for each query."""
+class EvaluatedEmbeddings:
+    """The embeddings of a run's test split, with their evaluation."""
 
     embedded: Embedded
     evaluator: Evaluator
@@ -68,15 +69,15 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run that has ended, as its folder holds it.
+    """A finished run, read from its folder.
 
     Args:
-        folder: of the run.
-        recipe: as resolved.
+        folder: the run's folder.
+        recipe: the run's recipe, as resolved.
         result: ``evaluation.json``.
         lines: those of ``metrics.jsonl``; none if the run had no such logger.
-        measured: None for a run that left its test split alone.
-        queries, gallery: the looks of the items.
+        test: the embeddings of the test split; None for a run that didn't use it.
+        queries, gallery: the names and pictures of the items.
         absent: why they have none; empty if they have.
     """
 
@@ -84,31 +85,37 @@ class FinishedRun:
     recipe: Recipe
     result: Mapping[str, Any]
     lines: Sequence[Mapping[str, float | None]]
-    measured: Measured | None
+    test: EvaluatedEmbeddings | None
     queries: Items
     gallery: Items
     absent: str
 
     @classmethod
-    def read(cls, path: Path, registry: Registry) -> FinishedRun:
-        """Read a run's folder, and measure its embeddings.
+    def read(cls, run_dir: Path, registry: Registry) -> FinishedRun:
+        """Read a run's folder.
+
+        The evaluation of the run's end is restored where its per-query values are saved; otherwise the embeddings are
+        evaluated again.
 
         Raises:
-            DmlError: if it isn't a run's folder, the run hasn't ended, or a file in it is damaged.
+            DmlError: if it isn't a run's folder, the run isn't finished, or a file in it is damaged.
         """
-        folder = RunFolder.open(path)
+        folder = RunFolder.open(run_dir)
         if not folder.evaluation.is_file():
             raise DmlError(
-                f"the run in {path} has no evaluation.json yet; train on with --resume, then report"
+                f"the run in {run_dir} has no evaluation.json yet; resume it (--resume), then write the report"
             )
         recipe = read_recipe(folder, registry)
-        result, lines = read_json(folder.evaluation), _lines(folder.metrics)
+        result, lines = read_json(folder.evaluation), _read_lines(folder.metrics)
         nothing = Items(None)
         if not recipe.evaluation.test:
             return cls(folder, recipe, result, lines, None, nothing, nothing, "")
         embedded = Embedded.read(folder)
         evaluator = build_evaluator(recipe, registry, clustering=False)  # NMI has no interval
-        measured = Measured(embedded, evaluator, evaluate(evaluator, embedded))
+        evaluation = restore_evaluation(folder, recipe, result, evaluator)
+        if evaluation is None:
+            evaluation = evaluate(evaluator, embedded)
+        test = EvaluatedEmbeddings(embedded, evaluator, evaluation)
         try:
             dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
             queries, gallery = _items(dataset, embedded)
@@ -116,20 +123,20 @@ class FinishedRun:
         except DmlError as error:
             queries = gallery = nothing
             absent = str(error)
-        return cls(folder, recipe, result, lines, measured, queries, gallery, absent)
+        return cls(folder, recipe, result, lines, test, queries, gallery, absent)
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """The folder's name."""
         return self.folder.path.resolve().name
 
     def metrics(self) -> list[Metric]:
-        """The figures of evaluation.json that are shares, with intervals where the evaluation gives any."""
-        return metrics(self.result, self.measured.evaluation if self.measured else None)
+        """List the metrics of evaluation.json that are shares, with intervals where the evaluation gives any."""
+        return list_metrics(self.result, self.test.evaluation if self.test else None)
 
 
-def metrics(result: Mapping[str, Any], evaluation: Evaluation | None) -> list[Metric]:
-    """The figures that are shares, in the order in which people read them.
+def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
+    """List the metrics that are shares, in reading order.
 
     Args:
         result: ``to_dict()`` of an evaluation.
@@ -139,18 +146,18 @@ def metrics(result: Mapping[str, Any], evaluation: Evaluation | None) -> list[Me
     for key, name in LONG_NAMES.items():
         if isinstance(result.get(key), float):
             named.append((name, _PER_QUERY.get(key, key), result[key]))
-    found = []
+    metrics = []
     for name, key, value in named:
         if isinstance(evaluation, IntervalEvaluation) and key in evaluation.per_query:
-            interval = evaluation.confidence_interval(key, level=LEVEL)
-            found.append(Metric(name, key, value, interval.low, interval.high))
+            bounds = evaluation.confidence_interval(key, level=LEVEL)
+            metrics.append(Metric(name, key, value, bounds.low, bounds.high))
         else:
-            found.append(Metric(name, key, value))
-    return found
+            metrics.append(Metric(name, key, value))
+    return metrics
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a run's folder.
+    """Read a JSON object of a run's folder.
 
     Raises:
         DmlError: if it is damaged.
@@ -162,7 +169,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _lines(path: Path) -> Sequence[Mapping[str, float | None]]:
+def _read_lines(path: Path) -> Sequence[Mapping[str, float | None]]:
     if not path.is_file():
         return []
     try:
@@ -172,10 +179,10 @@ def _lines(path: Path) -> Sequence[Mapping[str, float | None]]:
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
-    """The looks of queries and gallery.
+    """Return the names and pictures of queries and gallery.
 
     Raises:
-        DmlError: if the data set isn't that which the embeddings are of.
+        DmlError: if the embeddings are of another data set.
     """
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)

@@ -13,24 +13,24 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dml_train.report.figures import MARKS, Figure, drawn_twice, image_uri
+from dml_train.report.figures import MARKS, Figure, draw_twice, encode_image
 
 _SIZE = (6.4, 5.2)  # inches, of the map of points
-_CELLS = (28, 23)  # across and down, of the map of pictures: of the same proportions
+_CELLS = (28, 23)  # across and down, of the map of pictures: with the same proportions
 _CELL = 36  # pixels
-_GOLDEN = 0.6180339887498949  # of a turn: neighbours by number get colours far apart
+_GOLDEN = 0.6180339887498949  # of a turn: neighbours by number get distant colours
 
 
-def map_of_points(
+def draw_map(
     points_M2: npt.NDArray[np.float64], labels_M: npt.NDArray[np.int64], named: Mapping[int, str], which: str
 ) -> Figure:
-    """The items as points in the colours of their classes, and those of a few classes marked.
+    """Draw the items as points in the colours of their classes, and mark the items of a few classes.
 
     Args:
-        points_M2: where the items are, see `tsne`.
+        points_M2: the items' places, see `tsne`.
         labels_M: the items' classes.
         named: the marked classes' names by label; at most eight.
-        which: in words, what items these are.
+        which: the items in words.
     """
     marks = list(zip(MARKS, named.items(), strict=False))
     _, classes_M = np.unique(labels_M, return_inverse=True)
@@ -46,22 +46,22 @@ def map_of_points(
 
     marked = ", ".join(named.values())
     return Figure(
-        *drawn_twice(draw, size=_SIZE, form="png"),
+        *draw_twice(draw, size=_SIZE, form="png"),
         alt=f"Scatter plot: t-SNE of {len(points_M2)} embeddings, coloured by class; marked: {marked}",
-        caption=f"t-SNE of {which}, one colour a class (with many classes, colours come near each other). "
-        "Some classes are marked. Neighbourhoods count here, and distances between far groups do not.",
+        caption=f"t-SNE of {which}, one colour per class (with many classes, some colours are similar). "
+        "Some classes are marked. Neighbourhoods are meaningful; distances between far groups are not.",
         key=[(symbol, colour, name) for (_, symbol, colour), (_, name) in marks],
     )
 
 
-def map_of_pictures(
+def draw_picture_map(
     points_M2: npt.NDArray[np.float64], picture: Callable[[int], npt.NDArray[np.uint8]]
 ) -> Figure:
-    """The items' pictures where they lie on the map, one a cell: that nearest to its middle.
+    """Draw the items' pictures at their places on the map: in each cell, the item nearest to its centre.
 
     Args:
-        points_M2: where the items are, see `tsne`.
-        picture: an item's picture by its place in `points_M2`, (height, width, 3).
+        points_M2: the items' places, see `tsne`.
+        picture: returns an item's picture by its index in `points_M2`, (height, width, 3).
     """
     low, high = np.percentile(points_M2, [0.5, 99.5], axis=0)
     places_M2 = (points_M2 - low) / np.maximum(high - low, 1e-12) * _CELLS
@@ -77,15 +77,15 @@ def map_of_pictures(
             filled.add((column, row))
             image = Image.fromarray(picture(int(item))).resize((_CELL - 2, _CELL - 2))
             canvas.paste(image, (column * _CELL + 1, row * _CELL + 1))
-    uri = image_uri(canvas, "png")
+    uri = encode_image(canvas, "png")
     return Figure(
         uri,
         uri,
         alt=f"{len(filled)} pictures of test items, each at its place on the map of the embeddings",
-        caption="The same map with the pictures themselves: in each cell the item nearest to its middle.",
+        caption="The same map with the items' pictures: in each cell, the item nearest to its centre.",
     )
 
 
 def _colour(number: int) -> tuple[float, float, float]:
-    # Of a brightness that stands out on white and on black.
+    # Its brightness contrasts with white and with black.
     return colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, (0.75, 0.5)[number % 2], (0.75, 0.85)[number % 2])

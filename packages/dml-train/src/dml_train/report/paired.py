@@ -1,7 +1,4 @@
-"""Two evaluations of the same queries: what differs, and whether by more than chance.
-
-Shapes: `Q` queries.
-"""
+"""Two evaluations of the same queries: how they differ, and whether by more than chance."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from dml_train.report.finished import Metric
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """One metric of two evaluations, the second less the first.
+class MetricDifference:
+    """One metric of two evaluations, the second minus the first.
 
     Args:
-        name: the metric's.
-        first, second: the two figures.
-        difference: of their means over the queries.
+        name: the metric's name.
+        first, second: its values.
+        difference: of its means over the queries.
         low, high: the bounds of the difference's bootstrap interval.
         p_value: of the paired permutation test, two-sided.
     """
@@ -32,27 +29,27 @@ class Difference:
     p_value: float
 
 
-def differences(
-    first: Evaluation, second: Evaluation, metrics: list[Metric], others: list[Metric]
-) -> list[Difference]:
-    """The paired test for every metric that both have for each query.
+def compare_metrics(
+    first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
+) -> list[MetricDifference]:
+    """Test every metric for which both evaluations have per-query values.
 
     Empty if `second` is no `ComparableEvaluation`.
 
     Args:
-        first, second: of the same queries in the same order.
-        metrics, others: their figures.
+        first, second: evaluations of the same queries in the same order.
+        first_metrics, second_metrics: their metrics.
     """
     if not isinstance(second, ComparableEvaluation):
         return []
-    values = {metric.key: metric.value for metric in others}
-    found = []
-    for metric in metrics:
+    values = {metric.key: metric.value for metric in second_metrics}
+    differences = []
+    for metric in first_metrics:
         if metric.key not in values or not (metric.key in first.per_query and metric.key in second.per_query):
             continue
         test = second.compare(first, metric.key)
-        found.append(
-            Difference(
+        differences.append(
+            MetricDifference(
                 metric.name,
                 metric.value,
                 values[metric.key],
@@ -62,4 +59,4 @@ def differences(
                 test.p_value,
             )
         )
-    return found
+    return differences

@@ -1,4 +1,4 @@
-"""What a search finds: some queries with their nearest items, and the classes that are found worst.
+"""The nearest items of the queries: examples, and the classes with the lowest recall.
 
 Shapes: `Q` queries, `G` gallery, `K` nearest, `C` classes.
 """
@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from dml_core import Evaluator
 from dml_train.measure.evaluate import Embedded
-from dml_train.report.spread import evenly
+from dml_train.report.selection import select_evenly
 
 _NEAREST = 8
-_EACH = 8  # queries of either kind: nearest item right, nearest item wrong
+_EXAMPLES = 8  # queries of each kind: nearest item right, nearest item wrong
 _WORST = 15
 
 
@@ -26,41 +26,41 @@ class Retrieval:
     """A query and its nearest items, nearest first."""
 
     query: int
-    found: Sequence[int]  # places in the gallery
+    items: Sequence[int]  # indices in the gallery
     right: Sequence[bool]
 
 
 @dataclass(frozen=True, slots=True)
 class WorstClass:
-    """A class whose items have the wrong class nearest more often than others.
+    """A class with low Recall@1, and the class with which it is confused most often.
 
     Args:
-        label: of the class.
-        query: its first item that is taken for the class that most are taken for.
-        items: how many of its items have a match.
-        recall: the share of those whose nearest item is right.
-        taken_for: the gallery item nearest to `query`.
-        times: how many of the class's items have that item's class nearest.
+        label: the class.
+        query: its first item whose nearest item is of the other class.
+        items: number of its items with a match.
+        recall: the share of these items whose nearest item is right.
+        confused_with: the gallery item nearest to `query`.
+        times: number of the class's items whose nearest item is of the other class.
     """
 
     label: int
     query: int
     items: int
     recall: float
-    taken_for: int
+    confused_with: int
     times: int
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class NearestNeighbours:
     """The nearest items of every query.
 
     Args:
-        nearest_QK: places in the gallery, nearest first.
+        nearest_QK: indices in the gallery, nearest first.
         right_QK: whether they are of the query's class.
-        matched_Q: whether the gallery holds any item of the query's class, itself left out.
+        matched_Q: whether the gallery holds another item of the query's class.
         labels_Q: the queries' classes.
-        gallery_labels_G: those of the gallery.
+        gallery_labels_G: the gallery items' classes.
     """
 
     nearest_QK: npt.NDArray[np.int64]
@@ -70,8 +70,8 @@ class Search:
     gallery_labels_G: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, evaluator: Evaluator, embedded: Embedded) -> Search:
-        """Search every query in the gallery, or among the other queries where there is none."""
+    def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
+        """Search every query in the gallery, or, without a gallery, among the other queries."""
         alone = embedded.gallery is None
         gallery = embedded.embeddings if embedded.gallery is None else embedded.gallery
         labels_Q = np.asarray(embedded.labels)
@@ -83,15 +83,15 @@ class Search:
         return cls(nearest_QK, labels_G[nearest_QK] == labels_Q[:, None], matched_Q, labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
-        """Up to eight queries whose nearest item is right, or wrong, spread evenly over all such."""
+        """Select up to eight queries evenly from those whose nearest item is right, or from those where it is wrong."""
         queries = np.flatnonzero(self.matched_Q & (self.right_QK[:, 0] == right))
         return [
             Retrieval(q, self.nearest_QK[q].tolist(), self.right_QK[q].tolist())
-            for q in queries[evenly(len(queries), _EACH)].tolist()
+            for q in queries[select_evenly(len(queries), _EXAMPLES)].tolist()
         ]
 
     def class_recalls(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Of every class of which a query has a match: its items in the gallery, (C,), and its Recall@1, (C,)."""
+        """Return the number of gallery items, (C,), and Recall@1, (C,), of every class with a matched query."""
         classes, ids_Q = np.unique(self.labels_Q[self.matched_Q], return_inverse=True)
         queries_C = np.bincount(ids_Q, minlength=len(classes))
         right_C = np.bincount(ids_Q, weights=self.right_QK[self.matched_Q, 0], minlength=len(classes))
@@ -99,8 +99,8 @@ class Search:
         return np.array([counts[c] for c in classes.tolist()], dtype=np.int64), right_C / queries_C
 
     def worst_classes(self) -> list[WorstClass]:
-        """Up to fifteen classes with wrong items, the lowest Recall@1 first; of equals, the one with more items."""
-        found = []
+        """Return up to fifteen classes with wrong nearest items, lowest Recall@1 first; of equal ones, larger first."""
+        classes = []
         for label in np.unique(self.labels_Q[self.matched_Q]).tolist():
             queries = np.flatnonzero(self.matched_Q & (self.labels_Q == label))
             right = self.right_QK[queries, 0]
@@ -110,7 +110,7 @@ class Search:
             mistaken = Counter(self.gallery_labels_G[self.nearest_QK[wrong, 0]].tolist())
             other, times = mistaken.most_common(1)[0]
             query = next(q for q in wrong if self.gallery_labels_G[self.nearest_QK[q, 0]] == other)
-            found.append(
+            classes.append(
                 WorstClass(
                     label,
                     int(query),
@@ -120,4 +120,4 @@ class Search:
                     times,
                 )
             )
-        return sorted(found, key=lambda worst: (worst.recall, -worst.items, worst.label))[:_WORST]
+        return sorted(classes, key=lambda worst: (worst.recall, -worst.items, worst.label))[:_WORST]

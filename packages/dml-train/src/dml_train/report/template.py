@@ -1,4 +1,4 @@
-"""The pages' templates, filled in."""
+"""Rendering of the pages' templates."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dml_train.report.finished import LEVEL
 
 
 def render(template: str, **contents: Any) -> bytes:
-    """A page, whole, in which all that is filled in stays text."""
+    """Render a page; its contents are escaped, so that they stay text."""
     page = _environment().get_template(template).render(level=LEVEL, **contents)
-    # Names of files need not be UTF-8; Python has them with surrogates, which can't be encoded.
+    # A file's name need not be UTF-8; in Python it then has surrogates, which can't be encoded.
     return page.encode("utf-8", "backslashreplace")
 
 
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dml_train", "report"),
-        autoescape=True,  # names of classes and files come from anywhere
+        autoescape=True,  # class and file names are untrusted
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -27,5 +27,5 @@ def _environment() -> jinja2.Environment:
     environment.globals["zip"] = zip
     environment.filters["share"] = lambda value: f"{value:.4f}" if isinstance(value, int | float) else "–"
     environment.filters["signed"] = lambda value: f"{value:+.4f}".replace("-", "−")
-    environment.filters["chance"] = lambda value: f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
+    environment.filters["p_value"] = lambda value: f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
     return environment

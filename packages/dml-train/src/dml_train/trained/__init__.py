@@ -1,1 +1,1 @@
-"""A trained network in use."""
+"""Uses of a trained network: embedding files, search, and export."""

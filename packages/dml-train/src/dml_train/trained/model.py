@@ -1,4 +1,4 @@
-"""A trained network, opened for use: it needs neither the data, nor the loss and sampler, of its training."""
+"""A trained network, opened for use: it needs neither the data nor the loss and sampler of its training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dml_core import Dataset, DmlError, ImageReader, ImageReadingFactory, Registry, Split
+from dml_core import registry as installed
 from dml_train.networks.model import EmbeddingModel
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
@@ -21,57 +22,67 @@ from dml_train.training.run import evaluated_checkpoint, read_recipe
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """The network of a run with the weights that the run is measured by, in evaluation mode.
+    """The network of a run with the weights that the run is measured with, in evaluation mode.
 
     Args:
-        folder: the run's.
-        recipe: as resolved.
-        step: optimizer steps that the weights have seen.
-        weights: the SHA-256 of their file.
-        model: images to embeddings.
-        device: where it is.
+        folder: the run's folder.
+        recipe: the run's recipe, as resolved.
+        step: number of optimizer steps that the weights have seen.
+        weights: the SHA-256 of the weights file.
+        network: images to embeddings.
+        device: the network's device.
         input_shape: channels, height and width of an image.
-        reader: from files to its input; None where the data set of the run can't say.
+        reader: prepares image files for the network; None if the run's data set doesn't say how.
     """
 
     folder: RunFolder
     recipe: Recipe
     step: int
     weights: str
-    model: EmbeddingModel
+    network: EmbeddingModel
     device: torch.device
     input_shape: tuple[int, int, int]
     reader: ImageReader | None
 
     @property
+    def dim(self) -> int:
+        """The embedding dimension."""
+        return self.network.head.embedding_dim
+
+    @property
     def precision(self) -> torch.dtype:
-        """What the network computes in."""
+        """The precision in which the network computes."""
         return PRECISIONS[self.recipe.training.precision]
 
     def split_of(self, files: Sequence[Path]) -> Split:
-        """Images as the network wants them.
+        """Return the files as a split of images, prepared for the network.
 
         Raises:
-            DmlError: if the run's data set can't say how.
+            DmlError: if the run's data set doesn't say how.
         """
         if self.reader is None:
             raise DmlError(
                 f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how image "
                 "files become the network's input: its factory has no attribute 'image_reader'. "
-                "Embed one of its own splits with --split"
+                "Embed one of the data set's own splits instead (dml embed --split)"
             )
         return self.reader.of_files(files)
 
 
-def open_model(path: Path, registry: Registry) -> TrainedModel:
-    """The trained network of a run.
+def open_model(run_dir: Path | str, registry: Registry | None = None) -> TrainedModel:
+    """Open the trained network of a run.
 
-    Only a data set without an ``image_reader`` is made, and has to be there.
+    Only a data set without an ``image_reader`` is built, and must still exist.
+
+    Args:
+        run_dir: the run's folder.
+        registry: provides backbones and data sets; default: all installed ones.
 
     Raises:
-        DmlError: if it isn't a run's folder, has no whole checkpoint, or needs what isn't installed.
+        DmlError: if it isn't a run's folder, has no intact checkpoint, or needs a component that isn't installed.
     """
-    folder = RunFolder.open(path)
+    registry = registry or installed()
+    folder = RunFolder.open(Path(run_dir))
     recipe = read_recipe(folder, registry)
     used = evaluated_checkpoint(folder)
     options = {key: value for key, value in recipe.dataset.items() if key != "name"}
@@ -85,8 +96,8 @@ def open_model(path: Path, registry: Registry) -> TrainedModel:
         channels, height, width = dataset.test.load(np.zeros(1, dtype=np.int64))[0].shape
         in_channels, input_shape = dataset.in_channels, (channels, height, width)
     device = find_device(recipe.training.device)
-    model = build_model(recipe, in_channels, registry, device, pretrained=False)
-    model.load_state_dict(used.weights())
+    network = build_model(recipe, in_channels, registry, device, pretrained=False)
+    network.load_state_dict(used.weights())
     with (used.path / WEIGHTS).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return TrainedModel(folder, recipe, used.step, digest, model.eval(), device, input_shape, reader)
+    return TrainedModel(folder, recipe, used.step, digest, network.eval(), device, input_shape, reader)

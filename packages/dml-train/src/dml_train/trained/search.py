@@ -1,4 +1,4 @@
-"""What a query is searched in: a run's own items, a folder of images, or a file of embeddings; and the search.
+"""Search among a run's own items, a folder of images, or a file of embeddings.
 
 Shapes: `Q` queries, `G` items of the gallery, `D` embedding dimension, `K` nearest.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,27 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import Dataset, DmlError, Evaluator, FileBackedSplit, Registry, Split
+from dml_core import Dataset, DmlError, FileBackedSplit, Registry, Split
+from dml_core import registry as installed
 from dml_train.files import read_array
-from dml_train.measure.evaluate import Embedded, pack_codes
+from dml_train.measure.chunks import drop_bad, split_chunks
+from dml_train.measure.evaluate import Embedded, build_evaluator, pack_codes
 from dml_train.progress import stage
-from dml_train.trained.files import embed_chunks, images_in, in_chunks, without
-from dml_train.trained.folder import index_of
+from dml_train.trained.files import embed_files, find_images
+from dml_train.trained.folder import index_path
 from dml_train.trained.model import TrainedModel
 
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Items that can be found.
+    """Items to search in.
 
     Args:
         rows: (G, D) floating, or (G, ceil(D / 8)) uint8 codes.
-        names: (G,) what the items are called: paths, or classes.
-        files: (G,) their images, where they have any.
-        picture: how an item looks, (height, width, 3) uint8; None where that can't be had.
-        note: what isn't as one would expect; empty if nothing.
+        names: (G,) of the items: paths, or classes.
+        files: (G,) their images; None for an item without a file.
+        picture: returns an item's picture, (height, width, 3) uint8; None if there are no pictures.
+        note: a remark for the user, such as a reason for missing names; empty if there is none.
     """
 
     rows: npt.NDArray[Any]
@@ -48,27 +51,31 @@ class Gallery:
         return self.rows.dtype == np.uint8
 
     @classmethod
-    def of_run(cls, model: TrainedModel, registry: Registry) -> Gallery:
-        """The items that the run was measured on: its gallery, or else its test split.
+    def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
+        """Return the items that the run was measured on: its gallery, or else its test split.
+
+        Args:
+            model: of the run.
+            registry: provides the data set; default: all installed ones.
 
         Raises:
-            DmlError: if the run hasn't ended, or left its test split alone.
+            DmlError: if the run isn't finished, or didn't use its test split.
         """
         folder = model.folder
         if not folder.evaluation.is_file() or not folder.embeddings().is_file():
             raise DmlError(
-                f"the run in {folder.path} has left no embeddings to search in (it hasn't ended, or left its test "
-                "split alone); give images with --gallery or embeddings with --index"
+                f"the run in {folder.path} has no embeddings to search in (it isn't finished, or evaluation.test is "
+                "false); search in a folder of images (--gallery) or in embeddings (--index) instead"
             )
         embedded = Embedded.read(folder)
         rows = embedded.embeddings if embedded.gallery is None else embedded.gallery
         try:
-            split = _measured_split(model, registry)
+            split = _measured_split(model, registry or installed())
             if len(split) != len(rows):
                 raise DmlError(f"it has {len(split)} items now and had {len(rows)}")
         except DmlError as error:
             names = [f"item {row}" for row in range(len(rows))]
-            note = f"Without names and pictures, as the run's data set can't be had: {error}"
+            note = f"Without names and pictures, as the run's data set can't be loaded: {error}"
             return cls(rows, names, [None] * len(rows), None, note)
         files: Sequence[Path | None] = (
             split.files if isinstance(split, FileBackedSplit) else [None] * len(rows)
@@ -79,67 +86,83 @@ class Gallery:
 
     @classmethod
     def of_folder(
-        cls, model: TrainedModel, folder: Path, *, skip: bool, workers: int, console: Console
+        cls,
+        model: TrainedModel,
+        folder: Path | str,
+        *,
+        skip: bool = False,
+        workers: int = 0,
+        console: Console | None = None,
     ) -> Gallery:
-        """The images of a folder, embedded now.
+        """Embed the images of a folder as a gallery.
+
+        Args:
+            model: embeds the images.
+            folder: holds the images.
+            skip: whether to omit images that can't be decoded; otherwise they are an error.
+            workers: number of processes that load ahead.
+            console: shows the progress; default: no progress is shown.
 
         Raises:
-            DmlError: as `embed_chunks`; if there is no image that can be decoded.
+            DmlError: as `embed_files`; if no image can be decoded.
         """
-        chunks = in_chunks(images_in(folder))
+        folder = Path(folder)
+        chunks = split_chunks(find_images(folder))
         files = [[folder / path for path in chunk] for chunk in chunks]
         total, done = sum(map(len, chunks)), 0
         parts: list[npt.NDArray[np.float32]] = []
         kept: list[Path] = []
-        with stage(console, "embed", total) as show:
-            for chunk, part in zip(chunks, embed_chunks(model, files, skip=skip, workers=workers)):
-                parts.append(part.embeddings)
-                kept += without(chunk, part.bad)
+        with (
+            stage(console, "embed", total) as show,
+            closing(embed_files(model, files, skip=skip, workers=workers)) as embedded_chunks,
+        ):
+            for chunk, embedded in zip(chunks, embedded_chunks):
+                parts.append(embedded.embeddings)
+                kept += drop_bad(chunk, embedded.bad)
                 done += len(chunk)
                 show(done, "")
         if not kept:
             raise DmlError(f"none of the {total} images in {folder} can be decoded")
         skipped = total - len(kept)
-        return cls._of_files(
-            model, np.concatenate(parts), folder, kept, f"{skipped} images skipped" if skipped else ""
-        )
+        note = f"{skipped} images skipped" if skipped else ""
+        return cls._of_files(model, np.concatenate(parts), folder, kept, note)
 
     @classmethod
-    def of_index(cls, model: TrainedModel, index: Path) -> Gallery:
-        """Embeddings or codes of a .npy file; with the JSON file that `dml embed` writes beside it, their images.
+    def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
+        """Read a gallery from embeddings or codes in a .npy file.
+
+        The JSON file that `embed_folder` writes beside it gives their images.
 
         Raises:
-            DmlError: a file that is damaged, or embeddings that aren't of this network.
+            DmlError: a damaged file, or embeddings of another network.
         """
-        rows, about, dim = read_array(index), index_of(index), model.model.head.embedding_dim
+        index = Path(index)
+        rows, description = read_array(index), index_path(index)
+        code_bytes = -(-model.dim // 8)
         coded = rows.dtype == np.uint8
-        width = -(-dim // 8) if coded else dim
+        width = code_bytes if coded else model.dim
         if rows.ndim != 2 or rows.shape[1] != width or not (coded or rows.dtype.kind == "f"):
             raise DmlError(
-                f"{index} holds {rows.dtype} of shape {rows.shape}; expected floats (N, {dim}) or uint8 "
-                f"(N, {-(-dim // 8)}), as the run in {model.folder.path} embeds"
+                f"{index} holds {rows.dtype} of shape {rows.shape}; expected floats (N, {model.dim}) or uint8 "
+                f"(N, {code_bytes}), as the run in {model.folder.path} embeds"
             )
-        if not about.is_file():
+        if not description.is_file():
             names = [f"row {row}" for row in range(len(rows))]
-            return cls(
-                rows, names, [None] * len(rows), None, f"{about} is missing, so the rows have no names"
-            )
+            note = f"{description} is missing, so the rows have no names"
+            return cls(rows, names, [None] * len(rows), None, note)
         try:
-            words = json.loads(about.read_text(encoding="utf-8"))
-            paths, weights, folder = (
-                [Path(p) for p in words["paths"]],
-                words["weights"],
-                Path(words["folder"]),
-            )
+            described = json.loads(description.read_text(encoding="utf-8"))
+            paths = [Path(path) for path in described["paths"]]
+            weights, folder = described["weights"], Path(described["folder"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DmlError(f"{about} is damaged: {type(error).__name__}: {error}") from error
+            raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
         if weights != model.weights:
             raise DmlError(
-                f"{index} was embedded by other weights (the run {words.get('run')}, step {words.get('step')}); "
-                f"embed it again by the run in {model.folder.path}"
+                f"{index} was embedded with other weights (the run {described.get('run')}, step "
+                f"{described.get('step')}); embed it again with the run in {model.folder.path}"
             )
         if len(paths) != len(rows):
-            raise DmlError(f"{about} names {len(paths)} images, and {index} has {len(rows)} rows")
+            raise DmlError(f"{description} names {len(paths)} images, and {index} has {len(rows)} rows")
         return cls._of_files(model, rows, folder, paths)
 
     @classmethod
@@ -151,73 +174,88 @@ class Gallery:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The nearest items of one query, nearest first.
 
     Args:
         query: the image.
-        places: (K,) in the gallery.
-        scores: (K,) similarities, or the bits in which codes differ.
+        indices: (K,) of the items in the gallery.
+        scores: (K,) similarities, or Hamming distances of codes.
+        score: the scores' name.
     """
 
     query: Path
-    places: Sequence[int]
+    indices: Sequence[int]
     scores: Sequence[float]
+    score: str
 
 
 def search(
     model: TrainedModel,
-    evaluator: Evaluator,
     gallery: Gallery,
-    queries: Sequence[Path],
-    k: int,
+    queries: Sequence[Path | str],
     *,
-    codes: bool,
-) -> list[Found]:
-    """The k nearest items of every query, exactly; of equals, the one that comes first in the gallery.
+    k: int = 10,
+    codes: bool = False,
+    registry: Registry | None = None,
+) -> list[SearchResult]:
+    """Find the k nearest items of every query, exactly; of equal ones, the first in the gallery.
 
-    A query that is itself one of the gallery's files isn't among what it finds.
+    A query that is itself one of the gallery's files isn't among its results.
 
     Args:
-        model: what embeds the queries.
-        evaluator: what compares floats.
-        gallery: what they are searched in.
+        model: embeds the queries.
+        gallery: the items to search in.
         queries: image files.
-        k: how many, at most.
-        codes: whether to compare by binary codes; a gallery of codes always is.
+        k: maximal number of items for each query.
+        codes: whether to compare binary codes; a gallery of codes always does.
+        registry: provides the run's evaluator, which compares floats; default: all installed ones.
 
     Raises:
         DmlError: a query that can't be decoded.
     """
-    embeddings_QD = np.concatenate(
-        [part.embeddings for part in embed_chunks(model, in_chunks(queries), skip=False, workers=0)]
-    )
-    most = min(k + 1, len(gallery.rows))
+    if not queries:
+        return []
+    files = [Path(query) for query in queries]
+    parts: list[npt.NDArray[np.float32]] = []
+    with closing(embed_files(model, split_chunks(files), skip=True)) as embedded_chunks:
+        for embedded in embedded_chunks:
+            if embedded.bad:
+                raise DmlError(embedded.bad[0].reason)
+            parts.append(embedded.embeddings)
+    embeddings_QD = np.concatenate(parts)
+    count = min(k + 1, len(gallery.rows))
     if codes or gallery.coded:
         rows = gallery.rows if gallery.coded else pack_codes(gallery.rows)
-        scores_QK, places_QK = _nearest_codes(pack_codes(embeddings_QD), rows, most)
+        score = "Hamming distance"
+        scores_QK, indices_QK = _nearest_codes(pack_codes(embeddings_QD), rows, count)
     else:
-        scores_QK, places_QK = evaluator.nearest(embeddings_QD, gallery.rows, most)
-    own = {file.resolve(): place for place, file in enumerate(gallery.files) if file is not None}
-    found = []
-    for query, places, scores in zip(queries, places_QK.tolist(), scores_QK.tolist()):
+        evaluator = build_evaluator(model.recipe, registry or installed(), clustering=False)
+        table = model.recipe.evaluation.component()
+        score = f"similarity ({table.get('similarity', table['name'])})"
+        scores_QK, indices_QK = evaluator.nearest(embeddings_QD, gallery.rows, count)
+    own = {file.resolve(): index for index, file in enumerate(gallery.files) if file is not None}
+    results = []
+    for query, indices, scores in zip(files, indices_QK.tolist(), scores_QK.tolist()):
         itself = own.get(query.resolve())
-        pairs = [(place, score) for place, score in zip(places, scores) if place != itself][:k]
-        found.append(Found(query, [place for place, _ in pairs], [score for _, score in pairs]))
-    return found
+        pairs = [(index, value) for index, value in zip(indices, scores) if index != itself][:k]
+        results.append(
+            SearchResult(query, [index for index, _ in pairs], [value for _, value in pairs], score)
+        )
+    return results
 
 
 def _nearest_codes(
     queries_QB: npt.NDArray[np.uint8], gallery_GB: npt.NDArray[np.uint8], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Hamming distances and places, both (Q, k)."""
-    distances, places = [], []
+    """Return Hamming distances and indices, both (Q, k)."""
+    distances, indices = [], []
     for code in queries_QB:
         distance_G = np.bitwise_count(gallery_GB ^ code).sum(axis=1, dtype=np.int64)
         nearest = np.argsort(distance_G, kind="stable")[:k]
         distances.append(distance_G[nearest])
-        places.append(nearest)
-    return np.stack(distances), np.stack(places)
+        indices.append(nearest)
+    return np.stack(distances), np.stack(indices)
 
 
 def _measured_split(model: TrainedModel, registry: Registry) -> Split:

@@ -21,7 +21,8 @@ from dml_core import DmlError, Registry, RunLogger
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
-from dml_train.measure.evaluate import Embedded, evaluate_on_ranks, flatten_metrics
+from dml_train.measure.evaluate import Embedded, Measurement, evaluate_on_ranks, flatten_metrics
+from dml_train.measure.per_query import save_per_query
 from dml_train.processes.stopping import RunInterrupted, record_stop_signals
 from dml_train.progress import Show, stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, DelayedMaximum, Ranks
@@ -226,21 +227,18 @@ class Trainer:
 
     def evaluate_periodically(self) -> bool:
         """Evaluate during training; return whether the evaluation selects weights and is the best so far."""
-        embedded = self.experiment.embed_watched(self.console, self.ranks)
-        metrics = flatten_metrics(self.evaluate(embedded, self.periodic))
-        return self.selects and self.best.update(self.steps_done, metrics)
+        measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
+        return self.selects and self.best.update(self.steps_done, flatten_metrics(measured.metrics))
 
-    def evaluate(self, embedded: Embedded, name: str) -> dict[str, Any]:
+    def evaluate(self, embedded: Embedded, name: str) -> Measurement:
         """Evaluate an embedding, and send the metrics to loggers and hooks."""
-        metrics = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
-        self.record(
-            self.steps_done, {f"{name}/{key}": value for key, value in flatten_metrics(metrics).items()}
-        )
-        self.hook.dml_evaluation_end(
-            run=self.run, step=self.steps_done, result={**metrics, "split": split_of(name)}
-        )
+        measured = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
+        flat = flatten_metrics(measured.metrics)
+        self.record(self.steps_done, {f"{name}/{key}": value for key, value in flat.items()})
+        result = {**measured.metrics, "split": split_of(name)}
+        self.hook.dml_evaluation_end(run=self.run, step=self.steps_done, result=result)
         self.values.restart_clock()
-        return metrics
+        return measured
 
     def save(self) -> None:
         """Write a checkpoint, and remove those that are no longer kept.
@@ -313,17 +311,23 @@ class Trainer:
         if recipe.evaluation.test:
             embedded = self.experiment.embed_test(self.console, self.ranks)
             self.ranks.run_on_first(lambda: embedded.write(self.folder))
-            metrics = self.evaluate(embedded, "evaluation")
+            measured = self.evaluate(embedded, "evaluation")
         else:
-            metrics = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
+            measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
         result = {
-            **metrics,
+            **measured.metrics,
             "step": self.best.step or self.steps_done,
             "split": "test" if recipe.evaluation.test else "validation",
             "selected_on": split_of(self.periodic) if self.best.step else None,
             "evaluator": recipe.evaluation.name,
         }
-        self.ranks.run_on_first(lambda: write_json(self.folder.evaluation, result))
+
+        def write() -> None:
+            if recipe.evaluation.test and measured.evaluation is not None:
+                save_per_query(self.folder, recipe, result, measured.evaluation)
+            write_json(self.folder.evaluation, result)
+
+        self.ranks.run_on_first(write)
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
         """Send values to every logger."""

@@ -1,4 +1,4 @@
-"""Backbones: the networks that a recipe's ``[backbone]`` table can name."""
+"""Backbones: the networks for a recipe's ``[backbone]`` table."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["BNInception", "SmallConv", "TimmModel", "TorchvisionModel", "compone
 
 
 def components() -> tuple[Component, ...]:
-    """The backbones that this package provides."""
+    """Return the backbones of this package."""
     return (
         Component(
-            "small-conv", SmallConv, "a few blocks of convolutions for small pictures, trained in minutes"
+            "small-conv", SmallConv, "a few blocks of convolutions for small images, trained in minutes"
         ),
         Component(
             "bn-inception",
             BNInception,
-            "BN-Inception (GoogLeNet V2), the papers' backbone, with the published weights' file",
+            "BN-Inception (GoogLeNet V2), the papers' backbone, with the file of the published weights",
             source="Ioffe & Szegedy 2015, Batch Normalization, figure 5",
         ),
         Component(

@@ -20,7 +20,7 @@ from dml_train.networks.backbones.weights_file import load_state, read_state
 
 
 class _Widths(NamedTuple):
-    """Channels of a block's four branches; 0 is a branch that isn't there, or a pool that passes all on."""
+    """Channels of a block's four branches; 0 is a missing branch, or a pool without projection."""
 
     one: int  # 1 × 1
     reduce: int  # 1 × 1, before
@@ -31,8 +31,8 @@ class _Widths(NamedTuple):
     projection: int  # 1 × 1, after the pool
 
 
-# A row for each block, as in the source's figure 5, except that there, and in the networks of ICE and RLL, 4c and 4d
-# project their pool to 96 channels: the weights that there are for torch have 128.
+# A row for each block, as in the source's figure 5, except that 4c and 4d project their pool to 128 channels, as in the
+# published weights for torch; the figure, and the networks of ICE and RLL, have 96.
 _BLOCKS = {
     "inception_3a": _Widths(64, 64, 64, 64, 96, "average", 32),
     "inception_3b": _Widths(64, 64, 96, 64, 96, "average", 64),
@@ -45,7 +45,7 @@ _BLOCKS = {
     "inception_5a": _Widths(352, 192, 320, 160, 224, "average", 128),
     "inception_5b": _Widths(352, 192, 320, 192, 224, "max", 128),
 }
-_CLASSIFIER = "last_linear."  # of the weights file
+_CLASSIFIER = "last_linear."  # in the weights file
 
 
 class BNInception(nn.Module):
@@ -55,19 +55,19 @@ class BNInception(nn.Module):
     the pools of 4c and 4d are projected to 128 channels instead of 96, and convolutions have a bias.
 
     Args:
-        in_channels: of the images. For other than 3 the first convolution is replaced: with given weights by their
-            mean over the colours (times ``3 / in_channels``).
+        in_channels: number of channels of the images. For a number other than 3 the first convolution is replaced; its
+            weights are then the given ones' mean over the colours (times ``3 / in_channels``).
         weights: None (random), or the published file: ``bn_inception-52deb4733.pth``, trained on ImageNet in Caffe.
-            It expects blue, green, red in 0 to 255 less (104, 117, 128): ``normalize = "caffe"`` of the data sets.
+            It expects blue, green, red in 0 to 255 minus (104, 117, 128): ``normalize = "caffe"`` of the data sets.
         levels: the blocks whose outputs are the features, ``"inception_3a"`` to ``"inception_5b"``, the default;
             the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
-        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
+        pretrained: whether to load `weights`; False where a checkpoint replaces them.
 
     Attributes:
-        num_features: 1,024 of 5b, 576 of 3c, 1,056 of 4e; of several levels, a tuple.
+        num_features: 1,024 for 5b, 576 for 3c, 1,056 for 4e; for several levels, a tuple.
 
     Raises:
-        InvalidOption: a level that isn't there or is given twice, or no such file.
+        InvalidOption: an unknown level or one given twice, or no such file.
         DmlError: a file that can't be read or doesn't fit.
         ValueError: `in_channels` below 1.
     """
@@ -111,7 +111,7 @@ class BNInception(nn.Module):
         self.num_features = features if len(features) > 1 else features[0]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """(B, in_channels, H, W) to (B, num_features, h, w), or a tuple of each level's."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple with one for each level."""
         outputs: dict[str, Tensor] = {}
         features = self.stem(images_BCHW)
         for name, block in self.blocks.items():
@@ -122,12 +122,12 @@ class BNInception(nn.Module):
         return maps[0] if len(maps) == 1 else maps
 
     def _load(self, weights: str) -> None:
-        """Take the published weights over: ``inception_3a_1x1`` there is ``blocks.inception_3a.1x1.conv`` here."""
+        """Load the published weights: their ``inception_3a_1x1`` is ``blocks.inception_3a.1x1.conv`` here."""
         file = Path(weights).expanduser()
         if not file.is_file():
             raise InvalidOption(
                 f"weights of bn-inception are {weights!r}, and there is no such file; expected the published "
-                "bn_inception-52deb4733.pth (docs/guide/models.md says where from)"
+                "bn_inception-52deb4733.pth (docs/guide/models.md links to it)"
             )
         ours: dict[str, str] = {}
         for path, unit in self.named_modules():
@@ -137,7 +137,7 @@ class BNInception(nn.Module):
         state = {}
         for name, tensor in read_state(file).items():
             module, dot, parameter = name.rpartition(".")
-            # The file has the numbers of batch norms in rows of one.
+            # In the file, the parameters of batch norms are rows, (1, channels).
             flat = tensor.flatten() if tensor.ndim == 2 and not name.startswith(_CLASSIFIER) else tensor
             state[ours.get(module + dot, module + dot) + parameter] = flat
         load_state(
@@ -150,7 +150,7 @@ class BNInception(nn.Module):
 
 
 class _Unit(nn.Module):
-    """Convolution, batch norm, ReLU; at stride 1 of the same size."""
+    """Convolution, batch norm, ReLU; stride 1 keeps height and width."""
 
     def __init__(self, in_channels: int, out_channels: int, size: int, stride: int = 1) -> None:
         super().__init__()
@@ -162,11 +162,11 @@ class _Unit(nn.Module):
 
 
 class _Block(nn.ModuleDict):
-    """Up to four branches beside one another, their outputs joined; named as in the published weights."""
+    """Up to four parallel branches, their outputs concatenated; named as in the published weights."""
 
     def __init__(self, in_channels: int, widths: _Widths) -> None:
-        passes = widths.projection == 0  # then the block halves height and width
-        stride = 2 if passes else 1
+        halves = widths.projection == 0  # height and width
+        stride = 2 if halves else 1
         units: dict[str, nn.Module] = {}
         if widths.one:
             units["1x1"] = _Unit(in_channels, widths.one, 1)
@@ -175,26 +175,26 @@ class _Block(nn.ModuleDict):
         units["double_3x3_reduce"] = _Unit(in_channels, widths.double_reduce, 1)
         units["double_3x3_1"] = _Unit(widths.double_reduce, widths.double, 3)
         units["double_3x3_2"] = _Unit(widths.double, widths.double, 3, stride)
-        if passes:
+        if halves:
             units["pool"] = nn.MaxPool2d(3, 2, ceil_mode=True)
         else:
             units["pool"] = nn.AvgPool2d(3, 1, 1) if widths.pool == "average" else nn.MaxPool2d(3, 1, 1)
             units["pool_proj"] = _Unit(in_channels, widths.projection, 1)
         super().__init__(units)
-        self._passes = passes
+        self._halves = halves
         self.out_channels = widths.one + widths.three + widths.double + (widths.projection or in_channels)
 
     def forward(self, features_BFHW: Tensor) -> Tensor:
         pooled = features_BFHW
-        if self._passes:
-            # An odd side is rounded up, as by the convolutions; a nought after ReLU is no new maximum.
+        if self._halves:
+            # Round an odd side up, as the convolutions do; a zero after ReLU is no new maximum.
             height, width = features_BFHW.shape[2:]
             pooled = nn.functional.pad(features_BFHW, (0, width % 2, 0, height % 2))
         pooled = self["pool"](pooled)
         branches = [
             self["3x3"](self["3x3_reduce"](features_BFHW)),
             self["double_3x3_2"](self["double_3x3_1"](self["double_3x3_reduce"](features_BFHW))),
-            pooled if self._passes else self["pool_proj"](pooled),
+            pooled if self._halves else self["pool_proj"](pooled),
         ]
         if "1x1" in self:
             branches.insert(0, self["1x1"](features_BFHW))

@@ -1,4 +1,4 @@
-"""Networks made for colour pictures, given pictures of any number of channels."""
+"""Adapting networks for colour images to any number of channels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import nn
 
 
 def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) -> None:
-    """Replace a network's first convolution by one for so many channels.
+    """Replace a network's first convolution by one for `in_channels` channels.
 
     Args:
-        network: has a first convolution for three channels.
-        in_channels: how many there are to be.
-        keep: whether its weights mean something: the new ones are then their mean over the colours times
-            ``3 / in_channels``, so that a grey picture gives what it gave as colour.
+        network: its first convolution has three channels.
+        in_channels: the new number of channels.
+        keep: whether to derive the new weights from the old: their mean over the colours times ``3 / in_channels``, so
+            that a grey image gives the same features as in colour. Otherwise the new weights are random.
     """
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
     new = nn.Conv2d(

@@ -1,4 +1,4 @@
-"""Which depths of a backbone are its features: the option ``levels`` that all backbones take."""
+"""The option ``levels`` of all backbones: the depths that give the features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> Non
     """Refuse levels that a model doesn't have.
 
     Raises:
-        InvalidOption: a level that isn't there, with the nearest that is, or one given twice.
+        InvalidOption: an unknown level, with the nearest known one, or a level given twice.
     """
     for level in levels:
         if level not in known:

@@ -1,4 +1,4 @@
-"""A small convolutional network for small pictures, such as glyphs.
+"""A small convolutional network for small images, such as glyphs.
 
 Shapes: `B` batch, `F` features, `H`, `W` height and width.
 """
@@ -14,26 +14,26 @@ from dml_train.networks.backbones.levels import check_levels
 
 
 class SmallConv(nn.Module):
-    """Blocks of convolutions, each of half the height and width of the one before; trained from scratch in minutes.
+    """Blocks of convolutions, each with half the height and width of the previous one; trains from scratch in minutes.
 
-    The first convolution has stride 1 or 2; then come `depth` convolutions of 3 × 3 a block, each followed by a
-    norm and ReLU. Every block but the last ends with 2 × 2 max pooling.
+    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU; the very first one has stride
+    `stride`. Every block but the last ends with 2 × 2 max pooling.
 
     Args:
-        in_channels: of the images.
-        widths: channels of each block.
-        depth: convolutions a block.
-        stride: of the very first convolution.
-        norm: "batch"; or "group", groups of 8 channels of one image, so that an image's features don't depend on
-            which others are in its batch, nor on how many ranks share that.
-        levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default the last one.
+        in_channels: number of channels of the images.
+        widths: number of channels of each block.
+        depth: number of convolutions per block.
+        stride: stride of the very first convolution.
+        norm: "batch"; or "group", over groups of 8 channels of one image, so that an image's features depend neither on
+            the other images of its batch nor on the number of ranks.
+        levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default: the last one.
 
     Attributes:
-        num_features: the last block's width; of several levels, a tuple of each one's.
+        num_features: the last block's width; for several levels, a tuple of widths.
 
     Raises:
         ValueError: an empty or non-positive size.
-        InvalidOption: a level that isn't there, or is given twice.
+        InvalidOption: an unknown level, or one given twice.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SmallConv(nn.Module):
         if not widths or min(*widths, depth, stride, in_channels) < 1:
             raise ValueError(
                 f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride {stride}; "
-                "expected at least one width, and all of them at least 1"
+                "expected at least one width, and no number below 1"
             )
         if norm == "group" and any(width % 8 for width in widths):
             raise ValueError(f"widths are {list(widths)}; expected multiples of 8 with norm 'group'")
@@ -57,14 +57,14 @@ class SmallConv(nn.Module):
         check_levels(levels, names, "small-conv")
         chosen = [names.index(level) for level in levels] or [len(widths) - 1]
         layers: list[nn.Module] = []
-        ends: list[int] = []  # of each block, how many layers there are up to its end
+        ends: list[int] = []  # for each block, the number of layers up to its end
         channels = in_channels
         for block, width in enumerate(widths[: max(chosen) + 1]):
             for place in range(depth):
                 step = stride if block == place == 0 else 1
                 layers.append(nn.Conv2d(channels, width, 3, stride=step, padding=1, bias=False))
                 if place == depth - 1 and block < len(widths) - 1:
-                    # Before norm and ReLU, which keep the order of values, and here have a quarter of the work.
+                    # Before norm and ReLU: they keep the order of values, and so have a quarter of the work.
                     layers.append(nn.MaxPool2d(2))
                 layers += [
                     nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(width // 8, width),
@@ -78,7 +78,7 @@ class SmallConv(nn.Module):
         self.num_features = features if len(features) > 1 else features[0]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """(B, in_channels, H, W) to (B, num_features, h, w), or a tuple of each level's."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple with one for each level."""
         outputs: dict[int, Tensor] = {}
         features = images_BCHW
         for place, layer in enumerate(self.layers, start=1):

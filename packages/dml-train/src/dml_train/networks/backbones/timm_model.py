@@ -22,28 +22,28 @@ _Form = Literal["map", "map, channels last", "no map"]
 
 
 class TimmModel(nn.Module):
-    """The feature maps that a timm model has before its global pooling, or those of several of its stages.
+    """The feature maps of a timm model before its global pooling, or those of several of its stages.
 
-    Of a model whose last features are no map (a vision transformer's tokens) they are the vector that its own
-    classifier would get; its levels are maps of its patches.
+    If a model's last features are no map (a vision transformer's tokens), the features are the input vector of its
+    classifier; its levels are maps of its patches.
 
     Args:
-        in_channels: of the images. For other than 3, given weights of the first convolution are replaced by their
-            mean over the colours (times ``3 / in_channels``), so that a grey picture gives what it gave as colour.
-        model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; with a tag, e.g. ``"convnext_tiny.fb_in1k"``,
-            to say which weights are downloaded.
-        weights: None (random); ``"DEFAULT"``, those that timm downloads for this name; or a file: a state dict of the
+        in_channels: number of channels of the images. For a number other than 3, the first convolution's given weights
+            are replaced by their mean over the colours (times ``3 / in_channels``), so that a grey image gives the same
+            features as in colour.
+        model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
+            chooses the weights to download.
+        weights: None (random); ``"DEFAULT"``, timm's download for this name; or a file: a state dict of the
             model with or without its classifier, ``.safetensors`` or saved by ``torch.save``.
-        levels: names of timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``), whose outputs are
-            then the features.
-        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
+        levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) whose outputs are the features.
+        pretrained: whether to load `weights`; False where a checkpoint replaces them.
 
     Attributes:
-        num_features: F; of several levels, a tuple.
+        num_features: F; for several levels, a tuple.
 
     Raises:
         InvalidOption: an unknown model, level or file, with the nearest name.
-        DmlError: timm isn't installed; weights that can't be had, read, or don't fit the model.
+        DmlError: timm isn't installed; weights that can't be downloaded or read, or don't fit the model.
         ValueError: `in_channels` below 1.
     """
 
@@ -59,13 +59,13 @@ class TimmModel(nn.Module):
         if in_channels < 1:
             raise ValueError(f"in_channels is {in_channels}; expected at least 1")
         network = _build(_import_timm(), model, weights if pretrained else None, in_channels)
-        self._places: list[int] = []  # of the levels among timm's feature modules
+        self._places: list[int] = []  # indices of the levels among timm's feature modules
         if levels:
             stages = [str(stage["module"]) for stage in network.feature_info]
             check_levels(levels, stages, model)
             self._places = [stages.index(level) for level in levels]
             network.prune_intermediate_layers(self._places, prune_norm=True, prune_head=True)
-        # Shapes without arithmetic, at the size that the model was made for.
+        # Shapes without arithmetic, at the model's default input size.
         probe = copy.deepcopy(network).to("meta").eval()
         images = torch.zeros(1, in_channels, *network.default_cfg["input_size"][1:], device="meta")
         with torch.no_grad():
@@ -76,14 +76,14 @@ class TimmModel(nn.Module):
         self.trunk: nn.Module = network
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """(B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features), or a tuple of each level's."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
         features = _features(self.trunk, images_BCHW, self._places, self._form)
         return features if len(features) > 1 else features[0]
 
 
 def _import_timm() -> ModuleType:
     try:
-        import timm  # here, since it takes seconds
+        import timm  # here, since the import takes seconds
     except ImportError as error:
         raise DmlError(
             f"the backbone 'timm' needs timm ({error}); install it: pip install 'dml-train[timm]'"
@@ -92,7 +92,7 @@ def _import_timm() -> ModuleType:
 
 
 def _form(network: Any, images: Tensor) -> _Form:
-    """What a model's last features look like."""
+    """Tell the form of a model's last features."""
     features = network.forward_features(images)
     if not isinstance(features, Tensor) or features.ndim != 4:
         return "no map"
@@ -100,9 +100,9 @@ def _form(network: Any, images: Tensor) -> _Form:
 
 
 def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) -> tuple[Tensor, ...]:
-    """The maps at the places, (B, F, h, w); without places the last features, (B, F, h, w) or (B, F)."""
+    """Compute the maps at `places`, (B, F, h, w); without places, the last features, (B, F, h, w) or (B, F)."""
     if places:
-        rising = sorted(places)  # the order in which timm gives them
+        rising = sorted(places)  # timm's order
         maps = network.forward_intermediates(
             images, indices=rising, intermediates_only=True, output_fmt="NCHW"
         )
@@ -114,7 +114,7 @@ def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) 
 
 
 def _build(timm: ModuleType, model: str, weights: str | None, in_channels: int) -> Any:
-    """The model without its classifier, with its weights."""
+    """Create the model without its classifier, with its weights."""
     known = timm.list_models()
     if model.partition(".")[0] not in known:
         raise InvalidOption(
@@ -128,7 +128,7 @@ def _build(timm: ModuleType, model: str, weights: str | None, in_channels: int) 
             return timm.create_model(model, pretrained=True, **options)
         except (OSError, RuntimeError) as error:
             raise DmlError(
-                f"could not download the weights of {model} ({error}); download them elsewhere and give their file, "
+                f"could not download the weights of {model} ({error}); download them elsewhere and give the file, "
                 "e.g. weights = 'model.safetensors'"
             ) from error
     file = Path(weights).expanduser()
@@ -155,5 +155,5 @@ def _build(timm: ModuleType, model: str, weights: str | None, in_channels: int) 
 
 
 def _names(given: str | Sequence[str] | None) -> list[str]:
-    """One name, several or none, as timm's configurations have them."""
+    """Return the names of a timm configuration's entry: one, several or none."""
     return [given] if isinstance(given, str) else list(given or ())

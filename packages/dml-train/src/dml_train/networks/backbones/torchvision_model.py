@@ -1,6 +1,6 @@
 """Any classification model of torchvision, without its classifier, at one depth or several.
 
-torchvision is imported where it is used, since it takes seconds.
+torchvision is imported inside functions, since the import takes seconds.
 
 Shapes: `B` batch, `F` features, `H`, `W` height and width.
 """
@@ -22,34 +22,35 @@ from dml_train.networks.backbones.weights_file import load_state, read_state
 
 _Form = Literal["map", "map, channels last", "tokens", "vector"]
 
-# The attributes of torchvision's models that hold what comes after the features, or beside them in training.
+# The attributes of torchvision's models that hold classifiers: after the features, or auxiliary ones in training.
 _UNUSED = frozenset({"classifier", "fc", "head", "heads", "aux1", "aux2", "AuxLogits"})
-_TRACED_SIZE = 224  # pixels a side; what every model of torchvision takes
+_TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 
 
 class TorchvisionModel(nn.Module):
-    """The feature maps that a torchvision model has before its global pooling, or those at several of its nodes.
+    """The feature maps of a torchvision model before its global pooling, or those at several of its nodes.
 
     A vision transformer has no maps; its features are the class token's vector, at every depth.
 
     Args:
-        in_channels: of the images. For other than 3 the first convolution is replaced: with given weights by their
-            mean over the colours (times ``3 / in_channels``), so that a grey picture gives what it gave as colour.
+        in_channels: number of channels of the images. For a number other than 3 the first convolution is replaced; its
+            weights are then the given ones' mean over the colours (times ``3 / in_channels``), so that a grey image
+            gives the same features as in colour.
         model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
         weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded
             once), or a file: a state dict of the model with or without its classifier, ``.safetensors`` or saved by
-            ``torch.save`` (read with ``weights_only=True``, so that loading runs no code). GoogLeNet and Inception get
-            torchvision's own by name: only then do they rescale their input as those weights expect.
+            ``torch.save`` (read with ``weights_only=True``, so that loading runs no code). For GoogLeNet and Inception,
+            name torchvision's own: only then do they rescale their input as those weights expect.
         levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
             ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
-        pretrained: whether `weights` are loaded; not where a checkpoint will take their place.
+        pretrained: whether to load `weights`; False where a checkpoint replaces them.
 
     Attributes:
-        num_features: F; of several levels, a tuple.
+        num_features: F; for several levels, a tuple.
 
     Raises:
-        InvalidOption: an unknown model, level or weights, with the nearest name; a level that has no maps.
-        DmlError: weights that can't be had, read, or don't fit the model.
+        InvalidOption: an unknown model, level or weights, with the nearest name; a level without maps.
+        DmlError: weights that can't be downloaded or read, or don't fit the model.
         ValueError: `in_channels` below 1.
     """
 
@@ -71,9 +72,9 @@ class TorchvisionModel(nn.Module):
         if in_channels != 3:
             adapt_first_convolution(network, in_channels, keep=weights is not None)
             if isinstance(network, models.Inception3 | models.GoogLeNet):
-                network.transform_input = False  # it takes three colours apart
+                network.transform_input = False  # it works on three colours separately
         nodes = _node_names(network)
-        # The name of a module stands for the last node in it.
+        # A module's name stands for its last node.
         modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
         check_levels(levels, [*nodes, *sorted(modules - {*nodes})], model)
         if not levels and isinstance(network, models.VisionTransformer):
@@ -89,7 +90,7 @@ class TorchvisionModel(nn.Module):
         self.num_features = widths if len(widths) > 1 else widths[0]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """(B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features), or a tuple of each level's."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
         outputs: dict[str, Tensor] = self.trunk(images_BCHW)
         features = []
         for level, form in zip(self._levels, self._forms, strict=True):
@@ -101,7 +102,7 @@ class TorchvisionModel(nn.Module):
 
 
 def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
-    """The whole model, classifier included, with its weights."""
+    """Create the whole model, classifier included, with its weights."""
     from torchvision import models
 
     known = models.list_models(module=models)
@@ -124,7 +125,7 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
         except OSError as error:
             raise DmlError(
                 f"could not download the weights {weights!r} of {model} ({error}); download them elsewhere and "
-                "give their file, e.g. weights = 'resnet50.pth'"
+                "give the file, e.g. weights = 'resnet50.pth'"
             ) from error
         return network
     file = Path(weights).expanduser()
@@ -145,7 +146,7 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
 
 
 def _plain(model: str) -> nn.Module:
-    """The model with random weights, without the auxiliary classifiers that two families have."""
+    """Create the model with random weights, without the auxiliary classifiers of two families."""
     from torchvision import models
 
     options = {"aux_logits": False, "init_weights": True} if model in ("googlenet", "inception_v3") else {}
@@ -158,7 +159,7 @@ def _classifies(name: str) -> bool:
 
 
 def _node_names(network: nn.Module) -> list[str]:
-    """The outputs between the image and the pooling or classifier, in the order of computation."""
+    """List the outputs between the image and the pooling or classifier, in the order of computation."""
     from torchvision.models.feature_extraction import get_graph_node_names
 
     _, names = get_graph_node_names(network, suppress_diff_warning=True)
@@ -166,7 +167,7 @@ def _node_names(network: nn.Module) -> list[str]:
 
 
 def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of what nodes give for one image, found without arithmetic."""
+    """Find the shapes of the nodes' outputs for one image, without arithmetic."""
     from torchvision.models.feature_extraction import create_feature_extractor
 
     traced = create_feature_extractor(copy.deepcopy(network).to("meta").eval(), list(nodes))
@@ -176,12 +177,12 @@ def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[
 
 
 def _last_map(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """The last node whose output has positions."""
+    """Return the last node whose output has positions."""
     return [node for node, shape in shapes.items() if len(shape) == 4 and shape[-1] > 1][-1]
 
 
 def _form(level: str, shape: tuple[int, ...] | None) -> _Form:
-    """What the output of a level looks like, by the shape that it has for a square image."""
+    """Tell the form of a level's output by its shape for a square image."""
     match shape:
         case (_, _, height, width) if height == width:
             return "map"

@@ -1,4 +1,4 @@
-"""Weights from a file, for any backbone: read without running code, and refused whole where they don't fit."""
+"""Weights from a file, for any backbone: read without running code, and refused if any of them doesn't fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dml_core import DmlError, nearest
 
 
 def read_state(file: Path) -> dict[str, Tensor]:
-    """The state dict in a file: ``.safetensors``, or what ``torch.save`` wrote.
+    """Read the state dict in a file, ``.safetensors`` or written by ``torch.save``.
 
     Raises:
         DmlError: if the file doesn't hold one.
@@ -52,25 +52,25 @@ def load_state(
     expected: str,
     unused: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Give a network the weights of a state dict, all of them or none.
+    """Load a state dict into a network, all of it or nothing.
 
     Args:
-        network: what gets them.
+        network: receives the weights.
         state: the weights by name.
-        file: where they come from, for messages.
-        expected: what the file should have been, for messages.
-        unused: which names are of no use here, such as the classifier's; they may be missing, of another size, or
-            there and left alone.
+        file: their file, for messages.
+        expected: describes the right file, for messages.
+        unused: whether a name is not used here, such as the classifier's; its weights may be missing, of another size,
+            or present, and are ignored.
 
     Raises:
         DmlError: if anything else is missing, unknown or of another shape.
     """
     wanted = {name: tensor for name, tensor in network.state_dict().items() if not unused(name)}
     given = {name: tensor for name, tensor in state.items() if not unused(name)}
-    # Files from before batch norm counted its batches lack the count, which nothing here uses.
+    # Old files lack batch norm's count of batches, which nothing here uses.
     missing = [n for n in wanted if n not in given and not n.endswith("num_batches_tracked")]
     unknown = [n for n in given if n not in wanted]
-    shaped = [n for n in wanted if n in given and wanted[n].shape != given[n].shape]
+    wrong = [n for n in wanted if n in given and wanted[n].shape != given[n].shape]
     for names, fault in ((missing, "lacks"), (unknown, "has the unknown")):
         if names:
             hint = nearest(names[0], given if fault == "lacks" else wanted)
@@ -78,9 +78,9 @@ def load_state(
                 f"the weights {file} don't fit {type(network).__name__}: the file {fault} {names[0]!r}{hint} "
                 f"({len(names)} such names); expected {expected}"
             )
-    if shaped:
+    if wrong:
         raise DmlError(
-            f"the weights {file} don't fit {type(network).__name__}: {shaped[0]!r} has shape "
-            f"{tuple(given[shaped[0]].shape)}; expected {tuple(wanted[shaped[0]].shape)} ({len(shaped)} such names)"
+            f"the weights {file} don't fit {type(network).__name__}: {wrong[0]!r} has shape "
+            f"{tuple(given[wrong[0]].shape)}; expected {tuple(wanted[wrong[0]].shape)} ({len(wrong)} such names)"
         )
     network.load_state_dict(given, strict=False)

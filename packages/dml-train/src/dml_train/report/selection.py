@@ -6,6 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 
-def evenly(count: int, most: int) -> npt.NDArray[np.int64]:
-    """At most `most` of the places 0 … count - 1, ascending: from the first to the last, evenly apart."""
+def select_evenly(count: int, most: int) -> npt.NDArray[np.int64]:
+    """Select at most `most` of the indices 0 … count - 1, ascending: evenly spaced, from the first to the last."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))

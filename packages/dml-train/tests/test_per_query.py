@@ -1,0 +1,125 @@
+"""The per-query values that a finished run saves: reports use them, and only where they belong to the run."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from photo_world import photo_registry, train_on, write_photos
+from report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
+
+from dml_core import Registry
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
+from dml_train.measure.per_query import restore_evaluation, save_per_query
+from dml_train.report import write_report, write_side_by_side
+from dml_train.run_folder import RunFolder
+from dml_train.training.run import read_recipe
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return report_registry()
+
+
+def contents(run, registry):
+    """The run's folder, recipe, result and evaluator."""
+    folder = RunFolder(run)
+    recipe = read_recipe(folder, registry)
+    return folder, recipe, json.loads(folder.evaluation.read_text()), build_evaluator(recipe, registry)
+
+
+def save(run, registry):
+    folder, recipe, result, evaluator = contents(run, registry)
+    save_per_query(folder, recipe, result, evaluate(evaluator, Embedded.read(folder)))
+    return run
+
+
+@pytest.fixture
+def run(tmp_path, registry):
+    return save(finished_run(tmp_path / "run", registry), registry)
+
+
+@pytest.fixture
+def evaluations(monkeypatch):
+    """The classes of the evaluators that evaluate from now on."""
+    classes = []
+    original = NearestBySorting.evaluate
+
+    def evaluate(self, *arrays):
+        classes.append(type(self))
+        return original(self, *arrays)
+
+    monkeypatch.setattr(NearestBySorting, "evaluate", evaluate)
+    return classes
+
+
+def test_training_saves_each_metric_for_each_query(tmp_path):
+    run = train_on(write_photos(tmp_path / "data"), tmp_path / "run", photo_registry())
+    with np.load(run / "per_query.npz") as saved:
+        recall_Q = saved["recall@1"]
+    assert recall_Q.shape == np.load(run / "labels.npy").shape
+    assert json.loads((run / "evaluation.json").read_text())["recall"]["1"] == recall_Q.mean()
+    assert restore_evaluation(*contents(run, photo_registry())) is not None
+
+
+def test_reports_do_not_evaluate_again_and_are_the_same(run, registry, tmp_path, evaluations):
+    page = write_report(run, registry).read_bytes()
+    assert evaluations == [SignsBySorting]  # the codes, which the run didn't evaluate
+    other = save(finished_run(tmp_path / "other", registry, seed=1), registry)
+    evaluations.clear()
+    pair = write_side_by_side([run, other], tmp_path / "pair.html", registry).read_bytes()
+    assert evaluations == []
+    for folder in (run, other):
+        (folder / "per_query.npz").unlink()
+    assert write_report(run, registry).read_bytes() == page
+    assert write_side_by_side([run, other], tmp_path / "pair.html", registry).read_bytes() == pair
+    assert evaluations.count(NearestBySorting) == 3
+
+
+def _new_embeddings(run):
+    np.save(run / "embeddings.npy", np.load(run / "embeddings.npy")[::-1])
+
+
+def _new_gallery(run):
+    np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy"))
+    np.save(run / "gallery_labels.npy", np.load(run / "labels.npy"))
+
+
+def _new_metrics(run):
+    result = json.loads((run / "evaluation.json").read_text())
+    (run / "evaluation.json").write_text(json.dumps(result | {"step": 41}))
+
+
+def _new_evaluator(run):
+    recipe = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(re.sub(r'(\[evaluation\]\nname = )"exact"', r'\1"hamming"', recipe))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _new_embeddings,
+        _new_gallery,
+        _new_metrics,
+        _new_evaluator,
+        lambda run: (run / "per_query.npz").unlink(),
+        lambda run: (run / "per_query.npz").write_bytes(b"damaged"),
+        lambda run: (run / "per_query.npz").write_bytes((run / "per_query.npz").read_bytes()[:-40]),
+        lambda run: np.savez(run / "per_query.npz", other=np.zeros(3)),
+    ],
+    ids=["embeddings", "gallery", "metrics", "evaluator", "missing", "damaged", "torn", "without checksum"],
+)
+def test_values_of_another_evaluation_are_not_used(run, registry, change):
+    assert restore_evaluation(*contents(run, registry)) is not None
+    change(run)
+    assert restore_evaluation(*contents(run, registry)) is None
+
+
+def test_an_evaluator_that_cannot_restore_evaluates_again(run, registry):
+    class Forgetful:
+        evaluate, nearest = NearestBySorting.evaluate, NearestBySorting.nearest
+
+    *saved, _ = contents(run, registry)
+    assert restore_evaluation(*saved, Forgetful()) is None
