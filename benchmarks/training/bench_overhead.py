@@ -34,7 +34,7 @@ import dml_core.plugin
 import dml_losses.plugin
 import dml_train.plugin
 from dml_core import Component, Plugins, Registry, hookimpl
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import row_seeds
 from dml_train.training.build import Experiment, build
@@ -212,7 +212,7 @@ def main() -> None:
     plugins.register(watch, distribution="stopwatch")
     registry = Registry(plugins)
     changes = [f"training.steps={steps}", "evaluation.name=none", "checkpoints.every=0"]
-    recipe = load("demo", changes, registry)
+    recipe = load_recipe("demo", changes, registry)
     images = steps * len(build(recipe, registry).sampler.batch_at(0, 0))
     machine = platform.processor() or platform.machine()
     print(

@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 
 from dml_core import registry
-from dml_train.recipe.bundled import bundled
+from dml_train.recipe.bundled import bundled_recipes
 from dml_train.recipe.checking import parse
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.training import checkpoint
 from dml_train.training.run import train
 
@@ -27,9 +27,9 @@ def test_the_recipe_of_the_readme_is_whole_and_right():
     assert recipe.schedule["model.backbone_trains"]["values"] == [0, 1]
 
 
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", bundled_recipes())
 def test_every_bundled_recipe_is_whole_and_right(name):
-    assert load(name, [], registry()).training.seed == 0
+    assert load_recipe(name, [], registry()).training.seed == 0
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -40,7 +40,7 @@ def test_a_fraction_of_the_classes_trains_and_a_stopped_run_goes_on_to_the_same_
         "checkpoints.every=2", "evaluation.test=true", f"optimizer.name={optimizer!r}", "dataset.max_classes=60",
         "schedule.'optimizer.lr'={kind='cosine', end=0.0}", "sampler.classes_per_batch=5",
     ]  # fmt: skip
-    recipe = load("glyphs-tiny", settings, registry())
+    recipe = load_recipe("glyphs-tiny", settings, registry())
     whole = train(recipe, tmp_path / "whole", registry=registry(), console=Console(quiet=True))
     cut = tmp_path / "cut"
     shutil.copytree(whole.path, cut)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dml_core import registry
 from dml_train.data import OFFICIAL, FileDataset
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.training.run import train
 
 PAGE = (Path(__file__).parents[2] / "docs/guide/data.md").read_text(encoding="utf-8")
@@ -30,7 +30,7 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
     (tmp_path / "mine.toml").write_text(recipe_of_page, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     folder = train(
-        load("mine.toml", ["training.epochs=1"], registry()), Path("runs/mine"), console=Console(quiet=True)
+        load_recipe("mine.toml", ["training.epochs=1"], registry()), Path("runs/mine"), console=Console(quiet=True)
     )
     assert folder.evaluation.is_file()
     # For a GPU, two tables replace those of the recipe, and the data set's sizes are omitted.
@@ -38,7 +38,7 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
     tables |= {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", changes)}
     tables["dataset"] = re.sub(r"(resize|crop) = .*\n", "", tables["dataset"])
     (tmp_path / "gpu.toml").write_text("\n".join(tables.values()), encoding="utf-8")
-    recipe = load("gpu.toml", [], registry())
+    recipe = load_recipe("gpu.toml", [], registry())
     assert (recipe.dataset["crop"], recipe.backbone["model"]) == (224, "resnet50")
 
 

@@ -16,7 +16,7 @@ from torchvision import models
 
 from dml_core import registry
 from dml_train.recipe.checking import parse
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.trained.model import open_model
 from dml_train.training.run import train
 
@@ -30,7 +30,7 @@ def test_a_papers_recipe_of_three_levels_trains_and_measures(tmp_path):
         for k in range(3):
             pixels = random.integers(0, 256, (70, 80, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "birds" / f"bird-{c}" / f"{k}.png")
-    document = load("rll/lmh-cub", [], registry()).to_dict()
+    document = load_recipe("rll/lmh-cub", [], registry()).to_dict()
     del document["backbone"]["weights"]
     document["dataset"] |= {"name": "image-folder", "root": str(tmp_path / "birds"), "resize": 72, "crop": 64}
     document["sampler"]["classes_per_batch"] = 3
@@ -51,13 +51,13 @@ BLOCKS = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), fl
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_what_the_page_on_models_shows_is_what_a_recipe_takes(block):
     document = tomllib.loads(block)
-    whole = load("rll/lmh-cub", [], registry()).to_dict() | document
+    whole = load_recipe("rll/lmh-cub", [], registry()).to_dict() | document
     assert parse(whole, registry()).backbone["name"] == document["backbone"]["name"]
 
 
 def test_a_trained_network_opens_without_the_weights_that_it_started_from(tmp_path):
     torch.save(models.squeezenet1_1().state_dict(), tmp_path / "start.pth")
-    document = load("glyphs-tiny", ["training.steps=1", "dataset.max_classes=80"], registry()).to_dict()
+    document = load_recipe("glyphs-tiny", ["training.steps=1", "dataset.max_classes=80"], registry()).to_dict()
     start = {"name": "torchvision", "model": "squeezenet1_1", "weights": str(tmp_path / "start.pth")}
     recipe = parse(document | {"backbone": start, "embedding": {"dim": 4}}, registry())
     train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from dml_core import registry
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.studies.runs import Job, run_all
 
 TINY = ["dataset.max_classes=40", "sampler.classes_per_batch=8", "logging.loggers=[]", "training.steps=2"]
@@ -22,13 +22,13 @@ QUIET = Console(quiet=True)
 
 
 def jobs(folder: Path, *extra: str) -> list[Job]:
-    recipes = [load("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)]
+    recipes = [load_recipe("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)]
     return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
 
 
 def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     wrong = Job(
-        "wrong", load("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()), tmp_path / "no"
+        "wrong", load_recipe("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()), tmp_path / "no"
     )
     together = run_all([*jobs(tmp_path / "two"), wrong], processes=2, registry=registry(), console=QUIET)
     assert [outcome.fault is None for outcome in together] == [True, True, True, False]

@@ -12,13 +12,13 @@ import torch
 
 from dml_core import DmlError, registry
 from dml_train.data import OFFICIAL
-from dml_train.recipe.bundled import bundled, bundled_text, leading_comment
+from dml_train.recipe.bundled import bundled_recipes, bundled_text, leading_comment
 from dml_train.recipe.extending import read_chain
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.training.build import build_model
 
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
-RECIPES = [name for name in bundled() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")]
+RECIPES = [name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")]
 LARGE_RLL = ("rll/sop", "rll/lmh-sop", "rll/resnet50-sop", "rll/ablation-sop")
 
 # Recipes by pattern (a later one overrides), the settings that the paper states for them, and where it does.
@@ -52,7 +52,7 @@ def look_up(document: dict[str, Any], path: str) -> Any:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_a_paper_states_stands_in_its_recipe(name):
-    document = load(name, [], registry()).to_dict()
+    document = load_recipe(name, [], registry()).to_dict()
     stated: dict[str, Any] = {}
     for pattern, settings in STATED:
         if fnmatch(name, pattern):
@@ -68,14 +68,14 @@ def test_a_recipe_or_its_parent_says_what_is_published_what_is_stated_and_what_w
         assert words in comments[0]
     for words in ("Paper: ", "From the paper", "chosen"):
         assert any(words in comment for comment in comments)
-    assert load(name, [], registry()).dataset["name"] in OFFICIAL
+    assert load_recipe(name, [], registry()).dataset["name"] in OFFICIAL
 
 
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", bundled_recipes())
 def test_what_a_recipes_comment_says_can_be_set_can_be(name):
     comment = re.sub(r"\n# ?", " ", leading_comment(bundled_text(name)))
     said = [shlex.split(words)[0] for words in re.findall(r"--set ('[^']+'|[^\s,;)]+)", comment)]
-    load(name, [assignment for assignment in said if "=" in assignment], registry())
+    load_recipe(name, [assignment for assignment in said if "=" in assignment], registry())
 
 
 def test_every_data_set_of_every_papers_main_table_has_its_recipes():
@@ -90,14 +90,14 @@ def test_every_data_set_of_every_papers_main_table_has_its_recipes():
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("memvir/")])
 def test_the_memory_starts_after_fifty_epochs(name):
-    recipe = load(name, [], registry())
+    recipe = load_recipe(name, [], registry())
     images = OFFICIAL[recipe.dataset["name"]].published["train"].images
     assert recipe.loss["warmup_steps"] == 50 * (images // recipe.sampler["batch_size"])
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if re.search(r"[/-]cub$|^memvir/resnet50", name)])
 def test_the_loss_of_a_recipe_trains(name):
-    table = {**load(name, [], registry()).loss}
+    table = {**load_recipe(name, [], registry()).loss}
     if "num_steps" in table:
         table |= {"num_steps": 1, "margin": 0, "warmup_steps": 0}  # so that the memory takes part at once
     loss = registry().build("losses", table, {"num_classes": 5, "embedding_dim": 16, "seed": 0})
@@ -111,7 +111,7 @@ def test_the_loss_of_a_recipe_trains(name):
 
 
 def test_three_levels_make_one_embedding_and_without_the_weights_the_message_says_where_to_look():
-    document = load("rll/lmh-cub", [], registry())
+    document = load_recipe("rll/lmh-cub", [], registry())
     with pytest.raises(
         DmlError, match=r"bn_inception-52deb4733\.pth', and there is no such file.*docs/guide/models\.md"
     ):

@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from dml_train.cli import main
-from dml_train.recipe.bundled import bundled, bundled_text, summary
+from dml_train.recipe.bundled import bundled_recipes, bundled_text, summary
 
 
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", bundled_recipes())
 def test_every_recipe_begins_with_what_it_is(name):
     said = summary(bundled_text(name))
     assert 20 < len(said) <= 160, said
@@ -25,7 +25,7 @@ def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):
     done = CliRunner().invoke(main, ["recipes"], obj=tiny_registry)
     assert done.exit_code == 0
     listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.output.splitlines()}
-    assert listed == {name: summary(bundled_text(name)) for name in bundled()}
+    assert listed == {name: summary(bundled_text(name)) for name in bundled_recipes()}
 
 
 def test_the_command_prints_one_recipe_as_it_was_written(tiny_registry):

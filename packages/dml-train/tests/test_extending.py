@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_train.cli import main
-from dml_train.recipe.bundled import bundled, bundled_text, leading_comment
+from dml_train.recipe.bundled import bundled_recipes, bundled_text, leading_comment
 from dml_train.recipe.extending import merge, read_chain, read_source, remove, resolve, split_key
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 
 TABLE = object()
 
@@ -94,7 +94,7 @@ def write(tmp_path, tiny_document):
 def test_a_child_says_only_what_differs(write, tiny_registry):
     write("root.toml", loss={"scale": 2.0}, schedule={"loss.scale": {"kind": "linear", "end": 1.0}})
     path = write("child.toml", extends="root.toml", loss={"noise": 0.2}, training={"seed": 4})
-    found = load(path, ["loss.scale=8"], tiny_registry).to_dict()
+    found = load_recipe(path, ["loss.scale=8"], tiny_registry).to_dict()
     assert found["loss"] == {"name": "tiny", "scale": 8.0, "noise": 0.2}
     assert (found["training"]["seed"], found["training"]["steps"]) == (4, 12)
     assert found["schedule"] == {"loss.scale": {"kind": "linear", "end": 1.0}}
@@ -118,7 +118,7 @@ def test_another_component_keeps_no_option_of_the_parents(write, tiny_registry):
         evaluation={"name": "exact"},  # the parent's, by default
         schedule={"loss.scale": step},
     )
-    found = load(path, [], tiny_registry).to_dict()
+    found = load_recipe(path, [], tiny_registry).to_dict()
     assert found["loss"] == {"name": "tiny-sparse", "scale": 4.0, "says": True}
     assert found["optimizer"]["lr"] == 1e-3
     assert found["evaluation"]["every"] == 2.0
@@ -130,7 +130,7 @@ def test_drop_removes_keys_and_tables_of_the_parent(write, tiny_registry):
     write("root.toml", schedule=schedule)
     drop = ["training.steps", 'schedule."loss.scale"']
     path = write("child.toml", extends="root.toml", drop=drop, training={"epochs": 2.0})
-    found = load(path, [], tiny_registry).to_dict()
+    found = load_recipe(path, [], tiny_registry).to_dict()
     assert "steps" not in found["training"]
     assert found["schedule"] == {"optimizer.lr": {"kind": "cosine", "end": 0.0}}
 
@@ -152,15 +152,15 @@ def test_drop_removes_keys_and_tables_of_the_parent(write, tiny_registry):
 def test_a_mistake_names_the_recipes_and_what_was_expected(write, tiny_registry, document, message):
     write("root.toml", loss={"scale": 2.0})
     with pytest.raises(DmlError, match=message):
-        load(write("child.toml", **document), [], tiny_registry)
+        load_recipe(write("child.toml", **document), [], tiny_registry)
 
 
 def test_drop_needs_a_parent_and_neither_it_nor_extends_can_be_set(tmp_path, write, tiny_registry):
     (tmp_path / "lonely.toml").write_text("drop = ['loss']\n")
     with pytest.raises(DmlError, match="drop is given without extends"):
-        load(tmp_path / "lonely.toml", [], tiny_registry)
+        load_recipe(tmp_path / "lonely.toml", [], tiny_registry)
     with pytest.raises(DmlError, match="can't set 'extends': it is resolved before any override"):
-        load(write("root.toml"), ["extends=demo"], tiny_registry)
+        load_recipe(write("root.toml"), ["extends=demo"], tiny_registry)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
@@ -182,8 +182,8 @@ def test_a_parents_path_is_relative_to_the_child(write, tiny_registry, monkeypat
     write("below/child.toml", extends="root.toml")
     path = write("top.toml", extends="below/child.toml")
     monkeypatch.chdir(tmp_path.parent)
-    assert load(path, [], tiny_registry).training.seed == 7
-    assert load(path.relative_to(tmp_path.parent), [], tiny_registry).training.seed == 7
+    assert load_recipe(path, [], tiny_registry).training.seed == 7
+    assert load_recipe(path.relative_to(tmp_path.parent), [], tiny_registry).training.seed == 7
 
 
 def test_a_file_extends_a_bundled_recipe_whatever_the_working_directory_holds(write, tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_keys_are_split_and_removed_as_toml_reads_them():
     assert document == {"a": {"a": {}}}
 
 
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", bundled_recipes())
 def test_a_bundled_recipe_that_extends_another_is_short_and_its_parents_are_bundled(name):
     child, *parents = read_chain(name)
     assert all(source.path is None for source in parents)
@@ -217,4 +217,4 @@ def test_the_command_prints_a_recipe_resolved_below_its_comment(write, tiny_regi
     done = CliRunner().invoke(main, ["recipes", str(path)], obj=tiny_registry)
     assert done.exit_code == 0, done.output
     assert done.output.startswith(leading_comment(read_source(path).text) + "# Resolved; it extends ")
-    assert tomllib.loads(done.output) == load(path, [], tiny_registry).to_dict()
+    assert tomllib.loads(done.output) == load_recipe(path, [], tiny_registry).to_dict()

@@ -50,7 +50,7 @@ def embed(run, registry, photos):
 def by_hand(run, registry, files):
     """Pass each image alone through the network, read with its own reader."""
     model = open_model(run, registry)
-    split = model.reader.of_files(files)
+    split = model.reader.of_images(files)
     return np.concatenate(
         [model.network(split.load(np.array([i]))).detach().numpy() for i in range(len(files))]
     )

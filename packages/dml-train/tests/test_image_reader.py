@@ -30,7 +30,7 @@ def test_files_are_prepared_like_those_of_the_data_set(tmp_path, normalize):
     )
     reader = factory("image-folder").image_reader(root="gone", train_fraction=0.25, **options)
     assert isinstance(dataset.test, FileBackedSplit)
-    split, every = reader.of_files(dataset.test.files), np.arange(len(dataset.test))
+    split, every = reader.of_images(dataset.test.files), np.arange(len(dataset.test))
     images = split.load(every)
     np.testing.assert_array_equal(images.numpy(), dataset.test.load(every).numpy())
     np.testing.assert_array_equal(split.picture(3), dataset.test.picture(3))
@@ -50,7 +50,7 @@ def test_a_glyph_saved_to_a_file_is_read_back_unchanged(tmp_path):
     for i, file in enumerate(files):
         Image.fromarray(glyphs.test.picture(i)).save(file)
     reader = factory("glyphs").image_reader(max_classes=4, rotation=3.0)
-    split, indices = reader.of_files(files), np.arange(len(files))
+    split, indices = reader.of_images(files), np.arange(len(files))
     np.testing.assert_array_equal(split.load(indices).numpy(), glyphs.test.load(indices).numpy())
     np.testing.assert_array_equal(split.picture(1), glyphs.test.picture(1))
     assert reader.input_shape == (1, 32, 32)
@@ -60,10 +60,10 @@ def test_drawings_of_any_shape_are_fitted_into_the_square(tmp_path):
     wide = Image.new("RGBA", (80, 20), (0, 0, 0, 0))  # transparent: white
     wide.paste((10, 10, 10, 255), (20, 0, 60, 20))
     wide.save(tmp_path / "wide.png")
-    (ink,) = DrawingReader(16).of_files([tmp_path / "wide.png"]).load(np.array([0]))
+    (ink,) = DrawingReader(16).of_images([tmp_path / "wide.png"]).load(np.array([0]))
     assert ink.shape == (1, 16, 16)
     assert ink[0, 7:9, 6:10].min() > 0.9
     assert ink[0, :6].abs().max() == ink[0, 10:].abs().max() == 0.0
     (tmp_path / "bad.png").write_bytes(b"")
     with pytest.raises(DmlError, match=r"bad\.png: it is empty"):
-        DrawingReader(16).of_files([tmp_path / "bad.png"]).load(np.array([0]))
+        DrawingReader(16).of_images([tmp_path / "bad.png"]).load(np.array([0]))

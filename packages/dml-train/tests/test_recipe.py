@@ -9,7 +9,7 @@ import tomli_w
 
 from dml_core import DmlError
 from dml_train.recipe.checking import parse
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.recipe.tables import differences
 
 
@@ -24,14 +24,14 @@ def file(tmp_path, tiny_document):
 
 
 def test_a_recipe_written_as_resolved_is_read_as_the_same(file, tiny_registry):
-    first = load(file(schedule={"optimizer.lr": {"kind": "cosine", "end": 0}}), [], tiny_registry)
+    first = load_recipe(file(schedule={"optimizer.lr": {"kind": "cosine", "end": 0}}), [], tiny_registry)
     again = parse(tomllib.loads(first.to_toml()), tiny_registry)
     assert again == first
     assert differences(first.to_dict(), again.to_dict()) == []
 
 
 def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
-    resolved = load(file(), [], tiny_registry).to_dict()
+    resolved = load_recipe(file(), [], tiny_registry).to_dict()
     assert resolved["training"]["precision"] == "float32"
     assert resolved["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.1}
     assert resolved["evaluation"]["recall_at"] == [1]
@@ -52,7 +52,7 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
 def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
     file, tiny_registry, override, path, value
 ):
-    found = load(file(), ['schedule."optimizer.lr".kind=cosine', override], tiny_registry).to_dict()
+    found = load_recipe(file(), ['schedule."optimizer.lr".kind=cosine', override], tiny_registry).to_dict()
     for key in path:
         found = found[key]
     assert found == value
@@ -60,7 +60,7 @@ def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
 
 
 def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
-    found = load(file(), ["loss.scale=32", 'loss={name="tiny", noise=0.2}'], tiny_registry).to_dict()
+    found = load_recipe(file(), ["loss.scale=32", 'loss={name="tiny", noise=0.2}'], tiny_registry).to_dict()
     assert found["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.2}
 
 
@@ -95,12 +95,12 @@ def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
 )  # fmt: skip
 def test_a_mistake_is_named_with_what_was_expected(file, tiny_registry, overrides, message):
     with pytest.raises(DmlError, match=message):
-        load(file(), overrides, tiny_registry)
+        load_recipe(file(), overrides, tiny_registry)
 
 
 def test_every_mistake_of_the_tables_is_listed_at_once(file, tiny_registry):
     with pytest.raises(DmlError, match=r"(?s)training.seed is -1.*embedding.dim is 0"):
-        load(file(), ["training.seed=-1", "embedding.dim=0"], tiny_registry)
+        load_recipe(file(), ["training.seed=-1", "embedding.dim=0"], tiny_registry)
 
 
 def test_a_missing_table_is_named(tiny_document, tiny_registry):
@@ -112,19 +112,19 @@ def test_a_missing_table_is_named(tiny_document, tiny_registry):
 
 def test_a_file_that_is_missing_or_is_not_toml_is_named(tmp_path, tiny_registry):
     with pytest.raises(DmlError, match=r"can't read the recipe .*none.toml: No such file"):
-        load(tmp_path / "none.toml", [], tiny_registry)
+        load_recipe(tmp_path / "none.toml", [], tiny_registry)
     (tmp_path / "bad.toml").write_text("[training\n")
     with pytest.raises(DmlError, match=r"bad\.toml is not TOML"):
-        load(tmp_path / "bad.toml", [], tiny_registry)
+        load_recipe(tmp_path / "bad.toml", [], tiny_registry)
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     with pytest.raises(DmlError, match="is not UTF-8 text"):
-        load(tmp_path / "latin.toml", [], tiny_registry)
+        load_recipe(tmp_path / "latin.toml", [], tiny_registry)
 
 
 def test_an_unknown_bundled_name_is_told_with_the_nearest(tiny_registry):
     with pytest.raises(
         DmlError, match=r"no recipe 'glyph-tiny'; did you mean 'glyphs-tiny'.*'dml recipes' lists"
     ):
-        load("glyph-tiny", [], tiny_registry)
+        load_recipe("glyph-tiny", [], tiny_registry)
     with pytest.raises(DmlError, match="did you mean 'memvir/arc-face-cub'"):
-        load("memvir-arc-face-cub", [], tiny_registry)
+        load_recipe("memvir-arc-face-cub", [], tiny_registry)

@@ -44,7 +44,7 @@ def query(world):
 
 def embedded(run, registry, files):
     model = open_model(run, registry)
-    return model.network(model.reader.of_files(files).load(np.arange(len(files)))).detach().numpy()
+    return model.network(model.reader.of_images(files).load(np.arange(len(files)))).detach().numpy()
 
 
 def rows_of(result):

@@ -14,7 +14,7 @@ from tiny_world import TinyDataset
 
 from dml_core import DmlError, InvalidOption
 from dml_train.cli import main
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.studies import runs as many_runs
 from dml_train.studies.tuning.search import SettingsSearch, best_trial, run_search
 from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
@@ -234,7 +234,7 @@ def test_the_command_states_its_budget_and_leaves_a_recipe_to_train_by(plan, tin
     found = json.loads((out / "tuning.json").read_text())
     winner = found["trials"][found["best"]]
     assert winner["value"] == max(trial["value"] for trial in found["trials"])
-    chosen = load(out / "best.toml", [], tiny_registry)
+    chosen = load_recipe(out / "best.toml", [], tiny_registry)
     assert chosen.optimizer.lr == winner["settings"]["optimizer.lr"]
     assert chosen.evaluation.test
     result = CliRunner().invoke(main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=tiny_registry)

@@ -273,7 +273,7 @@ class ImageReader(Protocol):
     in_channels: int
     input_shape: tuple[int, int, int]  # channels, height, width of the network's input
 
-    def of_files(self, files: Sequence[Path]) -> Split:
+    def of_images(self, files: Sequence[Path]) -> Split:
         """Return these images as a split of one class without a name; each is decoded on request."""
         ...
 

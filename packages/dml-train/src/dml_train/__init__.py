@@ -1,5 +1,118 @@
-"""Train an embedding from a recipe, measure it exactly, and look at it: the `dml` command and its parts."""
+"""Train embeddings and use them from Python: all that the command `dml` does, in functions.
+
+    import dml_train
+
+    recipe = dml_train.load_recipe("glyphs-tiny", {"training.steps": 20})
+    run = dml_train.train(recipe, "runs/tiny")
+    model = dml_train.open_model(run.path)
+
+A name is imported at its first use, so that importing the package stays fast. docs/reference/python.md of the repository
+lists all names with examples.
+"""
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dml_train.data import check_dataset as check_dataset, fetch_dataset as fetch_dataset
+    from dml_train.demo import run_demo as run_demo
+    from dml_train.recipe.bundled import bundled_recipes as bundled_recipes
+    from dml_train.recipe.loading import load_recipe as load_recipe
+    from dml_train.recipe.tables import Recipe as Recipe
+    from dml_train.report import write_report as write_report, write_side_by_side as write_side_by_side
+    from dml_train.report.search_page import write_search_page as write_search_page
+    from dml_train.run_folder import RunFolder as RunFolder, open_run as open_run
+    from dml_train.studies.mlrc import reality_check as reality_check
+    from dml_train.studies.reproduce.run import reproduce as reproduce
+    from dml_train.studies.tuning.search import SettingsSearch as SettingsSearch, run_search as run_search
+    from dml_train.studies.tuning.space import Choice as Choice, Range as Range
+    from dml_train.trained.export import export as export
+    from dml_train.trained.folder import FolderEmbedding as FolderEmbedding, embed_folder as embed_folder
+    from dml_train.trained.model import TrainedModel as TrainedModel, open_model as open_model
+    from dml_train.trained.search import Gallery as Gallery, SearchResult as SearchResult, search as search
+    from dml_train.trained.splits import embed_split as embed_split, evaluate_embeddings as evaluate_embeddings, evaluate_run as evaluate_run
+    from dml_train.training.run import train as train
+
+__version__ = version("dml-train")
+
+_HOMES = {
+    "Choice": "dml_train.studies.tuning.space",
+    "FolderEmbedding": "dml_train.trained.folder",
+    "Gallery": "dml_train.trained.search",
+    "Range": "dml_train.studies.tuning.space",
+    "Recipe": "dml_train.recipe.tables",
+    "RunFolder": "dml_train.run_folder",
+    "SearchResult": "dml_train.trained.search",
+    "SettingsSearch": "dml_train.studies.tuning.search",
+    "TrainedModel": "dml_train.trained.model",
+    "bundled_recipes": "dml_train.recipe.bundled",
+    "check_dataset": "dml_train.data",
+    "embed_folder": "dml_train.trained.folder",
+    "embed_split": "dml_train.trained.splits",
+    "evaluate_embeddings": "dml_train.trained.splits",
+    "evaluate_run": "dml_train.trained.splits",
+    "export": "dml_train.trained.export",
+    "fetch_dataset": "dml_train.data",
+    "load_recipe": "dml_train.recipe.loading",
+    "open_model": "dml_train.trained.model",
+    "open_run": "dml_train.run_folder",
+    "reality_check": "dml_train.studies.mlrc",
+    "reproduce": "dml_train.studies.reproduce.run",
+    "run_demo": "dml_train.demo",
+    "run_search": "dml_train.studies.tuning.search",
+    "search": "dml_train.trained.search",
+    "train": "dml_train.training.run",
+    "write_report": "dml_train.report",
+    "write_search_page": "dml_train.report.search_page",
+    "write_side_by_side": "dml_train.report",
+}
+
+__all__ = [
+    "__version__",
+    "Choice",
+    "FolderEmbedding",
+    "Gallery",
+    "Range",
+    "Recipe",
+    "RunFolder",
+    "SearchResult",
+    "SettingsSearch",
+    "TrainedModel",
+    "bundled_recipes",
+    "check_dataset",
+    "embed_folder",
+    "embed_split",
+    "evaluate_embeddings",
+    "evaluate_run",
+    "export",
+    "fetch_dataset",
+    "load_recipe",
+    "open_model",
+    "open_run",
+    "reality_check",
+    "reproduce",
+    "run_demo",
+    "run_search",
+    "search",
+    "train",
+    "write_report",
+    "write_search_page",
+    "write_side_by_side",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

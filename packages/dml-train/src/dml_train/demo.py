@@ -20,7 +20,7 @@ from dml_train.files import read_array, write_json
 from dml_train.measure.embed import embed
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
 from dml_train.progress import stage
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.recipe.tables import Recipe
 from dml_train.report import COMPARISON, write_report
 from dml_train.run_folder import RunFolder
@@ -56,7 +56,7 @@ def run_demo(
     RunFolder.refuse_existing(out)
     # Build everything first, so that a missing package fails before training.
     try:
-        recipe = load("demo", assignments, registry)
+        recipe = load_recipe("demo", assignments, registry)
         context = {"seed": recipe.training.seed}
         exact = build_evaluator(recipe, registry)
         hamming: Evaluator = registry.build("evaluators", {"name": "hamming", "nmi": True}, context)

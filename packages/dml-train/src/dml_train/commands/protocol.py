@@ -8,7 +8,7 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.options import CONSOLE, FOLDER, SET
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 
 
 @click.group()
@@ -47,7 +47,7 @@ def mlrc(
     from dml_train.studies.mlrc import FOLDS, reality_check, write
     from dml_train.studies.runs import Outcome
 
-    checked = load(source, overrides, registry)
+    checked = load_recipe(source, overrides, registry)
     done = 0
 
     def show(outcome: Outcome) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from dml_core import Registry
-from dml_train.recipe.bundled import bundled, bundled_text, leading_comment, summary
+from dml_train.recipe.bundled import bundled_recipes, bundled_text, leading_comment, summary
 from dml_train.recipe.extending import read_chain
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 
 
 @click.command()
@@ -19,7 +19,7 @@ def recipes(registry: Registry, name: str | None) -> None:
     A recipe that extends another is printed resolved: with all its parents' keys, and every default filled in.
     """
     if name is None:
-        names = bundled()
+        names = bundled_recipes()
         width = max(map(len, names))
         for each in names:
             click.echo(f"{each:<{width}}  {summary(bundled_text(each))}")
@@ -30,4 +30,4 @@ def recipes(registry: Registry, name: str | None) -> None:
         return
     comment = leading_comment(child.text)
     comment += f"# Resolved; it extends {', '.join(parent.name for parent in parents)}.\n"
-    click.echo(f"{comment}\n{load(name, (), registry).to_toml()}", nl=False)
+    click.echo(f"{comment}\n{load_recipe(name, (), registry).to_toml()}", nl=False)

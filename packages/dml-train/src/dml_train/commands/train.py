@@ -10,7 +10,7 @@ from dml_core import Registry
 from dml_train.commands.options import FOLDER, SET
 from dml_train.ranks import launch
 from dml_train.ranks.ranks import is_first_process
-from dml_train.recipe.loading import load
+from dml_train.recipe.loading import load_recipe
 from dml_train.training.run import train as run_training
 
 
@@ -38,7 +38,7 @@ def train(
     from dml_train.report import write_report
     from dml_train.report.finished import list_metrics, read_json
 
-    recipe = load(source, overrides, registry)
+    recipe = load_recipe(source, overrides, registry)
     if nproc > 1:
         flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
         settings = [part for override in overrides for part in ("--set", override)]

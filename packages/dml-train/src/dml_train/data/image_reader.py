@@ -32,7 +32,7 @@ class PhotographReader:
         self.preparation = Preparation(**{name: value for name, value in options.items() if name in known})
         self.input_shape = (3, self.preparation.crop, self.preparation.crop)
 
-    def of_files(self, files: Sequence[Path]) -> FileSplit:
+    def of_images(self, files: Sequence[Path]) -> FileSplit:
         """Return a split of these images, prepared as for evaluation."""
         return FileSplit({"": files}, self.preparation)
 
@@ -54,7 +54,7 @@ class DrawingReader:
         self.size = size
         self.input_shape = (1, size, size)
 
-    def of_files(self, files: Sequence[Path]) -> DrawingSplit:
+    def of_images(self, files: Sequence[Path]) -> DrawingSplit:
         """Return a split of these images in grey."""
         return DrawingSplit(files, self.size)
 

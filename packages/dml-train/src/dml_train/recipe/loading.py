@@ -13,7 +13,7 @@ from dml_train.recipe.extending import DROP, EXTENDS, read_chain, resolve, split
 from dml_train.recipe.tables import Recipe
 
 
-def load(source: str | Path, overrides: Iterable[str], registry: Registry) -> Recipe:
+def load_recipe(source: str | Path, overrides: Iterable[str], registry: Registry) -> Recipe:
     """Load a recipe, change some keys, and check it.
 
     Args:

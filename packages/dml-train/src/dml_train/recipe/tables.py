@@ -266,7 +266,7 @@ class Recipe(Table):
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
-        """Return the recipe as TOML, which `dml_train.recipe.loading.load` reads again."""
+        """Return the recipe as TOML, which `dml_train.load_recipe` reads again."""
         return tomli_w.dumps(self.to_dict())
 
 

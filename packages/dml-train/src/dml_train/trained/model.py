@@ -66,7 +66,7 @@ class TrainedModel:
                 "files become the network's input: its factory has no attribute 'image_reader'. "
                 "Embed one of the data set's own splits instead (dml embed --split)"
             )
-        return self.reader.of_files(files)
+        return self.reader.of_images(files)
 
 
 def open_model(run_dir: Path | str, registry: Registry | None = None) -> TrainedModel:

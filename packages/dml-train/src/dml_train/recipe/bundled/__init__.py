@@ -16,7 +16,7 @@ from dml_core import UnknownName, nearest
 _FOLDER = files(__name__)
 
 
-def bundled() -> list[str]:
+def bundled_recipes() -> list[str]:
     """List the names of the bundled recipes, as ``memvir/arc-face-cub``, without those that are parents alone."""
     return sorted(name for name in _names(_FOLDER, "") if not name.rpartition("/")[2].startswith("_"))
 
@@ -36,7 +36,7 @@ def bundled_text(name: str) -> str:
         UnknownName: if there is none of this name, with the nearest.
     """
     if name not in _names(_FOLDER, ""):
-        names = bundled()
+        names = bundled_recipes()
         raise UnknownName(
             f"no recipe {name!r}{nearest(name, names)} expected a path that ends in .toml, or one of the "
             f"{len(names)} names that 'dml recipes' lists"
