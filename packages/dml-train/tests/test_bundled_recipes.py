@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from dml_train.cli import main
 from dml_train.recipe.bundled import bundled_recipes, bundled_text, summary
+from dml_train.recipe.extending import read_chain
 
 
 @pytest.mark.parametrize("name", bundled_recipes())
@@ -19,6 +20,11 @@ def test_every_recipe_begins_with_what_it_is(name):
 def test_a_summary_is_the_first_sentence_of_the_first_comment():
     assert summary("# One, and\n# two. Three.\n\n# Four.\n") == "One, and two"
     assert summary("[training]\n# One.\n") == ""
+
+
+def test_a_parent_that_is_no_recipe_itself_is_not_listed():
+    assert not [name for name in bundled_recipes() if name.rpartition("/")[2].startswith("_")]
+    assert [source.name for source in read_chain("ice/glyphs")] == ["ice/glyphs", "_glyphs"]
 
 
 def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):

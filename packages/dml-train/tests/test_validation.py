@@ -159,7 +159,7 @@ def test_averaged_weights_are_measured_and_saved(tiny_registry, tiny_document, q
         ({"validation": {"fold": 4, "folds": 4}}, r"fold = 4 of folds = 4; expected 0 to 3"),
         (
             {"validation": {"class_fraction": 0.5, "on_test": True}, "evaluation": {"every": 1}},
-            r"classes = 0.5 and on_test = true are given; expected at most one of them",
+            r"class_fraction = 0.5 and on_test = true are given; expected at most one of them",
         ),
         (
             {"evaluation": {"test": False}},
