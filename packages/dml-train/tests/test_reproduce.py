@@ -68,7 +68,9 @@ ROWS = [
 def run(tiny_registry, quiet, tmp_path, recipe_file):
     def run(rows=ROWS, names=("fake/2",), table=None, **options):
         known = {"fake": paper(recipe_file, rows, **(table or {}))}
-        return reproduce(names, known, tmp_path / "out", registry=tiny_registry, console=quiet, **options)
+        return reproduce(
+            names, tmp_path / "out", known=known, registry=tiny_registry, console=quiet, **options
+        )
 
     return run
 
@@ -202,8 +204,8 @@ def test_a_row_runs_on_the_paper_s_data_under_the_root_and_is_compared(
     known = known.model_copy(update={"selected_on_test": False})
     found = reproduce(
         ("fake",),
-        {"fake": known},
         tmp_path / "out",
+        known={"fake": known},
         registry=Registry(tiny_registry.plugins),
         console=quiet,
         data=tmp_path / "data",

@@ -268,13 +268,16 @@ class Dataset(Protocol):
 
 
 class ImageReader(Protocol):
-    """A reader of image files that prepares them as a data set prepares its own."""
+    """A reader of images that prepares them as a data set prepares its own."""
 
     in_channels: int
     input_shape: tuple[int, int, int]  # channels, height, width of the network's input
 
-    def of_images(self, files: Sequence[Path]) -> Split:
-        """Return these images as a split of one class without a name; each is decoded on request."""
+    def of_images(self, images: Sequence[Path | npt.NDArray[np.uint8]]) -> Split:
+        """Return these images as a split of one class without a name; files are decoded on request.
+
+        An image is a file, or an array (height, width, 3) of RGB or (height, width) of grey values.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -6,8 +6,8 @@
     run = dml_train.train(recipe, "runs/tiny")
     model = dml_train.open_model(run.path)
 
-A name is imported at its first use, so that importing the package stays fast. docs/reference/python.md of the repository
-lists all names with examples.
+A name is imported at its first use, so that importing the package stays fast. In the repository,
+docs/reference/python.md lists all names with examples.
 """
 
 from __future__ import annotations
@@ -17,23 +17,34 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dml_train.data import check_dataset as check_dataset, fetch_dataset as fetch_dataset
+    from dml_train.data import check_dataset as check_dataset
+    from dml_train.data import fetch_dataset as fetch_dataset
     from dml_train.demo import run_demo as run_demo
     from dml_train.recipe.bundled import bundled_recipes as bundled_recipes
     from dml_train.recipe.loading import load_recipe as load_recipe
     from dml_train.recipe.tables import Recipe as Recipe
-    from dml_train.report import write_report as write_report, write_side_by_side as write_side_by_side
+    from dml_train.report import write_report as write_report
+    from dml_train.report import write_side_by_side as write_side_by_side
     from dml_train.report.search_page import write_search_page as write_search_page
-    from dml_train.run_folder import RunFolder as RunFolder, open_run as open_run
+    from dml_train.run_folder import RunFolder as RunFolder
+    from dml_train.run_folder import open_run as open_run
     from dml_train.studies.mlrc import reality_check as reality_check
     from dml_train.studies.reproduce.run import reproduce as reproduce
-    from dml_train.studies.tuning.search import SettingsSearch as SettingsSearch, run_search as run_search
-    from dml_train.studies.tuning.space import Choice as Choice, Range as Range
+    from dml_train.studies.tuning.run import TuningResult as TuningResult
+    from dml_train.studies.tuning.run import tune as tune
+    from dml_train.studies.tuning.space import Choice as Choice
+    from dml_train.studies.tuning.space import Range as Range
     from dml_train.trained.export import export as export
-    from dml_train.trained.folder import FolderEmbedding as FolderEmbedding, embed_folder as embed_folder
-    from dml_train.trained.model import TrainedModel as TrainedModel, open_model as open_model
-    from dml_train.trained.search import Gallery as Gallery, SearchResult as SearchResult, search as search
-    from dml_train.trained.splits import embed_split as embed_split, evaluate_embeddings as evaluate_embeddings, evaluate_run as evaluate_run
+    from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
+    from dml_train.trained.folder import embed_folder as embed_folder
+    from dml_train.trained.model import TrainedModel as TrainedModel
+    from dml_train.trained.model import open_model as open_model
+    from dml_train.trained.search import Gallery as Gallery
+    from dml_train.trained.search import SearchResult as SearchResult
+    from dml_train.trained.search import search as search
+    from dml_train.trained.splits import embed_split as embed_split
+    from dml_train.trained.splits import evaluate_embeddings as evaluate_embeddings
+    from dml_train.trained.splits import evaluate_run as evaluate_run
     from dml_train.training.run import train as train
 
 __version__ = version("dml-train")
@@ -46,7 +57,7 @@ _HOMES = {
     "Recipe": "dml_train.recipe.tables",
     "RunFolder": "dml_train.run_folder",
     "SearchResult": "dml_train.trained.search",
-    "SettingsSearch": "dml_train.studies.tuning.search",
+    "TuningResult": "dml_train.studies.tuning.run",
     "TrainedModel": "dml_train.trained.model",
     "bundled_recipes": "dml_train.recipe.bundled",
     "check_dataset": "dml_train.data",
@@ -62,7 +73,7 @@ _HOMES = {
     "reality_check": "dml_train.studies.mlrc",
     "reproduce": "dml_train.studies.reproduce.run",
     "run_demo": "dml_train.demo",
-    "run_search": "dml_train.studies.tuning.search",
+    "tune": "dml_train.studies.tuning.run",
     "search": "dml_train.trained.search",
     "train": "dml_train.training.run",
     "write_report": "dml_train.report",
@@ -71,7 +82,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "__version__",
     "Choice",
     "FolderEmbedding",
     "Gallery",
@@ -79,8 +89,9 @@ __all__ = [
     "Recipe",
     "RunFolder",
     "SearchResult",
-    "SettingsSearch",
     "TrainedModel",
+    "TuningResult",
+    "__version__",
     "bundled_recipes",
     "check_dataset",
     "embed_folder",
@@ -95,9 +106,9 @@ __all__ = [
     "reality_check",
     "reproduce",
     "run_demo",
-    "run_search",
     "search",
     "train",
+    "tune",
     "write_report",
     "write_search_page",
     "write_side_by_side",

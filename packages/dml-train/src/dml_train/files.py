@@ -66,6 +66,19 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     write_atomically(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        DmlError: if it is corrupt, or can't be read.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DmlError(f"{path} is corrupt: {error}") from error
+    return value
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically."""
     write_atomically(path, lambda file: file.write((json.dumps(value, indent=2) + "\n").encode()))

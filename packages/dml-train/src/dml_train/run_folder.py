@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dml_core import DmlError
-from dml_train.files import lock_folder, partial_path
+from dml_train.files import lock_folder, partial_path, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,32 @@ class RunFolder:
                 arguments=("resume", "out"),
             )
 
+    def read_evaluation(self) -> dict[str, Any]:
+        """Read the metrics of the trained embedding.
+
+        Raises:
+            DmlError: if the run isn't finished, or the file is corrupt.
+        """
+        if not self.evaluation.is_file():
+            raise DmlError(
+                f"the run in {self.path} isn't finished: it has no evaluation.json; resume it",
+                arguments=("resume",),
+            )
+        return read_json(self.evaluation)
+
+    def read_metrics(self) -> list[dict[str, float | None]]:
+        """Read the values logged during training, one dict per line of ``metrics.jsonl``; empty if nothing is logged.
+
+        Raises:
+            DmlError: if the file is corrupt.
+        """
+        if not self.metrics.is_file():
+            return []
+        try:
+            return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise DmlError(f"{self.metrics} is corrupt: {error}") from error
+
     @classmethod
     def create(cls, path: Path) -> RunFolder:
         """Make a new run's folder.
@@ -96,3 +124,12 @@ class RunFolder:
             what = "holds no recipe.toml" if path.is_dir() else "doesn't exist"
             raise DmlError(f"{path} is not a run's folder: it {what}")
         return folder
+
+
+def open_run(path: str | Path) -> RunFolder:
+    """Open a run's folder: its files, its metrics, and the paths of its embeddings.
+
+    Raises:
+        DmlError: if it isn't a run's folder.
+    """
+    return RunFolder.open(Path(path))

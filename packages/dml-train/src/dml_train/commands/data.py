@@ -28,10 +28,9 @@ def check(context: click.Context, name: str, root: Path, decode: bool) -> None:
 
     Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it is missing.
     """
-    from dml_train.data import OFFICIAL
-    from dml_train.data.published.checking import check_complete
+    from dml_train.data import check_dataset
 
-    if not check_complete(OFFICIAL[name], root, decode=decode, report=click.echo):
+    if not check_dataset(name, root, decode=decode, report=click.echo):
         context.exit(1)
 
 
@@ -45,10 +44,8 @@ def fetch(context: click.Context, name: str, root: Path) -> None:
     It comes from its owners' servers. An interrupted download resumes, and archives already in the folder are used.
     Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
-    from dml_train.data import OFFICIAL
-    from dml_train.data.published.checking import check_complete
-    from dml_train.data.published.fetching import fetch as fetch_official
+    from dml_train.data import check_dataset, fetch_dataset
 
-    fetch_official(OFFICIAL[name], root, CONSOLE, lambda text: click.echo(text, err=True))
-    if not check_complete(OFFICIAL[name], root, decode=False, report=click.echo):
+    fetch_dataset(name, root, console=CONSOLE, report=lambda text: click.echo(text, err=True))
+    if not check_dataset(name, root, report=click.echo):
         context.exit(1)

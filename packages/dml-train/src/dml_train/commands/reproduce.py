@@ -64,7 +64,6 @@ def reproduce(
     registry: Registry = context.obj
     found = run(
         tables,
-        known,
         out,
         registry=registry,
         console=CONSOLE,

@@ -36,7 +36,7 @@ def train(
     torchrun starts ranks, too: torchrun ... -m dml_train train RECIPE --out DIR.
     """
     from dml_train.report import write_report
-    from dml_train.report.finished import list_metrics, read_json
+    from dml_train.report.finished import list_metrics
 
     recipe = load_recipe(source, overrides, registry)
     if nproc > 1:
@@ -48,6 +48,6 @@ def train(
         return
     folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if is_first_process():
-        for metric in list_metrics(read_json(folder.evaluation)):
+        for metric in list_metrics(folder.read_evaluation()):
             click.echo(f"{metric.name:<22}{metric.value:.4f}")
         click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")

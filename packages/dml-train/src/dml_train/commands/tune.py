@@ -8,7 +8,6 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import CONSOLE, FILE, FOLDER, SET
-from dml_train.recipe.loading import read
 
 
 @click.command()
@@ -61,11 +60,10 @@ def tune(
     The test classes stay unseen. Repeating the command resumes an interrupted search, or, with more --trials,
     extends a finished one. Needs optuna: pip install 'dml-train[tune]'.
     """
-    from dml_train.studies.tuning.page import markdown, write
-    from dml_train.studies.tuning.search import SettingsSearch, run_search
+    from dml_train.studies.tuning.page import markdown
+    from dml_train.studies.tuning.run import tune as run_tuning
     from dml_train.studies.tuning.space import read_choice, read_range, read_space
 
-    document, _ = read(source, overrides)
     varied = [
         *map(read_range, ranges),
         *map(read_choice, choices),
@@ -73,8 +71,18 @@ def tune(
     ]
     if twice := [key for key, _ in varied if [k for k, _ in varied].count(key) > 1]:
         raise DmlError(f"{twice[0]!r} varies twice; give one --range, --choice or table for each key")
-    plan = SettingsSearch(document, dict(varied), folds, seed, registry)
-    trials_done = run_search(plan, out, trials, console=CONSOLE, processes=jobs)
-    click.echo(markdown(plan, trials_done, Path(source).stem))
-    for path in write(plan, trials_done, out, Path(source).stem):
+    result = run_tuning(
+        source,
+        dict(varied),
+        out,
+        trials=trials,
+        folds=folds,
+        seed=seed,
+        overrides=overrides,
+        processes=jobs,
+        registry=registry,
+        console=CONSOLE,
+    )
+    click.echo(markdown(result.search, result.trials, Path(source).stem))
+    for path in result.pages:
         click.echo(path)

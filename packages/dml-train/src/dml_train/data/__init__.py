@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dml_core import Component
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from dml_core import Component, DmlError, nearest
 from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.csv_table import read_csv_table
 from dml_train.data.file_dataset import FileDataset, FileDatasetFactory
@@ -11,7 +16,9 @@ from dml_train.data.glyphs import Glyphs
 from dml_train.data.image_folder import read_image_folder
 from dml_train.data.preparation import Preparation
 from dml_train.data.published.cars196 import CARS196, read_cars196
+from dml_train.data.published.checking import check_complete
 from dml_train.data.published.cub import CUB, read_cub
+from dml_train.data.published.fetching import fetch
 from dml_train.data.published.in_shop import IN_SHOP, read_in_shop
 from dml_train.data.published.official import OfficialSet
 from dml_train.data.published.sop import SOP, read_sop
@@ -26,7 +33,9 @@ __all__ = [
     "Jitter",
     "OfficialSet",
     "Preparation",
+    "check_dataset",
     "components",
+    "fetch_dataset",
     "read_cars196",
     "read_csv_table",
     "read_cub",
@@ -74,3 +83,46 @@ def components() -> tuple[Component, ...]:
         factory = FileDatasetFactory(read)
         of_files.append(Component(name, factory, summary, source, options=factory.options))
     return (glyphs, *of_files)
+
+
+def check_dataset(
+    name: str, root: str | Path, *, decode: bool = False, report: Callable[[str], None] = print
+) -> bool:
+    """Compare a published data set's counts with the published ones; return whether it is complete.
+
+    Args:
+        name: ``"cub"``, ``"cars196"``, ``"sop"`` or ``"in-shop"``.
+        root: the data set's folder, or its parent.
+        decode: whether to decode every image, too.
+        report: called with each line.
+
+    Raises:
+        DmlError: an unknown name, or a `root` without the data set.
+    """
+    return check_complete(_official(name), Path(root), decode=decode, report=report)
+
+
+def fetch_dataset(
+    name: str, root: str | Path, *, console: Console | None = None, report: Callable[[str], None] = print
+) -> None:
+    """Download and unpack a published data set, reusing existing files; an interrupted download resumes.
+
+    Args:
+        name: as in `check_dataset`.
+        root: the folder for the archives and the unpacked folder, created if missing.
+        console: shows the progress of a download; default: none.
+        report: called with a line about each step.
+
+    Raises:
+        DmlError: an unknown name; a file that must be downloaded by hand; a download or an archive that is bad; an
+            existing data set that is incomplete.
+    """
+    fetch(_official(name), Path(root), console, report)
+
+
+def _official(name: str) -> OfficialSet:
+    if name not in OFFICIAL:
+        raise DmlError(
+            f"unknown data set {name!r}{nearest(name, OFFICIAL)} expected one of: {', '.join(OFFICIAL)}"
+        )
+    return OFFICIAL[name]

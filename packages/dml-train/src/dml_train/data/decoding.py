@@ -5,30 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dml_core import DmlError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+ImageSource = (
+    Path | npt.NDArray[np.uint8]
+)  # a file; or RGB (height, width, 3), grey (height, width) in memory
 _BACKGROUND = (255, 255, 255)  # of transparent images
 
 
-def read_image(file: Path, min_side: int | None = None) -> Image.Image:
-    """Decode an image file to upright RGB.
+def read_image(source: ImageSource, min_side: int | None = None) -> Image.Image:
+    """Decode an image to upright RGB.
 
     The image is rotated according to its EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
     pixels become white; of several frames, the first is used.
 
     Args:
-        file: the image.
+        source: a file, or an array.
         min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
             least this long, which saves most of the time of a large photograph. None: full size.
 
     Raises:
-        DmlError: if it can't be decoded, or exceeds Pillow's limit of about 179 million pixels; names the file.
+        DmlError: if it can't be decoded, or a file exceeds Pillow's limit of about 179 million pixels; names the file.
     """
     try:
-        with Image.open(file) as stored:
+        if isinstance(source, np.ndarray):
+            return Image.fromarray(source).convert("RGB")
+        with Image.open(source) as stored:
             if min_side is not None:
                 stored.draft(None, (min_side, min_side))  # formats other than JPEG ignore it
             stored.load()
@@ -40,7 +46,12 @@ def read_image(file: Path, min_side: int | None = None) -> Image.Image:
             image = Image.alpha_composite(Image.new("RGBA", image.size, (*_BACKGROUND, 255)), image)
         return image.convert("RGB")
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, …
-        raise _decoding_error(file, error) from error
+        if isinstance(source, np.ndarray):
+            raise DmlError(
+                f"an image is an array of shape {source.shape} and dtype {source.dtype}; "
+                "expected (height, width, 3) or (height, width), uint8"
+            ) from error
+        raise _decoding_error(source, error) from error
 
 
 def check_header(file: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from dml_train.data.decoding import read_image
-from dml_train.data.file_split import FileSplit
+from dml_train.data.decoding import ImageSource, read_image
 from dml_train.data.preparation import Preparation
 
 
@@ -32,9 +30,9 @@ class PhotographReader:
         self.preparation = Preparation(**{name: value for name, value in options.items() if name in known})
         self.input_shape = (3, self.preparation.crop, self.preparation.crop)
 
-    def of_images(self, files: Sequence[Path]) -> FileSplit:
+    def of_images(self, images: Sequence[ImageSource]) -> PhotographSplit:
         """Return a split of these images, prepared as for evaluation."""
-        return FileSplit({"": files}, self.preparation)
+        return PhotographSplit(images, self.preparation)
 
     def describe(self) -> dict[str, Any]:
         """Describe the steps from an image to the input."""
@@ -54,9 +52,9 @@ class DrawingReader:
         self.size = size
         self.input_shape = (1, size, size)
 
-    def of_images(self, files: Sequence[Path]) -> DrawingSplit:
+    def of_images(self, images: Sequence[ImageSource]) -> DrawingSplit:
         """Return a split of these images in grey."""
-        return DrawingSplit(files, self.size)
+        return DrawingSplit(images, self.size)
 
     def describe(self) -> dict[str, Any]:
         """Describe the steps from an image to the input."""
@@ -68,29 +66,63 @@ class DrawingReader:
         }
 
 
-class DrawingSplit:
-    """A `Split` of image files with dark ink on a light background.
+class PhotographSplit:
+    """A `Split` of images prepared as photographs, all of one class without a name.
 
     Args:
-        files: (N,) images.
+        images: (N,) files or arrays.
+        preparation: prepares them for the network.
+    """
+
+    class_names: Sequence[str] = ("",)
+
+    def __init__(self, images: Sequence[ImageSource], preparation: Preparation) -> None:
+        self._images, self._preparation = images, preparation
+        self.labels: npt.NDArray[np.int64] = np.zeros(len(images), dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of images, N."""
+        return len(self._images)
+
+    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+        """Load a batch, (len(indices), 3, crop, crop) float32, never augmented.
+
+        Raises:
+            DmlError: an image that can't be decoded.
+        """
+        return self._preparation.make_batch([self._load_resized(int(index)) for index in indices])
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """Return the centre of image `index`, as the network sees it, (crop, crop, 3) uint8."""
+        return self._preparation.crop_center(self._load_resized(index)).permute(1, 2, 0).contiguous().numpy()
+
+    def _load_resized(self, index: int) -> Tensor:
+        return self._preparation.load_resized(self._images[index])
+
+
+class DrawingSplit:
+    """A `Split` of images with dark ink on a light background, all of one class without a name.
+
+    Args:
+        images: (N,) files or arrays.
         size: pixels a side of the network's input.
     """
 
     class_names: Sequence[str] = ("",)
 
-    def __init__(self, files: Sequence[Path], size: int) -> None:
-        self.files, self._size = files, size
-        self.labels: npt.NDArray[np.int64] = np.zeros(len(files), dtype=np.int64)
+    def __init__(self, images: Sequence[ImageSource], size: int) -> None:
+        self._images, self._size = images, size
+        self.labels: npt.NDArray[np.int64] = np.zeros(len(images), dtype=np.int64)
 
     def __len__(self) -> int:
-        """Return the number of files, N."""
-        return len(self.files)
+        """Return the number of images, N."""
+        return len(self._images)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
         """Load a batch, (len(indices), 1, size, size) float32, ink in [0, 1] on a background of 0, never augmented.
 
         Raises:
-            DmlError: a file that can't be decoded.
+            DmlError: an image that can't be decoded.
         """
         pictures = np.stack([self._read_grey(int(index)) for index in indices])
         return torch.from_numpy(255 - pictures)[:, None].to(torch.float32).div_(255.0)
@@ -100,6 +132,6 @@ class DrawingSplit:
         return np.repeat(self._read_grey(index)[:, :, None], 3, axis=2)
 
     def _read_grey(self, index: int) -> npt.NDArray[np.uint8]:
-        image = read_image(self.files[index]).convert("L")
+        image = read_image(self._images[index]).convert("L")
         # An image of this size stays unchanged.
         return np.asarray(ImageOps.pad(image, (self._size, self._size), Image.Resampling.BICUBIC, color=255))

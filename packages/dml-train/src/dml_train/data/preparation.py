@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dml_train.data.array_split import draw_uniforms
-from dml_train.data.decoding import read_image
+from dml_train.data.decoding import ImageSource, read_image
 
 TrainCrop = Literal["resized", "random", "center"]
 Normalize = Literal["imagenet", "caffe", "none"]
@@ -118,8 +117,8 @@ class Preparation:
             "offset": list(normalisation.offset),
         }
 
-    def load_resized(self, file: Path) -> Tensor:
-        """Decode and resize an image file to (3, H, W) uint8, RGB, with both sides at least `crop`.
+    def load_resized(self, source: ImageSource) -> Tensor:
+        """Decode and resize an image to (3, H, W) uint8, RGB, with both sides at least `crop`.
 
         Raises:
             DmlError: if it can't be decoded; names the file.
@@ -127,7 +126,7 @@ class Preparation:
         from torchvision.transforms.v2 import functional as images
 
         # Twice the pixels of the result, so that resizing averages away what the reduced decoding of a JPEG loses.
-        image = torch.from_numpy(np.array(read_image(file, min_side=2 * self.resize))).permute(2, 0, 1)
+        image = torch.from_numpy(np.array(read_image(source, min_side=2 * self.resize))).permute(2, 0, 1)
         height, width = image.shape[1:]
         factor = self.resize / min(height, width)
         size = [max(self.resize, round(side * factor)) for side in (height, width)]

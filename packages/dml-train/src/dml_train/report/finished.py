@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +105,7 @@ class FinishedRun:
                 f"the run in {run_dir} has no evaluation.json yet; resume it (--resume), then write the report"
             )
         recipe = read_recipe(folder, registry)
-        result, lines = read_json(folder.evaluation), _read_lines(folder.metrics)
+        result, lines = folder.read_evaluation(), folder.read_metrics()
         nothing = Items(None)
         if not recipe.evaluation.test:
             return cls(folder, recipe, result, lines, None, nothing, nothing, "")
@@ -154,28 +153,6 @@ def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None
         else:
             metrics.append(Metric(name, key, value))
     return metrics
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a run's folder.
-
-    Raises:
-        DmlError: if it is damaged.
-    """
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise DmlError(f"{path} is damaged: {error}") from error
-    return value
-
-
-def _read_lines(path: Path) -> Sequence[Mapping[str, float | None]]:
-    if not path.is_file():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
-        raise DmlError(f"{path} is damaged: {error}") from error
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:

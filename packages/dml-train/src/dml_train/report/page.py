@@ -11,12 +11,12 @@ import numpy as np
 
 from dml_core import Registry
 from dml_core import registry as installed
-from dml_train.files import write_atomically
+from dml_train.files import read_json, write_atomically
 from dml_train.measure.evaluate import Embedded
 from dml_train.report.classes import SizeBin, draw_recall_by_size, group_by_size
 from dml_train.report.codes import compare_with_codes
 from dml_train.report.figures import MARKS, Figure, draw_curves
-from dml_train.report.finished import FinishedRun, Items, read_json
+from dml_train.report.finished import FinishedRun, Items
 from dml_train.report.maps import draw_map, draw_picture_map
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly

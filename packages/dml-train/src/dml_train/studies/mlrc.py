@@ -22,6 +22,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_core import DmlError, Registry
+from dml_core import registry as installed
 from dml_train.files import write_atomically, write_json
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, flatten_metrics
 from dml_train.measure.intervals import Interval, of_runs
@@ -125,31 +126,32 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
 
 def reality_check(
     recipe: Recipe,
-    out: Path,
+    out: str | Path,
     *,
-    registry: Registry,
-    console: Console,
     runs: int = 1,
     dim: int = 128,
     processes: int = 1,
     on_end: Callable[[Outcome], None] = lambda outcome: None,
+    registry: Registry | None = None,
+    console: Console | None = None,
 ) -> RealityCheck:
-    """Run the protocol, keeping finished runs in `out` and resuming unfinished ones.
+    """Run the Metric Learning Reality Check, keeping finished runs in `out` and resuming unfinished ones.
 
     Args:
         recipe: system, data set and settings.
         out: the folder of the models' runs, ``run-I/fold-J``.
-        registry: where components are found.
-        console: where progress is shown.
         runs: number of repetitions; seeds count up from the recipe's.
         dim: dimensions of each model; 128 in the paper.
         processes: models trained at a time.
         on_end: called when a model's run has ended.
+        registry: provides the components; default: those of all installed plugins.
+        console: shows progress; default: none.
 
     Raises:
         DmlError: if the recipe doesn't suit the protocol, or a run failed.
         StudyInterrupted: as `run_all`.
     """
+    out, registry, console = Path(out), registry or installed(), console or Console(quiet=True)
     jobs = [
         Job(
             f"run {run}, fold {fold}",

@@ -60,7 +60,5 @@ def embed_files(
     ) as embedded_chunks:
         for embedded in embedded_chunks:
             if embedded.bad and not skip:
-                raise DmlError(
-                    f"{embedded.bad[0].reason}; pass skip=True (--on-bad-image skip) to omit such images"
-                )
+                raise DmlError(f"{embedded.bad[0].reason}; or skip such images", arguments=("skip",))
             yield embedded

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dml_core import Dataset, DmlError, ImageReader, ImageReadingFactory, Registry, Split
 from dml_core import registry as installed
+from dml_train.measure.chunks import CHUNK_SIZE, ImageChunks, split_chunks
+from dml_train.measure.embed import embed_chunks, forward
 from dml_train.networks.model import EmbeddingModel
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
@@ -54,8 +59,62 @@ class TrainedModel:
         """The precision in which the network computes."""
         return PRECISIONS[self.recipe.training.precision]
 
-    def split_of(self, files: Sequence[Path]) -> Split:
-        """Return the files as a split of images, prepared for the network.
+    def embed(self, inputs: Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Embed prepared network inputs, (N, D) float32.
+
+        Args:
+            inputs: (N, channels, height, width) float32, prepared as `reader.describe` says, N at least 1.
+
+        Raises:
+            DmlError: another shape than `input_shape`, or an embedding that isn't finite.
+        """
+        tensor = torch.as_tensor(inputs)
+        if tensor.ndim != 4 or tensor.shape[1:] != self.input_shape or not len(tensor):
+            raise DmlError(
+                f"inputs has shape {tuple(tensor.shape)}; expected (N, {', '.join(map(str, self.input_shape))}) with "
+                "N at least 1"
+            )
+        parts = [
+            forward(self.network, chunk, self.device, self.precision)
+            for chunk in torch.split(tensor.float(), CHUNK_SIZE)
+        ]
+        embeddings_ND = np.concatenate(parts)
+        if not (finite := np.isfinite(embeddings_ND).all(axis=1)).all():
+            raise DmlError(f"the embedding of input {int(finite.argmin())} isn't finite; check that input")
+        return embeddings_ND
+
+    def embed_images(
+        self, images: Sequence[str | Path | npt.NDArray[np.uint8]], *, workers: int = 0
+    ) -> npt.NDArray[np.float32]:
+        """Decode, prepare and embed images, (N, D) float32.
+
+        Args:
+            images: N image files, or arrays (height, width, 3) of RGB or (height, width) of grey values, at least 1.
+            workers: number of processes that load ahead.
+
+        Raises:
+            DmlError: no image, one that can't be decoded, an embedding that isn't finite, or a run whose data set
+                doesn't say how images are prepared.
+        """
+        if not len(images):
+            raise DmlError("images is empty; expected at least one")
+        sources = [Path(image) if isinstance(image, str) else image for image in images]
+        names = [
+            image if isinstance(image, Path) else f"image {index}" for index, image in enumerate(sources)
+        ]
+        source = ImageChunks(self.split_of(sources), split_chunks(np.arange(len(sources))), names=names)
+        parts: list[npt.NDArray[np.float32]] = []
+        with closing(
+            embed_chunks(self.network, source, device=self.device, precision=self.precision, workers=workers)
+        ) as chunks:
+            for chunk in chunks:
+                if chunk.bad:
+                    raise DmlError(chunk.bad[0].reason)
+                parts.append(chunk.embeddings)
+        return np.concatenate(parts)
+
+    def split_of(self, images: Sequence[Path | npt.NDArray[np.uint8]]) -> Split:
+        """Return the images as a split, prepared for the network.
 
         Raises:
             DmlError: if the run's data set doesn't say how.
@@ -64,9 +123,10 @@ class TrainedModel:
             raise DmlError(
                 f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how image "
                 "files become the network's input: its factory has no attribute 'image_reader'. "
-                "Embed one of the data set's own splits instead (dml embed --split)"
+                "Embed one of the data set's own splits instead",
+                arguments=("split",),
             )
-        return self.reader.of_images(files)
+        return self.reader.of_images(images)
 
 
 def open_model(run_dir: Path | str, registry: Registry | None = None) -> TrainedModel:

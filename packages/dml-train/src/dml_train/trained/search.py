@@ -65,7 +65,8 @@ class Gallery:
         if not folder.evaluation.is_file() or not folder.embeddings().is_file():
             raise DmlError(
                 f"the run in {folder.path} has no embeddings to search in (it isn't finished, or evaluation.test is "
-                "false); search in a folder of images (--gallery) or in embeddings (--index) instead"
+                "false); search in a folder of images or in a file of embeddings instead",
+                arguments=("gallery", "index"),
             )
         embedded = Embedded.read(folder)
         rows = embedded.embeddings if embedded.gallery is None else embedded.gallery

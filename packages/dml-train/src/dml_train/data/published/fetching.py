@@ -13,7 +13,7 @@ from dml_train.data.published.official import Archive, OfficialSet, find_file, l
 from dml_train.data.published.unpacking import unpack
 
 
-def fetch(official: OfficialSet, root: Path, console: Console, report: Callable[[str], None]) -> None:
+def fetch(official: OfficialSet, root: Path, console: Console | None, report: Callable[[str], None]) -> None:
     """Download and unpack a data set into `root`, reusing existing files.
 
     Args:
@@ -61,7 +61,9 @@ def _is_complete(official: OfficialSet, root: Path) -> bool:
     return not missing
 
 
-def _get_archive(archive: Archive, root: Path, console: Console, report: Callable[[str], None]) -> Path:
+def _get_archive(
+    archive: Archive, root: Path, console: Console | None, report: Callable[[str], None]
+) -> Path:
     """Find or download an archive, and compare its checksum if one is published."""
     file = find_file(root, archive.name)
     if file is not None:
@@ -76,7 +78,7 @@ def _get_archive(archive: Archive, root: Path, console: Console, report: Callabl
     file = root / archive.name
     root.mkdir(parents=True, exist_ok=True)
     report(f"downloading {archive.address} ({archive.size})")
-    with console.status(archive.name) as status:
+    with (console or Console(quiet=True)).status(archive.name) as status:
 
         def show(received: int, total: int | None) -> None:
             of_total = "" if total is None else f" of {total / 1e6:,.0f}"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from dml_core import DmlError, Registry
+from dml_core import registry as installed
 from dml_train.files import write_atomically, write_json
 from dml_train.measure.evaluate import flatten_metrics
 from dml_train.studies.reproduce.page import Section, as_json, markdown
-from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose
+from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose, papers
 from dml_train.studies.reproduce.reproduction import (
     PlannedRow,
     find_datasets,
@@ -40,34 +41,37 @@ class Reproduced:
 
 
 def reproduce(
-    names: tuple[str, ...],
-    known: Mapping[str, Paper],
-    out: Path,
+    names: Sequence[str],
+    out: str | Path,
     *,
-    registry: Registry,
-    console: Console,
-    data: Path | None = None,
+    data: str | Path | None = None,
     seeds: int = 1,
     processes: int = 1,
-    overrides: tuple[str, ...] = (),
+    overrides: Sequence[str] = (),
+    known: Mapping[str, Paper] | None = None,
+    registry: Registry | None = None,
+    console: Console | None = None,
 ) -> Reproduced:
-    """Run tables on the available data sets, and write a page a paper.
+    """Run tables of the papers on the available data sets, and write a page per paper.
 
     Args:
-        names: papers and tables, as `choose` takes them.
-        known: the papers by name.
-        out: receives runs and pages. Finished runs are kept, started ones resume; pages are written anew.
-        registry: provides components.
-        console: shows progress.
-        data: the folder of the papers' data sets; None: everything on glyphs.
-        seeds: runs a row.
+        names: papers and tables: ``["ice/table-2", "rll"]``.
+        out: receives runs and pages. Finished runs are kept, unfinished ones resume; pages are replaced.
+        data: the folder of the papers' data sets; None: every table on glyphs.
+        seeds: runs per row.
         processes: runs at a time.
-        overrides: changes of every recipe, as ``--set`` takes them.
+        overrides: changes of every recipe: ``["training.steps=100"]``.
+        known: the papers by name; default: the bundled ones.
+        registry: provides the components; default: those of all installed plugins.
+        console: shows progress; default: none.
 
     Raises:
-        DmlError: if a name isn't one, a recipe isn't right, or nothing can be run with the data that are there.
+        DmlError: an unknown name, an invalid recipe, or no data set for any of the tables.
         StudyInterrupted: as `run_all`.
     """
+    names, overrides, out = tuple(names), tuple(overrides), Path(out)
+    data, known = Path(data) if data else None, known or papers()
+    registry, console = registry or installed(), console or Console(quiet=True)
     chosen = choose(names, known)
     wanted = {
         d for paper, tables in chosen.items() for t in tables for d in known[paper].tables[t].datasets()
