@@ -18,7 +18,7 @@ def demo(tmp_path_factory):
     """Return the folder and the printed text."""
     out = tmp_path_factory.mktemp("demo") / "run"
     console = Console(file=StringIO(), width=80)
-    run_demo(out, assignments=("training.steps=40", "dataset.max_classes=160"), console=console)
+    run_demo(out, overrides=("training.steps=40", "dataset.max_classes=160"), console=console)
     return out, console.file.getvalue()
 
 

@@ -68,7 +68,7 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "none.npy"], "can't read none.npy as a .npy file: No such file"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
         (["e.npy", "both.npz"], "both.npz is an archive of arrays; expected a .npy file"),
-        (["e.npy", "l.npy", "--gallery", "e.npy"], "--gallery and --gallery-labels belong together"),
+        (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels belong together"),
         (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
         (["e.npy", "l.npy", "--set", "recal_at=[1]"], "did you mean 'recall_at'?"),
         (["e.npy", "l.npy", "--out", "l.npy"], "l.npy exists already; nothing was touched"),

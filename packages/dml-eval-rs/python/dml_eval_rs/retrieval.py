@@ -200,7 +200,7 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
     """Binarize embeddings: one bit per number, set where the number is above the threshold.
 
     bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is
-    padded with zeros. Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning" (2019),
+    padded with zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric Learning" (2019),
     section 3.4, with threshold 0.
 
     Args:

@@ -33,7 +33,7 @@ RECALL_AT = (1, 10, 100)
 def run_demo(
     out: Path | str,
     *,
-    assignments: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> None:
@@ -44,7 +44,7 @@ def run_demo(
 
     Args:
         out: the run's folder; must be new or empty.
-        assignments: changes of the recipe, ``"training.steps=100"``.
+        overrides: changes of the recipe, ``"training.steps=100"``.
         registry: provides the components; default: all installed ones.
         console: prints the table; default: the standard output. Progress goes to the error stream.
 
@@ -56,7 +56,7 @@ def run_demo(
     RunFolder.refuse_existing(out)
     # Build everything first, so that a missing package fails before training.
     try:
-        recipe = load_recipe("demo", assignments, registry)
+        recipe = load_recipe("demo", overrides, registry)
         context = {"seed": recipe.training.seed}
         exact = build_evaluator(recipe, registry)
         hamming: Evaluator = registry.build("evaluators", {"name": "hamming", "nmi": True}, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -12,7 +13,7 @@ from dml_train.files import write_array
 from dml_train.measure.evaluate import pack_codes
 from dml_train.trained.folder import embed_folder, has_partial, index_path
 from dml_train.trained.model import open_model
-from dml_train.training.run import reopen
+from dml_train.trained.splits import SplitName, embed_split
 
 
 @click.command()
@@ -58,7 +59,12 @@ def embed(
     """
     if folder is None:
         refuse_existing(out, labels)
-        _embed_split(registry, run, split or "test", out, labels, codes)
+        embeddings, split_labels = embed_split(
+            run, cast("SplitName", split or "test"), registry=registry, console=CONSOLE
+        )
+        write_array(out, pack_codes(embeddings) if codes else embeddings)
+        if labels:
+            write_array(labels, split_labels)
         return
     if split is not None:
         raise DmlError(f"both a folder ({folder}) and --split {split} were given; expected one of them")
@@ -85,19 +91,3 @@ def embed(
     for path, reason in done.skipped:
         click.echo(f"skipped {path}: {reason}", err=True)
     click.echo(f"{out}: {len(done.paths)} images{f', {len(done.skipped)} skipped' if done.skipped else ''}")
-
-
-def _embed_split(
-    registry: Registry, run: Path, split: str, out: Path, labels: Path | None, codes: bool
-) -> None:
-    _, experiment = reopen(run, registry)
-    part = getattr(experiment.dataset, split)
-    if part is None:
-        name = experiment.recipe.dataset["name"]
-        raise DmlError(
-            f"the data set {name!r} has no separate gallery: its test split is queries and gallery"
-        )
-    embeddings = experiment.embed(part, CONSOLE)
-    write_array(out, pack_codes(embeddings) if codes else embeddings)
-    if labels:
-        write_array(labels, part.labels)

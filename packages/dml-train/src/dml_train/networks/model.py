@@ -57,7 +57,7 @@ _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
 class EmbeddingHead(nn.Module):
     """Head from features to an embedding: pooling over positions, LayerNorm without parameters, a linear layer.
 
-    Source: Zhai & Wu 2019, Classification is a Strong Baseline for Deep Metric Learning, Sec. 3.4 (the LayerNorm).
+    Source: Zhai & Wu 2019, Making Classification Competitive for Deep Metric Learning, Sec. 3.4 (the LayerNorm).
     The embedding isn't normalised: a loss on the sphere normalises it itself.
 
     Args:

@@ -48,8 +48,8 @@ def embed_split(
     part = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[split]
     if part is None:
         raise DmlError(
-            f"the data set {experiment.recipe.dataset['name']!r} has no gallery of its own: "
-            "its test split is both queries and gallery"
+            f"the data set {experiment.recipe.dataset['name']!r} has no separate gallery: "
+            "its test split is queries and gallery"
         )
     return experiment.embed(part, console or Console(quiet=True)), part.labels
 

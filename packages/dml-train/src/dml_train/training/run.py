@@ -29,7 +29,7 @@ _FREE = ("training.workers:", "training.device:", "training.timeout:", "checkpoi
 
 def train(
     recipe: Recipe,
-    out: Path,
+    out: str | Path,
     *,
     resume: bool = False,
     force: bool = False,
@@ -53,7 +53,7 @@ def train(
         DmlError: an error that the user can correct; existing results are unchanged.
         RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
     """
-    registry, console = registry or installed(), console or Console(stderr=True)
+    out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
     with (
         end_with_launcher(),
         join_ranks(recipe.training.timeout) as ranks,
@@ -85,14 +85,14 @@ def train(
     return folder
 
 
-def reopen(path: Path, registry: Registry | None = None) -> tuple[RunFolder, Experiment]:
+def reopen(path: str | Path, registry: Registry | None = None) -> tuple[RunFolder, Experiment]:
     """Open a run: its folder, and its experiment with the weights that the run is evaluated by.
 
     Raises:
         DmlError: if it isn't a run's folder, has no intact checkpoint, or a package that it needs is missing.
     """
     registry = registry or installed()
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(Path(path))
     recipe = read_recipe(folder, registry)
     used = evaluated_checkpoint(folder)
     experiment = build(recipe, registry, pretrained=False)

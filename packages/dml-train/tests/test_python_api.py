@@ -1,0 +1,66 @@
+"""The functions of `import dml_train`: all resolve, are documented, and need no console."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dml_train
+from dml_core import DmlError
+
+PAGE = Path(__file__).parents[3] / "docs/reference/python.md"
+
+
+@pytest.mark.parametrize("name", [name for name in dml_train.__all__ if name != "__version__"])
+def test_a_public_name_resolves_and_has_a_docstring_and_stands_on_its_page(name):
+    assert getattr(dml_train, name).__doc__
+    assert f"{name}" in PAGE.read_text(encoding="utf-8")
+    assert name in dir(dml_train)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'dml_train' has no attribute 'trian'"):
+        dml_train.trian  # noqa: B018
+
+
+def test_importing_the_package_imports_neither_torch_nor_click():
+    code = "import dml_train, sys; assert not {'torch', 'click', 'numpy'} & {*sys.modules}, sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_overrides_are_texts_or_values_by_key():
+    texts = dml_train.load_recipe("glyphs-tiny", ["training.steps=3", "loss.temperature=0.2"])
+    values = dml_train.load_recipe("glyphs-tiny", {"training.steps": 3, "loss.temperature": 0.2})
+    assert texts == values
+    assert values.training.steps == 3
+    with pytest.raises(DmlError, match="can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"):
+        dml_train.load_recipe("glyphs-tiny", {"training.seed.x": 3})
+    with pytest.raises(TypeError, match="overrides is the string 'training.steps=3'; expected a list"):
+        dml_train.load_recipe("glyphs-tiny", "training.steps=3")
+
+
+def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run, out, tmp_path):
+    run()
+    opened = dml_train.open_run(str(out))
+    assert 0 <= opened.read_evaluation()["recall"]["1"] <= 1
+    assert [line["step"] for line in opened.read_metrics() if "loss" in line] == [*range(1, 13)]
+    opened.evaluation.unlink()
+    with pytest.raises(DmlError, match="isn't finished: it has no evaluation.json"):
+        opened.read_evaluation()
+
+
+def test_embeddings_are_evaluated_by_name_and_a_lonely_gallery_is_refused(tiny_registry):
+    embeddings, labels = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]], np.array([0, 0, 1, 1])
+    result = dml_train.evaluate_embeddings(embeddings, labels, evaluator="tiny", registry=tiny_registry)
+    assert result.to_dict()["recall"]["1"] == 1.0
+    with pytest.raises(DmlError, match="gallery and gallery_labels belong together"):
+        dml_train.evaluate_embeddings(embeddings, labels, embeddings, registry=tiny_registry)
+
+
+def test_an_unknown_data_set_is_named_with_the_nearest():
+    with pytest.raises(DmlError, match="unknown data set 'cubs'; did you mean 'cub'"):
+        dml_train.check_dataset("cubs", "anywhere")
