@@ -55,7 +55,7 @@ def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run
 
 def test_embeddings_are_evaluated_by_name_and_a_lonely_gallery_is_refused(tiny_registry):
     embeddings, labels = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]], np.array([0, 0, 1, 1])
-    result = dml_train.evaluate_embeddings(embeddings, labels, evaluator="tiny", registry=tiny_registry)
+    result = dml_train.evaluate_embeddings(embeddings, labels, evaluator="exact", registry=tiny_registry)
     assert result.to_dict()["recall"]["1"] == 1.0
     with pytest.raises(DmlError, match="gallery and gallery_labels belong together"):
         dml_train.evaluate_embeddings(embeddings, labels, embeddings, registry=tiny_registry)
