@@ -28,7 +28,9 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_importing_the_package_imports_neither_torch_nor_click():
-    code = "import dml_train, sys; assert not {'torch', 'click', 'numpy'} & {*sys.modules}, sys.modules.keys()"
+    code = (
+        "import dml_train, sys; assert not {'torch', 'click', 'numpy'} & {*sys.modules}, sys.modules.keys()"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -37,9 +39,9 @@ def test_overrides_are_texts_or_values_by_key():
     values = dml_train.load_recipe("glyphs-tiny", {"training.steps": 3, "loss.temperature": 0.2})
     assert texts == values
     assert values.training.steps == 3
-    with pytest.raises(DmlError, match="can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"):
+    with pytest.raises(DmlError, match=r"can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"):
         dml_train.load_recipe("glyphs-tiny", {"training.seed.x": 3})
-    with pytest.raises(TypeError, match="overrides is the string 'training.steps=3'; expected a list"):
+    with pytest.raises(TypeError, match=r"overrides is the string 'training.steps=3'; expected a list"):
         dml_train.load_recipe("glyphs-tiny", "training.steps=3")
 
 
@@ -49,7 +51,7 @@ def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run
     assert 0 <= opened.read_evaluation()["recall"]["1"] <= 1
     assert [line["step"] for line in opened.read_metrics() if "loss" in line] == [*range(1, 13)]
     opened.evaluation.unlink()
-    with pytest.raises(DmlError, match="isn't finished: it has no evaluation.json"):
+    with pytest.raises(DmlError, match=r"isn't finished: it has no evaluation.json"):
         opened.read_evaluation()
 
 

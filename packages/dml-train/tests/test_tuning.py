@@ -51,8 +51,8 @@ def test_a_range_is_read(text, expected):
 
 
 def test_a_range_is_of_whole_numbers_if_both_ends_are():
-    assert Range(2, 5).whole
-    assert not Range(2, 5.0).whole
+    assert Range(2, 5).is_integer
+    assert not Range(2, 5.0).is_integer
 
 
 @pytest.mark.parametrize(

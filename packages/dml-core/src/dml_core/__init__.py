@@ -3,38 +3,8 @@
 import importlib.metadata
 
 from dml_core.components import (
-    Backbone,
-    BatchSampler,
-    ClassLoss,
-    ClassShard,
-    ComparableEvaluation,
     Component,
-    ConfidenceInterval,
-    Dataset,
-    Evaluation,
-    Evaluator,
-    FileBackedSplit,
-    ImageReader,
-    ImageReadingFactory,
-    IntervalEvaluation,
-    MultiCenter,
-    PairedComparison,
-    PairLoss,
-    Peers,
-    RestoringEvaluator,
-    Rows,
     Run,
-    RunLogger,
-    ShardableLoss,
-    ShardedEvaluator,
-    ShardedLoss,
-    SparseLoss,
-    Split,
-    SubsampledClasses,
-    centers_per_class_of,
-    class_fraction_of,
-    is_class_loss,
-    is_shardable,
 )
 from dml_core.errors import (
     DmlError,
@@ -49,6 +19,42 @@ from dml_core.kinds import CONTEXT, KINDS, Kind
 from dml_core.memory import MemoryQueue
 from dml_core.options import Option, options_of
 from dml_core.plugins import Plugins, plugins
+from dml_core.protocols.data import (
+    BatchSampler,
+    Dataset,
+    FileBackedSplit,
+    ImageReader,
+    ImageReadingFactory,
+    Split,
+)
+from dml_core.protocols.evaluation import (
+    Backbone,
+    ComparableEvaluation,
+    ConfidenceInterval,
+    Evaluation,
+    Evaluator,
+    IntervalEvaluation,
+    PairedComparison,
+    Peers,
+    RestoringEvaluator,
+    RunLogger,
+    ShardedEvaluator,
+)
+from dml_core.protocols.losses import (
+    ClassLoss,
+    ClassShard,
+    MultiCenter,
+    PairLoss,
+    Rows,
+    ShardableLoss,
+    ShardedLoss,
+    SparseLoss,
+    SubsampledClasses,
+    centers_per_class_of,
+    class_fraction_of,
+    is_class_loss,
+    is_shardable,
+)
 from dml_core.ranks import all_gather_rows, rank_and_world_size
 from dml_core.registry import Registry, registry
 from dml_core.samplers import ClassBalancedSampler, ShuffledSampler

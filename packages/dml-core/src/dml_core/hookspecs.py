@@ -1,4 +1,4 @@
-"""Every hook of the toolkit: its caller, its time and its return value.
+"""Every hook of the toolkit: who calls it, when, and what it returns.
 
 A plugin is a module (or object) with functions of these names, marked `hookimpl`. An entry point of the group
 ``dml`` names it:

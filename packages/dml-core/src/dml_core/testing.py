@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, distributed, nn
 
-from dml_core.components import is_shardable
+from dml_core.protocols.losses import is_shardable
 
 NUM_CLASSES = 6
 DIM = 8

@@ -56,7 +56,7 @@ class CosFace(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         return sharded_softmax(
             unit_rows(features_BD), labels, weights_LD, shard.first, self.scale, cosine_margin=self.margin

@@ -68,7 +68,7 @@ class CurricularFace(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         unit_BD = unit_rows(features_BD)
         if self.training:

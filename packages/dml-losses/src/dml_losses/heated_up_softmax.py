@@ -81,7 +81,7 @@ class HeatedUpSoftmax(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         if self.feature_norm == "l2":
             normalised_BD = unit_rows(features_BD)

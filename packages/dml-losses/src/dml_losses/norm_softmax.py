@@ -88,7 +88,7 @@ class NormSoftmax(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`.
+        """Compute the same loss from this rank's classes; see `dml_core.ShardableLoss`.
 
         All ranks draw the same choice of classes, and each uses those that it has.
         """
@@ -110,7 +110,7 @@ class NormSoftmax(torch.nn.Module):
         )
 
     def sparse_parameters(self) -> Sequence[str]:
-        """Name the class weights, if made with a `class_fraction` below 1; see `dml_core.components.SparseLoss`."""
+        """Name the class weights, if made with a `class_fraction` below 1; see `dml_core.SparseLoss`."""
         return ("class_weights",) if self._sparse else ()
 
     def get_extra_state(self) -> torch.Tensor:

@@ -44,7 +44,7 @@ class Softmax(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         return sharded_softmax(features_BD, labels, weights_LD, shard.first, 1.0, normalised=False)
 

@@ -43,7 +43,7 @@ class VirtualSoftmax(torch.nn.Module):
     def sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Compute the same loss from this rank's classes; see `dml_core.components.ShardableLoss`."""
+        """Compute the same loss from this rank's classes; see `dml_core.ShardableLoss`."""
         features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
         with torch.autocast(features_BD.device.type, enabled=False):
             logits_BL = features_BD @ weights_LD.T

@@ -20,7 +20,7 @@ use crate::side::Side;
 const KEYS: usize = 4 << 20;
 /// Queries in memory at a time: enough that packing the gallery for them costs little compared with the products.
 const QUERIES: usize = 512;
-/// The fewest keys between two drops of inactive positives; as many as there are active ones, if that is more.
+/// The least number of keys between two removals of inactive positives; at least the number of active ones is used.
 const CHUNK: usize = 1024;
 
 /// Returns the number of positives from which on a query has many.

@@ -16,7 +16,7 @@ from dml_losses.ranks.sharded_softmax import find_owned
 
 @dataclass(slots=True)
 class RankClasses:
-    """The classes of this rank; a `dml_core.components.ClassShard`.
+    """The classes of this rank; a `dml_core.ClassShard`.
 
     Args:
         class_weights: (L, D), the weights of the classes in [`first`, `first` + L).

@@ -24,7 +24,7 @@ class ShardedClasses(torch.nn.Module):
     Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋). It computes their logits alone, so the time and memory of the
     loss, and of its optimizer's state, are 1/W of one process's; no rank ever has all logits. The softmax's
     maximum and sum, and the embeddings' gradient, are reduced over the ranks (see `dml_losses.ranks.exchange`). The
-    wrapped loss itself says how it is computed from some classes: `dml_core.components.ShardableLoss`.
+    wrapped loss itself says how it is computed from some classes: `dml_core.ShardableLoss`.
 
     Every rank needs the global batch: `dml train` gathers it, and ``GlobalBatch(ShardedClasses(loss))`` does so
     elsewhere. Value and gradients are then those of the wrapped loss in one process, to rounding, also with a
@@ -68,7 +68,7 @@ class ShardedClasses(torch.nn.Module):
         self.loss = loss
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
-        """Return which rows of which parameter this rank has; see `dml_core.components.ShardedLoss`."""
+        """Return which rows of which parameter this rank has; see `dml_core.ShardedLoss`."""
         return {"loss.class_weights": Rows(self._first, self.num_classes)}
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _why_not_shardable(loss: torch.nn.Module) -> str:
     if not is_shardable(loss):
         return (
             f"whose class weights can't be sharded: it has no method {method}; expected a loss that has it, "
-            "such as ArcFace or NormSoftmax (see dml_core.components.ShardableLoss)"
+            "such as ArcFace or NormSoftmax (see dml_core.ShardableLoss)"
         )
     if parameters != ["class_weights"]:
         return (

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dml_core import DmlError
-from dml_core.components import SparseLoss
+from dml_core import DmlError, SparseLoss
 from dml_train.recipe.tables import Optimizer
 
 PARTS = ("backbone", "head", "loss")
@@ -31,7 +30,7 @@ class PartedOptimizer:
     The learning rate of a part is ``lr`` times the part's multiplier. Parameters of fewer than two dimensions
     (biases, the scales of norms) aren't decayed.
 
-    Parameters of the loss with a sparse gradient (`dml_core.components.SparseLoss`) are updated only in the
+    Parameters of the loss with a sparse gradient (`dml_core.SparseLoss`) are updated only in the
     gradient's rows: for ``adamw`` by `torch.optim.SparseAdam`, whose moments also change only in these rows; for
     ``sgd`` without momentum. Weight decay would change every row, so they have none.
 
@@ -96,7 +95,7 @@ class PartedOptimizer:
                         f"the gradient of a parameter {tuple(parameter.shape)} of the {group['part']} is "
                         f"{'dense, but its loss lists it in' if declared else 'sparse, but no loss lists it in'} "
                         "sparse_parameters(), which selects the optimizer; correct that method of the loss "
-                        "(dml_core.components.SparseLoss)"
+                        "(dml_core.SparseLoss)"
                     )
 
     def parameters(self) -> list[nn.Parameter]:

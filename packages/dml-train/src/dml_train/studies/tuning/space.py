@@ -36,7 +36,7 @@ class Range:
             raise InvalidOption(f"the logarithmic range starts at {self.low}; expected a start above 0")
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether the values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 

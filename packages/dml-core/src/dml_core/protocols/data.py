@@ -1,0 +1,98 @@
+"""Protocols of data sets, their splits, readers of images, and batch samplers.
+
+Shapes: `N` items of a split, `C` classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+class Split(Protocol):
+    """One part of a data set: labels in memory, images loaded on request."""
+
+    labels: npt.NDArray[np.int64]  # (N,), 0-based within the split
+    class_names: Sequence[str]  # (C,), class_names[labels[i]] names item i
+
+    def __len__(self) -> int:
+        """Return the number of items, N."""
+        ...
+
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> torch.Tensor:
+        """Load the network's input for these items: (len(indices), channels, height, width), float32.
+
+        With `seeds`, images are augmented, row i as a function of ``seeds[i]`` alone, so that neither the number
+        of workers, nor that of ranks, nor a restart changes a run. Without, they are prepared for evaluation.
+        """
+        ...
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """Return item `index` as people see it, (height, width, 3), for reports."""
+        ...
+
+
+@runtime_checkable
+class FileBackedSplit(Split, Protocol):
+    """A `Split` of image files: `dml search` lists its items by path, and excludes a query from its own results."""
+
+    files: Sequence[Path]  # (N,)
+
+
+class Dataset(Protocol):
+    """The product of a `dml_datasets` factory. The classes of `train` and of `test` are disjoint."""
+
+    train: Split
+    test: Split  # the queries, and also the gallery if `gallery` is None
+    gallery: Split | None
+    in_channels: int
+
+
+class ImageReader(Protocol):
+    """A reader of images that prepares them as a data set prepares its own."""
+
+    in_channels: int
+    input_shape: tuple[int, int, int]  # channels, height, width of the network's input
+
+    def of_images(self, images: Sequence[Path | npt.NDArray[np.uint8]]) -> Split:
+        """Return these images as a split of one class without a name; files are decoded on request.
+
+        An image is a file, or an array (height, width, 3) of RGB or (height, width) of grey values.
+        """
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Describe in JSON's types how an image becomes the network's input, for use without this toolkit."""
+        ...
+
+
+@runtime_checkable
+class ImageReadingFactory(Protocol):
+    """A `dml_datasets` factory that makes an `ImageReader`, so that trained networks can embed a user's images."""
+
+    def __call__(self, **options: Any) -> Dataset:
+        """Make the data set."""
+        ...
+
+    def image_reader(self, **options: Any) -> ImageReader:
+        """Return the reader for the options of a recipe's ``[dataset]`` table; the data set's files may be absent."""
+        ...
+
+
+class BatchSampler(Protocol):
+    """The product of a `dml_samplers` factory: global batches, each a function of (seed, epoch, position)."""
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        ...
+
+    def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
+        """Return the indices of the global batch at `position` of `epoch`."""
+        ...
