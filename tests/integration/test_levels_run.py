@@ -57,7 +57,9 @@ def test_what_the_page_on_models_shows_is_what_a_recipe_takes(block):
 
 def test_a_trained_network_opens_without_the_weights_that_it_started_from(tmp_path):
     torch.save(models.squeezenet1_1().state_dict(), tmp_path / "start.pth")
-    document = load_recipe("glyphs-tiny", ["training.steps=1", "dataset.max_classes=80"], registry()).to_dict()
+    document = load_recipe(
+        "glyphs-tiny", ["training.steps=1", "dataset.max_classes=80"], registry()
+    ).to_dict()
     start = {"name": "torchvision", "model": "squeezenet1_1", "weights": str(tmp_path / "start.pth")}
     recipe = parse(document | {"backbone": start, "embedding": {"dim": 4}}, registry())
     train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))

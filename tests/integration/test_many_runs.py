@@ -22,13 +22,17 @@ QUIET = Console(quiet=True)
 
 
 def jobs(folder: Path, *extra: str) -> list[Job]:
-    recipes = [load_recipe("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)]
+    recipes = [
+        load_recipe("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)
+    ]
     return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
 
 
 def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     wrong = Job(
-        "wrong", load_recipe("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()), tmp_path / "no"
+        "wrong",
+        load_recipe("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()),
+        tmp_path / "no",
     )
     together = run_all([*jobs(tmp_path / "two"), wrong], processes=2, registry=registry(), console=QUIET)
     assert [outcome.fault is None for outcome in together] == [True, True, True, False]

@@ -18,7 +18,9 @@ from dml_train.recipe.loading import load_recipe
 from dml_train.training.build import build_model
 
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
-RECIPES = [name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")]
+RECIPES = [
+    name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")
+]
 LARGE_RLL = ("rll/sop", "rll/lmh-sop", "rll/resnet50-sop", "rll/ablation-sop")
 
 # Recipes by pattern (a later one overrides), the settings that the paper states for them, and where it does.

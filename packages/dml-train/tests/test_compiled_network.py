@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from run_traces import Stop, StopAt, same
-from sharded_ranks import find_in_environment, in_ranks, train_until
+from train_support.run_traces import Stop, StopAt, same
+from train_support.sharded_ranks import find_in_environment, in_ranks, train_until
 
 from dml_core import DmlError
 from dml_train.ranks.ranks import SINGLE_PROCESS

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rough_sources import Fatal, Signalled
-from sharded_ranks import in_ranks, lose_the_other
+from train_support.rough_sources import Fatal, Signalled
+from train_support.sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
 from dml_train.data import FileDatasetFactory, read_image_folder
@@ -56,7 +56,7 @@ def test_a_full_disk_is_called_so_whoever_found_it_full(tmp_path, small_files, m
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
     with (
         small_files(50_000),
-        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Make room there"),
+        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Free some space"),
     ):
         checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 
@@ -110,7 +110,7 @@ def test_a_signal_to_stop_that_loader_processes_get_too_does_not_end_them(number
 
 OTHERS = """
 import multiprocessing, signal, sys, time
-from rough_sources import SignalledEarly
+from train_support.rough_sources import SignalledEarly
 from dml_train.data.batches import load_ahead
 
 number = signal.Signals(int(sys.argv[1]))

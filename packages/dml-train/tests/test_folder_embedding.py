@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
 from dml_train.data import FileSplit

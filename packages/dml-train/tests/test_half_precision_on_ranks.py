@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sharded_ranks import gather_large_gradients, in_ranks
+from train_support.sharded_ranks import gather_large_gradients, in_ranks
 
 
 def test_ranks_get_the_float16_gradients_that_one_process_gets():

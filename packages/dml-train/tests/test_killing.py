@@ -9,13 +9,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
-import tiny_run
-from run_traces import losses, same
+from train_support import tiny_run
+from train_support.run_traces import losses, same
 
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
@@ -23,7 +22,7 @@ from dml_train.training import checkpoint
 PATIENCE = (
     600  # seconds after which a process counts as hanging; on an idle machine, each test takes less than ten
 )
-IMPORTED = ["dml_losses.plugin", "dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
+IMPORTED = ["dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
 
 
 class Forked:
@@ -63,11 +62,9 @@ def start(tmp_path, tiny_document):
         arguments = [str(document), str(tmp_path / name), *flags]
         if forked and ranks == 1:
             return Forked(arguments, tmp_path / f"{name}.errors")
-        # This address, since not every machine can resolve its own name.
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",
-                    f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]  # fmt: skip
         return subprocess.Popen(
-            [sys.executable, *(torchrun if ranks > 1 else []), tiny_run.__file__, *arguments],
+            tiny_run.command(*arguments, ranks=ranks, restarts=restarts),
+            cwd=tiny_run.FOLDER,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -11,10 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import launched
 import pytest
-import tiny_run
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+from train_support import launched, tiny_run
 
 from dml_core import DmlError
 from dml_train.processes.signals import handle_signals
@@ -79,9 +78,7 @@ def started(tmp_path):
 
     def start(work, *arguments):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["dml_losses.plugin", "dml_train.training.run", "dml_train.ranks.launch"]
-        )
+        context.set_forkserver_preload(["dml_train.training.run", "dml_train.ranks.launch"])
         process = context.Process(target=work, args=(tmp_path, *arguments))
         process.start()
         processes.append(process)
@@ -212,8 +209,8 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_nothing_behind(started, t
     (tmp_path / "run.json").write_text(json.dumps(document))
     run = RunFolder(tmp_path / "run")
     mark = f"DML_TEST_MARK={tmp_path}"
-    command = shlex.join(map(str, (sys.executable, tiny_run.__file__, tmp_path / "run.json", run.path)))
-    script = f"export {shlex.quote(mark)}\nexec {command}"
+    command = shlex.join(tiny_run.command(tmp_path / "run.json", run.path))
+    script = f"export {shlex.quote(mark)}\ncd {shlex.quote(str(tiny_run.FOLDER))}\nexec {command}"
     process = started(launched.launch_script, script, 60)
     wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
     processes = launched.list_marked(mark)

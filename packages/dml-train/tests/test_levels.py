@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from train_support import tiny_run
 
 from dml_core import DmlError, InvalidOption
 from dml_train.networks.levelled_loss import LevelledLoss
@@ -128,12 +127,10 @@ def test_a_run_with_several_levels_resumes_to_the_same_bits(levelled, tiny_regis
 def test_two_ranks_follow_the_curve_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
     alone = train(levelled(), tmp_path / "one", registry=tiny_registry, console=quiet)
     (tmp_path / "document.json").write_text(json.dumps(tiny_document(**TABLES)))
-    script = Path(__file__).with_name("tiny_run.py")
-    # By this address, since not every machine can look up its own name.
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, str(script), str(tmp_path / "document.json"), str(tmp_path / "two")],
-        capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+        tiny_run.command(tmp_path / "document.json", tmp_path / "two", ranks=2),
+        cwd=tiny_run.FOLDER, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     curves = []

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tiny_world import TinyEvaluator
+from train_support.tiny_world import TinyEvaluator
 
 from dml_core import DmlError
 from dml_train.cli import main

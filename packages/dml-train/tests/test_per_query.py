@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 import pytest
-from photo_world import photo_registry, train_on, write_photos
-from report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
+from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
 
 from dml_core import Registry
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate

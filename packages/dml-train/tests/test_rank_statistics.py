@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sharded_ranks import in_ranks, train_until
+from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder

@@ -13,7 +13,7 @@ import tomli_w
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_world import TinyDataset
+from train_support.tiny_world import TinyDataset
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main

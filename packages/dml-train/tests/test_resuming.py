@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from run_traces import Stop, StopAt, lines, same
+from train_support.run_traces import Stop, StopAt, lines, same
 
 from dml_core import DmlError, hookimpl
 from dml_train.processes.stopping import RunInterrupted

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_world import TinySparseLoss
 from torch import nn
+from train_support import tiny_run
+from train_support.tiny_world import TinySparseLoss
 
 from dml_core import DmlError, hookimpl
 from dml_train.ranks.sharding import gradient_norm
@@ -187,12 +187,10 @@ def test_two_ranks_take_the_steps_of_one_process(run, tmp_path: Path, tiny_docum
     alone = run("one", **tables)
     document = tmp_path / "document.json"
     document.write_text(json.dumps(tiny_document(**tables)))
-    script = Path(__file__).with_name("tiny_run.py")
-    # By this address, since not every machine can look up its own name.
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, str(script), str(document), str(tmp_path / "two")],
-        capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+        tiny_run.command(document, tmp_path / "two", ranks=2),
+        cwd=tiny_run.FOLDER, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     weights = [

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from run_traces import lines
-from tiny_world import TinyLoss
+from train_support.run_traces import lines
+from train_support.tiny_world import TinyLoss
 
 from dml_core import DmlError, hookimpl
 from dml_train.ranks.ranks import SINGLE_PROCESS

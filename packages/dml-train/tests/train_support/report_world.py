@@ -12,13 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from tiny_world import TinyDataset
 
 import dml_core.plugin
 from dml_core import Component, DmlError, Plugins, Registry, hookimpl
 from dml_train.networks import backbones
 from dml_train.recipe.checking import parse
 from dml_train.training import loggers
+from train_support.tiny_world import TinyDataset
 
 HOSTILE = '<script>alert("1")</script>'
 NAMES = [HOSTILE, "a & b", '" onerror="alert(1)', "$x^2$", "{{ 7 * 7 }}", "ünïcode ✓"]
