@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie, which nobody may ever reap in a container, doesn't."""
+    """Return whether a process runs; a zombie, which no process may reap in a container, doesn't."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:  # it ended while it was read
@@ -82,5 +82,5 @@ def test_a_signal_to_the_parent_stops_its_processes_after_they_saved(tmp_path):
         time.sleep(0.1)
     assert "the same call or command resumes the rest" in output.read_text()
     assert len({path.parent for path in out.glob("runs/*/checkpoints/*")}) == 2, (
-        "both runs that were under way saved a checkpoint"
+        "both running trainings saved a checkpoint"
     )

@@ -1,4 +1,4 @@
-"""Float16 on several ranks: what is in range in one process is so on each of them."""
+"""Float16 on several ranks: gradients in the range of one process overflow on no rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes, really killed: a run's files depend neither on its interruptions nor on its ranks."""
+"""Runs in processes that are killed: neither interruptions nor the number of ranks change their results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
         "backbone": {"dropout": 0.2, "norm": True},
         "checkpoints": {"every": 20},
     }
-    whole = start("whole", **{**tables, "training": {"steps": 300}})  # loader processes must not matter
+    whole = start(
+        "whole", **{**tables, "training": {"steps": 300}}
+    )  # without loader processes, which change nothing
     finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
     assert RunFolder(tmp_path / "cut").metrics.exists()
     process = start("cut", "--resume", forked=False, **tables)  # killed from outside, at any point
@@ -131,9 +133,9 @@ TABLES = {
 }
 
 
-def test_two_ranks_match_one_with_a_frozen_start_though_one_dies_and_one_resumes_from_two(start, tmp_path):
+def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(start, tmp_path):
     one = start("one", **TABLES)
-    # One restart has been enough on a machine with ten times more work than cores; the other is to spare.
+    # One restart sufficed on a machine with ten times more work than cores; the second is a reserve.
     finish(start("two", "--die-at", "22", ranks=2, restarts=2, **TABLES))
     finish(one)
     # One process resumes the two ranks' checkpoint of step 36, three images at a time.
@@ -155,7 +157,7 @@ def test_two_ranks_match_one_with_a_frozen_start_though_one_dies_and_one_resumes
         np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # as above, through the whole network
 
 
-def test_a_rank_that_dies_ends_the_run_of_all(start, tmp_path):
+def test_a_dead_rank_ends_the_run(start, tmp_path):
     errors = finish(start("run", "--die-at", "10", ranks=2), 1)
     assert "Signal 9 (SIGKILL)" in errors
     assert checkpoint.newest_intact(tmp_path / "run" / "checkpoints").step in (8, 12)

@@ -28,7 +28,7 @@ TABLES = {
 
 @pytest.fixture
 def levelled(tiny_document, tiny_registry):
-    """A recipe with two levels; keyword arguments as for `tiny_document`."""
+    """Parse a recipe with two levels; keyword arguments are those of `tiny_document`."""
 
     def make(**tables):
         return parse(tiny_document(**TABLES, **tables), tiny_registry)
@@ -98,7 +98,7 @@ def test_a_schedule_of_one_levels_loss_moves_only_that_loss(levelled, tiny_regis
     assert [level.scale for level in experiment.loss.levels] == [4.0, 7.0]
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(levelled, tiny_registry, tmp_path, quiet):
+def test_micro_batches_give_the_gradient_of_the_batch(levelled, tiny_registry, tmp_path, quiet):
     ends = []
     for micro_batch in (None, 3):
         training = {"steps": 3} | ({"micro_batch": micro_batch} if micro_batch else {})
@@ -119,12 +119,12 @@ def test_a_run_with_several_levels_resumes_to_the_same_bits(levelled, tiny_regis
     assert (whole / "embeddings.npy").read_bytes() == (parted / "embeddings.npy").read_bytes()
     embeddings = np.load(whole / "embeddings.npy")
     assert embeddings.shape[1] == 16
-    # Two unit vectors joined.
+    # Two concatenated unit vectors.
     np.testing.assert_allclose(np.square(embeddings).sum(axis=1), 2.0, rtol=1e-5)
     assert json.loads((whole / "evaluation.json").read_text())["step"] == 8
 
 
-def test_two_ranks_follow_the_curve_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
+def test_losses_of_two_ranks_match_those_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
     alone = train(levelled(), tmp_path / "one", registry=tiny_registry, console=quiet)
     (tmp_path / "document.json").write_text(json.dumps(tiny_document(**TABLES)))
     done = subprocess.run(

@@ -23,7 +23,7 @@ from dml_train.training.run import reopen
 
 @pytest.fixture(autouse=True)
 def _with_map_at_r(monkeypatch):
-    """Let Recall@1 stand in for MAP@R, which the tiny evaluator lacks."""
+    """Report Recall@1 as MAP@R, too, which the tiny evaluator lacks."""
     evaluate = TinyEvaluator.evaluate
 
     def with_map(self, *arguments):

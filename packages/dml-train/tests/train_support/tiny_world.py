@@ -96,13 +96,15 @@ class TinyLoss(nn.Module):
 class TinySparseLoss(nn.Module):
     """A softmax over the classes of the batch alone, with a sparse gradient that it declares, or not."""
 
-    def __init__(self, num_classes: int, embedding_dim: int, scale: float = 4.0, says: bool = True) -> None:
+    def __init__(
+        self, num_classes: int, embedding_dim: int, scale: float = 4.0, declares: bool = True
+    ) -> None:
         super().__init__()
         self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
-        self.scale, self.says = scale, says
+        self.scale, self.declares = scale, declares
 
     def sparse_parameters(self) -> tuple[str, ...]:
-        return ("class_weights",) if self.says else ()
+        return ("class_weights",) if self.declares else ()
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         classes, labels = labels.unique(return_inverse=True)
