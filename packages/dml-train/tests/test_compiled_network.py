@@ -126,6 +126,6 @@ def test_a_failed_compilation_is_reported_with_a_remedy(
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     recipe = parse(tiny_document(training={"compile": True}), tiny_registry)
     with pytest.raises(
-        DmlError, match=r"(?s)can't compile the network: .*no g\+\+ here.*or leave out training.compile"
+        DmlError, match=r"(?s)can't compile the network: .*no g\+\+ here.*or omit training.compile"
     ):
         train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)

@@ -90,9 +90,8 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
         "backbone": {"dropout": 0.2, "norm": True},
         "checkpoints": {"every": 20},
     }
-    whole = start(
-        "whole", **{**tables, "training": {"steps": 300}}
-    )  # without loader processes, which change nothing
+    # Without loader processes, which change nothing.
+    whole = start("whole", **{**tables, "training": {"steps": 300}})
     finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
     assert RunFolder(tmp_path / "cut").metrics.exists()
     process = start("cut", "--resume", forked=False, **tables)  # killed from outside, at any point

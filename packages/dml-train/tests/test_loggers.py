@@ -28,14 +28,14 @@ def test_non_finite_values_are_null(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == expected
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 3, "loss": 9.0'])
-def test_lines_after_the_checkpoint_and_truncated_lines_are_dropped(tmp_path, torn):
+@pytest.mark.parametrize("tail", [b"", b'{"step": 4, "lo', b'{"step": 3, "loss": 9.0'])
+def test_lines_after_the_checkpoint_and_truncated_lines_are_dropped(tmp_path, tail):
     first = JsonLines(tmp_path)
     for step in (1, 2, 3):
         first.log(step, {"loss": float(step)})
     first.close()
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes() + torn)
+    path.write_bytes(path.read_bytes() + tail)
     second = JsonLines(tmp_path, start_step=2)
     second.log(3, {"loss": 3.0})
     second.close()

@@ -109,7 +109,16 @@ def _new_evaluator(run):
         lambda run: (run / "per_query.npz").write_bytes((run / "per_query.npz").read_bytes()[:-40]),
         lambda run: np.savez(run / "per_query.npz", other=np.zeros(3)),
     ],
-    ids=["embeddings", "gallery", "metrics", "evaluator", "missing", "damaged", "torn", "without checksum"],
+    ids=[
+        "embeddings",
+        "gallery",
+        "metrics",
+        "evaluator",
+        "missing",
+        "damaged",
+        "truncated",
+        "without checksum",
+    ],
 )
 def test_values_of_another_evaluation_are_not_used(run, registry, change):
     assert restore_evaluation(*contents(run, registry)) is not None
