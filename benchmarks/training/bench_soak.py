@@ -28,7 +28,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
 
-from tiny_world import TinyPlugin
+from train_support.tiny_world import TinyPlugin
 
 import dml_core.plugin
 from dml_core import Plugins, Registry

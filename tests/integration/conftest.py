@@ -1,4 +1,4 @@
-"""Wheels as they would be published, and empty environments to install them into."""
+"""Wheels as published, and empty environments for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Run a command, and fail with all that it printed."""
+    """Run a command and return its output; a failure shows all output."""
     done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -25,7 +25,7 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment that has nothing of ours but what was installed from wheels."""
+    """A virtual environment with packages installed from wheels only."""
 
     folder: Path
 
@@ -34,23 +34,23 @@ class Environment:
         return self.folder / "bin/python"
 
     def install(self, *requirements: str | Path, find_links: Path) -> None:
-        """Install from the wheels in a folder, the rest in the versions that the project pins."""
+        """Install from the wheels in a folder, and dependencies in the versions that the project pins."""
         run(
             UV, "pip", "install", "--quiet", "--python", self.python, "--find-links", find_links,
             "--constraint", ROOT / "requirements/dev.txt", *requirements, cwd=self.folder,
         )  # fmt: skip
 
     def python_script(self, text: str) -> str:
-        """Run a script, with warnings as errors, and return what it printed."""
+        """Run a script, with warnings as errors, and return its output."""
         script = self.folder / "script.py"
         script.write_text(text, encoding="utf-8")
         return run(self.python, "-W", "error", script, cwd=self.folder)
 
     def command(self, name: str, *arguments: str | Path) -> str:
-        """Run an installed command, and return what it printed."""
+        """Run an installed command and return its output."""
         return run(self.folder / "bin" / name, *arguments, cwd=self.folder)
 
-    def refused(self, name: str, *arguments: str | Path) -> str:
+    def expect_refusal(self, name: str, *arguments: str | Path) -> str:
         """Run an installed command that must exit with 2, and return its message."""
         done = subprocess.run(
             [str(self.folder / "bin" / name), *map(str, arguments)],
@@ -61,14 +61,14 @@ class Environment:
         return done.stderr
 
     def packages(self) -> set[str]:
-        """The names of all that is installed."""
+        """Return the names of all installed packages."""
         listing = run(UV, "pip", "freeze", "--python", self.python, cwd=self.folder)
         return {line.split("==")[0].split(" @ ")[0] for line in listing.splitlines()}
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a wheel of each package, built without the workspace's sources in between."""
+    """Build a wheel of each package into one folder."""
     folder = tmp_path_factory.mktemp("wheels")
     for package in PACKAGES:
         run(UV, "build", "--quiet", "--wheel", "--package", package, "--out-dir", folder)
@@ -77,7 +77,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[Callable[[], Environment]]:
-    """Make an empty environment. It is gone after the test: with torch it has gigabytes, of which pytest keeps all."""
+    """Make an empty environment, and delete it after the test: with torch it takes gigabytes."""
     folder = tmp_path / "environment"
 
     def make() -> Environment:

@@ -1,4 +1,4 @@
-"""What the documentation and the package offer as recipes is what `dml` takes, with everything installed."""
+"""Recipes of the documentation and of the package are valid with everything installed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from dml_train.training.run import train
 README = Path(__file__).parents[2] / "packages/dml-train/README.md"
 
 
-def test_the_recipe_of_the_readme_is_whole_and_right():
+def test_the_recipe_of_the_readme_is_valid():
     (text,) = re.findall(r"```toml\n(.*?)```", README.read_text(), flags=re.DOTALL)
     recipe = parse(tomllib.loads(text), registry())
     assert recipe.schedule["model.backbone_trains"]["values"] == [0, 1]
 
 
 @pytest.mark.parametrize("name", bundled_recipes())
-def test_every_bundled_recipe_is_whole_and_right(name):
+def test_every_bundled_recipe_is_valid(name):
     assert load_recipe(name, [], registry()).training.seed == 0
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_fraction_of_the_classes_trains_and_a_stopped_run_goes_on_to_the_same_bits(tmp_path, optimizer):
-    """The gradient of the class weights is sparse: it is clipped, scheduled, applied and its state kept."""
+def test_a_run_with_a_fraction_of_the_classes_resumes_to_the_same_bits(tmp_path, optimizer):
+    """The gradient of the class weights is sparse: clipping, schedule, optimizer and its saved state handle it."""
     settings = [
         "training.steps=6", "training.gradient_clip=1.0", "loss.class_fraction=0.25", "checkpoints.unit='step'",
         "checkpoints.every=2", "evaluation.test=true", f"optimizer.name={optimizer!r}", "dataset.max_classes=60",

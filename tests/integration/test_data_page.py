@@ -30,7 +30,9 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
     (tmp_path / "mine.toml").write_text(recipe_of_page, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     folder = train(
-        load_recipe("mine.toml", ["training.epochs=1"], registry()), Path("runs/mine"), console=Console(quiet=True)
+        load_recipe("mine.toml", ["training.epochs=1"], registry()),
+        Path("runs/mine"),
+        console=Console(quiet=True),
     )
     assert folder.evaluation.is_file()
     # For a GPU, two tables replace those of the recipe, and the data set's sizes are omitted.

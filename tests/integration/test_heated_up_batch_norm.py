@@ -29,5 +29,7 @@ def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_pap
 
 
 def test_a_recipe_asks_for_it():
-    recipe = load_recipe("heated-up/glyphs", ["embedding.batch_norm=true", "loss.feature_norm='batch'"], registry())
+    recipe = load_recipe(
+        "heated-up/glyphs", ["embedding.batch_norm=true", "loss.feature_norm='batch'"], registry()
+    )
     assert isinstance(build(recipe, registry()).model.head.output, torch.nn.BatchNorm1d)

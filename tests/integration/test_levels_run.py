@@ -1,4 +1,4 @@
-"""Recipes of several levels, as people run them: a paper's on a folder of images, and those of the page on models."""
+"""Recipes of several levels: a paper's, on a folder of images, and those of docs/guide/models.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dml_train.training.run import train
 PAGE = Path(__file__).parents[2] / "docs/guide/models.md"
 
 
-def test_a_papers_recipe_of_three_levels_trains_and_measures(tmp_path):
+def test_a_papers_recipe_of_three_levels_trains_and_evaluates(tmp_path):
     random = np.random.default_rng(0)
     for c in range(8):
         (tmp_path / "birds" / f"bird-{c}").mkdir(parents=True)
@@ -40,7 +40,7 @@ def test_a_papers_recipe_of_three_levels_trains_and_measures(tmp_path):
     folder = train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))
     embeddings = np.load(folder.embeddings())
     assert embeddings.shape == (12, 3 * 512)
-    # Three unit vectors joined, in float32.
+    # Three concatenated unit vectors, in float32.
     np.testing.assert_allclose(np.square(embeddings).sum(axis=1), 3.0, rtol=1e-4)
     assert set(json.loads(folder.evaluation.read_text())["recall"]) == {"1", "2", "4", "8"}
 
@@ -49,15 +49,17 @@ BLOCKS = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), fl
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_what_the_page_on_models_shows_is_what_a_recipe_takes(block):
+def test_the_tables_of_the_page_on_models_are_valid(block):
     document = tomllib.loads(block)
-    whole = load_recipe("rll/lmh-cub", [], registry()).to_dict() | document
-    assert parse(whole, registry()).backbone["name"] == document["backbone"]["name"]
+    complete = load_recipe("rll/lmh-cub", [], registry()).to_dict() | document
+    assert parse(complete, registry()).backbone["name"] == document["backbone"]["name"]
 
 
-def test_a_trained_network_opens_without_the_weights_that_it_started_from(tmp_path):
+def test_a_trained_network_opens_without_its_pretrained_weights(tmp_path):
     torch.save(models.squeezenet1_1().state_dict(), tmp_path / "start.pth")
-    document = load_recipe("glyphs-tiny", ["training.steps=1", "dataset.max_classes=80"], registry()).to_dict()
+    document = load_recipe(
+        "glyphs-tiny", ["training.steps=1", "dataset.max_classes=80"], registry()
+    ).to_dict()
     start = {"name": "torchvision", "model": "squeezenet1_1", "weights": str(tmp_path / "start.pth")}
     recipe = parse(document | {"backbone": start, "embedding": {"dim": 4}}, registry())
     train(recipe, tmp_path / "run", registry=registry(), console=Console(quiet=True))

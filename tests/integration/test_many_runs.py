@@ -22,13 +22,17 @@ QUIET = Console(quiet=True)
 
 
 def jobs(folder: Path, *extra: str) -> list[Job]:
-    recipes = [load_recipe("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)]
+    recipes = [
+        load_recipe("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)
+    ]
     return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
 
 
 def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     wrong = Job(
-        "wrong", load_recipe("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()), tmp_path / "no"
+        "wrong",
+        load_recipe("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()),
+        tmp_path / "no",
     )
     together = run_all([*jobs(tmp_path / "two"), wrong], processes=2, registry=registry(), console=QUIET)
     assert [outcome.fault is None for outcome in together] == [True, True, True, False]
@@ -46,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie, which nobody may ever reap in a container, doesn't."""
+    """Return whether a process runs; a zombie, which no process may reap in a container, doesn't."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:  # it ended while it was read
@@ -78,5 +82,5 @@ def test_a_signal_to_the_parent_stops_its_processes_after_they_saved(tmp_path):
         time.sleep(0.1)
     assert "the same call or command resumes the rest" in output.read_text()
     assert len({path.parent for path in out.glob("runs/*/checkpoints/*")}) == 2, (
-        "both runs that were under way saved a checkpoint"
+        "both running trainings saved a checkpoint"
     )

@@ -18,10 +18,12 @@ from dml_train.recipe.loading import load_recipe
 from dml_train.training.build import build_model
 
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
-RECIPES = [name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")]
+RECIPES = [
+    name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")
+]
 LARGE_RLL = ("rll/sop", "rll/lmh-sop", "rll/resnet50-sop", "rll/ablation-sop")
 
-# Recipes by pattern (a later one overrides), the settings that the paper states for them, and where it does.
+# Recipes by pattern (a later one overrides), the settings that the paper states for them, and its section.
 STATED: list[tuple[str, dict[str, Any]]] = [
     ("ice/*", {"optimizer.lr": 1e-3, "optimizer.momentum": 0.8, "optimizer.weight_decay": 1e-5}),  # section 4.1
     ("ice/*", {"optimizer.lr_multipliers.head": 10.0, "dataset.crop": 227, "embedding.dim": 512}),
@@ -51,7 +53,7 @@ def look_up(document: dict[str, Any], path: str) -> Any:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_a_paper_states_stands_in_its_recipe(name):
+def test_a_recipe_has_the_settings_that_its_paper_states(name):
     document = load_recipe(name, [], registry()).to_dict()
     stated: dict[str, Any] = {}
     for pattern, settings in STATED:
@@ -62,7 +64,7 @@ def test_what_a_paper_states_stands_in_its_recipe(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_or_its_parent_says_what_is_published_what_is_stated_and_what_was_chosen(name):
+def test_a_recipe_or_its_parent_lists_published_stated_and_chosen_values(name):
     comments = [leading_comment(source.text).replace("\n# ", " ") for source in read_chain(name)]
     for words in ("Published", "Recall@1"):
         assert words in comments[0]
@@ -72,7 +74,7 @@ def test_a_recipe_or_its_parent_says_what_is_published_what_is_stated_and_what_w
 
 
 @pytest.mark.parametrize("name", bundled_recipes())
-def test_what_a_recipes_comment_says_can_be_set_can_be(name):
+def test_settings_in_a_recipes_comment_are_valid(name):
     comment = re.sub(r"\n# ?", " ", leading_comment(bundled_text(name)))
     said = [shlex.split(words)[0] for words in re.findall(r"--set ('[^']+'|[^\s,;)]+)", comment)]
     load_recipe(name, [assignment for assignment in said if "=" in assignment], registry())
@@ -99,7 +101,7 @@ def test_the_memory_starts_after_fifty_epochs(name):
 def test_the_loss_of_a_recipe_trains(name):
     table = {**load_recipe(name, [], registry()).loss}
     if "num_steps" in table:
-        table |= {"num_steps": 1, "margin": 0, "warmup_steps": 0}  # so that the memory takes part at once
+        table |= {"num_steps": 1, "margin": 0, "warmup_steps": 0}  # so that the memory contributes at once
     loss = registry().build("losses", table, {"num_classes": 5, "embedding_dim": 16, "seed": 0})
     random = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -110,7 +112,7 @@ def test_the_loss_of_a_recipe_trains(name):
         assert rows.grad.abs().sum() > 0
 
 
-def test_three_levels_make_one_embedding_and_without_the_weights_the_message_says_where_to_look():
+def test_three_levels_make_one_embedding_and_missing_weights_are_reported_with_the_page():
     document = load_recipe("rll/lmh-cub", [], registry())
     with pytest.raises(
         DmlError, match=r"bn_inception-52deb4733\.pth', and there is no such file.*docs/guide/models\.md"

@@ -1,4 +1,4 @@
-"""A stranger's loss, built, installed beside the project's wheels, and trained with by name."""
+"""A third party's loss: built, installed beside the project's wheels, and chosen by name in a recipe."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ lr = 0.001
 
 
 def draw_images(folder: Path) -> Path:
-    """Eight classes of four noisy pictures, each class about its own grey."""
+    """Draw eight classes of four noisy pictures; each class has its own grey."""
     random = np.random.default_rng(0)
     for label in range(8):
         (folder / f"class-{label}").mkdir(parents=True)
@@ -58,7 +58,7 @@ def draw_images(folder: Path) -> Path:
     return folder
 
 
-def test_a_strangers_loss_trains_by_name(wheels, environment, tmp_path):
+def test_a_third_partys_loss_trains_by_name(wheels, environment, tmp_path):
     subprocess.run(
         [UV, "build", "--quiet", "--wheel", "--out-dir", wheels, ROOT / "examples/third-party-loss"],
         check=True,

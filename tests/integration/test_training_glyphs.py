@@ -1,4 +1,4 @@
-"""`dml train glyphs-tiny` as a person runs it, with the installed losses and evaluator: ranks, signals, exit codes."""
+"""`dml train glyphs-tiny` with the installed losses and evaluator: ranks, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from dml_eval_rs import evaluate
 
 PATIENCE = (
-    600  # seconds after which a process is taken to hang; nothing here takes fifty where nothing else runs
+    600  # seconds after which a process counts as hanging; on an idle machine, each takes less than fifty
 )
 SHORT = ("--set", "training.steps=12", "--set", "dataset.max_classes=80")
 
@@ -36,7 +36,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def test_four_ranks_follow_the_losses_of_one(tmp_path):
+def test_losses_of_four_ranks_match_those_of_one(tmp_path):
     finish(start("train", "glyphs-tiny", *SHORT, "--out", tmp_path / "one"), 0)
     finish(start("train", "glyphs-tiny", *SHORT, "--out", tmp_path / "four", "--nproc", "4"), 0)
     expected = losses(tmp_path / "one")
@@ -49,13 +49,13 @@ def test_four_ranks_follow_the_losses_of_one(tmp_path):
         assert measured["recall"]["1"] > 0.3
         embeddings, labels = (np.load(tmp_path / run / f"{name}.npy") for name in ("embeddings", "labels"))
         expected = evaluate(embeddings, labels, recall_at=map(int, measured["recall"])).to_dict()
-        assert {name: measured[name] for name in expected} == expected  # however many ranks shared it
+        assert {name: measured[name] for name in expected} == expected  # for any number of ranks
         assert "<html" in (tmp_path / run / "report.html").read_text()
 
 
-def test_terminated_then_refused_then_resumed(tmp_path):
+def test_a_terminated_run_is_kept_and_resumes_only_with_the_option(tmp_path):
     run = tmp_path / "run"
-    # Long enough that, however late this process sees the first step and sends the signal, it isn't over.
+    # Long enough for this process to see the first step and send the signal before the run ends.
     tables = ("--set", "dataset.max_classes=80", "--set", "training.steps=200", "--set", "logging.every=1")
     arguments = ("train", "glyphs-tiny", *tables, "--out", run)
     process = start(*arguments)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def readme_example(package: str) -> str:
-    """The first block of Python in a package's README."""
+    """Return the first block of Python in a package's README."""
     text = (ROOT / "packages" / package / "README.md").read_text(encoding="utf-8")
     return re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)[1]
 
@@ -34,22 +34,22 @@ def test_a_package_brings_torch_and_none_of_the_others(package, wheels, environm
     assert alone.python_script(readme_example(package)).strip()
 
 
-def test_the_trainer_alone_says_what_it_misses(wheels, environment):
+def test_the_trainer_alone_refuses_losses_of_missing_packages(wheels, environment):
     alone = environment()
     alone.install("dml-train", find_links=wheels)
     assert {name for name in alone.packages() if name.startswith("dml-")} == {"dml-core", "dml-train"}
     assert "glyphs" in alone.command("dml", "plugins")
-    refused = alone.refused("dml", "train", "glyphs-tiny", "--out", "run")
-    assert "unknown loss 'norm-softmax'" in refused
+    message = alone.expect_refusal("dml", "train", "glyphs-tiny", "--out", "run")
+    assert "unknown loss 'norm-softmax'" in message
 
 
 def test_the_trainer_with_all_brings_everything_and_trains(wheels, environment):
-    whole = environment()
-    whole.install("dml-train[all]", find_links=wheels)
-    listing = whole.command("dml", "plugins")
+    trainer = environment()
+    trainer.install("dml-train[all]", find_links=wheels)
+    listing = trainer.command("dml", "plugins")
     for name in ("norm-softmax", "instance-cross-entropy", "exact", "hamming", "glyphs", "class-balanced"):
         assert name in listing
-    whole.python_script(readme_example("dml-train"))
+    trainer.python_script(readme_example("dml-train"))
 
 
 def test_the_evaluators_wheel_runs_on_any_python_from_3_11_and_any_x86_64(wheels):

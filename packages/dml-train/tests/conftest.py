@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from io import StringIO
@@ -14,48 +13,23 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from rich.console import Console
+from train_support.tiny_world import make_document, make_registry
 
-import dml_core.plugin
-from dml_core import Plugins, Registry
+from dml_core import Registry
 from dml_train import cli
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import train
 
-sys.path.insert(0, str(Path(__file__).parent))  # where loader processes find tiny_world, too
-
-from tiny_world import TinyPlugin
-
 
 @pytest.fixture
 def tiny_registry() -> Registry:
-    plugins = Plugins()
-    plugins.register(dml_core.plugin, distribution="dml-core", version="0.1.0")
-    plugins.register(TinyPlugin(), distribution="tiny", version="1.0")
-    return Registry(plugins)
+    return make_registry()
 
 
 @pytest.fixture
 def tiny_document() -> Callable[..., dict[str, Any]]:
-    """A recipe's document; keyword arguments replace keys of its tables: ``training={"steps": 3}``."""
-
-    def make(**tables: dict[str, Any]) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "training": {"steps": 12, "seed": 3, "device": "cpu"},
-            "dataset": {"name": "tiny"},
-            "backbone": {"name": "tiny"},
-            "embedding": {"dim": 8},
-            "sampler": {"name": "class-balanced", "classes_per_batch": 4, "images_per_class": 2},
-            "loss": {"name": "tiny"},
-            "optimizer": {"name": "adamw", "lr": 0.01},
-            "checkpoints": {"every": 4, "unit": "step"},
-            "logging": {"every": 3, "loggers": [{"name": "jsonl"}]},
-        }
-        for name, table in tables.items():
-            document[name] = {**document.get(name, {}), **table}
-        return document
-
-    return make
+    return make_document
 
 
 @pytest.fixture
@@ -74,9 +48,9 @@ def dml(registry: Registry) -> Callable[..., Result]:
 
 @pytest.fixture
 def small_files() -> Callable[[int], AbstractContextManager[None]]:
-    """While it lasts, the kernel refuses to make any file larger than so many bytes, as a full disk would.
+    """Make a context in which the kernel refuses files larger than so many bytes, as a full disk would.
 
-    Not for all of a test: pytest's own output may be such a file.
+    It covers a part of a test, since pytest's own output may be such a file.
     """
 
     @contextmanager
@@ -103,7 +77,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Tensors this small are slower, and on a busy machine much slower, with more threads than one."""
+    """Use one thread: several are slower for tensors this small, and much slower on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -114,7 +88,7 @@ def _one_thread() -> Iterator[None]:
 def run(
     tiny_registry: Registry, tiny_document: Callable[..., dict[str, Any]], quiet: Console, out: Path
 ) -> Callable[..., RunFolder]:
-    """Train by the tiny recipe with some keys changed."""
+    """Train by the tiny recipe, with some keys changed."""
 
     def run(where: Path = out, resume: bool = False, force: bool = False, **tables: Any) -> RunFolder:
         recipe = parse(tiny_document(**tables), tiny_registry)

@@ -95,7 +95,7 @@ def test_unknown_and_repeated_levels_are_refused(levels, message):
 # --- torchvision ----------------------------------------------------------------------------------------------
 
 
-# What each family does with its feature maps, so that the whole model can be put together again.
+# What each family does with its feature maps, so that tests can rebuild the complete model.
 CLASSIFY = {
     "resnet18": lambda net, maps: net.fc(net.avgpool(maps).flatten(1)),
     "squeezenet1_1": lambda net, maps: net.classifier(maps).flatten(1),

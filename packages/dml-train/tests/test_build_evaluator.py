@@ -10,7 +10,7 @@ from dml_train.recipe.checking import parse
 
 
 class Clusters:
-    """Refuses, as `exact` does when it measures, a number of clusters that nobody asked for."""
+    """Evaluator that, like `exact`, refuses a number of clusters without NMI."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The recipes that come with the package: each says what it reproduces; the command lists and prints them."""
+"""The recipes that come with the package: each has a summary, and the command lists and prints them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dml_train.recipe.extending import read_chain
 
 
 @pytest.mark.parametrize("name", bundled_recipes())
-def test_every_recipe_begins_with_what_it_is(name):
+def test_every_recipe_begins_with_a_short_summary(name):
     said = summary(bundled_text(name))
     assert 20 < len(said) <= 160, said
     assert all(len(line) <= 120 for line in bundled_text(name).splitlines())

@@ -34,7 +34,7 @@ def save(folder, step):
     )
 
 
-def test_what_was_written_is_read(tmp_path):
+def test_a_written_checkpoint_is_read_back(tmp_path):
     written = save(tmp_path, 7)
     assert newest_intact(tmp_path) == written
     assert {name: tensor.tolist() for name, tensor in written.weights().items()} == {
@@ -49,7 +49,7 @@ def test_what_was_written_is_read(tmp_path):
 
 @settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from([WEIGHTS, STATE, MANIFEST]))
-def test_any_changed_or_missing_byte_is_found_out(tmp_path_factory, data, name):
+def test_any_changed_or_missing_byte_is_detected(tmp_path_factory, data, name):
     folder = tmp_path_factory.mktemp("checkpoints")
     path = save(folder, 1).path / name
     content = path.read_bytes()
@@ -117,7 +117,7 @@ def test_pruning_keeps_the_newest_and_the_protected(tmp_path):
     assert [c.step for c in intact(tmp_path)] == [6, 5, 3]
 
 
-def test_a_full_disk_is_said_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     save(tmp_path, 1)
 
     def refuse(*args):

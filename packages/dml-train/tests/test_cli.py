@@ -107,7 +107,7 @@ def test_embed_overwrites_nothing_and_reports_a_missing_gallery(dml, folder, tmp
     assert "has no separate gallery" in result.stderr
 
 
-def test_train_refuses_a_wrong_recipe_before_anything_is_made(dml, tmp_path):
+def test_train_refuses_a_wrong_recipe_before_writing_anything(dml, tmp_path):
     result = dml("train", tmp_path / "none.toml", "--out", tmp_path / "run", code=2)
     assert "can't read the recipe" in result.stderr
     assert not (tmp_path / "run").exists()

@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from run_traces import Stop, StopAt, same
-from sharded_ranks import find_in_environment, in_ranks, train_until
+from train_support.run_traces import Stop, StopAt, same
+from train_support.sharded_ranks import find_in_environment, in_ranks, train_until
 
 from dml_core import DmlError
 from dml_train.ranks.ranks import SINGLE_PROCESS
@@ -26,14 +26,14 @@ generates_code = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="needs a C++ compiler, for torch's generated code",
 )
-# Three parts of a batch of eight, of two sizes, and so two graphs.
+# Three micro-batches of a batch of eight have two sizes, and so two graphs.
 PARTS = {"backbone": {"dropout": 0.0, "norm": False}, "training": {"steps": 6, "micro_batch": 3}}
 COMPILED = {**PARTS, "training": {**PARTS["training"], "compile": True}}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def generated_here(tmp_path_factory):
-    """Torch keeps what it generates in /tmp, for this machine's CPU or for the one that had this disk before."""
+    """Use an empty cache: torch's own in /tmp may hold code for another machine's CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
@@ -41,7 +41,7 @@ def generated_here(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled_before():
-    """As in a process of its own: after eight graphs of one function, torch would leave the ninth uncompiled."""
+    """Forget compiled graphs, as in a new process: torch compiles at most eight of one function."""
     torch._dynamo.reset()
 
 
@@ -51,12 +51,12 @@ def losses(path):
 
 
 @generates_code
-def test_generated_code_follows_the_plain_network_and_a_stopped_run_goes_on_to_the_same_bits(
+def test_generated_code_matches_the_plain_network_and_a_stopped_run_resumes_to_the_same_bits(
     tiny_registry, tiny_document, quiet, tmp_path
 ):
     def run(name, tables, resume=False):
         recipe = parse(tiny_document(**tables, checkpoints={"every": 2}), tiny_registry)
-        torch._dynamo.reset()  # as in a process of its own
+        torch._dynamo.reset()  # as in a new process
         return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
 
     plain, whole = run("plain", PARTS), run("whole", COMPILED)
@@ -67,7 +67,7 @@ def test_generated_code_follows_the_plain_network_and_a_stopped_run_goes_on_to_t
     tiny_registry.plugins.manager.unregister(stopper)
     cut = run("cut", COMPILED, resume=True)
 
-    # float32: sums in another order, six steps long
+    # Sums of float32 in another order, over six steps.
     assert losses(whole.path) == pytest.approx(losses(plain.path), rel=1e-5)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
@@ -76,7 +76,7 @@ def test_generated_code_follows_the_plain_network_and_a_stopped_run_goes_on_to_t
     assert same(one.state(), other.state())
 
 
-def test_ranks_generate_their_code_where_this_process_does_whoever_started_their_server(monkeypatch):
+def test_ranks_have_the_code_cache_of_this_process_even_if_their_server_has_another(monkeypatch):
     in_ranks(1, find_in_environment, "TORCHINDUCTOR_CACHE_DIR", os.environ["TORCHINDUCTOR_CACHE_DIR"])
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "another")
     in_ranks(1, find_in_environment, "TORCHINDUCTOR_CACHE_DIR", "another")
@@ -84,7 +84,7 @@ def test_ranks_generate_their_code_where_this_process_does_whoever_started_their
 
 @generates_code
 @pytest.mark.slow
-def test_two_ranks_with_generated_code_follow_one_without(tiny_document, tmp_path):
+def test_two_ranks_with_generated_code_match_one_without(tiny_document, tmp_path):
     one, two = (tiny_document(**tables) for tables in (PARTS, COMPILED))
     train_until(one, tmp_path / "one", 99)
     in_ranks(2, train_until, two, tmp_path / "two", 99)
@@ -93,7 +93,7 @@ def test_two_ranks_with_generated_code_follow_one_without(tiny_document, tmp_pat
 
 
 @generates_code
-def test_both_passes_of_a_part_draw_the_same_dropout_in_generated_code(
+def test_both_passes_of_a_micro_batch_draw_the_same_dropout_in_generated_code(
     tiny_registry, tiny_document, monkeypatch
 ):
     document = tiny_document(
@@ -104,20 +104,20 @@ def test_both_passes_of_a_part_draw_the_same_dropout_in_generated_code(
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     embeddings = network.embed(images, step=0)
-    again, forward = [], network._forward
     embeddings.square().sum().backward()
+    again, backward = [], torch.autograd.backward
 
-    def keep(*arguments):
-        again.append(forward(*arguments))
-        return again[-1]
+    def keep(repeated, gradient):
+        again.append(repeated.detach())
+        backward(repeated, gradient)
 
-    monkeypatch.setattr(network, "_forward", keep)
+    monkeypatch.setattr(torch.autograd, "backward", keep)
     network.finish_backward()
-    # Other graphs, since one keeps what the backward pass needs; another mask would differ by the values themselves.
+    # The graphs differ: only one stores activations. Another mask would change the values themselves.
     torch.testing.assert_close(torch.cat(again), embeddings, rtol=1e-5, atol=1e-6)
 
 
-def test_what_torch_cannot_compile_is_said_with_what_to_do(
+def test_a_failed_compilation_is_reported_with_a_remedy(
     tiny_registry, tiny_document, quiet, tmp_path, monkeypatch
 ):
     def backend(graph, inputs):
@@ -126,6 +126,6 @@ def test_what_torch_cannot_compile_is_said_with_what_to_do(
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     recipe = parse(tiny_document(training={"compile": True}), tiny_registry)
     with pytest.raises(
-        DmlError, match=r"(?s)can't compile the network: .*no g\+\+ here.*or leave out training.compile"
+        DmlError, match=r"(?s)can't compile the network: .*no g\+\+ here.*or omit training.compile"
     ):
         train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)

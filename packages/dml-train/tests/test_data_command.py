@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from official_trees import Pictures, write
+from train_support.official_trees import Pictures, write
 
 from dml_train import data
 from dml_train.cli import main

@@ -93,7 +93,7 @@ def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
         (b"hello", "not an image"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove"),
     ],
-    ids=["empty", "text", "torn"],
+    ids=["empty", "text", "truncated"],
 )
 def test_a_file_that_is_no_image_is_named(tmp_path, content, reason):
     (tmp_path / "bad.png").write_bytes(content)
@@ -103,11 +103,11 @@ def test_a_file_that_is_no_image_is_named(tmp_path, content, reason):
 
 
 def test_a_truncated_image_is_named(tmp_path):
-    file = tmp_path / "torn.jpg"
+    file = tmp_path / "cut.jpg"
     noise(60, 60).save(file)
     file.write_bytes(file.read_bytes()[:-400])
     check_header(file)  # the header is intact
-    with pytest.raises(DmlError, match=r"can't read the image .*torn\.jpg: .*truncated"):
+    with pytest.raises(DmlError, match=r"can't read the image .*cut\.jpg: .*truncated"):
         read_image(file)
 
 

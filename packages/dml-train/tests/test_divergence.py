@@ -1,4 +1,4 @@
-"""Which tensors that are not finite end a run."""
+"""Which non-finite tensors end a run."""
 
 from __future__ import annotations
 

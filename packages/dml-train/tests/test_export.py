@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
 from dml_train.trained import export as exporting

@@ -1,4 +1,4 @@
-"""Recipes that extend others: merging is what a reference over paths does, and chains end or are refused."""
+"""Recipes that extend others: merging, compared with a reference over paths, and chains of parents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ documents = st.dictionaries(
 
 
 def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Every path of a document: of a table `TABLE`, of anything else the value."""
+    """Map every path of a document to its value; tables have the value `TABLE`."""
     found: dict[tuple[str, ...], Any] = {}
     for key, value in document.items():
         found[*path, key] = TABLE if isinstance(value, dict) else value
@@ -40,7 +40,7 @@ def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[
 
 
 def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
-    """The child's paths, and those of the parent that no value and no other component of the child's replaces."""
+    """Merge the child's paths with those of the parent that no value or other component of the child replaces."""
     before, after = entries(parent), entries(child)
 
     def another(path: tuple[str, ...]) -> bool:
@@ -65,7 +65,7 @@ def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(documents, documents)
-def test_merging_is_what_the_reference_does_and_changes_neither(parent, child):
+def test_merging_equals_the_reference_and_changes_neither_document(parent, child):
     copies = copy.deepcopy((parent, child))
     assert merge(parent, child) == reference(parent, child)
     assert (parent, child) == copies
@@ -80,7 +80,7 @@ def test_extending_with_nothing_and_extending_nothing_are_the_identity(document)
 
 @pytest.fixture
 def write(tmp_path, tiny_document):
-    """Write a recipe: a complete one, or, with `extends`, only what is given."""
+    """Write a complete recipe or, with `extends`, only the given tables."""
 
     def write(name, **document):
         path = tmp_path / name
@@ -91,7 +91,7 @@ def write(tmp_path, tiny_document):
     return write
 
 
-def test_a_child_says_only_what_differs(write, tiny_registry):
+def test_a_child_states_only_the_differences(write, tiny_registry):
     write("root.toml", loss={"scale": 2.0}, schedule={"loss.scale": {"kind": "linear", "end": 1.0}})
     path = write("child.toml", extends="root.toml", loss={"noise": 0.2}, training={"seed": 4})
     found = load_recipe(path, ["loss.scale=8"], tiny_registry).to_dict()
@@ -119,7 +119,7 @@ def test_another_component_keeps_no_option_of_the_parents(write, tiny_registry):
         schedule={"loss.scale": step},
     )
     found = load_recipe(path, [], tiny_registry).to_dict()
-    assert found["loss"] == {"name": "tiny-sparse", "scale": 4.0, "says": True}
+    assert found["loss"] == {"name": "tiny-sparse", "scale": 4.0, "declares": True}
     assert found["optimizer"]["lr"] == 1e-3
     assert found["evaluation"]["every"] == 2.0
     assert found["schedule"] == {"loss.scale": step}
@@ -149,7 +149,7 @@ def test_drop_removes_keys_and_tables_of_the_parent(write, tiny_registry):
         ({"extends": "root.toml", "loss": {"scael": 2}}, r"child.toml \(extends .*root.toml\): loss 'tiny' .*'scael'"),
     ],
 )  # fmt: skip
-def test_a_mistake_names_the_recipes_and_what_was_expected(write, tiny_registry, document, message):
+def test_a_mistake_names_the_recipes_and_the_expected_value(write, tiny_registry, document, message):
     write("root.toml", loss={"scale": 2.0})
     with pytest.raises(DmlError, match=message):
         load_recipe(write("child.toml", **document), [], tiny_registry)

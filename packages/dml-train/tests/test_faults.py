@@ -1,4 +1,4 @@
-"""What goes wrong around a run: full disks, broken files, ranks that die, are silent, or don't fit. Nothing is lost."""
+"""Faults around a run: full disks, damaged images, signals to loaders; ranks that die, hang or can't share a batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rough_sources import Fatal, Signalled
-from sharded_ranks import in_ranks, lose_the_other
+from train_support.rough_sources import Fatal, Signalled
+from train_support.sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
 from dml_train.data import FileDatasetFactory, read_image_folder
@@ -32,12 +32,12 @@ from dml_train.training.run import train
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_rank_that_dies_or_is_silent_is_missed_within_the_timeout(silent):
+def test_a_dead_or_silent_rank_is_reported_within_the_timeout(silent):
     in_ranks(2, lose_the_other, silent, codes=[0, -signal.SIGKILL])
 
 
 @pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
-def test_a_write_that_the_kernel_refuses_leaves_the_checkpoint_before(tmp_path, small_files, large):
+def test_a_refused_write_keeps_the_previous_checkpoint(tmp_path, small_files, large):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
     checkpoint.write(tmp_path, 1, few, few)
     words = r"can.t save the checkpoint of step 2 .*the checkpoint of step 1 .* is intact.*resume"
@@ -47,8 +47,8 @@ def test_a_write_that_the_kernel_refuses_leaves_the_checkpoint_before(tmp_path, 
 
 
 @pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
-def test_a_full_disk_is_called_so_whoever_found_it_full(tmp_path, small_files, monkeypatch, large):
-    def usage(folder):  # of a disk that has room again as soon as what was written is gone
+def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_files, monkeypatch, large):
+    def usage(folder):  # the disk has space again once the partial checkpoint is removed
         free = 0 if (tmp_path / ".step-00000001.partial").exists() else 10**9
         return SimpleNamespace(free=free)
 
@@ -56,12 +56,12 @@ def test_a_full_disk_is_called_so_whoever_found_it_full(tmp_path, small_files, m
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
     with (
         small_files(50_000),
-        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Make room there"),
+        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Free some space"),
     ):
         checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 
 
-def test_a_run_whose_disk_was_full_goes_on_to_the_same_bits(
+def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(
     tiny_registry, tiny_document, quiet, tmp_path, small_files
 ):
     recipe = parse(tiny_document(), tiny_registry)
@@ -89,7 +89,7 @@ def test_a_run_whose_disk_was_full_goes_on_to_the_same_bits(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_breaks_while_loading_is_named_by_its_path(tmp_path, workers):
+def test_an_image_damaged_after_the_listing_is_named_by_its_path(tmp_path, workers):
     for name in ("a", "b", "c", "d"):
         (tmp_path / name).mkdir()
         for number in range(2):
@@ -103,14 +103,14 @@ def test_an_image_that_breaks_while_loading_is_named_by_its_path(tmp_path, worke
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_stop_that_loader_processes_get_too_does_not_end_them(number):
+def test_loader_processes_survive_the_signals_that_stop_a_run(number):
     assert list(load_ahead(Signalled(number), range(3), 1, pin=False)) == [0, 1, 2]
     assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 OTHERS = """
 import multiprocessing, signal, sys, time
-from rough_sources import SignalledEarly
+from train_support.rough_sources import SignalledEarly
 from dml_train.data.batches import load_ahead
 
 number = signal.Signals(int(sys.argv[1]))
@@ -124,10 +124,10 @@ assert process.exitcode == -signal.SIGTERM, process.exitcode
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_loaders_do_not_hear_from_their_first_moment_on_other_processes_of_their_server_do(number):
+def test_loaders_block_signals_from_their_start_and_other_processes_of_their_server_do_not(number):
     subprocess.run(
         [sys.executable, "-c", OTHERS, str(int(number))], check=True, cwd=Path(__file__).parent
-    )  # a program of its own: the server of this one may have been started by somebody else
+    )  # a new program, since another test may have started this one's server
 
 
 UNFINISHED = """
@@ -138,10 +138,8 @@ assert next(loaded) == 0
 """
 
 
-def test_a_program_that_leaves_off_loading_ends():
-    subprocess.run(
-        [sys.executable, "-c", UNFINISHED], check=True, timeout=300
-    )  # it would hang, not take long
+def test_a_program_that_stops_loading_early_ends():
+    subprocess.run([sys.executable, "-c", UNFINISHED], check=True, timeout=300)  # a failure would hang
 
 
 UNSTARTABLE = """
@@ -155,8 +153,8 @@ except DmlError as error:
 """
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python itself then takes another folder")
-def test_loader_processes_that_cannot_be_started_are_one_message_with_what_to_do(tmp_path):
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python then chooses another folder itself")
+def test_loader_processes_that_cannot_start_are_one_message_with_a_remedy(tmp_path):
     long = tmp_path / ("long" * 20)
     long.mkdir()
     done = subprocess.run(
@@ -170,7 +168,7 @@ def test_loader_processes_that_cannot_be_started_are_one_message_with_what_to_do
     assert done.stderr == ""
 
 
-def test_no_loader_process_outlives_the_loading():
+def test_no_loader_process_outlives_its_iterator():
     loaded = load_ahead(range(100), range(100), 2, pin=False)
     assert next(loaded) == 0
     assert multiprocessing.active_children()
@@ -210,7 +208,7 @@ def test_a_later_batch_that_ranks_cannot_share_equally_is_named(tiny_registry, t
         next(loaded)
 
 
-def test_a_missing_gpu_is_said(tiny_registry, tiny_document):
+def test_a_missing_gpu_is_reported(tiny_registry, tiny_document):
     recipe = parse(tiny_document(training={"device": "cuda:77"}), tiny_registry)
     with pytest.raises(DmlError, match=r"training.device is 'cuda:77'; this machine has .*'auto' or 'cpu'"):
         build(recipe, tiny_registry)

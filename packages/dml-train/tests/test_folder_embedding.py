@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
 from dml_train.data import FileSplit
@@ -122,7 +122,7 @@ def loads(monkeypatch):
 
 @pytest.fixture
 def whole(embed, tmp_path):
-    """The file of an undisturbed call."""
+    """The file of an uninterrupted call."""
     embed(tmp_path / "whole.npy")
     return (tmp_path / "whole.npy").read_bytes()
 
@@ -156,7 +156,7 @@ def test_the_command_says_how_many_images_it_reuses(dml, run, registry, photos, 
         lambda chunk: chunk.with_suffix(".json").write_text('{"key": '),
         lambda chunk: chunk.with_suffix(".json").write_text("[]"),
     ],
-    ids=["torn rows", "no rows", "torn words", "other words"],
+    ids=["corrupt rows", "no rows", "corrupt words", "other words"],
 )
 def test_a_damaged_chunk_is_embedded_again(embed, tmp_path, whole, loads, damage):
     out = tmp_path / "e.npy"
@@ -210,7 +210,7 @@ def test_a_bad_image_is_an_error_or_skipped(dml, run, photos, tmp_path):
 def test_bad_images_of_several_chunks_are_skipped(embed, photos, tmp_path):
     for number in (1, 3, 4):
         (photos / "class-0" / f"{number}.png").write_bytes(b"")
-    for number in range(3):  # with the last one of class-0, a whole chunk
+    for number in range(3):  # with the last one of class-0, a complete chunk
         (photos / "class-1" / f"{number}.png").write_bytes(b"")
     with pytest.raises(DmlError, match=r"1\.png: it is empty.*pass skip=True"):
         embed(tmp_path / "e.npy")

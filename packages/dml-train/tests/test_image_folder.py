@@ -155,7 +155,7 @@ def test_class_names_that_differ_only_in_unicode_form_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"hello", b"\x89PNG\r\n\x1a\n\x00\x00"], ids=["empty", "text", "torn"]
+    "content", [b"", b"hello", b"\x89PNG\r\n\x1a\n\x00\x00"], ids=["empty", "text", "truncated"]
 )
 def test_a_file_that_is_no_image_is_named_before_training(folder, content):
     (folder / "class 3" / "bad.png").write_bytes(content)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from photo_world import write_photos
 from PIL import Image
+from train_support.photo_world import write_photos
 
 from dml_core import DmlError, FileBackedSplit, ImageReadingFactory, registry
 from dml_train.data import Glyphs

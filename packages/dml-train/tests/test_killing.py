@@ -1,4 +1,4 @@
-"""Real processes, really killed: a run's files depend neither on its interruptions nor on its ranks."""
+"""Runs in processes that are killed: neither interruptions nor the number of ranks change their results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
-import tiny_run
-from run_traces import losses, same
+from train_support import tiny_run
+from train_support.run_traces import losses, same
 
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
@@ -23,7 +22,7 @@ from dml_train.training import checkpoint
 PATIENCE = (
     600  # seconds after which a process counts as hanging; on an idle machine, each test takes less than ten
 )
-IMPORTED = ["dml_losses.plugin", "dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
+IMPORTED = ["dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
 
 
 class Forked:
@@ -63,11 +62,9 @@ def start(tmp_path, tiny_document):
         arguments = [str(document), str(tmp_path / name), *flags]
         if forked and ranks == 1:
             return Forked(arguments, tmp_path / f"{name}.errors")
-        # This address, since not every machine can resolve its own name.
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",
-                    f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]  # fmt: skip
         return subprocess.Popen(
-            [sys.executable, *(torchrun if ranks > 1 else []), tiny_run.__file__, *arguments],
+            tiny_run.command(*arguments, ranks=ranks, restarts=restarts),
+            cwd=tiny_run.FOLDER,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -93,7 +90,8 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
         "backbone": {"dropout": 0.2, "norm": True},
         "checkpoints": {"every": 20},
     }
-    whole = start("whole", **{**tables, "training": {"steps": 300}})  # loader processes must not matter
+    # Without loader processes, which change nothing.
+    whole = start("whole", **{**tables, "training": {"steps": 300}})
     finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
     assert RunFolder(tmp_path / "cut").metrics.exists()
     process = start("cut", "--resume", forked=False, **tables)  # killed from outside, at any point
@@ -134,9 +132,9 @@ TABLES = {
 }
 
 
-def test_two_ranks_match_one_with_a_frozen_start_though_one_dies_and_one_resumes_from_two(start, tmp_path):
+def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(start, tmp_path):
     one = start("one", **TABLES)
-    # One restart has been enough on a machine with ten times more work than cores; the other is to spare.
+    # One restart sufficed on a machine with ten times more work than cores; the second is a reserve.
     finish(start("two", "--die-at", "22", ranks=2, restarts=2, **TABLES))
     finish(one)
     # One process resumes the two ranks' checkpoint of step 36, three images at a time.
@@ -158,7 +156,7 @@ def test_two_ranks_match_one_with_a_frozen_start_though_one_dies_and_one_resumes
         np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # as above, through the whole network
 
 
-def test_a_rank_that_dies_ends_the_run_of_all(start, tmp_path):
+def test_a_dead_rank_ends_the_run(start, tmp_path):
     errors = finish(start("run", "--die-at", "10", ranks=2), 1)
     assert "Signal 9 (SIGKILL)" in errors
     assert checkpoint.newest_intact(tmp_path / "run" / "checkpoints").step in (8, 12)

@@ -11,10 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import launched
 import pytest
-import tiny_run
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+from train_support import launching, tiny_run
 
 from dml_core import DmlError
 from dml_train.processes.signals import handle_signals
@@ -28,7 +27,7 @@ WAITING = "while :; do sleep 0.1; done"  # for a signal; leaves no child running
 
 @pytest.fixture
 def set_rank_script(tmp_path, monkeypatch):
-    """Let the ranks that `launch` starts run a shell script."""
+    """Make `launch` start a shell script as each rank."""
 
     def make(script):
         program = tmp_path / "rank.sh"
@@ -73,21 +72,19 @@ def test_the_error_of_the_failing_rank_precedes_that_of_the_rank_that_lost_it(se
 
 
 @pytest.fixture
-def started(tmp_path):
-    """Start a function of the module `launched` in a new process, forked from one that has imported everything."""
+def start(tmp_path):
+    """Start a function of the module `launching` in a new process, forked from one that has imported everything."""
     processes = []
 
-    def start(work, *arguments):
+    def start_process(work, *arguments):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["dml_losses.plugin", "dml_train.training.run", "dml_train.ranks.launch"]
-        )
+        context.set_forkserver_preload(["dml_train.training.run", "dml_train.ranks.launch"])
         process = context.Process(target=work, args=(tmp_path, *arguments))
         process.start()
         processes.append(process)
         return process
 
-    yield start
+    yield start_process
     for process in processes:
         process.kill()
         process.join()
@@ -122,8 +119,8 @@ STARTED = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
 STUBBORN = f"trap '' INT TERM\n{STARTED}\n[ $RANK = 1 ] && kill -STOP $$\nexec sleep 600"
 
 
-def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_even_a_halted_one(started, tmp_path):
-    process = started(launched.launch_script, STUBBORN, 600)
+def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_and_a_suspended_one(start, tmp_path):
+    process = start(launching.launch_script, STUBBORN, 600)
     wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGINT)
     wait_until(is_printed(tmp_path, "Ctrl-C once more kills all ranks"))
@@ -149,8 +146,8 @@ def test_a_second_ctrl_c_may_come_while_the_first_one_is_handled(monkeypatch):
     assert stop.killed
 
 
-def test_ranks_that_do_not_stop_within_the_timeout_are_killed(started, tmp_path):
-    process = started(launched.launch_script, STUBBORN, 0.5)
+def test_ranks_that_do_not_stop_within_the_timeout_are_killed(start, tmp_path):
+    process = start(launching.launch_script, STUBBORN, 0.5)
     wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGTERM)
     process.join(PATIENCE)
@@ -169,10 +166,10 @@ def test_ranks_that_do_not_stop_within_the_timeout_are_killed(started, tmp_path)
         (signal.SIGINT, "INT", "echo $CONTENT > $TORCHELASTIC_ERROR_FILE; exit 2", 2, "the disk is full"),
     ],
 )
-def test_the_launcher_ends_as_its_stopped_ranks_do(started, tmp_path, number, passed_on, command, code, text):
+def test_the_launcher_ends_as_its_stopped_ranks_do(start, tmp_path, number, passed_on, command, code, text):
     content = json.dumps({"message": text, "timestamp": 1})
     script = f"CONTENT='{content}'\ntrap '{command}' {passed_on}\n{STARTED}\n{WAITING}"
-    process = started(launched.launch_script, script, 600)
+    process = start(launching.launch_script, script, 600)
     wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, number)
     process.join(PATIENCE)
@@ -181,9 +178,9 @@ def test_the_launcher_ends_as_its_stopped_ranks_do(started, tmp_path, number, pa
     assert have_ended(tmp_path, "0", "1")
 
 
-def test_ranks_launched_under_nohup_survive_a_closed_terminal(started, tmp_path):
+def test_ranks_launched_under_nohup_survive_a_closed_terminal(start, tmp_path):
     script = f"{STARTED}\nwhile ! [ -e '{{tmp}}/done' ]; do sleep 0.1; done"
-    process = started(launched.launch_script, script, 600, signal.SIGHUP)
+    process = start(launching.launch_script, script, 600, signal.SIGHUP)
     wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGHUP)
     (tmp_path / "done").touch()
@@ -195,8 +192,8 @@ def test_ranks_launched_under_nohup_survive_a_closed_terminal(started, tmp_path)
     ("elastic", "leads", "end"),
     [(True, True, "stopped"), (True, False, "survived"), (False, True, "survived")],
 )
-def test_only_a_rank_started_by_an_agent_ends_with_its_parent(started, tmp_path, elastic, leads, end):
-    process = started(launched.orphaned, elastic, leads)
+def test_only_a_rank_started_by_an_agent_ends_with_its_parent(start, tmp_path, elastic, leads, end):
+    process = start(launching.fork_orphan, elastic, leads)
     process.join(PATIENCE)
     wait_until(exist(tmp_path, "end"))
     assert (tmp_path / "end").read_text() == end
@@ -205,21 +202,21 @@ def test_only_a_rank_started_by_an_agent_ends_with_its_parent(started, tmp_path,
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to find every process of the run"
 )
-def test_ranks_whose_launcher_is_killed_save_and_leave_nothing_behind(started, tiny_document, tmp_path):
+def test_ranks_whose_launcher_is_killed_save_and_leave_no_process(start, tiny_document, tmp_path):
     document = tiny_document(
         training={"steps": 10**6, "workers": 1, "timeout": 60}, checkpoints={"every": 0}, logging={"every": 1}
     )
     (tmp_path / "run.json").write_text(json.dumps(document))
     run = RunFolder(tmp_path / "run")
     mark = f"DML_TEST_MARK={tmp_path}"
-    command = shlex.join(map(str, (sys.executable, tiny_run.__file__, tmp_path / "run.json", run.path)))
-    script = f"export {shlex.quote(mark)}\nexec {command}"
-    process = started(launched.launch_script, script, 60)
+    command = shlex.join(tiny_run.command(tmp_path / "run.json", run.path))
+    script = f"export {shlex.quote(mark)}\ncd {shlex.quote(str(tiny_run.FOLDER))}\nexec {command}"
+    process = start(launching.launch_script, script, 60)
     wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
-    processes = launched.list_marked(mark)
+    processes = launching.list_marked(mark)
     assert len(processes) >= 4  # two ranks, each with a loader process
     process.kill()
-    wait_until(lambda: not launched.list_marked(mark))
+    wait_until(lambda: not launching.list_marked(mark))
     assert is_printed(tmp_path, "RunInterrupted: stopped by SIGTERM after step")()
     last = json.loads(run.metrics.read_text().splitlines()[-1])["step"]
     assert checkpoint.newest_intact(run.checkpoints).step == last > 0

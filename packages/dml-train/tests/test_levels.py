@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from train_support import tiny_run
 
 from dml_core import DmlError, InvalidOption
 from dml_train.networks.levelled_loss import LevelledLoss
@@ -29,7 +28,7 @@ TABLES = {
 
 @pytest.fixture
 def levelled(tiny_document, tiny_registry):
-    """A recipe with two levels; keyword arguments as for `tiny_document`."""
+    """Parse a recipe with two levels; keyword arguments are those of `tiny_document`."""
 
     def make(**tables):
         return parse(tiny_document(**TABLES, **tables), tiny_registry)
@@ -99,7 +98,7 @@ def test_a_schedule_of_one_levels_loss_moves_only_that_loss(levelled, tiny_regis
     assert [level.scale for level in experiment.loss.levels] == [4.0, 7.0]
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(levelled, tiny_registry, tmp_path, quiet):
+def test_micro_batches_give_the_gradient_of_the_batch(levelled, tiny_registry, tmp_path, quiet):
     ends = []
     for micro_batch in (None, 3):
         training = {"steps": 3} | ({"micro_batch": micro_batch} if micro_batch else {})
@@ -120,20 +119,18 @@ def test_a_run_with_several_levels_resumes_to_the_same_bits(levelled, tiny_regis
     assert (whole / "embeddings.npy").read_bytes() == (parted / "embeddings.npy").read_bytes()
     embeddings = np.load(whole / "embeddings.npy")
     assert embeddings.shape[1] == 16
-    # Two unit vectors joined.
+    # Two concatenated unit vectors.
     np.testing.assert_allclose(np.square(embeddings).sum(axis=1), 2.0, rtol=1e-5)
     assert json.loads((whole / "evaluation.json").read_text())["step"] == 8
 
 
-def test_two_ranks_follow_the_curve_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
+def test_losses_of_two_ranks_match_those_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
     alone = train(levelled(), tmp_path / "one", registry=tiny_registry, console=quiet)
     (tmp_path / "document.json").write_text(json.dumps(tiny_document(**TABLES)))
-    script = Path(__file__).with_name("tiny_run.py")
-    # By this address, since not every machine can look up its own name.
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, str(script), str(tmp_path / "document.json"), str(tmp_path / "two")],
-        capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+        tiny_run.command(tmp_path / "document.json", tmp_path / "two", ranks=2),
+        cwd=tiny_run.FOLDER, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     curves = []

@@ -1,4 +1,4 @@
-"""metrics.jsonl reads as if the run had never been stopped; TensorBoard gets every curve."""
+"""Loggers: metrics.jsonl doesn't depend on interruptions, and TensorBoard has every curve."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dml_core import DmlError
 from dml_train.training.loggers import JsonLines, TensorBoard
 
 
-def test_numbers_are_kept_to_the_bit_and_the_clock_is_left_out(tmp_path):
+def test_values_are_exact_and_times_are_omitted(tmp_path):
     logger = JsonLines(tmp_path)
     logger.log(1, {"loss": 0.1 + 0.2, "time/images_per_second": 123.0})
     logger.close()
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 0.30000000000000004}\n'
 
 
-def test_what_is_not_finite_is_null_as_every_reader_of_json_knows_it(tmp_path):
+def test_non_finite_values_are_null(tmp_path):
     logger = JsonLines(tmp_path)
     logger.log(1, {"loss": 0.5, "gradient_norm": float("nan"), "loss.scale": float("inf")})
     logger.close()
@@ -28,14 +28,14 @@ def test_what_is_not_finite_is_null_as_every_reader_of_json_knows_it(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == expected
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 3, "loss": 9.0'])
-def test_lines_behind_the_checkpoint_are_dropped_and_so_is_a_torn_one(tmp_path, torn):
+@pytest.mark.parametrize("tail", [b"", b'{"step": 4, "lo', b'{"step": 3, "loss": 9.0'])
+def test_lines_after_the_checkpoint_and_truncated_lines_are_dropped(tmp_path, tail):
     first = JsonLines(tmp_path)
     for step in (1, 2, 3):
         first.log(step, {"loss": float(step)})
     first.close()
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes() + torn)
+    path.write_bytes(path.read_bytes() + tail)
     second = JsonLines(tmp_path, start_step=2)
     second.log(3, {"loss": 3.0})
     second.close()
@@ -43,7 +43,7 @@ def test_lines_behind_the_checkpoint_are_dropped_and_so_is_a_torn_one(tmp_path, 
 
 
 @pytest.mark.parametrize("damage", [b"\0\0\0\n", b"3\n", b"{}\n"])
-def test_a_damaged_line_among_whole_ones_is_named(tmp_path, damage):
+def test_a_corrupt_line_among_intact_ones_is_named(tmp_path, damage):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + damage + b'{"step": 3}\n')
     with pytest.raises(DmlError, match=r"line 2 of .*metrics.jsonl is corrupt; move the file away"):
@@ -51,13 +51,13 @@ def test_a_damaged_line_among_whole_ones_is_named(tmp_path, damage):
     assert damage in path.read_bytes()
 
 
-def test_a_file_that_cannot_be_opened_is_said(tmp_path):
+def test_a_file_that_cannot_be_opened_is_reported(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(DmlError, match=r"can't write .*metrics.jsonl: Is a directory"):
         JsonLines(tmp_path)
 
 
-def test_the_last_figures_are_not_written_twice(tmp_path):
+def test_the_last_values_are_not_written_twice(tmp_path):
     for _ in range(2):
         logger = JsonLines(tmp_path, start_step=1)
         logger.log(1, {"evaluation/recall/1": 0.5})
@@ -65,14 +65,14 @@ def test_the_last_figures_are_not_written_twice(tmp_path):
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_line_is_on_disk_as_soon_as_it_is_logged(tmp_path):
+def test_each_line_is_flushed(tmp_path):
     logger = JsonLines(tmp_path)
     logger.log(1, {"loss": 1.0})
     assert (tmp_path / "metrics.jsonl").read_text().endswith("\n")
     logger.close()
 
 
-def test_tensorboard_gets_every_curve_and_hides_what_was_done_again(tmp_path):
+def test_tensorboard_has_every_curve_and_hides_repeated_steps(tmp_path):
     first = TensorBoard(tmp_path)
     for step in (1, 2, 3):
         first.log(step, {"loss": float(step), "time/images_per_second": 10.0})
@@ -85,7 +85,7 @@ def test_tensorboard_gets_every_curve_and_hides_what_was_done_again(tmp_path):
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 2.0), (3, 30.0)]
 
 
-def test_a_full_disk_is_said_with_the_file_and_closing_says_nothing_more(tmp_path, small_files):
+def test_a_full_disk_is_reported_with_the_file_and_closing_is_silent(tmp_path, small_files):
     logger = JsonLines(tmp_path)
     logger.log(1, {"loss": 1.0})
     words = r"can't write .*metrics.jsonl: File too large; .*resume the run"
@@ -95,7 +95,7 @@ def test_a_full_disk_is_said_with_the_file_and_closing_says_nothing_more(tmp_pat
         logger.close()
 
 
-def test_a_disk_that_is_full_for_tensorboard_is_said_and_closing_says_nothing_more(tmp_path, monkeypatch):
+def test_tensorboard_reports_a_full_disk_and_closing_is_silent(tmp_path, monkeypatch):
     logger = TensorBoard(tmp_path)
 
     def full(*arguments):
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_for_tensorboard_is_said_and_closing_says_nothing_mo
         logger.close()
 
 
-def test_figures_that_are_measured_twice_are_one_line_whether_the_run_was_stopped_between_or_not(tmp_path):
+def test_values_logged_twice_are_one_line_with_and_without_an_interruption(tmp_path):
     for name, stops in (("whole", False), ("cut", True)):
         (tmp_path / name).mkdir()
         logger = JsonLines(tmp_path / name)

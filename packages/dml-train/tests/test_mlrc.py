@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tiny_world import TinyEvaluator
+from train_support.tiny_world import TinyEvaluator
 
 from dml_core import DmlError
 from dml_train.cli import main
@@ -23,7 +23,7 @@ from dml_train.training.run import reopen
 
 @pytest.fixture(autouse=True)
 def _with_map_at_r(monkeypatch):
-    """Let Recall@1 stand in for MAP@R, which the tiny evaluator lacks."""
+    """Report Recall@1 as MAP@R, too, which the tiny evaluator lacks."""
     evaluate = TinyEvaluator.evaluate
 
     def with_map(self, *arguments):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_world import TinyBackbone
 from torch import nn
+from train_support.tiny_world import TinyBackbone
 
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel
 from dml_train.recipe.tables import LrMultipliers, Optimizer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from official_trees import (
+from train_support.official_trees import (
     MAKERS,
     Pictures,
     make_cub,

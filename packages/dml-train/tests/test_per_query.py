@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 import pytest
-from photo_world import photo_registry, train_on, write_photos
-from report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
+from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
 
 from dml_core import Registry
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
@@ -109,7 +109,16 @@ def _new_evaluator(run):
         lambda run: (run / "per_query.npz").write_bytes((run / "per_query.npz").read_bytes()[:-40]),
         lambda run: np.savez(run / "per_query.npz", other=np.zeros(3)),
     ],
-    ids=["embeddings", "gallery", "metrics", "evaluator", "missing", "damaged", "torn", "without checksum"],
+    ids=[
+        "embeddings",
+        "gallery",
+        "metrics",
+        "evaluator",
+        "missing",
+        "damaged",
+        "truncated",
+        "without checksum",
+    ],
 )
 def test_values_of_another_evaluation_are_not_used(run, registry, change):
     assert restore_evaluation(*contents(run, registry)) is not None

@@ -39,7 +39,9 @@ def test_overrides_are_texts_or_values_by_key():
     values = dml_train.load_recipe("glyphs-tiny", {"training.steps": 3, "loss.temperature": 0.2})
     assert texts == values
     assert values.training.steps == 3
-    with pytest.raises(DmlError, match=r"can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"):
+    with pytest.raises(
+        DmlError, match=r"can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"
+    ):
         dml_train.load_recipe("glyphs-tiny", {"training.seed.x": 3})
     with pytest.raises(TypeError, match=r"overrides is the string 'training.steps=3'; expected a list"):
         dml_train.load_recipe("glyphs-tiny", "training.steps=3")

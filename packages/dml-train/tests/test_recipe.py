@@ -1,4 +1,4 @@
-"""Recipes: read, changed by --set, filled in, and refused with the key, what came and what was expected."""
+"""Recipes: reading, --set, defaults, and errors that name the key, its value and the expected one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def file(tmp_path, tiny_document):
     return write
 
 
-def test_a_recipe_written_as_resolved_is_read_as_the_same(file, tiny_registry):
+def test_a_resolved_recipe_is_read_back_unchanged(file, tiny_registry):
     first = load_recipe(file(schedule={"optimizer.lr": {"kind": "cosine", "end": 0}}), [], tiny_registry)
     again = parse(tomllib.loads(first.to_toml()), tiny_registry)
     assert again == first
@@ -35,7 +35,7 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
     assert resolved["training"]["precision"] == "float32"
     assert resolved["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.1}
     assert resolved["evaluation"]["recall_at"] == [1]
-    assert "seed" not in resolved["sampler"]  # given by the trainer
+    assert "seed" not in resolved["sampler"]  # the trainer passes it
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,7 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
         ('schedule."optimizer.lr".end=0.5', ("schedule", "optimizer.lr", "end"), 0.5),
     ],
 )
-def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
-    file, tiny_registry, override, path, value
-):
+def test_set_reads_values_as_toml_or_else_as_strings(file, tiny_registry, override, path, value):
     found = load_recipe(file(), ['schedule."optimizer.lr".kind=cosine', override], tiny_registry).to_dict()
     for key in path:
         found = found[key]
@@ -59,7 +57,7 @@ def test_set_reads_values_as_toml_and_what_is_not_toml_as_a_string(
     assert type(found) is type(value)
 
 
-def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
+def test_set_of_a_table_replaces_the_previous_one(file, tiny_registry):
     found = load_recipe(file(), ["loss.scale=32", 'loss={name="tiny", noise=0.2}'], tiny_registry).to_dict()
     assert found["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.2}
 
@@ -93,7 +91,7 @@ def test_set_of_a_table_leaves_nothing_of_the_one_before(file, tiny_registry):
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_what_was_expected(file, tiny_registry, overrides, message):
+def test_a_mistake_is_named_with_the_expected_value(file, tiny_registry, overrides, message):
     with pytest.raises(DmlError, match=message):
         load_recipe(file(), overrides, tiny_registry)
 
@@ -121,7 +119,7 @@ def test_a_file_that_is_missing_or_is_not_toml_is_named(tmp_path, tiny_registry)
         load_recipe(tmp_path / "latin.toml", [], tiny_registry)
 
 
-def test_an_unknown_bundled_name_is_told_with_the_nearest(tiny_registry):
+def test_an_unknown_bundled_name_is_reported_with_the_nearest(tiny_registry):
     with pytest.raises(
         DmlError, match=r"no recipe 'glyph-tiny'; did you mean 'glyphs-tiny'.*'dml recipes' lists"
     ):

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from report_world import HOSTILE, NAMES, Page, check_page, finished_run, report_registry
+from train_support.report_world import HOSTILE, NAMES, Page, check_page, finished_run, report_registry
 
 from dml_core import DmlError, Registry
 from dml_train.report import COMPARISON, write_report

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
-from report_world import NearestBySorting
+from train_support.report_world import NearestBySorting
 
 from dml_train.measure.evaluate import Embedded
 from dml_train.report.classes import draw_recall_by_size, group_by_size

@@ -1,4 +1,4 @@
-"""The papers' tables: what a row's recipe is, what is run once, what the pages say."""
+"""The papers' tables: recipes of rows, runs that rows share, pages, and the order of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tomli_w
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_world import TinyDataset
+from train_support.tiny_world import TinyDataset
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
@@ -116,7 +116,7 @@ def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_overrid
     assert row_recipe(table, table.rows[0], "cub", tiny_registry) is None
 
 
-def test_a_row_that_changes_what_is_not_there_is_named(recipe_file, tiny_registry):
+def test_a_row_that_changes_a_missing_option_is_named(recipe_file, tiny_registry):
     table = paper(recipe_file, [{"label": "odd", "set": ["loss.slope=1"]}]).tables["table-2"]
     with pytest.raises(DmlError, match=r"row 'odd' on glyphs: .*no option 'slope'"):
         row_recipe(table, table.rows[0], "glyphs", tiny_registry)
@@ -125,7 +125,7 @@ def test_a_row_that_changes_what_is_not_there_is_named(recipe_file, tiny_registr
         row_recipe(table, table.rows[0], "glyphs", tiny_registry)
 
 
-def test_runs_that_rows_share_are_done_once_and_rows_that_are_done_are_kept(run, tmp_path):
+def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, tmp_path):
     first = run(ROWS, table={"set": ["loss.noise=0.0"]})
     assert len(list((tmp_path / "out/runs").iterdir())) == 2  # "four again" is "four"
     written = {p: p.stat().st_mtime_ns for p in (tmp_path / "out/runs").rglob("evaluation.json")}
@@ -140,10 +140,10 @@ def test_runs_that_rows_share_are_done_once_and_rows_that_are_done_are_kept(run,
     assert rows["eight"]["published"] == {"sop": {"recall/1": 60.0, "recall/10": None}}
 
 
-def test_the_page_sets_published_beside_measured_and_says_what_cannot_be_compared(run):
+def test_the_page_shows_published_and_measured_values_and_names_those_not_comparable(run):
     found = run(seeds=2)
     text = found.pages[0].read_text()
-    assert found.pages[0].name == "fake.md"  # all tables of the paper: it has one
+    assert found.pages[0].name == "fake.md"  # one page for all tables of a paper; this paper has one table
     assert "`dml reproduce fake/2 --seeds 2`" in text
     assert "| published SOP R@1 | published SOP R@10 | measured R@1 | measured R@10 |" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| eight")]
@@ -153,26 +153,26 @@ def test_the_page_sets_published_beside_measured_and_says_what_cannot_be_compare
     assert "Not comparable: measured on glyphs" in text
     assert "selected on the test split (best of 7)" in text
     assert "Order by SOP's R@1" in text
-    assert found.left_out == []  # SOP needs --data, and nobody asked for it
+    assert found.left_out == []  # SOP needs --data, which wasn't given
 
 
-def test_one_seed_has_the_interval_of_its_queries_and_a_changed_recipe_is_named(run, monkeypatch):
+def test_one_seed_has_the_interval_of_its_queries_and_a_changed_recipe_is_named(run):
     text = run(overrides=("training.steps=2",)).pages[0].read_text()
     assert "every recipe was changed by training.steps=2" in text
     assert "one seed; the interval of a recall is over its queries" in text
 
 
-def test_a_row_that_fails_is_named_and_the_others_go_on(run, tiny_registry):
+def test_a_failed_row_is_named_and_the_others_run(run, tiny_registry):
     bad = {"label": "bad", "set": ["sampler.classes_per_batch=100"], "published": {"sop": [1.0, 2.0]}}
     found = run([bad, *ROWS], seeds=2)
     assert len(found.faults) == 2
     text = found.pages[0].read_text()
-    assert text.count("**bad** failed: ") == 1  # though both seeds did
+    assert text.count("**bad** failed: ") == 1  # once for both seeds
     (line,) = [line for line in text.splitlines() if line.startswith("| bad")]
     assert line == "| bad | (1.0) | (2.0) | – | – | – | – | 0 |"
 
 
-def test_data_that_are_not_there_are_named_with_what_they_need(run, tmp_path):
+def test_missing_data_sets_are_listed_with_the_reason(run, tmp_path):
     with pytest.raises(DmlError, match=r"no data set of these tables was found:\n  fake/table-2 on sop: "):
         run(data=tmp_path)
 
@@ -251,7 +251,7 @@ rows_with_seeds = st.lists(st.tuples(st.integers(0, 100), st.integers(-3, 3)), m
 
 
 @given(rows_with_seeds)
-def test_rows_measured_as_published_all_stand_so_and_reversed_none_does(rows):
+def test_rows_in_the_published_order_all_agree_and_reversed_ones_all_disagree(rows):
     standings = [Standing(frozenset(), float(v), [v / 100, v / 100]) for v, _ in rows]
     found = compare_order(standings)
     assert found == Order(found.pairs, found.pairs, found.pairs, 0)
@@ -261,13 +261,13 @@ def test_rows_measured_as_published_all_stand_so_and_reversed_none_does(rows):
 
 @given(rows_with_seeds)
 def test_noise_between_seeds_makes_an_order_unsure(rows):
-    # The two seeds disagree about every pair, by as much in either direction.
+    # The two seeds disagree about every pair, by equal differences.
     standings = [Standing(frozenset(), float(v), [v, -v]) for v, _ in rows]
     found = compare_order(standings)
     assert (found.surely_same, found.surely_opposite) == (0, 0)
 
 
-def test_rows_are_compared_within_their_groups_and_equal_figures_not_at_all():
+def test_rows_are_compared_within_their_groups_unless_published_equal_or_missing():
     standings = [
         Standing(frozenset({"a", "x"}), 1.0, [0.1]),
         Standing(frozenset({"a"}), 2.0, [0.2]),
@@ -278,7 +278,7 @@ def test_rows_are_compared_within_their_groups_and_equal_figures_not_at_all():
     assert compare_order(standings) == Order(2, 2, None, None)
 
 
-def test_figures_that_do_not_fit_their_metrics_are_refused(recipe_file):
+def test_published_values_that_do_not_fit_their_metrics_are_refused(recipe_file):
     table = paper(recipe_file, ROWS).tables["table-2"]
     short = table.model_copy(update={"rows": [Row(label="short", published={"sop": [1.0]})]})
     with pytest.raises(ValueError, match="row 'short': 1 figures for sop, where the table has 2 metrics"):

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on to the same bits; what it doesn't go on from, or only by force, is said."""
+"""Resuming: a stopped run ends with the same bits, and another recipe is refused without force."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from run_traces import Stop, StopAt, lines, same
+from train_support.run_traces import Stop, StopAt, lines, same
 
 from dml_core import DmlError, hookimpl
 from dml_train.processes.stopping import RunInterrupted
@@ -32,7 +32,7 @@ from dml_train.training import checkpoint
         ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
     ],
 )
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
+def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
     schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
         "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
     whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule, **more)
@@ -52,29 +52,29 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, tmp
 
 
 class SignalAt:
-    """An observer to whose process two SIGTERMs come at a moment of the run."""
+    """An observer that sends its process two SIGTERMs at a moment of the run."""
 
     def __init__(self, moment, step):
         self.moment, self.step = moment, step
 
-    def come(self, moment, step):
+    def send_at(self, moment, step):
         if (moment, step) == (self.moment, self.step):
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
 
     @hookimpl
     def dml_evaluation_end(self, step):
-        self.come("evaluation", step)
+        self.send_at("evaluation", step)
 
     @hookimpl
     def dml_checkpoint_saved(self, step):
-        self.come("save", step)
+        self.send_at("save", step)
 
 
 @pytest.mark.parametrize(
     ("moment", "step", "stops"), [("evaluation", 6, 7), ("save", 8, 9), ("save", 12, 12)]
 )
-def test_a_signal_while_measuring_or_saving_stops_the_run_at_the_next_step_or_its_end(
+def test_a_signal_during_evaluation_or_saving_stops_the_run_at_the_next_step_or_its_end(
     run, tiny_registry, tmp_path, moment, step, stops
 ):
     tables = {"evaluation": {"every": 6, "unit": "step"}}
@@ -90,34 +90,34 @@ def test_a_signal_while_measuring_or_saving_stops_the_run_at_the_next_step_or_it
     assert same(newest(cut), newest(whole))
 
 
-def test_resuming_falls_back_from_a_torn_checkpoint(run, tiny_registry, tmp_path):
+def test_resuming_skips_a_corrupt_checkpoint(run, tiny_registry, tmp_path):
     whole = run(where=tmp_path / "whole")
     stopper = StopAt(9)
     tiny_registry.plugins.register(stopper, distribution="stopper")
     with pytest.raises(Stop):
         run(where=tmp_path / "cut")
     tiny_registry.plugins.manager.unregister(stopper)
-    torn = tmp_path / "cut" / "checkpoints" / "step-00000008" / checkpoint.STATE
-    torn.write_bytes(torn.read_bytes()[:-100])
+    state = tmp_path / "cut" / "checkpoints" / "step-00000008" / checkpoint.STATE
+    state.write_bytes(state.read_bytes()[:-100])
     cut = run(where=tmp_path / "cut", resume=True)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert checkpoint.corrupt(cut.checkpoints) == {}
 
 
-def test_resuming_where_nothing_is_begins(run):
+def test_resuming_without_a_run_starts_one(run):
     assert run(resume=True).evaluation.exists()
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_what_a_run_killed_at_its_very_beginning_left_is_no_hindrance(run, out, resume):
+def test_remains_of_a_run_killed_at_its_start_are_ignored(run, out, resume):
     out.mkdir()
     (out / ".recipe.toml.partial").write_text("[trai")
     assert run(resume=resume, training={"steps": 1}).evaluation.exists()
 
 
-def test_a_folder_that_cannot_be_held_is_said(run, out, monkeypatch):
+def test_a_folder_that_cannot_be_locked_is_reported(run, out, monkeypatch):
     def refuse(*arguments):
-        raise OSError(errno.ENOSYS, "Function not implemented")  # some file systems of clusters
+        raise OSError(errno.ENOSYS, "Function not implemented")  # as on some clusters' file systems
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(DmlError, match=r"can't lock .*: Function not implemented"):
@@ -132,14 +132,14 @@ def test_two_processes_do_not_train_in_one_folder(run, out):
     assert run(resume=True).evaluation.exists()
 
 
-def test_a_complete_run_is_left_as_it_is(run, out):
+def test_resuming_a_complete_run_changes_nothing(run, out):
     run()
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     run(resume=True)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
-def test_a_folder_that_exists_is_refused_and_untouched(run, out):
+def test_an_existing_folder_is_refused_unchanged(run, out):
     out.mkdir()
     (out / "mine.txt").write_text("mine")
     with pytest.raises(DmlError, match="exists already; nothing was touched"):
@@ -147,7 +147,7 @@ def test_a_folder_that_exists_is_refused_and_untouched(run, out):
     assert [p.name for p in out.iterdir()] == ["mine.txt"]
 
 
-def test_another_recipe_is_refused_on_resuming_and_what_differs_is_listed(run, out):
+def test_resuming_with_another_recipe_is_refused_with_the_differences(run, out):
     run()
     (out / "evaluation.json").unlink()
     with pytest.raises(DmlError, match=r"(?s)loss.scale: 4.0 there, 5.0 here.*by force"):
@@ -168,7 +168,7 @@ def contents(folder):
         ({"optimizer": {"name": "sgd"}}, {"optimizer": {"name": "adamw"}}, "'sgd' there, 'adamw' here"),
     ],
 )
-def test_a_forced_recipe_that_the_checkpoint_does_not_fit_is_refused_and_the_run_is_as_it_was(
+def test_a_forced_recipe_that_does_not_fit_the_checkpoint_is_refused_and_changes_nothing(
     run, out, before, changes, differs
 ):
     run(**before)
@@ -182,7 +182,7 @@ def test_a_forced_recipe_that_the_checkpoint_does_not_fit_is_refused_and_the_run
     assert run(resume=True, **before).evaluation.exists()
 
 
-def test_a_finished_run_goes_on_with_another_recipe_by_force(run, out):
+def test_a_finished_run_resumes_with_another_recipe_by_force(run, out):
     run()
     with pytest.raises(DmlError, match=r"training\.steps: 12 there, 16 here"):
         run(resume=True, training={"steps": 16})
@@ -192,7 +192,7 @@ def test_a_finished_run_goes_on_with_another_recipe_by_force(run, out):
     assert "steps = 16" in folder.recipe.read_text()
 
 
-def test_a_forced_number_of_the_optimizer_is_used(run, out):
+def test_a_forced_option_of_the_optimizer_is_used(run, out):
     run(optimizer={"name": "sgd", "momentum": 0.9})
     folder = run(resume=True, force=True, optimizer={"name": "sgd", "momentum": 0.5}, training={"steps": 16})
     groups = checkpoint.newest_intact(folder.checkpoints).state()["optimizer"]["param_groups"]
@@ -204,29 +204,29 @@ def newest(folder):
     return found.weights(), found.state()
 
 
-def test_an_average_begins_or_ends_by_force_and_the_training_goes_on_as_without(run, tmp_path):
+def test_averaging_starts_or_stops_by_force_and_does_not_change_the_training(run, tmp_path):
     longer = {"steps": 16, "ema_decay": 0.9}
     every = {"checkpoints": {"every": 1, "keep": 4}}
     plain = newest(run(where=tmp_path / "plain", training={"steps": 16}))[0]
 
-    run(where=tmp_path / "begun")
-    begun = run(where=tmp_path / "begun", resume=True, force=True, training=longer, **every)
-    weights, state = newest(begun)
+    run(where=tmp_path / "started")
+    started = run(where=tmp_path / "started", resume=True, force=True, training=longer, **every)
+    weights, state = newest(started)
     assert same(state["model"], plain)
     assert state["averaged"] == 4
-    trained = [c.state()["model"]["head.linear.weight"] for c in checkpoint.intact(begun.checkpoints)][::-1]
+    trained = [c.state()["model"]["head.linear.weight"] for c in checkpoint.intact(started.checkpoints)][::-1]
     expected = trained[0]
     for then in trained[1:]:
         expected = 0.9 * expected + 0.1 * then
     # Two roundings in another order.
     torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
 
-    run(where=tmp_path / "ended", training={"ema_decay": 0.9})
-    ended = run(where=tmp_path / "ended", resume=True, force=True, training={"steps": 16})
-    assert same(newest(ended)[0], plain)
+    run(where=tmp_path / "stopped", training={"ema_decay": 0.9})
+    stopped = run(where=tmp_path / "stopped", resume=True, force=True, training={"steps": 16})
+    assert same(newest(stopped)[0], plain)
 
 
-def test_scaling_of_the_loss_begins_or_ends_by_force(run, out):
+def test_loss_scaling_starts_or_stops_by_force(run, out):
     for steps, precision, scales in ((12, "float32", False), (16, "float16", True), (20, "float32", False)):
         folder = run(resume=True, force=True, training={"steps": steps, "precision": precision})
         assert bool(newest(folder)[1]["scaler"]) == scales

@@ -8,8 +8,8 @@ import shutil
 
 import numpy as np
 import pytest
-from photo_world import photo_registry, train_on, write_photos
-from report_world import Page, check_page
+from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.report_world import Page, check_page
 
 from dml_core import Registry
 from dml_train.trained.files import find_images

@@ -1,4 +1,4 @@
-"""Seeds by counting: as the reference in plain integers says, and no two alike."""
+"""Seeds from counters: equal to a reference in plain integers, and all different."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def mix_reference(word):
 
 
 @given(st.integers(0, MASK))
-def test_mix_is_the_reference(word):
+def test_mix_equals_the_reference(word):
     assert int(mix(np.array([word], dtype=np.uint64))[0]) == mix_reference(word)
 
 
 @given(st.lists(st.integers(0, MASK), min_size=1, max_size=4))
-def test_derive_is_the_reference(counters):
+def test_derive_equals_the_reference(counters):
     word = 0
     for counter in counters:
         word = mix_reference(((word ^ counter) + 0x9E3779B97F4A7C15) & MASK)
     assert derive(*counters) == word
 
 
-def test_a_row_has_its_seed_whoever_loads_it():
+def test_a_rows_seed_does_not_depend_on_other_rows():
     together = row_seeds(5, 10, np.arange(8))
     apart = np.concatenate([row_seeds(5, 10, np.arange(4)), row_seeds(5, 10, np.arange(4, 8))])
     assert np.array_equal(together, apart)
@@ -42,7 +42,7 @@ def test_seeds_of_runs_steps_and_rows_differ():
     assert len(np.unique(seeds)) == len(seeds)
 
 
-def test_torch_draws_by_the_counters_alone():
+def test_torchs_draws_depend_on_the_counters_alone():
     def draw(*counters):
         seed_torch(torch.device("cpu"), *counters)
         return torch.rand(4)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from report_world import NAMES, Page, check_page, finished_run, report_registry
+from train_support.report_world import NAMES, Page, check_page, finished_run, report_registry
 
 from dml_core import DmlError, Registry
 from dml_train import cli

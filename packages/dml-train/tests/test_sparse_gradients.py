@@ -1,19 +1,20 @@
-"""Parameters of the loss whose gradient is sparse: moved in its rows alone, clipped, kept in checkpoints."""
+"""Sparse gradients of the loss's parameters: updates of single rows, clipping, checkpoints, ranks."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_world import TinySparseLoss
 from torch import nn
+from train_support import tiny_run
+from train_support.run_traces import Stop, StopAt, same
+from train_support.tiny_world import TinySparseLoss
 
-from dml_core import DmlError, hookimpl
+from dml_core import DmlError
 from dml_train.ranks.sharding import gradient_norm
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import LrMultipliers, Optimizer
@@ -37,8 +38,8 @@ def run(tiny_registry, tiny_document, quiet, tmp_path):
     return run
 
 
-def three_steps(table: Optimizer, loss: TinySparseLoss, factor: float = 1.0) -> torch.Tensor:
-    """The class weights after three steps that see classes 0 and 2 of four."""
+def take_three_steps(table: Optimizer, loss: TinySparseLoss, factor: float = 1.0) -> torch.Tensor:
+    """Return the class weights after three steps on classes 0 and 2 of four."""
     torch.manual_seed(0)
     backbone, head = nn.Linear(3, 3), nn.Linear(3, 3)
     optimizer = PartedOptimizer(table, {"backbone": backbone, "head": head, "loss": loss})
@@ -53,15 +54,15 @@ def three_steps(table: Optimizer, loss: TinySparseLoss, factor: float = 1.0) -> 
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_only_the_gradients_rows_move_and_weight_decay_moves_none(name: str) -> None:
+def test_only_rows_with_a_gradient_change_and_weight_decay_changes_none(name: str) -> None:
     loss = TinySparseLoss(4, 3)
     before = loss.class_weights.detach().clone()
-    moved = (three_steps(Optimizer(name=name, lr=0.1, weight_decay=0.5), loss) != before).any(dim=1)
+    moved = (take_three_steps(Optimizer(name=name, lr=0.1, weight_decay=0.5), loss) != before).any(dim=1)
     assert moved.tolist() == [True, False, True, False]
 
 
-def test_with_no_decay_rows_that_every_step_sees_move_as_by_adam_itself() -> None:
-    """With all classes in each batch, SparseAdam is Adam: the moments of no row lag behind."""
+def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
+    """With all classes in each batch, SparseAdam is Adam: it updates the moments of every row."""
 
     class Dense(TinySparseLoss):
         def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -70,9 +71,9 @@ def test_with_no_decay_rows_that_every_step_sees_move_as_by_adam_itself() -> Non
 
     start = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
     results = []
-    for kind, says in ((TinySparseLoss, True), (Dense, False)):
+    for kind, declares in ((TinySparseLoss, True), (Dense, False)):
         torch.manual_seed(0)
-        loss = kind(3, 3, says=says)
+        loss = kind(3, 3, declares=declares)
         loss.class_weights.data.copy_(start)
         network = nn.Linear(3, 3)
         optimizer = PartedOptimizer(
@@ -84,29 +85,33 @@ def test_with_no_decay_rows_that_every_step_sees_move_as_by_adam_itself() -> Non
             optimizer.torch.step()
             optimizer.torch.zero_grad()
         results.append(loss.class_weights.detach())
-    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)  # two orders of the same arithmetic in float32
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)  # the same float32 arithmetic in another order
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_the_multiplier_of_the_loss_moves_them_and_zero_holds_them(name: str) -> None:
+def test_the_losss_learning_rate_multiplier_applies_to_sparse_gradients(name: str) -> None:
     loss = TinySparseLoss(4, 3)
     before = loss.class_weights.detach().clone()
     assert torch.equal(
-        three_steps(Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=0.0),
+        take_three_steps(
+            Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=0.0
+        ),
         before,
     )
     assert not torch.equal(
-        three_steps(Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=1.0),
+        take_three_steps(
+            Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=1.0
+        ),
         before,
     )
 
 
-def test_a_sparse_gradient_of_which_the_loss_says_nothing_is_refused_before_anything_moves(run) -> None:
+def test_an_undeclared_sparse_gradient_is_refused(run) -> None:
     with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss lists it"):
-        run(loss={**SPARSE, "says": False})
+        run(loss={**SPARSE, "declares": False})
 
 
-def test_a_dense_gradient_that_the_loss_calls_sparse_is_refused() -> None:
+def test_a_dense_gradient_that_the_loss_declares_sparse_is_refused() -> None:
     loss = TinySparseLoss(4, 3)
     optimizer = PartedOptimizer(
         Optimizer(), {"backbone": nn.Linear(3, 3), "head": nn.Identity(), "loss": loss}
@@ -116,7 +121,7 @@ def test_a_dense_gradient_that_the_loss_calls_sparse_is_refused() -> None:
         optimizer.check_gradients()
 
 
-def test_the_norm_of_all_gradients_counts_a_row_named_twice_as_its_sum() -> None:
+def test_the_gradient_norm_sums_repeated_rows_first() -> None:
     weights, bias = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.randn(3))
     rows = nn.functional.embedding(torch.tensor([1, 3, 1]), weights, sparse=True)
     (rows.square().sum() + bias.square().sum()).backward()
@@ -126,7 +131,7 @@ def test_the_norm_of_all_gradients_counts_a_row_named_twice_as_its_sum() -> None
 
 
 def test_clipping_scales_sparse_gradients_with_the_others(run) -> None:
-    """A step of SGD whose gradient is clipped is one whose learning rate is smaller by norm over limit."""
+    """An SGD step with a clipped gradient equals a step with the learning rate times limit / norm."""
     limit, once = 1e-4, {"training": {"steps": 1}, "checkpoints": {"every": 1}, "logging": {"every": 1}}
     sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
     clipped = run(
@@ -143,27 +148,16 @@ def test_clipping_scales_sparse_gradients_with_the_others(run) -> None:
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)  # float32
 
 
-class Stop(Exception):
-    pass
-
-
-class StopAtSeven:
-    @hookimpl
-    def dml_step_end(self, step):
-        if step == 7:
-            raise Stop
-
-
 @pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd", "momentum": 0.9}])
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, optimizer, precision) -> None:
+def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, optimizer, precision) -> None:
     tables = {
         "optimizer": optimizer,
         "training": {"gradient_clip": 1.0, "precision": precision},
         "schedule": {"optimizer.lr": {"kind": "cosine", "end": 0.0}},
     }
     whole = run("whole", **tables)
-    stopper = StopAtSeven()
+    stopper = StopAt(7)
     tiny_registry.plugins.register(stopper, distribution="stopper")
     with pytest.raises(Stop):
         run("cut", **tables)
@@ -173,26 +167,18 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(run, tiny_registry, opt
     one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
     assert one.step == other.step == 12
     assert torch.equal(one.state()["loss"]["class_weights"], other.state()["loss"]["class_weights"])
-    assert one.state()["optimizer"]["param_groups"] == other.state()["optimizer"]["param_groups"]
-    states = [c.state()["optimizer"]["state"] for c in (one, other)]
-    assert states[0].keys() == states[1].keys()
-    for key, entry in states[0].items():
-        for name, value in entry.items():
-            same = torch.equal if isinstance(value, torch.Tensor) else lambda a, b: a == b
-            assert same(value, states[1][key][name])
+    assert same(one.state()["optimizer"], other.state()["optimizer"])
 
 
-def test_two_ranks_take_the_steps_of_one_process(run, tmp_path: Path, tiny_document) -> None:
+def test_two_ranks_match_one_process(run, tmp_path: Path, tiny_document) -> None:
     tables = {"loss": SPARSE, "backbone": {"dropout": 0.0, "norm": False}}
     alone = run("one", **tables)
     document = tmp_path / "document.json"
     document.write_text(json.dumps(tiny_document(**tables)))
-    script = Path(__file__).with_name("tiny_run.py")
-    # By this address, since not every machine can look up its own name.
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, str(script), str(document), str(tmp_path / "two")],
-        capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+        tiny_run.command(document, tmp_path / "two", ranks=2),
+        cwd=tiny_run.FOLDER, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     weights = [

@@ -100,7 +100,7 @@ def test_a_failed_download_names_the_remedy(monkeypatch):
     def fail(*_, **__):
         raise OSError("no route to host")
 
-    monkeypatch.setattr("timm.models._builder.load_pretrained", fail)
+    monkeypatch.setattr(timm, "create_model", fail)
     with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give the file"):
         TimmModel(3, "resnet18", "DEFAULT")
 

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from run_traces import lines
-from tiny_world import TinyLoss
+from train_support.run_traces import lines
+from train_support.tiny_world import TinyLoss
 
 from dml_core import DmlError, hookimpl
 from dml_train.ranks.ranks import SINGLE_PROCESS
@@ -21,7 +21,7 @@ from dml_train.training.replica import Replica
 from dml_train.training.run import reopen
 
 
-def test_a_run_leaves_its_folder(run):
+def test_a_run_writes_its_folder(run):
     folder = run()
     assert [line["step"] for line in lines(folder)] == [*range(1, 13), 12]
     assert json.loads(folder.evaluation.read_text())["recall"]["1"] > 0.5
@@ -37,7 +37,7 @@ def test_the_loss_falls(run):
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
 
 
-def test_metrics_hold_what_moved_and_nothing_from_the_clock(run):
+def test_metrics_have_scheduled_values_and_no_times(run):
     folder = run(
         schedule={
             "optimizer.lr": {"kind": "cosine", "end": 0.0},
@@ -57,7 +57,7 @@ def test_metrics_hold_what_moved_and_nothing_from_the_clock(run):
     assert last["loss.scale"] == pytest.approx(1 + 8 * 11 / 12)
 
 
-def test_a_run_repeats_itself_whatever_the_number_of_workers(run, tmp_path):
+def test_the_number_of_workers_changes_nothing(run, tmp_path):
     alone = run(where=tmp_path / "alone", training={"steps": 4})
     helped = run(where=tmp_path / "helped", training={"steps": 4, "workers": 2})
     assert alone.metrics.read_bytes() == helped.metrics.read_bytes()
@@ -81,7 +81,7 @@ def test_a_mistake_found_while_building_leaves_no_folder(run, out):
     assert not out.exists()
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(run, out):
+def test_a_non_finite_loss_stops_the_run_and_names_the_batch(run, out):
     with pytest.raises(
         DmlError, match=r"the loss of step 6 is nan.*checkpoint of step 4 .* is intact.*items \["
     ):
@@ -90,7 +90,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(run, out):
 
 
 @pytest.mark.parametrize("refusal", [ZeroDivisionError("division by zero"), ValueError("scale is 0")])
-def test_a_number_that_a_schedule_brings_to_where_the_loss_cannot_follow_is_named(run, monkeypatch, refusal):
+def test_a_scheduled_value_that_the_loss_refuses_is_named(run, monkeypatch, refusal):
     forward = TinyLoss.forward
 
     def forward_above_0(self: TinyLoss, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -124,8 +124,8 @@ def test_a_loss_that_returns_no_scalar_is_named(run, monkeypatch, returned, came
         ({"training": {"ema_decay": 0.9}}, "the network's backbone"),
     ],
 )
-def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, spoilt):
-    # With a finite loss, and no momentum that would show it, too.
+def test_weights_that_became_infinite_in_one_step_are_not_saved(run, out, changes, spoilt):
+    # The loss is finite, and without momentum the optimizer's state is, too.
     leap = {
         "optimizer.lr": {"kind": "step", "values": [0.01, 1e38, 0.01], "milestones": [7, 8]},
         "loss.scale": {"kind": "step", "values": [4.0, 1e4, 4.0], "milestones": [7, 8]},
@@ -141,7 +141,7 @@ def test_weights_that_one_step_made_infinite_are_not_saved(run, out, changes, sp
     assert run(resume=True, force=True, **tables).evaluation.exists()
 
 
-def test_a_step_that_spoils_the_run_with_a_finite_loss_is_not_saved(run, out):
+def test_a_non_finite_state_after_a_finite_loss_is_not_saved(run, out):
     spoil = {"loss.scale": {"kind": "step", "values": [4.0, 1e30, 4.0], "milestones": [7, 8]}}
     with pytest.raises(
         DmlError, match=r"after step 8 .* isn't finite.*checkpoint of step 4 .* is intact.*lower"
@@ -198,7 +198,7 @@ def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_regist
     ]
 
 
-def test_a_run_is_opened_again_with_its_trained_weights(run, tiny_registry, quiet):
+def test_a_reopened_run_has_its_trained_weights(run, tiny_registry, quiet):
     folder = run()
     _, experiment = reopen(folder.path, tiny_registry)
     assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
@@ -228,8 +228,8 @@ def test_half_precision_trains_to_float32_embeddings(run, device, precision):
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
 
 
-def test_a_compiled_network_follows_the_plain_one_and_leaves_the_same_names(run, tmp_path, monkeypatch):
-    # What is ours is the tracing; test_compiled_network has the code that the default backend generates.
+def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, tmp_path, monkeypatch):
+    # This tests the tracing; test_compiled_network tests the code of the default backend.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -259,7 +259,7 @@ def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, tiny_re
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(run, tmp_path, device):
+def test_micro_batches_give_the_gradient_of_the_batch(run, tmp_path, device):
     plain = {"backbone": {"norm": False, "dropout": 0.0}}
     whole = run(where=tmp_path / "whole", **plain, training={"device": device})
     parts = run(where=tmp_path / "parts", **plain, training={"device": device, "micro_batch": 3})
@@ -269,7 +269,9 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(run, tmp_path, device):
     )
 
 
-def test_parts_of_a_batch_update_batch_norms_once_each_and_draw_one_dropout(tiny_registry, tiny_document):
+def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_passes(
+    tiny_registry, tiny_document
+):
     document = tiny_document(training={"micro_batch": 4}, backbone={"dropout": 0.5})
     experiment = build(parse(document, tiny_registry), tiny_registry)
     network = Replica(experiment, SINGLE_PROCESS)

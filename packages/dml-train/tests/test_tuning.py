@@ -1,4 +1,4 @@
-"""The search for settings: what may vary, what is seen, and that stopping it changes nothing."""
+"""The search for settings: its space, its data, and that an interruption changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tomli_w
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_world import TinyDataset
+from train_support.tiny_world import TinyDataset
 
 from dml_core import DmlError, InvalidOption
 from dml_train.cli import main
@@ -50,7 +50,7 @@ def test_a_range_is_read(text, expected):
     assert read_range(text) == expected
 
 
-def test_a_range_is_of_whole_numbers_if_both_ends_are():
+def test_a_range_is_of_integers_if_both_ends_are():
     assert Range(2, 5).is_integer
     assert not Range(2, 5.0).is_integer
 
@@ -70,7 +70,7 @@ def test_a_range_is_of_whole_numbers_if_both_ends_are():
         "a=1:2:log:log",
     ],
 )
-def test_what_is_no_range_is_refused(text):
+def test_an_invalid_range_is_refused(text):
     with pytest.raises(InvalidOption, match=r"^range '"):
         read_range(text)
 
@@ -98,7 +98,7 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
 
 
 @given(st.floats(1e-6, 1.0), st.booleans(), st.text(max_size=5), st.integers())
-def test_what_is_tried_reaches_the_recipe_unchanged(number, flag, text, whole):
+def test_tried_values_reach_the_recipe_unchanged(number, flag, text, whole):
     from dml_train.recipe.loading import assign
     from dml_train.studies.tuning.space import as_override
 
@@ -108,7 +108,7 @@ def test_what_is_tried_reaches_the_recipe_unchanged(number, flag, text, whole):
         assert document == {"table": {"key": value}}
 
 
-# ---------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------------- refused plans
 
 
 def test_a_recipe_that_holds_out_nothing_needs_folds(plan):
@@ -165,7 +165,7 @@ def test_a_trial_s_value_is_the_mean_over_its_folds(plan, tmp_path, quiet):
     assert trial.value == pytest.approx(sum(values) / 3)
 
 
-def test_a_search_that_was_stopped_ends_as_one_that_was_not(plan, tmp_path, quiet, monkeypatch):
+def test_a_stopped_search_resumes_to_the_same_trials(plan, tmp_path, quiet, monkeypatch):
     whole = run_search(plan(), tmp_path / "whole", 4, console=quiet)
     stops = iter([False, True])
     train = many_runs.train
@@ -185,13 +185,13 @@ def test_a_search_that_was_stopped_ends_as_one_that_was_not(plan, tmp_path, quie
     assert [(t.number, t.settings, t.value) for t in resumed] == [
         (t.number, t.settings, t.value) for t in whole
     ]
-    assert run_search(plan(), tmp_path / "stopped", 4, console=quiet) == resumed  # nothing is left to do
+    assert run_search(plan(), tmp_path / "stopped", 4, console=quiet) == resumed  # all trials are finished
     assert len(run_search(plan(), tmp_path / "stopped", 5, console=quiet)) == 5
     with pytest.raises(DmlError, match=r"holds a different search:\n  seed: 0 there, 1 here"):
         run_search(plan(seed=1), tmp_path / "stopped", 4, console=quiet)
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(plan, tmp_path, quiet):
+def test_a_folder_with_other_files_is_refused_unchanged(plan, tmp_path, quiet):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(DmlError, match="holds other files; nothing was touched"):
         run_search(plan(), tmp_path, 1, console=quiet)
@@ -200,8 +200,8 @@ def test_a_folder_that_holds_something_else_is_left_alone(plan, tmp_path, quiet)
         run_search(plan(), tmp_path / "thesis.tex", 1, console=quiet)
 
 
-def test_a_trial_that_fails_counts_and_is_not_the_best(plan, tmp_path, quiet):
-    batches = Choice((4, 100))  # a hundred classes are more than there are
+def test_a_failed_trial_counts_and_is_not_the_best(plan, tmp_path, quiet):
+    batches = Choice((4, 100))  # more classes than the data set has
     trials = run_search(
         plan(space={"sampler.classes_per_batch": batches}), tmp_path / "out", 6, console=quiet
     )
@@ -213,7 +213,7 @@ def test_a_trial_that_fails_counts_and_is_not_the_best(plan, tmp_path, quiet):
         best_trial(failed[:1])
 
 
-def test_the_command_states_its_budget_and_leaves_a_recipe_to_train_by(plan, tiny_registry, tmp_path):
+def test_the_command_states_its_budget_and_writes_the_best_recipe(plan, tiny_registry, tmp_path):
     path = tmp_path / "tiny.toml"
     path.write_text(tomli_w.dumps(plan().document))
     out = tmp_path / "out"

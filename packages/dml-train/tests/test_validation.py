@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from run_traces import lines
-from tiny_world import TinyEvaluator, TinySplit
+from train_support.run_traces import lines
+from train_support.tiny_world import TinyEvaluator, TinySplit
 
 from dml_core import DmlError
 from dml_train.data.held_out_classes import hold_out, hold_out_fold

@@ -1,1 +1,4 @@
-"""What the tests of dml-losses share: slow references, and programs that train on several ranks."""
+"""Slow references and programs of ranks, for the tests of dml-losses.
+
+Pytest's `pythonpath` in the root pyproject.toml makes them importable.
+"""

@@ -272,7 +272,11 @@ def _begin(plan: SettingsSearch, out: Path) -> None:
 def _distribution(optuna: Any, dimension: Any) -> Any:
     if isinstance(dimension, Choice):
         return optuna.distributions.CategoricalDistribution(dimension.values)
-    kind = optuna.distributions.IntDistribution if dimension.is_integer else optuna.distributions.FloatDistribution
+    kind = (
+        optuna.distributions.IntDistribution
+        if dimension.is_integer
+        else optuna.distributions.FloatDistribution
+    )
     return kind(dimension.low, dimension.high, log=dimension.log)
 
 

@@ -1,10 +1,12 @@
-"""A loss that remembers past batches goes on to the same bits, with all else that a run can have beside it."""
+"""Losses with a memory of past batches resume to the same bits."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_traces import Stop, StopAt, same
+from rich.console import Console
+from train_support.run_traces import Stop, StopAt, same
+from train_support.tiny_world import make_document, make_registry
 
 import dml_losses.plugin
 from dml_train.recipe.checking import parse
@@ -35,29 +37,30 @@ from dml_train.training.run import train
         ),
     ],
 )
-def test_a_queue_goes_on_with_an_average_parts_of_a_batch_and_a_schedule_of_the_loss_inside(
-    tiny_registry, tiny_document, quiet, tmp_path, loss, path
+def test_a_memory_resumes_with_averaged_weights_micro_batches_and_a_scheduled_inner_loss(
+    tmp_path, loss, path
 ):
-    tiny_registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
-    document = tiny_document(
+    registry = make_registry()
+    registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
+    document = make_document(
         training={"ema_decay": 0.9, "micro_batch": 3},
         schedule={path: {"kind": "linear", "start": 0.05, "end": 0.2}},
     )
-    recipe = parse({**document, "loss": loss}, tiny_registry)
+    recipe = parse({**document, "loss": loss}, registry)
 
     def run(name, resume=False):
-        return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
+        return train(recipe, tmp_path / name, resume=resume, registry=registry, console=Console(quiet=True))
 
-    whole = run("whole")
+    uninterrupted = run("uninterrupted")
     stopper = StopAt(9)
-    tiny_registry.plugins.register(stopper, distribution="stopper")
+    registry.plugins.register(stopper, distribution="stopper")
     with pytest.raises(Stop):
-        run("cut")
-    tiny_registry.plugins.manager.unregister(stopper)
-    cut = run("cut", resume=True)
+        run("stopped")
+    registry.plugins.manager.unregister(stopper)
+    resumed = run("stopped", resume=True)
 
-    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
-    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
-    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
+    assert resumed.metrics.read_bytes() == uninterrupted.metrics.read_bytes()
+    assert np.array_equal(np.load(resumed.embeddings()), np.load(uninterrupted.embeddings()))
+    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (uninterrupted, resumed))
     assert same(one.weights(), other.weights())
     assert same(one.state(), other.state())

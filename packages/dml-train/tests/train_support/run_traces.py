@@ -1,4 +1,4 @@
-"""What runs left behind, read and compared to the bit; and an end before their end."""
+"""Logged values of runs, a comparison to the bit, and an observer that stops a run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dml_train.run_folder import RunFolder
 
 
 def lines(folder: RunFolder) -> list[dict[str, Any]]:
-    """All that was logged."""
+    """Read all logged lines."""
     return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
 
 
 def losses(folder: RunFolder) -> list[float]:
-    """The loss at each step that was logged."""
+    """Read the loss of each logged step."""
     return [line["loss"] for line in lines(folder) if "loss" in line]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two trees of tensors and plain values are the same to the bit."""
+    """Return whether two trees of tensors and plain values are equal to the bit."""
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
@@ -33,11 +33,11 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Stop(Exception):
-    """How `StopAt` ends a run."""
+    """Exception by which `StopAt` ends a run."""
 
 
 class StopAt:
-    """An observer that ends the run after a step, as if it had been killed there."""
+    """An observer that ends the run after a step, as if the process had been killed."""
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -1,4 +1,4 @@
-"""The work of ranks in the tests of sharded class weights, in a module that rank processes can import.
+"""Work of ranks in tests of training, and `in_ranks`, which does any work in several ranks.
 
 Ranks are forked from a process that has only imported the slow modules (torch._dynamo, too, which optimizers import on
 their first step).
@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,10 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from run_traces import Stop, StopAt, same
-from tiny_world import TinyPlugin
 from torch import nn
 from torch.distributed import TCPStore
 
-import dml_core.plugin
-import dml_losses.plugin
-from dml_core import DmlError, Plugins, Registry, Rows
+from dml_core import DmlError, Rows
 from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.ranks.sharding import Shards
 from dml_train.recipe.checking import parse
@@ -34,6 +31,8 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
 from dml_train.training.trainer import Trainer
+from train_support.run_traces import Stop, StopAt, same
+from train_support.tiny_world import make_registry
 
 
 def in_ranks(
@@ -41,9 +40,9 @@ def in_ranks(
 ) -> None:
     """Do this work in `world_size` processes that can join each other, and check their exit codes (default: 0)."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dml_losses.plugin", "dml_train.training.trainer", "torch._dynamo"])
-    # As under torchrun, the ranks find each other by a store of the process that starts them. The store holds its port
-    # from the start; a port that was only looked up here could be taken before the first rank uses it.
+    context.set_forkserver_preload(["dml_train.training.trainer", "torch._dynamo"])
+    # As under torchrun, ranks find each other by a store of the process that starts them. The store binds its port at
+    # once; another process could take a free port that this one only looked up.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     environment = dict(os.environ)  # the fork server has that of the test that started it
     processes = [
@@ -123,19 +122,26 @@ def _gather_twice(silent: bool) -> None:
         ranks.all_gather_with_gradient(torch.zeros(1, 1))
 
 
-def train_until(document: dict[str, Any], out: Path, last: int) -> None:
-    """Resume the run until after this step; check first that the restored state equals the saved one, to the bit."""
+def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequence[str] = ()) -> None:
+    """Train or resume until after this step; check first that the restored state equals the saved one, to the bit.
+
+    Args:
+        document: of the recipe.
+        out: the run's folder.
+        last: the step after which to stop.
+        plugins: the names of modules that are further plugins.
+    """
     with join_ranks(120) as ranks:
-        _train_until(ranks, document, out, last)
+        _train_until(ranks, document, out, last, plugins)
 
 
-def _train_until(ranks: Ranks, document: dict[str, Any], out: Path, last: int) -> None:
-    plugins = Plugins()
-    plugins.register(dml_core.plugin, distribution="dml-core")
-    plugins.register(dml_losses.plugin, distribution="dml-losses")
-    plugins.register(TinyPlugin(), distribution="tiny")
-    plugins.register(StopAt(last), distribution="stop")
-    registry = Registry(plugins)
+def _train_until(
+    ranks: Ranks, document: dict[str, Any], out: Path, last: int, plugins: Sequence[str]
+) -> None:
+    registry = make_registry()
+    registry.plugins.register(StopAt(last), distribution="stop")
+    for name in plugins:
+        registry.plugins.register(import_module(name), distribution=name)
     experiment = build(parse(document, registry), registry, ranks)
     folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
     saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))

@@ -1,7 +1,6 @@
 """Fake trees of the published data sets, with their official layout and full counts, all of one tiny picture.
 
-It is a module, so that several tests can import it. The pictures are hard links to a few files, which takes seconds for
-a hundred thousand.
+The pictures are hard links to a few files: a hundred thousand take seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The whole demo, from its command to its folder, on a few classes for a few steps."""
+"""The complete demo, on a few classes for a few steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_compares_four_embeddings_by_the_same_evaluators(demo):
 
 
 def test_training_helps(demo):
-    # On so few classes raw pixels are almost perfect; the untrained network can improve.
+    # On so few classes raw pixels are almost perfect, but the untrained network can improve.
     comparison = json.loads((demo[0] / "comparison.json").read_text())
     untrained, trained = comparison["untrained network"], comparison["trained network"]
     assert trained["recall"]["1"] > untrained["recall"]["1"]

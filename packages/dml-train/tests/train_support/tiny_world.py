@@ -1,6 +1,6 @@
-"""A world of its own for the trainer's tests: tiny data, network, loss and evaluator that come in as a plugin.
+"""A plugin with tiny data, networks, losses and an evaluator, and a recipe of them.
 
-A module and not part of conftest, since loader processes must be able to import it.
+Loader processes and ranks import this module, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from dml_core import Component, hookimpl
+import dml_core.plugin
+from dml_core import Component, Plugins, Registry, hookimpl
 from dml_train.networks.backbones import SmallConv
 from dml_train.training import loggers
 
@@ -56,7 +57,7 @@ class TinyDataset:
 
 
 class TinyBackbone(nn.Module):
-    """A convolution, batch norm and dropout: whatever state or chance a network may have."""
+    """A convolution, batch norm and dropout: a network's state and its random draws."""
 
     def __init__(self, in_channels: int, width: int = 8, dropout: float = 0.1, norm: bool = True) -> None:
         super().__init__()
@@ -93,15 +94,17 @@ class TinyLoss(nn.Module):
 
 
 class TinySparseLoss(nn.Module):
-    """A softmax over the classes of the batch alone, whose weights get a sparse gradient; and it says so, or not."""
+    """A softmax over the classes of the batch alone, with a sparse gradient, declared or not."""
 
-    def __init__(self, num_classes: int, embedding_dim: int, scale: float = 4.0, says: bool = True) -> None:
+    def __init__(
+        self, num_classes: int, embedding_dim: int, scale: float = 4.0, declares: bool = True
+    ) -> None:
         super().__init__()
         self.class_weights = nn.Parameter(torch.randn(num_classes, embedding_dim))
-        self.scale, self.says = scale, says
+        self.scale, self.declares = scale, declares
 
     def sparse_parameters(self) -> tuple[str, ...]:
-        return ("class_weights",) if self.says else ()
+        return ("class_weights",) if self.declares else ()
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         classes, labels = labels.unique(return_inverse=True)
@@ -162,3 +165,29 @@ class TinyPlugin:
     @hookimpl
     def dml_loggers(self) -> Iterator[Component]:
         return iter(loggers.components())
+
+
+def make_registry() -> Registry:
+    """Return a registry with the components of dml_core and of `TinyPlugin`."""
+    plugins = Plugins()
+    plugins.register(dml_core.plugin, distribution="dml-core", version="0.1.0")
+    plugins.register(TinyPlugin(), distribution="tiny", version="1.0")
+    return Registry(plugins)
+
+
+def make_document(**tables: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe's document; arguments replace keys of its tables: ``training={"steps": 3}``."""
+    document: dict[str, Any] = {
+        "training": {"steps": 12, "seed": 3, "device": "cpu"},
+        "dataset": {"name": "tiny"},
+        "backbone": {"name": "tiny"},
+        "embedding": {"dim": 8},
+        "sampler": {"name": "class-balanced", "classes_per_batch": 4, "images_per_class": 2},
+        "loss": {"name": "tiny"},
+        "optimizer": {"name": "adamw", "lr": 0.01},
+        "checkpoints": {"every": 4, "unit": "step"},
+        "logging": {"every": 3, "loggers": [{"name": "jsonl"}]},
+    }
+    for name, table in tables.items():
+        document[name] = {**document.get(name, {}), **table}
+    return document

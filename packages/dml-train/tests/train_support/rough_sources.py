@@ -1,4 +1,4 @@
-"""Sources that disturb loader processes, in a module of their own, which is fast to import."""
+"""Sources that disturb loader processes, in a module that imports fast."""
 
 from __future__ import annotations
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from report_world import NearestBySorting
 from rich.console import Console
-from tiny_world import TinyLoss
 
 import dml_core.plugin
 import dml_train.plugin
 from dml_core import Component, Plugins, Registry, hookimpl
 from dml_train.recipe.checking import parse
 from dml_train.training.run import train
+from train_support.report_world import NearestBySorting
+from train_support.tiny_world import TinyLoss
 
 
 class PhotoPlugin:

@@ -1,4 +1,4 @@
-"""Targets of the processes that the tests of launching start, in a module that those can import."""
+"""Functions that the tests of launching start in new processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
         sys.exit(128 + error.signal_number if isinstance(error, Interrupted) else 2)
 
 
-def orphaned(tmp_path: Path, elastic: bool, leads: bool) -> None:
+def fork_orphan(tmp_path: Path, elastic: bool, leads: bool) -> None:
     """Fork a process that may look like a rank of an elastic agent, and end; it records whether a signal stopped it."""
     ready, write = os.pipe()
     if os.fork():

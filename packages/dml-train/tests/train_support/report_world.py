@@ -1,7 +1,4 @@
-"""Shared by the reports' tests: data with hostile names, a small evaluator, finished runs, and a page's tags.
-
-A module and not part of conftest, since tests import its names.
-"""
+"""Tests of reports share these: data with hostile names, small evaluators, finished runs, and a page's tags."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from tiny_world import TinyDataset
 
 import dml_core.plugin
 from dml_core import Component, DmlError, Plugins, Registry, hookimpl
 from dml_train.networks import backbones
 from dml_train.recipe.checking import parse
 from dml_train.training import loggers
+from train_support.tiny_world import TinyDataset
 
 HOSTILE = '<script>alert("1")</script>'
 NAMES = [HOSTILE, "a & b", '" onerror="alert(1)', "$x^2$", "{{ 7 * 7 }}", "ünïcode ✓"]
@@ -44,7 +41,7 @@ class Measurement:
 
 
 class NearestBySorting:
-    """Enough of an evaluator: search and Recall@1 by sorting."""
+    """A minimal evaluator: search and Recall@1 by sorting."""
 
     def __init__(self, nmi: bool = False) -> None:
         self.nmi = nmi
@@ -190,7 +187,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
-        self.text += " "  # cells stand apart
+        self.text += " "  # separates cells
 
     def handle_data(self, data):
         self.text += data
@@ -217,7 +214,7 @@ def check_page(page: Page) -> None:
     for attributes in page.all("a"):
         assert attributes["href"][0] == "#"
         assert attributes["href"][1:] in ids
-    for _, attributes in page.tags:  # what scrolls can be reached by keyboard and has a name
+    for _, attributes in page.tags:  # scrolling elements have a name and can be focused by keyboard
         if attributes.get("class") in ("scroll", "found"):
             assert attributes["tabindex"] == "0"
             assert attributes.get("aria-label") or attributes["aria-labelledby"] in ids

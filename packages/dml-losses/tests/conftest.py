@@ -1,8 +1,0 @@
-"""Puts `losses_support` on the import path, for these tests and for the processes that they start."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,24 @@
+"""The exact and the Hamming evaluator on several ranks: every rank gets the metrics of one process, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+from train_support.measuring_ranks import measure, measure_unmatched
+from train_support.sharded_ranks import in_ranks
+
+from dml_eval_rs.plugin import ExactEvaluator, HammingEvaluator
+
+EVALUATORS = (
+    ExactEvaluator(recall_at=(1, 5), nmi=True),
+    ExactEvaluator(similarity="euclidean", ties="expected"),
+    HammingEvaluator(recall_at=(1, 5), nmi=True),
+)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_share_the_evaluation_and_get_the_metrics_of_one(world_size):
+    in_ranks(world_size, measure, EVALUATORS)
+
+
+def test_labels_without_a_match_are_refused_on_every_rank():
+    in_ranks(2, measure_unmatched, (ExactEvaluator(), HammingEvaluator()))
