@@ -145,7 +145,7 @@ def test_the_command_says_how_many_images_it_reuses(dml, run, registry, photos, 
     with pytest.raises(DmlError, match="can't write"):
         embed_folder(open_model(run, registry), photos, out, labels=tmp_path / "missing" / "l.npy")
     assert visible(tmp_path) == [".e.npy.chunks"]
-    assert "30 images had been embedded before" in dml("embed", run, photos, "--out", out).stderr
+    assert "30 images were embedded already" in dml("embed", run, photos, "--out", out).stderr
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,11 @@ def test_a_run_without_test_split_has_metrics_and_curves(run, registry):
     for name in ("embeddings.npy", "labels.npy"):
         (run / name).unlink()
     recipe = run / "recipe.toml"
-    text = recipe.read_text().replace("test = true", "test = false").replace("classes = 0.0", "classes = 0.5")
+    text = (
+        recipe.read_text()
+        .replace("test = true", "test = false")
+        .replace("class_fraction = 0.0", "class_fraction = 0.5")
+    )
     recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
     result = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(

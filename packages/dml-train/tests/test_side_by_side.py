@@ -118,7 +118,11 @@ def test_runs_with_weights_selected_on_the_test_split_are_named_first(page_of, r
 
 def test_a_run_without_test_split_is_not_tested(page_of, runs):
     recipe = runs[1] / "recipe.toml"
-    text = recipe.read_text().replace("test = true", "test = false").replace("classes = 0.0", "classes = 0.5")
+    text = (
+        recipe.read_text()
+        .replace("test = true", "test = false")
+        .replace("class_fraction = 0.0", "class_fraction = 0.5")
+    )
     recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
     assert "Not tested: two didn't use its test split" in page_of(*runs).words
     assert "Not tested: two didn't use its test split" in page_of(*reversed(runs)).words

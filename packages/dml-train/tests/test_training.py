@@ -100,7 +100,7 @@ def test_a_scheduled_value_that_the_loss_refuses_is_named(run, monkeypatch, refu
 
     monkeypatch.setattr(TinyLoss, "forward", forward_above_0)
     expected = (
-        rf"^step 6 failed: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 .* is intact.* --force"
+        rf"^step 6 failed: .*{refusal}\. .* loss.scale = 0; the checkpoint of step 4 .* is intact.* by force"
     )
     with pytest.raises(DmlError, match=expected):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, 0], "milestones": [5]}})

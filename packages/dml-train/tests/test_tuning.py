@@ -127,7 +127,7 @@ def test_values_that_the_recipe_does_not_take_are_refused_before_anything_runs(p
         plan(space={"optimizer.lr": Range(-1.0, 1.0)})
     with pytest.raises(DmlError, match=r"with loss.slope = 1: .*no option 'slope'"):
         plan(space={"loss.slope": Range(1, 2)})
-    with pytest.raises(DmlError, match="search space is empty"):
+    with pytest.raises(DmlError, match="there is nothing to search"):
         plan(space={})
 
 
