@@ -10,7 +10,7 @@ import pytest
 from train_support.photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
-from dml_train.data import FileSplit
+from dml_train.data.image_reader import PhotographSplit
 from dml_train.files import lock_folder
 from dml_train.recipe.checking import parse
 from dml_train.trained.folder import embed_folder
@@ -108,7 +108,7 @@ def loads(monkeypatch):
     class Loads:
         count, most = 0, 10**9
 
-    load = FileSplit.load
+    load = PhotographSplit.load
 
     def counted(self, indices, seeds=None):
         Loads.count += len(indices)
@@ -116,7 +116,7 @@ def loads(monkeypatch):
             raise Killed
         return load(self, indices, seeds)
 
-    monkeypatch.setattr(FileSplit, "load", counted)
+    monkeypatch.setattr(PhotographSplit, "load", counted)
     return Loads
 
 
@@ -212,7 +212,7 @@ def test_bad_images_of_several_chunks_are_skipped(embed, photos, tmp_path):
         (photos / "class-0" / f"{number}.png").write_bytes(b"")
     for number in range(3):  # with the last one of class-0, a complete chunk
         (photos / "class-1" / f"{number}.png").write_bytes(b"")
-    with pytest.raises(DmlError, match=r"1\.png: it is empty.*pass skip=True"):
+    with pytest.raises(DmlError, match=r"1\.png: it is empty.*or skip such images"):
         embed(tmp_path / "e.npy")
     result = embed(tmp_path / "e.npy", skip=True)
     assert [path for path, _ in result.skipped] == [
