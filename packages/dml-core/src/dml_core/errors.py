@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class DmlError(Exception):
-    """A mistake in what the user gave: the message says what came, what was expected and how to mend it.
+    """An error that the user can fix: the message says what came, what was expected, and how to fix it.
 
     Args:
         message: as above, in words that fit a Python caller and a user of the `dml` command.
