@@ -10,7 +10,7 @@ import pytest
 from train_support.photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
-from dml_train.data.image_reader import PhotographSplit
+from dml_train.data.image_reader import ImageSplit
 from dml_train.files import lock_folder
 from dml_train.recipe.checking import parse
 from dml_train.trained.folder import embed_folder
@@ -108,7 +108,7 @@ def loads(monkeypatch):
     class Loads:
         count, most = 0, 10**9
 
-    load = PhotographSplit.load
+    load = ImageSplit.load
 
     def counted(self, indices, seeds=None):
         Loads.count += len(indices)
@@ -116,7 +116,7 @@ def loads(monkeypatch):
             raise Killed
         return load(self, indices, seeds)
 
-    monkeypatch.setattr(PhotographSplit, "load", counted)
+    monkeypatch.setattr(ImageSplit, "load", counted)
     return Loads
 
 

@@ -69,32 +69,34 @@ pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -
     edge(rank)..edge(rank + 1)
 }
 
+/// One of several processes that exchange nothing: its rank, and their number.
+#[cfg(test)]
+pub(crate) struct Isolated(pub usize, pub usize);
+
+#[cfg(test)]
+impl Peers for Isolated {
+    fn rank(&self) -> usize {
+        self.0
+    }
+
+    fn world_size(&self) -> usize {
+        self.1
+    }
+
+    fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
+        Ok(numbers.to_vec())
+    }
+
+    fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
+        Ok(counts.to_vec())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// One of several processes that exchange nothing: its rank, and their number.
-    struct Rank(usize, usize);
-
-    impl Peers for Rank {
-        fn rank(&self) -> usize {
-            self.0
-        }
-
-        fn world_size(&self) -> usize {
-            self.1
-        }
-
-        fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
-            Ok(numbers.to_vec())
-        }
-
-        fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
-            Ok(counts.to_vec())
-        }
-    }
 
     proptest! {
         #[test]
@@ -102,7 +104,7 @@ mod tests {
             weights in proptest::collection::vec(prop_oneof![Just(0u64), 0u64..9, Just(u64::MAX)], 0..40),
             count in 1usize..9,
         ) {
-            let parts: Vec<_> = (0..count).map(|p| part(&Rank(p, count), weights.len(), |i| weights[i])).collect();
+            let parts: Vec<_> = (0..count).map(|p| part(&Isolated(p, count), weights.len(), |i| weights[i])).collect();
             prop_assert_eq!(parts.iter().cloned().flatten().collect::<Vec<_>>(), (0..weights.len()).collect::<Vec<_>>());
             let weigh = |part: &Range<usize>| weights[part.clone()].iter().map(|w| u128::from(*w)).sum::<u128>();
             let (total, most) = (weigh(&(0..weights.len())), weights.iter().max().copied().unwrap_or(0));

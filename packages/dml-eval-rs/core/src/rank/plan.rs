@@ -121,28 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::error::Result;
-
-    /// One of several processes that exchange nothing: its rank, and their number.
-    struct Rank(usize, usize);
-
-    impl Peers for Rank {
-        fn rank(&self) -> usize {
-            self.0
-        }
-
-        fn world_size(&self) -> usize {
-            self.1
-        }
-
-        fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
-            Ok(numbers.to_vec())
-        }
-
-        fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
-            Ok(counts.to_vec())
-        }
-    }
+    use crate::peers::Isolated;
 
     proptest! {
         #[test]
@@ -164,7 +143,7 @@ mod tests {
             let mut times = vec![0; items * items];
             let mut pairs = 0;
             for rank in 0..processes {
-                for round in Round::all(items, &Rank(rank, processes)) {
+                for round in Round::all(items, &Isolated(rank, processes)) {
                     pairs += round.pairs();
                     for row in round.rows.clone() {
                         round.columns.clone().filter(|c| *c > row).for_each(|c| times[row * items + c] += 1);
@@ -187,7 +166,7 @@ mod tests {
         ) {
             let classes = Classes::new(&labels).unwrap();
             let matches = Matches { labels: &labels, classes: &classes, own_gallery, many_positives };
-            let plans: Vec<Plan> = (0..processes).map(|rank| Plan::new(&matches, budget, &Rank(rank, processes))).collect();
+            let plans: Vec<Plan> = (0..processes).map(|rank| Plan::new(&matches, budget, &Isolated(rank, processes))).collect();
             let symmetric = plans[0].rounds.is_some();
             prop_assert!(plans.iter().all(|plan| plan.rounds.is_some() == symmetric));
             for q in 0..labels.len() {

@@ -30,9 +30,18 @@ class PhotographReader:
         self.preparation = Preparation(**{name: value for name, value in options.items() if name in known})
         self.input_shape = (3, self.preparation.crop, self.preparation.crop)
 
-    def of_images(self, images: Sequence[ImageSource]) -> PhotographSplit:
+    def of_images(self, images: Sequence[ImageSource]) -> ImageSplit:
         """Return a split of these images, prepared as for evaluation."""
-        return PhotographSplit(images, self.preparation)
+        return ImageSplit(images, self)
+
+    def prepare(self, images: Sequence[ImageSource]) -> Tensor:
+        """Prepare images for the network, (N, 3, crop, crop) float32."""
+        return self.preparation.make_batch([self.preparation.load_resized(image) for image in images])
+
+    def render(self, image: ImageSource) -> npt.NDArray[np.uint8]:
+        """Render the centre of an image, as the network sees it, (crop, crop, 3) uint8."""
+        centre = self.preparation.crop_center(self.preparation.load_resized(image))
+        return centre.permute(1, 2, 0).contiguous().numpy()
 
     def describe(self) -> dict[str, Any]:
         """Describe the steps from an image to the input."""
@@ -52,9 +61,23 @@ class DrawingReader:
         self.size = size
         self.input_shape = (1, size, size)
 
-    def of_images(self, images: Sequence[ImageSource]) -> DrawingSplit:
+    def of_images(self, images: Sequence[ImageSource]) -> ImageSplit:
         """Return a split of these images in grey."""
-        return DrawingSplit(images, self.size)
+        return ImageSplit(images, self)
+
+    def prepare(self, images: Sequence[ImageSource]) -> Tensor:
+        """Prepare images for the network, (N, 1, size, size) float32, ink in [0, 1] on a background of 0."""
+        pictures = np.stack([self._read_grey(image) for image in images])
+        return torch.from_numpy(255 - pictures)[:, None].to(torch.float32).div_(255.0)
+
+    def render(self, image: ImageSource) -> npt.NDArray[np.uint8]:
+        """Render an image as the network sees it, (size, size, 3) uint8."""
+        return np.repeat(self._read_grey(image)[:, :, None], 3, axis=2)
+
+    def _read_grey(self, image: ImageSource) -> npt.NDArray[np.uint8]:
+        grey = read_image(image).convert("L")
+        # An image of this size stays unchanged.
+        return np.asarray(ImageOps.pad(grey, (self.size, self.size), Image.Resampling.BICUBIC, color=255))
 
     def describe(self) -> dict[str, Any]:
         """Describe the steps from an image to the input."""
@@ -66,18 +89,18 @@ class DrawingReader:
         }
 
 
-class PhotographSplit:
-    """A `Split` of images prepared as photographs, all of one class without a name.
+class ImageSplit:
+    """A `Split` of a user's images, all of one class without a name.
 
     Args:
         images: (N,) files or arrays.
-        preparation: prepares them for the network.
+        reader: prepares them for the network.
     """
 
     class_names: Sequence[str] = ("",)
 
-    def __init__(self, images: Sequence[ImageSource], preparation: Preparation) -> None:
-        self._images, self._preparation = images, preparation
+    def __init__(self, images: Sequence[ImageSource], reader: PhotographReader | DrawingReader) -> None:
+        self._images, self._reader = images, reader
         self.labels: npt.NDArray[np.int64] = np.zeros(len(images), dtype=np.int64)
 
     def __len__(self) -> int:
@@ -85,53 +108,13 @@ class PhotographSplit:
         return len(self._images)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load a batch, (len(indices), 3, crop, crop) float32, never augmented.
+        """Load a batch of the reader's `input_shape`, float32, never augmented.
 
         Raises:
             DmlError: an image that can't be decoded.
         """
-        return self._preparation.make_batch([self._load_resized(int(index)) for index in indices])
+        return self._reader.prepare([self._images[index] for index in indices])
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """Return the centre of image `index`, as the network sees it, (crop, crop, 3) uint8."""
-        return self._preparation.crop_center(self._load_resized(index)).permute(1, 2, 0).contiguous().numpy()
-
-    def _load_resized(self, index: int) -> Tensor:
-        return self._preparation.load_resized(self._images[index])
-
-
-class DrawingSplit:
-    """A `Split` of images with dark ink on a light background, all of one class without a name.
-
-    Args:
-        images: (N,) files or arrays.
-        size: pixels a side of the network's input.
-    """
-
-    class_names: Sequence[str] = ("",)
-
-    def __init__(self, images: Sequence[ImageSource], size: int) -> None:
-        self._images, self._size = images, size
-        self.labels: npt.NDArray[np.int64] = np.zeros(len(images), dtype=np.int64)
-
-    def __len__(self) -> int:
-        """Return the number of images, N."""
-        return len(self._images)
-
-    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load a batch, (len(indices), 1, size, size) float32, ink in [0, 1] on a background of 0, never augmented.
-
-        Raises:
-            DmlError: an image that can't be decoded.
-        """
-        pictures = np.stack([self._read_grey(int(index)) for index in indices])
-        return torch.from_numpy(255 - pictures)[:, None].to(torch.float32).div_(255.0)
-
-    def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """Render item `index` as the network sees it, (size, size, 3) uint8."""
-        return np.repeat(self._read_grey(index)[:, :, None], 3, axis=2)
-
-    def _read_grey(self, index: int) -> npt.NDArray[np.uint8]:
-        image = read_image(self._images[index]).convert("L")
-        # An image of this size stays unchanged.
-        return np.asarray(ImageOps.pad(image, (self._size, self._size), Image.Resampling.BICUBIC, color=255))
+        """Render image `index` as the network sees it, (height, width, 3) uint8."""
+        return self._reader.render(self._images[index])
