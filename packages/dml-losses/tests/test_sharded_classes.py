@@ -297,7 +297,7 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # Without other ranks, a slice has the true logits of its own classes, and its others are the rest of it.
+    # Without other ranks, a slice computes the true logits of its own classes; the rest of it are the other logits.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]

@@ -22,7 +22,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
 PATIENCE = 600  # seconds after which a process counts as hanging
-WAITING = "while :; do sleep 0.1; done"  # for a signal; leaves no child running after it
+WAITING = "while :; do sleep 0.1; done"  # waits for a signal, and leaves no child process
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_and_a_suspended_one(start,
     wait_until(exist(tmp_path, "launched", "0", "1"))
     os.kill(process.pid, signal.SIGINT)
     wait_until(is_printed(tmp_path, "Ctrl-C once more kills all ranks"))
-    os.kill(process.pid, signal.SIGTERM)  # not a Ctrl-C
+    os.kill(process.pid, signal.SIGTERM)  # counts as no second Ctrl-C
     os.kill(process.pid, signal.SIGINT)
     process.join(PATIENCE)
     assert process.exitcode == 128 + signal.SIGINT

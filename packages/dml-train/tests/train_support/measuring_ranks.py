@@ -43,7 +43,7 @@ def measure(evaluators: Sequence[Any]) -> None:
 
 
 def embed_together() -> None:
-    """Check that ranks get the embeddings of one process to the bit: of more passes than ranks, as many, and fewer."""
+    """Check that ranks compute the embeddings of one process to the bit, with fewer, as many and more passes."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = EmbeddingModel(SmallConv(1, widths=[32, 64], stride=2), EmbeddingHead(64, 64)).eval()

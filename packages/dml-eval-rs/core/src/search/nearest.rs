@@ -32,7 +32,7 @@ struct Candidate {
 /// One query's candidates: every item that may be among the k nearest.
 struct Shortlist {
     candidates: Vec<Candidate>,
-    /// The length at which it is cut next.
+    /// The number of candidates at which they are pruned next.
     limit: usize,
 }
 

@@ -23,9 +23,9 @@ class _Widths(NamedTuple):
     """Channels of a block's four branches; 0 is a missing branch, or a pool without projection."""
 
     one: int  # 1 × 1
-    reduce: int  # 1 × 1, before
+    reduce: int  # 1 × 1, before the 3 × 3
     three: int  # 3 × 3
-    double_reduce: int  # 1 × 1, before
+    double_reduce: int  # 1 × 1, before the two 3 × 3
     double: int  # 3 × 3 twice
     pool: Literal["average", "max"]
     projection: int  # 1 × 1, after the pool
