@@ -218,13 +218,7 @@ def search(
     if not queries:
         return []
     files = [Path(query) for query in queries]
-    parts: list[npt.NDArray[np.float32]] = []
-    with closing(embed_files(model, split_chunks(files), skip=True)) as embedded_chunks:
-        for embedded in embedded_chunks:
-            if embedded.bad:
-                raise DmlError(embedded.bad[0].reason)
-            parts.append(embedded.embeddings)
-    embeddings_QD = np.concatenate(parts)
+    embeddings_QD = model.embed_images(files)
     count = min(k + 1, len(gallery.rows))
     if codes or gallery.coded:
         rows = gallery.rows if gallery.coded else pack_codes(gallery.rows)
