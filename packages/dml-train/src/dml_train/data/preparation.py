@@ -60,7 +60,7 @@ class Preparation:
 
     Source: resize to 256 × 256, random crop of 227 or 224 and mirror: Song et al. 2016, section 6, and the papers
     that follow it; ``"resized"``: torchvision's RandomResizedCrop, applied to the resized image as in Ranked List Loss,
-    section 4.1.2 (with `square` and `min_area` = 0.5).
+    section 4.1.2 (with `square`).
 
     Args:
         resize: pixels of the shorter side, or of both sides if `square`.
