@@ -77,7 +77,7 @@ def plugin_with(*components: Component, kind: str = "losses") -> ModuleType:
 RANKED = Component("ranked", Ranked, "a pair loss")
 CLASSES = Component("classes", Classes, "a class loss")
 WRAPPER = Component("wrapper", Wrapper, "wraps a loss")
-RUN = {"num_classes": 10, "embedding_dim": 4, "seed": 0}  # a context of losses
+RUN = {"num_classes": 10, "embedding_dim": 4, "steps_per_epoch": 5, "seed": 0}  # a context of losses
 
 
 def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for():
@@ -177,14 +177,17 @@ def test_values_that_fit_their_annotation(key, value):
 
 def test_a_missing_option_is_an_error_that_lists_the_context_of_the_run():
     with pytest.raises(
-        InvalidOption, match=r"needs 'num_steps'.*gives only num_classes, embedding_dim, seed"
+        InvalidOption,
+        match=r"needs 'num_steps'.*gives only num_classes, embedding_dim, steps_per_epoch, seed",
     ):
         registry_of(WRAPPER).check("losses", {"name": "wrapper", "loss": 3})
 
 
 @pytest.mark.parametrize("context", [{}, {"embedding_dim": 4}, RUN | {"labels": [0, 1]}])
 def test_a_context_that_is_not_exactly_the_kinds_is_an_error_of_the_caller(context):
-    with pytest.raises(TypeError, match=r"'classes' .* expected exactly: num_classes, embedding_dim, seed"):
+    with pytest.raises(
+        TypeError, match=r"'classes' .* expected exactly: num_classes, embedding_dim, steps_per_epoch, seed"
+    ):
         registry_of(CLASSES).build("losses", {"name": "classes"}, context)
 
 

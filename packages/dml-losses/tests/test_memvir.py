@@ -210,11 +210,45 @@ def test_a_state_dict_of_another_capacity_is_refused() -> None:
         ((make("softmax"), 1, 1, -1), ValueError, "warmup_steps is -1; expected at least 0"),
         ((make("softmax"), 1.5, 1), TypeError, r"num_steps is 1\.5; expected a whole number"),
         ((make("softmax"), 1, 1, 0, "int8"), ValueError, "queue_dtype is 'int8'"),
+        (
+            (make("softmax"), 1, 1, 5, "float32", False, True, 2.0, 3),
+            ValueError,
+            "warmup_steps is 5 and warmup_epochs",
+        ),
+        ((make("softmax"), 1, 1, 0, "float32", False, True, 2.0), ValueError, "without steps_per_epoch"),
+        ((make("softmax"), 1, 1, 0, "float32", False, True, -1.0, 3), ValueError, "warmup_epochs is -1"),
     ],
 )
 def test_a_wrong_argument_is_refused(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         MemVir(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps_per_epoch", "steps"), [(50.0, 62, 3100), (0.5, 63, 32), (0.0, 10, 0)]
+)
+def test_a_warm_up_in_epochs_is_rounded_to_steps(epochs: float, steps_per_epoch: int, steps: int) -> None:
+    loss = MemVir(make("softmax"), 1, 1, warmup_epochs=epochs, steps_per_epoch=steps_per_epoch)
+    assert loss.warmup_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "margin", "warmup", "first"), [(2, 1, 6, 6), (2, 1, 2, 4), (3, 0, 0, 3)]
+)
+def test_without_step_pacing_all_virtual_classes_join_at_once(
+    num_steps: int, margin: int, warmup: int, first: int
+) -> None:
+    seen: list[int] = []
+
+    class Counting(NormSoftmax):
+        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
+            seen.append(len(class_weights))
+            return super().forward(embeddings, labels, class_weights)
+
+    loss = MemVir(Counting(C, D), num_steps, margin, warmup, step_pacing=False)
+    for step in range(12):
+        loss(*batch(step))
+    assert seen == [C if step < first else C * (num_steps + 1) for step in range(12)]
 
 
 def test_a_label_outside_the_classes_is_not_queued() -> None:

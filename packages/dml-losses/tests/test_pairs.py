@@ -67,7 +67,7 @@ def test_the_gradient_scales_with_the_upstream_gradient(name: str) -> None:
     ("operator", "parameters"),
     [
         (torch.ops.dml_losses.instance_cross_entropy, (8.0, True)),
-        (torch.ops.dml_losses.ranked_list, (0.8, 1.2, 0.0, 10.0, 0.5)),
+        (torch.ops.dml_losses.ranked_list, (0.8, 1.2, 0.0, 10.0, 0.5, False)),
     ],
     ids=["instance-cross-entropy", "ranked-list"],
 )

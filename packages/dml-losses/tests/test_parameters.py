@@ -18,8 +18,10 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
      {"scale": 64.0, "reweight": True, "anchor_gradient": False},
      {"scale": 8.0, "reweight": False, "anchor_gradient": True}),
     (dml.RankedListLoss, F.ranked_list,
-     {"margin": 0.4, "alpha": 1.2, "negative_temperature": 10.0, "positive_temperature": 0.0, "balance": 0.5},
-     {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0, "balance": 0.3}),
+     {"margin": 0.4, "alpha": 1.2, "negative_temperature": 10.0, "positive_temperature": 0.0, "balance": 0.5,
+      "query_weights": "equal"},
+     {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0, "balance": 0.3,
+      "query_weights": "total"}),
     (dml.NormSoftmax, F.norm_softmax, {"temperature": 0.05}, {"temperature": 0.2}),
     (dml.HeatedUpSoftmax, F.heated_up_softmax,
      {"alpha": 16.0, "feature_norm": "l2"}, {"alpha": 3.0, "feature_norm": "batch"}),
@@ -54,7 +56,10 @@ def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
     assert defaults(dml.CurricularFace, curricular) == curricular
     assert defaults(F.curricular_face, {"scale": 0, "margin": 0}) == {"scale": 64.0, "margin": 0.5}
     assert defaults(dml.NormSoftmax, {"class_fraction": 0, "seed": 0}) == {"class_fraction": 1.0, "seed": 0}
-    assert defaults(dml.MemVir, {"warmup_steps": 0, "queue_dtype": 0, "queue_on_cpu": 0}) == {
+    assert defaults(
+        dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}
+    ) == {
+        "step_pacing": True,
         "warmup_steps": 0,
         "queue_dtype": "float32",
         "queue_on_cpu": False,

@@ -14,7 +14,7 @@ from pytorch_metric_learning import losses, miners  # noqa: E402
 from dml_core import InvalidOption, Plugins, Registry  # noqa: E402
 from dml_losses import CrossBatchMemory, plugin  # noqa: E402
 
-CONTEXT = {"num_classes": 4, "embedding_dim": 6, "seed": 0}
+CONTEXT = {"num_classes": 4, "embedding_dim": 6, "steps_per_epoch": 5, "seed": 0}
 NEEDED = {"RankedListLoss": {"margin": 0.4, "Tn": 10}}
 NEEDS_MORE = {
     "VICRegLoss": "compares two views of the same items, not labels",

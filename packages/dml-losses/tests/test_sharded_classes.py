@@ -233,10 +233,11 @@ def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_user_error() -> None:
     plugins = Plugins()
     plugins.register(dml_losses.plugin, distribution="dml-losses", version="0.1.0")
     table = {"name": "sharded-classes", "loss": {"name": "soft-triple"}}
+    context = {"num_classes": 3, "embedding_dim": 4, "steps_per_epoch": 5, "seed": 0}
     with pytest.raises(
         DmlError, match=r"'sharded-classes' .*loss is SoftTriple, .* no method sharded_forward"
     ):
-        Registry(plugins).build("losses", table, {"num_classes": 3, "embedding_dim": 4, "seed": 0})
+        Registry(plugins).build("losses", table, context)
 
 
 def test_a_loss_with_another_parameter_is_refused() -> None:

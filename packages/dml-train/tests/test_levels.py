@@ -13,12 +13,15 @@ from torch import nn
 from train_support import tiny_run
 
 from dml_core import DmlError, InvalidOption
+from dml_train.measure.evaluate import Embedded
+from dml_train.measure.levels import select_levels
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, LevelledHead
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Embedding
+from dml_train.trained.splits import evaluate_run
 from dml_train.training.build import build
-from dml_train.training.run import train
+from dml_train.training.run import read_recipe, train
 
 TABLES = {
     "backbone": {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]},
@@ -156,6 +159,59 @@ def test_losses_of_two_ranks_match_those_of_one(levelled, tiny_document, tiny_re
 def test_a_list_of_another_length_is_refused(levelled, tiny_registry, embedding, message):
     with pytest.raises(InvalidOption, match=message):
         build(levelled(embedding=embedding), tiny_registry)
+
+
+def test_an_embedding_of_some_levels_is_that_part_of_the_embedding_of_all(
+    levelled, tiny_registry, tmp_path, quiet
+):
+    """All levels train, so that both runs have the same weights."""
+    whole = train(
+        levelled(embedding={"dim": [6, 4]}), tmp_path / "whole", registry=tiny_registry, console=quiet
+    )
+    some = {"dim": [6, 4], "levels": ["block2"]}
+    second = train(levelled(embedding=some), tmp_path / "second", registry=tiny_registry, console=quiet)
+    complete = Embedded.read(whole)
+    np.testing.assert_array_equal(np.load(second.embeddings()), complete.embeddings[:, 6:])
+    recipe = read_recipe(whole, tiny_registry)
+    np.testing.assert_array_equal(
+        select_levels(complete, recipe, ["block2"]).embeddings, complete.embeddings[:, 6:]
+    )
+    swapped = select_levels(complete, recipe, ["block2", "block1"]).embeddings
+    np.testing.assert_array_equal(swapped, np.roll(complete.embeddings, 4, axis=1))
+    alone = json.loads(second.evaluation.read_text())["recall"]
+    assert evaluate_run(whole.path, levels=["block2"], registry=tiny_registry).to_dict()["recall"] == alone
+
+
+def test_the_levels_of_a_gallery_are_cut_like_those_of_the_queries(levelled):
+    rows = np.arange(32, dtype=np.float32).reshape(2, 16)
+    cut = select_levels(Embedded(rows, np.zeros(2), rows + 1, np.zeros(2)), levelled(), ["block2"])
+    assert cut.gallery is not None
+    np.testing.assert_array_equal(cut.gallery, rows[:, 8:] + 1)
+
+
+def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, tiny_registry):
+    embedded = Embedded(np.zeros((2, 16)), np.zeros(2))
+    with pytest.raises(
+        DmlError, match=r"no level 'block3'; did you mean 'block[12]'\? levels: block1, block2"
+    ):
+        select_levels(embedded, levelled(), ["block3"])
+    with pytest.raises(DmlError, match="no level 'block1'; levels: it has one only"):
+        select_levels(embedded, parse(tiny_document(), tiny_registry), ["block1"])
+    with pytest.raises(
+        InvalidOption, match=r"embedding.levels names 'block3'; expected some of .*block1, block2"
+    ):
+        levelled(embedding={"levels": ["block3"]})
+    with pytest.raises(InvalidOption, match="of which there are none"):
+        parse(tiny_document(embedding={"levels": ["block1"]}), tiny_registry)
+    with pytest.raises(InvalidOption, match="expected each level once"):
+        levelled(embedding={"levels": ["block1", "block1"]})
+
+
+def test_a_head_without_a_linear_layer_needs_the_backbones_width(levelled, tiny_registry):
+    recipe = levelled(embedding={"dim": [8, 16], "linear": False})
+    assert build(recipe, tiny_registry).model.head.dims == [8, 16]
+    with pytest.raises(InvalidOption, match="embedding.linear is false and embedding.dim is 8; expected 16"):
+        build(levelled(embedding={"dim": 8, "linear": False}), tiny_registry)
 
 
 def test_a_list_for_one_level_and_a_zero_weight_are_refused():

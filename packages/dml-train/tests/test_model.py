@@ -42,6 +42,16 @@ def test_layer_norm_has_no_parameters_and_forgets_scale_and_offset(features):
     assert EmbeddingHead(5, 2, layer_norm=False).norm(features) is features
 
 
+def test_a_head_can_omit_its_bias_or_its_linear_layer(features):
+    without_bias = EmbeddingHead(5, 2, bias=False)
+    assert [name for name, _ in without_bias.named_parameters()] == ["linear.weight"]
+    pooled = EmbeddingHead(5, 5, layer_norm=False, linear=False)
+    assert not list(pooled.parameters())
+    torch.testing.assert_close(pooled(features), features.mean(dim=(2, 3)))
+    with pytest.raises(ValueError, match="embedding_dim is 2 without a linear layer; expected 5"):
+        EmbeddingHead(5, 2, linear=False)
+
+
 def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evaluation():
     head = EmbeddingHead(5, 2, batch_norm=True)
     assert [name for name, _ in head.named_parameters()] == ["linear.weight", "linear.bias"]
@@ -99,7 +109,7 @@ def test_frozen_batch_norm_stays_frozen_through_evaluation_and_unfreezing_of_the
     assert model.backbone.layers[0].weight.grad is not None
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
 def test_each_part_has_its_learning_rate_and_only_matrices_decay(model, name):
     loss = nn.Linear(2, 3, bias=False)
     factors = LrMultipliers(backbone=0.1, head=1.0, loss=10.0)

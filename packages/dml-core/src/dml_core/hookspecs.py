@@ -37,7 +37,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def dml_losses() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Losses: `PairLoss` or `ClassLoss`. Context: num_classes, embedding_dim, seed."""
+    """Losses: `PairLoss` or `ClassLoss`. Context: num_classes, embedding_dim, steps_per_epoch, seed."""
 
 
 @hookspec

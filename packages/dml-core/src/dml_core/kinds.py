@@ -11,7 +11,8 @@ Kind = Literal["losses", "samplers", "backbones", "datasets", "evaluators", "log
 # For each kind, the values that the run knows. A factory receives those that are among its options.
 CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
-        "losses": ("num_classes", "embedding_dim", "seed"),  # num_classes: of the training split
+        # num_classes: of the training split; steps_per_epoch: the sampler's batches
+        "losses": ("num_classes", "embedding_dim", "steps_per_epoch", "seed"),
         "samplers": ("labels", "seed"),  # labels: (N,), of the training split
         "backbones": ("in_channels", "pretrained"),  # pretrained: False where a checkpoint's weights follow
         "datasets": ("seed",),

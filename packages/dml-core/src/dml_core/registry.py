@@ -1,7 +1,9 @@
 """Components by name: look one up, and make it from a recipe's table.
 
 registry().build(
-    "losses", {"name": "norm-softmax", "temperature": 0.05}, {"num_classes": 100, "embedding_dim": 64, "seed": 0}
+    "losses",
+    {"name": "norm-softmax", "temperature": 0.05},
+    {"num_classes": 100, "embedding_dim": 64, "steps_per_epoch": 50, "seed": 0},
 )
 """
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from dml_core import centers_per_class_of, class_fraction_of, is_class_loss
-from dml_losses.arguments import check_whole
+from dml_losses.arguments import check_non_negative, check_whole
 from dml_losses.functional.cosine_softmax import Virtual
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,9 @@ class MemVir(torch.nn.Module):
     first, with labels raised by C for each step, so that the past of a class is a further class.
 
     Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the
-    queue is read before it is written, and nothing is stored before the warm-up ends. No departure.
+    queue is read before it is written, and nothing is stored before the warm-up ends. No departure. Without
+    `step_pacing` (section 3.4, "w/o step-pacing") steps are stored from the N(M + 1)-th before step U, so that all N
+    virtual copies join at once, at step U or as soon as N(M + 1) steps are stored.
 
     The queue holds N(M + 1) copies of all class weights, `queue_bytes` of memory, which are logged before they are
     allocated. All of the queue is in the state dict.
@@ -41,10 +43,14 @@ class MemVir(torch.nn.Module):
         queue_dtype: ``"float32"``, or ``"bfloat16"`` for half the memory.
         queue_on_cpu: keep the queue on the CPU wherever the module is moved. Each step then copies N queued steps to
             the module's device.
+        step_pacing: whether virtual classes join step by step, as Eq. 4 says; otherwise all at once.
+        warmup_epochs: U in epochs of `steps_per_epoch`, instead of `warmup_steps`; rounded to the nearest step.
+        steps_per_epoch: the number of batches in an epoch, which a run of dml-train supplies.
 
     Raises:
         TypeError: for a loss without class weights, or counts that aren't whole numbers.
-        ValueError: for a count below 0, another `queue_dtype`, or a loss over a fraction of the classes.
+        ValueError: for a count below 0, another `queue_dtype`, a loss over a fraction of the classes, or
+            `warmup_epochs` together with `warmup_steps` or without `steps_per_epoch`.
     """
 
     queue_embeddings: torch.Tensor  # (slots, rows, D)
@@ -61,6 +67,9 @@ class MemVir(torch.nn.Module):
         warmup_steps: int = 0,
         queue_dtype: Literal["float32", "bfloat16"] = "float32",
         queue_on_cpu: bool = False,
+        step_pacing: bool = True,
+        warmup_epochs: float = 0.0,
+        steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
         if not is_class_loss(loss):
@@ -78,7 +87,8 @@ class MemVir(torch.nn.Module):
         self.loss = loss
         self.num_steps = check_whole("num_steps", num_steps, 0)
         self.margin = check_whole("margin", margin, 0)
-        self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
+        self.warmup_steps = _warmup_steps(warmup_steps, warmup_epochs, steps_per_epoch)
+        self.step_pacing = step_pacing
         self.queue_on_cpu = queue_on_cpu
         self._takes_virtual = _takes_virtual(loss)
 
@@ -121,7 +131,7 @@ class MemVir(torch.nn.Module):
         else:
             value = self._with_virtual_classes(embeddings, labels, weights, slots)
         if self.training:
-            if self._steps >= self.warmup_steps and self.num_steps:
+            if self._steps >= self._first_stored and self.num_steps:
                 self._enqueue(embeddings, labels, weights)
             self._set_counters(self._steps + 1, self._stored)
         return value
@@ -130,13 +140,20 @@ class MemVir(torch.nn.Module):
         """Return the parameters, for `repr`."""
         return (
             f"num_steps={self.num_steps}, margin={self.margin}, warmup_steps={self.warmup_steps}, "
-            f"queue_bytes={self.queue_bytes}"
+            f"step_pacing={self.step_pacing}, queue_bytes={self.queue_bytes}"
         )
+
+    @property
+    def _first_stored(self) -> int:
+        """The first step that is queued: U, or early enough to fill the queue by then."""
+        return self.warmup_steps if self.step_pacing else max(0, self.warmup_steps - len(self._rows))
 
     def _select_slots(self) -> list[int]:
         """Select the slots in use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
         num_slots = len(self._rows)
         filled = min(self._stored, num_slots)
+        if not self.step_pacing and filled < num_slots:
+            return []
         return [(self._stored - 1 - back) % num_slots for back in range(self.margin, filled, self.margin + 1)]
 
     def _with_virtual_classes(
@@ -224,6 +241,22 @@ class MemVir(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         self._steps, self._stored = self.counters.tolist()
         self._rows = self.queue_rows.tolist()
+
+
+def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int:
+    """Return the warm-up in steps."""
+    if not epochs:
+        return check_whole("warmup_steps", steps, 0)
+    if steps:
+        raise ValueError(f"warmup_steps is {steps} and warmup_epochs is {epochs}; expected one of them")
+    if steps_per_epoch is None:
+        raise ValueError(
+            f"warmup_epochs is {epochs} without steps_per_epoch; "
+            "give the number of batches in an epoch, or warmup_steps"
+        )
+    return round(
+        check_non_negative("warmup_epochs", epochs) * check_whole("steps_per_epoch", steps_per_epoch, 1)
+    )
 
 
 def _takes_virtual(loss: torch.nn.Module) -> bool:

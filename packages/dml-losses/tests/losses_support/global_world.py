@@ -22,6 +22,7 @@ def make_losses() -> dict[str, nn.Module]:
         "ice": dml.InstanceCrossEntropy(scale=8.0),
         "ice-plain": dml.InstanceCrossEntropy(scale=8.0, reweight=False),
         "ranked-list": dml.RankedListLoss(),
+        "ranked-list-total": dml.RankedListLoss(query_weights="total"),
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
         "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),

@@ -126,27 +126,33 @@ def ranked_list_value(
     negative_temperature: float,
     positive_temperature: float,
     balance: float,
+    query_weights: str = "equal",
 ) -> Tensor:
     """Eq. 8-14. Differentiable as section 3.2.4 says: weights and the other features are constants."""
     f, within = unit(embeddings), gallery is None
     g = (f if gallery is None else unit(gallery)).detach()
     g_labels = labels if gallery_labels is None else gallery_labels
 
-    def weighted(violations: list[Tensor], temperature: float) -> Tensor:
+    def weighted(violations: list[Tensor], temperature: float) -> tuple[Tensor, Tensor]:
         violating = [v for v in violations if v > 0]
         if not violating:
-            return f.sum() * 0
+            return f.sum() * 0, torch.zeros(())
         weights = [torch.exp(temperature * v.detach()) for v in violating]
-        return sum(w * v for w, v in zip(weights, violating)) / sum(weights)
+        return sum(w * v for w, v in zip(weights, violating)) / sum(weights), sum(weights)
 
-    losses = []
+    losses, totals = [], []
     for q in range(len(f)):
         positives, negatives = positives_and_negatives(q, labels, g_labels, within)
 
-        pull = weighted([(f[q] - g[i]).norm() - (alpha - margin) for i in positives], positive_temperature)
-        push = weighted([alpha - (f[q] - g[j]).norm() for j in negatives], negative_temperature)
+        pull, total_P = weighted(
+            [(f[q] - g[i]).norm() - (alpha - margin) for i in positives], positive_temperature
+        )
+        push, total_N = weighted([alpha - (f[q] - g[j]).norm() for j in negatives], negative_temperature)
         losses.append((1 - balance) * pull + balance * push)
-    return torch.stack(losses).mean()
+        totals.append(total_P + total_N)
+    if query_weights == "equal":
+        return torch.stack(losses).mean()
+    return sum(w * loss for w, loss in zip(totals, losses)) / (sum(totals) or 1)
 
 
 def margin_softmax_value(

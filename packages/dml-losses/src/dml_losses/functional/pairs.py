@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,6 +52,16 @@ class Block:
     num_queries: int
 
 
+class WeightedQueries(NamedTuple):
+    """The queries' losses in a block, where the loss of the call is their mean with weights e^w_q / Σ e^w_q.
+
+    Weights are constants. The block's similarities then hold ∂(Σ losses)/∂S; only queries may have a gradient.
+    """
+
+    losses: torch.Tensor  # (R,)
+    log_weights: torch.Tensor  # (R,): w_q, -inf for a query without weight
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
     """Queries or gallery, sorted by their labels."""
@@ -81,7 +91,7 @@ class _Side:
 
 
 def value_and_gradients(
-    terms: Callable[[Block], torch.Tensor],
+    terms: Callable[[Block], torch.Tensor | WeightedQueries],
     queries: torch.Tensor,
     query_labels: torch.Tensor,
     gallery: torch.Tensor,
@@ -96,7 +106,8 @@ def value_and_gradients(
     """Compute a loss of cosines, and its gradients with respect to queries and gallery.
 
     Args:
-        terms: given a block, returns its share of the loss and overwrites the similarities with ∂L/∂S.
+        terms: given a block, returns its share of the loss, or `WeightedQueries`, and overwrites the similarities with
+            the derivatives.
         queries, gallery: (Q, D) and (G, D), one dtype, not normalised.
         query_labels, gallery_labels: (Q,) and (G,), int64.
         within: whether the gallery is the queries themselves, so that each omits itself by index. Then `gallery` is
@@ -131,6 +142,7 @@ def value_and_gradients(
     narrow = queries.device.type == "cpu"
     elements, most = (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
     step = min(most, max(16, elements // max(num_gallery, 1)))
+    weighted: list[WeightedQueries] = []
     for start in range(0, num_queries if num_gallery else 0, step):
         rows = slice(start, min(start + step, num_queries))
         columns = (
@@ -143,7 +155,7 @@ def value_and_gradients(
             positive_RP.diagonal(rows.start - columns.start).fill_(False)
         query_RD = gallery_GD[rows] if within else query.unit(rows)
         similarity_RG = query_RD @ gallery_GD.T
-        value += terms(
+        block_value = terms(
             Block(
                 similarity_RG,
                 columns,
@@ -155,6 +167,10 @@ def value_and_gradients(
                 num_queries,
             )
         )
+        if isinstance(block_value, WeightedQueries):
+            weighted.append(block_value)
+        else:
+            value += block_value
         if gallery_gradient:
             gradient_GD.addmm_(similarity_RG.T, query_RD)
         if query_gradient:
@@ -163,6 +179,12 @@ def value_and_gradients(
             else:
                 torch.mm(similarity_RG, gallery_GD, out=gradient_QD[rows])
                 through_norm_(gradient_QD[rows], query_RD, query.inverse_norm[rows], unit=True)
+    if weighted:
+        assert not gallery_gradient, "the weights of the queries scale the queries' gradients alone"
+        losses_Q, log_weights_Q = (torch.cat(parts) for parts in zip(*weighted, strict=True))
+        share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(nan=0.0)  # no query has weight: all are 0
+        value = share_Q @ losses_Q
+        gradient_QD *= share_Q[:, None] if query_gradient else 1
     if gallery_gradient or (within and query_gradient):
         through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
     if within:
@@ -177,7 +199,7 @@ def value_and_gradients(
 def similarity_operator(
     name: str,
     parameters: str,
-    terms: Callable[..., torch.Tensor],
+    terms: Callable[..., torch.Tensor | WeightedQueries],
     *,
     queries_ordered: bool = False,
     cpu_block_rows: int = _CPU_BLOCK_ROWS,
@@ -255,7 +277,7 @@ def similarity_operator(
 
 
 def pair_operator(
-    name: str, parameters: str, terms: Callable[..., torch.Tensor]
+    name: str, parameters: str, terms: Callable[..., torch.Tensor | WeightedQueries]
 ) -> Callable[..., torch.Tensor]:
     """Make a pair loss of its terms (see `similarity_operator`).
 

@@ -5,9 +5,13 @@ Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries of a block, `
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 
-from dml_losses.functional.pairs import Block, pair_operator
+from dml_losses.functional.pairs import Block, WeightedQueries, pair_operator
+
+QueryWeights = Literal["equal", "total"]
 
 
 def ranked_list(
@@ -21,16 +25,19 @@ def ranked_list(
     negative_temperature: float = 10.0,
     positive_temperature: float = 0.0,
     balance: float = 0.5,
+    query_weights: QueryWeights = "equal",
 ) -> torch.Tensor:
     """Compute the loss that puts negatives beyond a boundary α, and positives inside a hypersphere of diameter α − m.
 
-    L = 1/B · Σ_q (1 − λ)·L_P(q) + λ·L_N(q)
+    L = Σ_q ω_q·((1 − λ)·L_P(q) + λ·L_N(q)),  ω_q = 1/B
     L_P(q) = Σ_{i ∈ P*} w_i·(d_qi − (α − m)) / Σ w_i,  w_i = exp(T_p·(d_qi − (α − m)))
     L_N(q) = Σ_{j ∈ N*} w_j·(α − d_qj) / Σ w_j,  w_j = exp(T_n·(α − d_qj))
 
     where P* are the positives with d_qi > α − m, N* the negatives with d_qj < α, and d is the Euclidean distance of
     the L2-normalised embeddings. The gradient treats the weights as constants, and all features but the query's: a
-    row moves only as a query.
+    row moves only as a query. The authors' code weights each query by all of its pairs' weights: with `query_weights`
+    "total", ω_q = W_q / Σ_q' W_q', W_q = Σ_{i ∈ P*} w_i + Σ_{j ∈ N*} w_j, a constant, too. Queries with many or strong
+    violations then dominate the batch.
 
     Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4. No departure from the
     paper, which moves the query alone; the authors' code moves both rows of a pair.
@@ -46,6 +53,7 @@ def ranked_list(
         negative_temperature: T_n; 10 in the paper. 0 weights all violating negatives equally.
         positive_temperature: T_p; 0 in the paper. Below 0, nearer positives weigh more.
         balance: λ in [0, 1]; 0.5 in the paper.
+        query_weights: ω, "equal" as in Eq. 14, or "total" as in the authors' code.
 
     Returns:
         The loss, a scalar in float32 (float64 for float64 embeddings). A query without violating positives
@@ -54,8 +62,9 @@ def ranked_list(
 
     Raises:
         TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
+        ValueError: for shapes that don't fit, a gallery without labels, an empty batch, or other `query_weights`.
     """
+    check_query_weights(query_weights)
     return _loss(
         embeddings,
         labels,
@@ -66,9 +75,22 @@ def ranked_list(
         positive_temperature,
         negative_temperature,
         balance,
+        query_weights == "total",
         moves_query=True,
         moves_gallery=False,
     )
+
+
+def check_query_weights(query_weights: str) -> QueryWeights:
+    """Return the value.
+
+    Raises:
+        ValueError: unless it is one of `QueryWeights`.
+    """
+    for known in get_args(QueryWeights):
+        if query_weights == known:
+            return known  # type: ignore[no-any-return]
+    raise ValueError(f"query_weights is {query_weights!r}; expected 'equal' or 'total'")
 
 
 def _terms(
@@ -78,41 +100,53 @@ def _terms(
     positive_temperature: float,
     negative_temperature: float,
     balance: float,
-) -> torch.Tensor:
+    by_total: bool,
+) -> torch.Tensor | WeightedQueries:
     distance_RG = torch.rsub(block.similarity, 2, alpha=2).clamp_min_(0).sqrt_()  # ‖a − b‖² = 2 − 2·aᵀb
     distance_RP = distance_RG[:, block.columns].clone()
     # A pair at its boundary violates nothing: put the pairs outside each set there.
     distance_RG[:, block.columns].masked_fill_(block.same, negative_boundary)
     distance_RP.masked_fill_(~block.positive, positive_boundary)
 
-    weight_RG, value_N = _weights(
-        torch.rsub(distance_RG, negative_boundary), negative_temperature, out=block.similarity
-    )
-    weight_RP, value_P = _weights(distance_RP - positive_boundary, positive_temperature)
+    violation_RG, violation_RP = torch.rsub(distance_RG, negative_boundary), distance_RP - positive_boundary
+    weight_RG, log_total_N = _weights(violation_RG, negative_temperature, out=block.similarity)
+    weight_RP, log_total_P = _weights(violation_RP, positive_temperature)
+    if by_total:
+        value_P, value_N = (
+            (w * v).sum(dim=1) for w, v in ((weight_RP, violation_RP), (weight_RG, violation_RG))
+        )
+        share = 1
+    else:
+        value_P, value_N = (
+            torch.dot(w.flatten(), v.flatten())
+            for w, v in ((weight_RP, violation_RP), (weight_RG, violation_RG))
+        )
+        share = block.num_queries
     # ∂L/∂d times ∂d/∂(aᵀb) = −1/d. A distance below √eps is rounding of the product, so it bounds the divisor.
     smallest = torch.finfo(distance_RG.dtype).eps ** 0.5
-    weight_RG.mul_(balance / block.num_queries).div_(distance_RG.clamp_min_(smallest))
-    weight_RP.mul_((balance - 1) / block.num_queries).div_(distance_RP.clamp_min_(smallest))
+    weight_RG.mul_(balance / share).div_(distance_RG.clamp_min_(smallest))
+    weight_RP.mul_((balance - 1) / share).div_(distance_RP.clamp_min_(smallest))
     weight_RG[:, block.columns] += weight_RP  # pairs of the same label have zero weight in the first
-    return ((1 - balance) * value_P + balance * value_N) / block.num_queries
+    value = ((1 - balance) * value_P + balance * value_N) / share
+    return WeightedQueries(value, torch.logaddexp(log_total_P, log_total_N)) if by_total else value
 
 
 def _weights(
     violation: torch.Tensor, temperature: float, out: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute Eq. 9-12 by rows: the normalised weights, and the sum over rows of the weighted violations."""
+    """Compute Eq. 9-12 by rows: the normalised weights, and the logarithm of the sum that normalises them, (R,)."""
     inside = violation <= 0
     logits = torch.mul(violation, temperature, out=out).masked_fill_(inside, -torch.inf)
     highest = logits.amax(dim=1, keepdim=True) if logits.shape[1] else logits.new_zeros(len(logits), 1)
-    logits.sub_(highest.where(highest > -torch.inf, 0)).exp_()
-    total = logits.sum(dim=1, keepdim=True)
+    highest = highest.where(highest > -torch.inf, 0)
+    total = logits.sub_(highest).exp_().sum(dim=1, keepdim=True)
     weights = logits.div_(total.where(total > 0, 1))
-    return weights, torch.dot(weights.flatten(), violation.flatten())
+    return weights, (highest + total.log()).squeeze(1)
 
 
 _loss = pair_operator(
     "ranked_list",
     "float positive_boundary, float negative_boundary, float positive_temperature, float negative_temperature, "
-    "float balance",
+    "float balance, bool by_total",
     _terms,
 )

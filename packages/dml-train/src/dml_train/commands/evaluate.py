@@ -29,6 +29,13 @@ from dml_train.trained.splits import evaluate_embeddings, evaluate_run
     multiple=True,
     help="Set an option of the evaluator (recall_at=[1,5]); repeatable.",
 )
+@click.option(
+    "--level",
+    "levels",
+    metavar="NAME",
+    multiple=True,
+    help="Measure only this level of a run with several (backbone.levels); repeatable.",
+)
 @click.option("--out", type=FILE, help="Also write the metrics to a new JSON file.")
 @click.pass_obj
 def evaluate_command(
@@ -39,6 +46,7 @@ def evaluate_command(
     gallery_labels: Path | None,
     evaluator: str | None,
     assignments: tuple[str, ...],
+    levels: tuple[str, ...],
     out: Path | None,
 ) -> None:
     """Evaluate a run's test split, or embeddings with labels."""
@@ -52,9 +60,11 @@ def evaluate_command(
                 f"{source} is a run's folder, which has its own labels and gallery; give no others"
             )
         result = evaluate_run(
-            source, evaluator=evaluator, options=options, registry=registry, console=CONSOLE
+            source, evaluator=evaluator, options=options, levels=levels, registry=registry, console=CONSOLE
         )
     else:
+        if levels:
+            raise DmlError(f"{source} is not a run's folder, so its levels are unknown; omit --level")
         if labels is None:
             raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, give their labels, too")
         result = evaluate_embeddings(

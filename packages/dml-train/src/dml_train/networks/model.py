@@ -57,8 +57,8 @@ _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
 class EmbeddingHead(nn.Module):
     """Head from features to an embedding: pooling over positions, LayerNorm without parameters, a linear layer.
 
-    Source: Zhai & Wu 2019, Making Classification Competitive for Deep Metric Learning, Sec. 3.4 (the LayerNorm).
-    The embedding isn't normalised: a loss on the sphere normalises it itself.
+    Source: Zhai & Wu 2019, Making Classification Competitive for Deep Metric Learning, Sec. 3.4 (the LayerNorm) and
+    Sec. 6.4 (without a linear layer). The embedding isn't normalised: a loss on the sphere normalises it itself.
 
     Args:
         num_features: F of the backbone.
@@ -67,6 +67,11 @@ class EmbeddingHead(nn.Module):
         layer_norm: whether each image's pooled features are normalised to mean 0 and variance 1.
         batch_norm: whether a batch norm without scale and shift follows, as in Heated-Up Softmax's BN and HBN (Zhang
             et al. 2018, Sec. 3.3): with the batch's statistics in training, with running ones in evaluation.
+        bias: whether the linear layer has a bias.
+        linear: false omits the linear layer, so that the embedding is the pooled features; D must then be F.
+
+    Raises:
+        ValueError: if D isn't F and there is no linear layer.
     """
 
     def __init__(
@@ -76,12 +81,19 @@ class EmbeddingHead(nn.Module):
         pooling: Pooling = "average",
         layer_norm: bool = True,
         batch_norm: bool = False,
+        bias: bool = True,
+        linear: bool = True,
     ) -> None:
         super().__init__()
+        if not linear and embedding_dim != num_features:
+            raise ValueError(
+                f"embedding_dim is {embedding_dim} without a linear layer; "
+                f"expected {num_features}, the number of features"
+            )
         self.embedding_dim = embedding_dim
         self.pool = _POOLINGS[pooling]()
         self.norm = nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
-        self.linear = nn.Linear(num_features, embedding_dim)
+        self.linear = nn.Linear(num_features, embedding_dim, bias=bias) if linear else nn.Identity()
         self.output = nn.BatchNorm1d(embedding_dim, affine=False) if batch_norm else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
@@ -95,30 +107,33 @@ class LevelledHead(nn.Module):
     """Head from features of several depths to one embedding: each level has its own head; the results are concatenated.
 
     In training, ``[x_1, …, x_L]``, so that each level's loss sees its rows unchanged (`LevelledLoss`). In evaluation,
-    ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: all levels have equal weight in a similarity, which is the mean of theirs.
+    ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: all levels have equal weight in a similarity, which is the mean of theirs. Some
+    levels may be left to the training alone, as in the paper's rows of a single level.
 
     Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where an
     L2 norm follows each level's linear layer.
 
     Args:
         levels: each level's head, in the order of the backbone's levels.
+        evaluated: the indices of the levels that the embedding consists of in evaluation; default: all.
 
     Attributes:
         dims: each level's number of dimensions.
-        embedding_dim: their sum.
+        embedding_dim: D in evaluation, the sum over the evaluated levels.
     """
 
-    def __init__(self, levels: Sequence[EmbeddingHead]) -> None:
+    def __init__(self, levels: Sequence[EmbeddingHead], evaluated: Sequence[int] | None = None) -> None:
         super().__init__()
         self.levels = nn.ModuleList(levels)
         self.dims = [level.embedding_dim for level in levels]
-        self.embedding_dim = sum(self.dims)
+        self.evaluated = list(range(len(levels)) if evaluated is None else evaluated)
+        self.embedding_dim = sum(self.dims[index] for index in self.evaluated)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """Map L tensors (B, F_l, H_l, W_l) or (B, F_l) to (B, D)."""
         parts = [level(each).float() for level, each in zip(self.levels, features, strict=True)]
         if not self.training:
-            parts = [nn.functional.normalize(part, eps=1e-6) for part in parts]
+            parts = [nn.functional.normalize(parts[index], eps=1e-6) for index in self.evaluated]
         return torch.cat(parts, dim=1)
 
 

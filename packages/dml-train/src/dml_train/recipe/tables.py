@@ -90,13 +90,17 @@ class Level(NamedTuple):
 class Embedding(Table):
     """``[embedding]``: the head. If the backbone gives several levels, a key has one value for all or a list.
 
-    The embedding concatenates those of all levels. `level_weight` multiplies each level's loss.
+    The embedding concatenates those of all levels, or of the backbone's `levels` that are named here; all of them
+    train. `level_weight` multiplies each level's loss. Without `linear` the embedding is the pooled features.
     """
 
     dim: ScalarOrList[Size] = 512
     pooling: ScalarOrList[Pooling] = "average"
     layer_norm: bool = True
     batch_norm: bool = False
+    bias: bool = True
+    linear: bool = True
+    levels: list[str] = []
     level_weight: ScalarOrList[NotNegative] = 1.0
 
     def of_levels(self, count: int) -> list[Level]:
@@ -122,6 +126,18 @@ class Embedding(Table):
         return [Level(*values) for values in zip(*spread.values(), strict=True)]
 
 
+class Initialisation(Table):
+    """``[initialisation]``: what precedes the first step.
+
+    Class weights have the loss's own distribution, or are drawn uniformly from ±1/√(number of classes), or are the
+    means of their classes' embeddings. Batch norms adapt their statistics over `adapt_batch_norm` epochs of forward
+    passes that change no weight.
+    """
+
+    class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
+    adapt_batch_norm: NotNegative = 0.0
+
+
 class LrMultipliers(Table):
     """``optimizer.lr_multipliers``: factors of the learning rate of each part's parameters."""
 
@@ -133,7 +149,7 @@ class LrMultipliers(Table):
 class Optimizer(Table):
     """``[optimizer]``: the algorithm and its hyper-parameters."""
 
-    name: Literal["adamw", "sgd"] = "adamw"
+    name: Literal["adamw", "adam", "sgd"] = "adamw"
     lr: NotNegative = 1e-3
     weight_decay: NotNegative = 1e-4
     lr_multipliers: LrMultipliers = LrMultipliers()
@@ -239,6 +255,7 @@ class Recipe(Table):
     sampler: dict[str, Any]
     loss: dict[str, Any]
     embedding: Embedding = Embedding()
+    initialisation: Initialisation = Initialisation()
     optimizer: Optimizer = Optimizer()
     schedule: dict[str, dict[str, Any]] = {}
     checkpoints: Checkpoints = Checkpoints()
@@ -260,6 +277,32 @@ class Recipe(Table):
                 "expected validation.class_fraction above 0, or validation.fold and validation.folds"
             )
         return self
+
+    @model_validator(mode="after")
+    def _initialised_as_said(self) -> Recipe:
+        known, chosen = list(self.backbone.get("levels") or ()), self.embedding.levels
+        if unknown := [name for name in chosen if name not in known]:
+            raise ValueError(
+                f"embedding.levels names {', '.join(map(repr, unknown))}; expected some of backbone.levels, "
+                f"{', '.join(known) or 'of which there are none'}"
+            )
+        if len(set(chosen)) < len(chosen):
+            raise ValueError(f"embedding.levels is {chosen!r}; expected each level once")
+        table = self.initialisation
+        if table.class_weights == "class-means" and chosen:
+            raise ValueError(
+                "initialisation.class_weights is 'class-means'; expected no embedding.levels then"
+            )
+        if table.adapt_batch_norm and self.training.freeze_batch_norm:
+            raise ValueError(
+                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; expected one of them"
+            )
+        return self
+
+    def evaluated_levels(self) -> list[int] | None:
+        """Return the indices of the backbone's levels that the embedding consists of; None for all."""
+        known = list(self.backbone.get("levels") or ())
+        return [known.index(name) for name in self.embedding.levels] or None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe in TOML's types, without keys that are None."""

@@ -5,7 +5,7 @@ Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from rich.console import Console
 from dml_core import DmlError, Evaluation, Registry
 from dml_core import registry as installed
 from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.measure.levels import select_levels
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe, reopen
 
@@ -59,6 +60,7 @@ def evaluate_run(
     *,
     evaluator: str | None = None,
     options: Mapping[str, Any] | None = None,
+    levels: Sequence[str] = (),
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Evaluation:
@@ -70,11 +72,12 @@ def evaluate_run(
         run: the run's folder.
         evaluator: a name that ``dml plugins`` lists; default: the run's.
         options: of the evaluator, over those of the recipe if the evaluator is the same: ``{"recall_at": [1, 5]}``.
+        levels: of a run with several levels, those to measure: ``["inception_4e"]``; default: all of its embedding.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
     Raises:
-        DmlError: not a run's folder, no intact checkpoint, or an evaluator or option that doesn't exist.
+        DmlError: not a run's folder, no intact checkpoint, or an evaluator, option or level that doesn't exist.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run))
@@ -87,7 +90,7 @@ def evaluate_run(
         embedded = Embedded.read(folder)
     else:
         embedded = reopen(folder.path, registry)[1].embed_test(console or Console(quiet=True))
-    return evaluate(measure, embedded)
+    return evaluate(measure, select_levels(embedded, recipe, levels) if levels else embedded)
 
 
 def evaluate_embeddings(

@@ -36,8 +36,9 @@ from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
 from dml_train.progress import stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
-from dml_train.recipe.tables import Recipe, Unit
+from dml_train.recipe.tables import Embedding, Level, Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
+from dml_train.training.class_weights import check_initialisation
 from dml_train.training.optimizers import PartedOptimizer
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -151,7 +152,8 @@ def build(
                 "Use training.freeze_batch_norm, or a backbone without batch norm"
             )
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place: the head's, too
-    loss = build_loss(recipe, len(train.class_names), model.head, registry, device)
+    loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
+    check_initialisation(recipe.initialisation, loss, len(train.class_names))
     optimizer = PartedOptimizer(
         recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}
     )
@@ -199,10 +201,10 @@ def build_model(
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
     heads = [
-        EmbeddingHead(width, level.dim, level.pooling, embedding.layer_norm, embedding.batch_norm)
+        build_head(width, level, embedding)
         for width, level in zip(widths, embedding.of_levels(len(widths)), strict=True)
     ]
-    head = LevelledHead(heads) if several else heads[0]
+    head = LevelledHead(heads, recipe.evaluated_levels()) if several else heads[0]
     model = EmbeddingModel(backbone, head).to(device)
     if recipe.training.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -210,16 +212,43 @@ def build_model(
     return model
 
 
+def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:
+    """Build the head of one level.
+
+    Raises:
+        InvalidOption: if there is no linear layer and the dimension isn't the number of features.
+    """
+    if not embedding.linear and level.dim != num_features:
+        raise InvalidOption(
+            f"embedding.linear is false and embedding.dim is {level.dim}; expected {num_features}, the number of the "
+            "backbone's features, which are then the embedding"
+        )
+    return EmbeddingHead(
+        num_features,
+        level.dim,
+        level.pooling,
+        embedding.layer_norm,
+        embedding.batch_norm,
+        embedding.bias,
+        embedding.linear,
+    )
+
+
 def build_loss(
     recipe: Recipe,
     num_classes: int,
+    steps_per_epoch: int,
     head: EmbeddingHead | LevelledHead,
     registry: Registry,
     device: torch.device,
 ) -> nn.Module:
     """Build the loss, one for each level; its weights are a function of the recipe's seed."""
     seed_torch(device, recipe.training.seed, INITIALISATION, 1)
-    context = {"num_classes": num_classes, "seed": derive(recipe.training.seed, INITIALISATION, 2) >> 2}
+    context = {
+        "num_classes": num_classes,
+        "steps_per_epoch": steps_per_epoch,
+        "seed": derive(recipe.training.seed, INITIALISATION, 2) >> 2,
+    }
     dims = head.dims if isinstance(head, LevelledHead) else [head.embedding_dim]
     losses = [registry.build("losses", recipe.loss, {**context, "embedding_dim": dim}) for dim in dims]
     if not isinstance(losses[0], nn.Module):

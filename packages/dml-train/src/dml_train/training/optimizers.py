@@ -31,11 +31,12 @@ class PartedOptimizer:
     (biases, the scales of norms) aren't decayed.
 
     Parameters of the loss with a sparse gradient (`dml_core.SparseLoss`) are updated only in the
-    gradient's rows: for ``adamw`` by `torch.optim.SparseAdam`, whose moments also change only in these rows; for
-    ``sgd`` without momentum. Weight decay would change every row, so they have none.
+    gradient's rows: for ``adamw`` and ``adam`` by `torch.optim.SparseAdam`, whose moments also change only in these
+    rows; for ``sgd`` without momentum. Weight decay would change every row, so they have none.
 
     Args:
-        table: AdamW (Loshchilov & Hutter 2019) or SGD with momentum, and their hyper-parameters.
+        table: AdamW (Loshchilov & Hutter 2019), Adam with the decay in the gradient (Kingma & Ba 2015), or SGD with
+            momentum, and their hyper-parameters.
         modules: by name, the three parts ``backbone``, ``head`` and ``loss``; any may have no parameters.
 
     Attributes:
@@ -56,8 +57,9 @@ class PartedOptimizer:
                     groups.append({"params": chosen, "part": part, "decayed": decayed})
         rows = [{"params": sparse, "part": "loss", "decayed": False}]
         parts: list[torch.optim.Optimizer]
-        if table.name == "adamw":
-            parts = [torch.optim.AdamW(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True)]
+        if table.name != "sgd":
+            algorithm = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[table.name]
+            parts = [algorithm(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True)]
             if sparse:  # SparseAdam's constructor refuses a learning rate of 0, its step doesn't
                 parts.append(torch.optim.SparseAdam(rows, lr=1.0, betas=table.betas, eps=table.eps))
         else:

@@ -71,6 +71,15 @@ class Replica:
             self._ranks.sum_gradients(self._experiment.model.parameters())
             _share_buffers(self._experiment.model)
 
+    @torch.no_grad()
+    def adapt(self, images_R: Tensor, step: int) -> None:
+        """Update the statistics of batch norms by a forward pass in training mode, the same on every rank."""
+        parts = (images_R,) if self._size is None else self._parts(images_R)
+        for k, part in enumerate(parts):
+            self._forward(self._experiment.model, part, step, k)
+        if self._ranks.world_size > 1:
+            _share_buffers(self._experiment.model)
+
     def _parts(self, rows_R: Tensor) -> tuple[Tensor, ...]:
         """Split rows into the fewest micro-batches, of nearly equal size: a batch norm fails on a single row."""
         assert self._size is not None

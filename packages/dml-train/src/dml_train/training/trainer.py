@@ -34,6 +34,7 @@ from dml_train.training.best import Best
 from dml_train.training.build import Experiment
 from dml_train.training.checkpoint import Checkpoint
 from dml_train.training.divergence import divergence, find_nonfinite, untrained_names
+from dml_train.training.initialisation import initialise
 from dml_train.training.loggers import CLOCK
 from dml_train.training.replica import Replica
 from dml_train.training.step_values import StepValues
@@ -97,6 +98,8 @@ class Trainer:
         self.hook.dml_run_start(run=self.run)
         error: BaseException | None = None
         try:
+            if not self.steps_done:
+                initialise(self.experiment, self.replica, self.batches, self.console, self.ranks)
             with stage(self.console, "train", self.experiment.num_steps, self.steps_done) as show:
                 self.take_steps(show)
             self.finish()

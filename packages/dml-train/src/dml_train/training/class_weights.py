@@ -1,0 +1,75 @@
+"""The class weights of a run's loss, wherever they are: in each level's loss, in a wrapped loss, sharded over ranks.
+
+Shapes: `C` classes, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from dml_core import DmlError, ShardedLoss
+from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.recipe.tables import Initialisation
+
+
+class OwnClassWeights:
+    """Class weights of a loss, of which this rank has all rows or some, and their part of the embedding.
+
+    Args:
+        weights: the rows of this rank, changed in place.
+        first: the class of the first row.
+        num_classes: C, of all ranks.
+        columns: the columns of the embedding that they are compared with.
+    """
+
+    def __init__(self, weights: Tensor, first: int, num_classes: int, columns: slice) -> None:
+        self.weights, self.first, self.num_classes, self.columns = weights, first, num_classes, columns
+
+    @torch.no_grad()
+    def assign(self, all_CD: Tensor) -> None:
+        """Copy this rank's rows of all classes' weights, (C, D)."""
+        self.weights.copy_(all_CD[self.first : self.first + len(self.weights)])
+
+
+def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:
+    """Check that the loss has one class weight a class, if the table sets them.
+
+    Raises:
+        DmlError: saying what the loss has instead.
+    """
+    if table.class_weights == "default":
+        return
+    found = list(find_class_weights(loss))
+    counts = sorted({own.num_classes for own in found})
+    if counts != [num_classes]:
+        has = f"has {counts[0]} class weights for {num_classes} classes" if found else "has no class weights"
+        raise DmlError(
+            f"initialisation.class_weights is {table.class_weights!r}, but the loss {has}; "
+            "omit the key, or choose a class loss with one weight a class, such as norm-softmax"
+        )
+
+
+def find_class_weights(loss: nn.Module) -> Iterator[OwnClassWeights]:
+    """Find the parameters called ``class_weights`` of a loss and of the losses that it wraps."""
+    if isinstance(loss, LevelledLoss):
+        first = 0
+        for level, dim in zip(loss.levels, loss.dims, strict=True):
+            for own in find_class_weights(level):
+                own.columns = slice(first, first + dim)
+                yield own
+            first += dim
+        return
+    sharded = {
+        id(module.get_parameter(name)): rows
+        for module in loss.modules()
+        if isinstance(module, ShardedLoss)
+        for name, rows in module.sharded_parameters().items()
+    }
+    for name, weights in loss.named_parameters():
+        if name.rpartition(".")[2] == "class_weights":
+            rows = sharded.get(id(weights))
+            first, count = (rows.first, rows.total) if rows else (0, len(weights))
+            yield OwnClassWeights(weights, first, count, slice(None))

@@ -1,0 +1,93 @@
+"""What precedes the first step: class weights from another distribution or from the data, and adapted batch norms.
+
+Shapes: `N` training items, `C` classes, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+
+from dml_train.data.batches import StepBatches, load_ahead
+from dml_train.measure.embed import embed, items_of_rank
+from dml_train.progress import stage
+from dml_train.ranks.ranks import Ranks
+from dml_train.seeds import INITIALISATION, derive
+from dml_train.training.build import Experiment
+from dml_train.training.class_weights import find_class_weights
+from dml_train.training.replica import Replica
+
+
+def initialise(
+    experiment: Experiment, replica: Replica, batches: StepBatches, console: Console, ranks: Ranks
+) -> None:
+    """Prepare a new run as the recipe's ``[initialisation]`` says, before its first step. Every rank must call it."""
+    table = experiment.recipe.initialisation
+    if table.class_weights == "uniform-by-classes":
+        draw_by_classes(experiment)
+    if table.adapt_batch_norm:
+        adapt_batch_norms(experiment, replica, batches, console)
+    if table.class_weights == "class-means":
+        set_to_class_means(experiment, console, ranks)
+    if experiment.average is not None:
+        experiment.average.module.load_state_dict(experiment.model.state_dict())
+
+
+def draw_by_classes(experiment: Experiment) -> None:
+    """Draw class weights uniformly from ±1/√C, a function of the run's seed."""
+    seed = experiment.recipe.training.seed
+    for level, own in enumerate(find_class_weights(experiment.loss)):
+        generator = torch.Generator().manual_seed(derive(seed, INITIALISATION, 3, level) >> 1)
+        bound = own.num_classes**-0.5
+        drawn_CD = torch.empty(own.num_classes, own.weights.shape[1]).uniform_(
+            -bound, bound, generator=generator
+        )
+        own.assign(drawn_CD)
+
+
+def adapt_batch_norms(
+    experiment: Experiment, replica: Replica, batches: StepBatches, console: Console
+) -> None:
+    """Update the statistics of batch norms by forward passes over the first batches, without changing a weight."""
+    recipe = experiment.recipe
+    count = experiment.steps(recipe.initialisation.adapt_batch_norm, "epoch")
+    memory_format = torch.channels_last if recipe.training.channels_last else torch.preserve_format
+    pin = experiment.device.type == "cuda"
+    experiment.model.train()
+    with stage(console, "adapt batch norms", count) as show:
+        for batch in load_ahead(batches, range(count), recipe.training.workers, pin=pin):
+            replica.adapt(batch.images.to(experiment.device, memory_format=memory_format), batch.step)
+            show(batch.step + 1, "")
+
+
+def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -> None:
+    """Set each class weight to the mean of the class's training embeddings, without augmentation.
+
+    Source: the authors' code of Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
+    """
+    split, items = experiment.train, items_of_rank(len(experiment.train), ranks)
+    with stage(console, "embed for class means", len(items)) as show:
+        part = embed(
+            experiment.model,
+            split,
+            device=experiment.device,
+            precision=experiment.precision,
+            workers=experiment.recipe.training.workers,
+            items=items,
+            progress=lambda done, _: show(done, ""),
+        )
+    means_CD = torch.from_numpy(class_means(ranks.all_gather(part), split.labels, len(split.class_names)))
+    for own in find_class_weights(experiment.loss):
+        own.assign(means_CD[:, own.columns])
+
+
+def class_means(
+    embeddings: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], num_classes: int
+) -> npt.NDArray[np.float32]:
+    """Average the embeddings (N, D) of each class, (C, D), in float64."""
+    sums_CD = np.zeros((num_classes, embeddings.shape[1]))
+    np.add.at(sums_CD, labels, embeddings.astype(np.float64))
+    counts_C1 = np.bincount(labels, minlength=num_classes)[:, None]
+    return (sums_CD / counts_C1).astype(np.float32)

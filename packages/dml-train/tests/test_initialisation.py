@@ -1,0 +1,146 @@
+"""What precedes the first step: class weights drawn or averaged, and adapted batch norms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from train_support.sharded_ranks import in_ranks, train_until
+
+from dml_core import DmlError, InvalidOption
+from dml_losses import MemVir, NormSoftmax, SoftTriple
+from dml_train.data.batches import StepBatches
+from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.recipe.checking import parse
+from dml_train.recipe.tables import Initialisation
+from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
+from dml_train.training.build import build
+from dml_train.training.class_weights import check_initialisation, find_class_weights
+from dml_train.training.initialisation import class_means
+from dml_train.training.run import train
+
+# A rate of 0 keeps all weights, so that a run's end shows its beginning.
+STILL = {"training": {"steps": 1}, "optimizer": {"lr": 0.0}}
+TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
+
+
+@pytest.fixture
+def run(tiny_document, tiny_registry, tmp_path, quiet):
+    """Train a tiny recipe; return its experiment as built, and the weights and the loss's state at its end."""
+
+    def run(**tables):
+        recipe = parse(tiny_document(**{**STILL, **tables}), tiny_registry)
+        folder = train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
+        last = checkpoint.newest_intact(folder.checkpoints)
+        return build(recipe, tiny_registry), last.weights(), last.state()["loss"]
+
+    return run
+
+
+def test_class_means_are_those_of_numpy():
+    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    labels = np.arange(20) % 4
+    expected = [rows[labels == c].astype(np.float64).mean(axis=0) for c in range(4)]
+    np.testing.assert_allclose(class_means(rows, labels, 4), expected, rtol=1e-6)
+
+
+def test_class_weights_can_start_at_the_means_of_their_classes(run, quiet):
+    before, _, loss = run(initialisation={"class_weights": "class-means"})
+    embeddings, labels = before.embed(before.train, quiet), before.train.labels
+    expected = class_means(embeddings, labels, 6)
+    np.testing.assert_array_equal(loss["class_weights"], expected)
+    assert not np.allclose(expected, before.loss.class_weights.detach())
+
+
+def test_each_levels_class_weights_start_at_the_means_of_its_part(run, quiet):
+    before, _, loss = run(backbone=TWO_LEVELS, initialisation={"class_weights": "class-means"})
+    expected = class_means(before.embed(before.train, quiet), before.train.labels, 6)
+    for level in (0, 1):
+        part = expected[:, 8 * level : 8 * level + 8]
+        np.testing.assert_array_equal(loss[f"levels.{level}.class_weights"], part)
+
+
+def test_class_weights_can_be_drawn_by_the_number_of_classes(run):
+    before, _, loss = run(initialisation={"class_weights": "uniform-by-classes"})
+    drawn = loss["class_weights"]
+    assert drawn.shape == before.loss.class_weights.shape == (6, 8)
+    assert 0.8 * 6**-0.5 < drawn.abs().max() <= 6**-0.5
+    assert drawn.mean().abs() < 0.15  # 48 numbers whose deviation is 6**-0.5 / 3**0.5
+
+
+def test_adapting_updates_the_statistics_of_batch_norms_and_no_weight(run):
+    before, weights, _ = run(initialisation={"adapt_batch_norm": 2.0}, training={"steps": 1, "seed": 3})
+    model, statistics = before.model.train(), ("running_mean", "running_var", "num_batches_tracked")
+    batches = StepBatches(before.train, before.sampler, seed=3)
+    with torch.no_grad():
+        for step in [*range(2 * len(before.sampler)), 0]:  # the one step of training comes last
+            model(batches[step].images)
+    for name, tensor in model.state_dict().items():
+        tolerance = 1e-6 if name.endswith(statistics) else 0  # AdamW with a rate of 0 keeps the weights' bits
+        torch.testing.assert_close(weights[name], tensor, rtol=tolerance, atol=tolerance)
+    assert weights["backbone.layers.1.num_batches_tracked"] == 2 * len(before.sampler) + 1
+
+
+def test_two_ranks_begin_with_the_class_weights_of_one(run, tiny_document, tmp_path):
+    tables = {"initialisation": {"class_weights": "class-means"}, "backbone": {"norm": False}}
+    _, _, alone = run(**tables)
+    in_ranks(2, train_until, tiny_document(**STILL, **tables), tmp_path / "two", 99)
+    loss = checkpoint.newest_intact(RunFolder(tmp_path / "two").checkpoints).state()["loss"]
+    np.testing.assert_array_equal(loss["class_weights"], alone["class_weights"])
+
+
+def test_a_resumed_run_is_not_initialised_again(tiny_document, tiny_registry, tmp_path, quiet):
+    tables = {"initialisation": {"class_weights": "class-means", "adapt_batch_norm": 1.0}}
+    runs = {}
+    for name, lengths in {"whole": [8], "parted": [4, 8]}.items():
+        for steps in lengths:
+            recipe = parse(tiny_document(training={"steps": steps}, **tables), tiny_registry)
+            folder = train(
+                recipe, tmp_path / name, resume=True, force=True, registry=tiny_registry, console=quiet
+            )
+        runs[name] = folder.embeddings().read_bytes()
+    assert runs["whole"] == runs["parted"]
+
+
+def test_class_weights_of_wrapped_losses_are_found_with_their_columns():
+    loss = LevelledLoss([MemVir(NormSoftmax(5, 4), 1, 0), NormSoftmax(5, 3)], [4, 3], [1.0, 1.0])
+    found = [(tuple(own.weights.shape), own.first, own.columns) for own in find_class_weights(loss)]
+    assert found == [((5, 4), 0, slice(0, 4)), ((5, 3), 0, slice(4, 7))]
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (nn.TripletMarginLoss(), "has no class weights"),
+        (SoftTriple(5, 4, centers_per_class=3), "has 15 class weights for 5 classes"),
+    ],
+)
+def test_a_loss_without_one_class_weight_a_class_is_refused(loss, message):
+    with pytest.raises(DmlError, match=message):
+        check_initialisation(Initialisation(class_weights="class-means"), loss, 5)
+    check_initialisation(Initialisation(), loss, 5)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"initialisation": {"class_weights": "means"}}, "initialisation.class_weights is 'means'"),
+        (
+            {"initialisation": {"adapt_batch_norm": 1.0}, "training": {"freeze_batch_norm": True}},
+            "adapt_batch_norm is given and training.freeze_batch_norm is true",
+        ),
+        (
+            {
+                "initialisation": {"class_weights": "class-means"},
+                "backbone": TWO_LEVELS,
+                "embedding": {"levels": ["block1"]},
+            },
+            "expected no embedding.levels",
+        ),
+    ],
+)
+def test_a_contradiction_is_refused(tiny_document, tiny_registry, tables, message):
+    with pytest.raises(InvalidOption, match=message):
+        parse(tiny_document(**tables), tiny_registry)
