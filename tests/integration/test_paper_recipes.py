@@ -23,6 +23,7 @@ RECIPES = [
     name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")
 ]
 
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_or_its_parent_lists_published_stated_and_chosen_values(name):
     comments = [leading_comment(source.text).replace("\n# ", " ") for source in read_chain(name)]
@@ -55,7 +56,8 @@ def test_the_loss_of_a_recipe_trains(name):
     table = {**load_recipe(name, [], registry()).loss}
     if "num_steps" in table:
         table |= {"num_steps": 1, "margin": 0, "warmup_epochs": 0}  # so that the memory contributes at once
-    loss = registry().build("losses", table, {"num_classes": 5, "embedding_dim": 16, "seed": 0})
+    context = {"num_classes": 5, "embedding_dim": 16, "steps_per_epoch": 2, "seed": 0}
+    loss = registry().build("losses", table, context)
     random = torch.Generator().manual_seed(0)
     for _ in range(3):
         rows = torch.randn(10, 16, generator=random, requires_grad=True)

@@ -22,6 +22,7 @@ RECIPES = [
     name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")
 ]
 LEVELS = ["inception_3c", "inception_4e", "inception_5b"]
+T_N = "schedule.loss.negative_temperature"
 
 
 def rates(backbone: float, head: float, loss: float) -> Settings:
@@ -140,7 +141,7 @@ def torchvision(model: str) -> Settings:
 # Patterns of recipes and their settings; a later one overrides an earlier one.
 EXPECTED: list[tuple[str, Settings]] = [
     # In every paper the last weights of one seed are measured here, on all levels.
-    ("*", {"validation.on_test": False, "evaluation.levels": [], "backbone.levels": []}),
+    ("*", {"validation.on_test": False, "embedding.levels": [], "backbone.levels": []}),
     ("*", initialisation() | {"embedding.level_weight": 1.0}),
     # Instance Cross Entropy, section 4.1; no code. No bias: the same authors' code of Ranked List Loss.
     ("ice/*", BN_INCEPTION | images(256, True, 227, "random", "caffe") | head(512, bias=False)),
@@ -149,7 +150,7 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("ice/*", length(steps=4000) | sampler(6, 10)),
     ("ice/*sop", length(steps=20000) | sampler(90, 2)),
     ("ice/lmh-*", {"backbone.levels": LEVELS}),
-    # Ranked List Loss, section 4.1. SOP_Simp_25042020/150_T10_pn04_v50/solver.prototxt; crops: process_ori_image_aug_v04.
+    # Ranked List Loss, section 4.1; SOP_Simp_25042020/150_T10_pn04_v50/solver.prototxt, process_ori_image_aug_v04.m.
     ("rll/*", BN_INCEPTION | images(256, True, 224, "resized", "caffe", 0.25) | head(512, bias=False)),
     ("rll/*", sgd(0.9, 2e-5) | rates(1e-2, 1e-1, 1e-2) | length(steps=30000) | sampler(60, 3)),
     ("rll/*", steps_of("optimizer.lr", [1e-2, 2e-3, 4e-4], [12000, 22000], "step")),
@@ -157,9 +158,9 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("rll/*", {"loss.negative_temperature": 10.0, "loss.positive_temperature": 0.0}),
     ("rll/*", {"loss.query_weights": "equal"}),
     # Section 4.3: one network with three losses; H is its last level.
-    ("rll/*", {"backbone.levels": LEVELS, "evaluation.levels": ["inception_5b"]}),
-    ("rll/lmh-*", {"evaluation.levels": []}),
-    ("rll/ablation-sop", {"evaluation.levels": []}),
+    ("rll/*", {"backbone.levels": LEVELS, "embedding.levels": ["inception_5b"]}),
+    ("rll/lmh-*", {"embedding.levels": []}),
+    ("rll/ablation-sop", {"embedding.levels": []}),
     # InshopClothes_Simp_21042020/60_T10_pn04_v63/solver.prototxt.
     *(
         (name, head(128, bias=False) | sampler(22, 3) | {"loss.negative_temperature": 12.0})
@@ -195,9 +196,11 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("rll/ablation-sop", images(256, True, 224, "random", "caffe")),
     ("rll/dynamic-*", images(256, True, 224, "random", "caffe") | sampler(20, 3)),
     ("rll/dynamic-*", {"loss.negative_temperature": 12.0}),
+    # Eq. 15.
+    ("rll/dynamic-*", {f"{T_N}.kind": "linear", f"{T_N}.start": 12.0, f"{T_N}.end": 12.0}),
     ("rll/resnet50-sop", torchvision("resnet50") | head(128, bias=False)),
     ("rll/resnet50-sop", images(256, True, 224, "resized", "imagenet", 0.25)),
-    ("rll/resnet50-sop", {"backbone.levels": [], "evaluation.levels": []}),
+    ("rll/resnet50-sop", {"backbone.levels": [], "embedding.levels": []}),
     # NormSoftmax, section 6.1; metric_learning/modules/featurizer.py and train_classification.py.
     ("norm-softmax/*", torchvision("resnet50") | images(256, True, 224, "random", "imagenet")),
     ("norm-softmax/*", head(512, bias=False, layer_norm=True) | sgd(0.9, 1e-4) | length(epochs=31.0)),
