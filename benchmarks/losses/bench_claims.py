@@ -150,9 +150,7 @@ def main() -> None:
     chosen = {name: STUDIES[name] for name in arguments.study or STUDIES}
     record = Record(arguments.record, arguments.runs, arguments.processes)
     if not arguments.only_print:
-        record.run(
-            [(name, study.rate_of, rate, 0) for name, study in chosen.items() for rate in study.rates]
-        )
+        record.run([(name, study.rate_of, rate, 0) for name, study in chosen.items() for rate in study.rates])
         for seed in range(arguments.seeds):
             rates = {name: record.rate(name, study) for name, study in chosen.items()}
             record.run(

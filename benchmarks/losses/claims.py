@@ -19,7 +19,9 @@ from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
-NO_AUGMENTATION = [f"dataset.{name}=0.0" for name in ("rotation", "scale", "stretch", "shear", "shift", "stroke", "fade")]
+NO_AUGMENTATION = [
+    f"dataset.{name}=0.0" for name in ("rotation", "scale", "stretch", "shear", "shift", "stroke", "fade")
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,12 +174,15 @@ STUDIES = {
                 'schedule."loss.alpha"={kind="constant", value=16.0}',
             ],
             {
-                f"alpha {alpha:g}, {'a tenth of the rate' if falls else 'the same rate'}": heating(alpha, falls)
+                f"alpha {alpha:g}, {'a tenth of the rate' if falls else 'the same rate'}": heating(
+                    alpha, falls
+                )
                 for alpha in (16.0, 7.0, 4.0)
                 for falls in (False, True)
             },
             rates=[
-                f'schedule."optimizer.lr"={{kind="constant", value={rate}}}' for rate in ("1e-3", "3e-3", "1e-2")
+                f'schedule."optimizer.lr"={{kind="constant", value={rate}}}'
+                for rate in ("1e-3", "3e-3", "1e-2")
             ],
             rate_of="alpha 16, the same rate",
         )
@@ -235,7 +240,10 @@ STUDIES = {
         {
             "no balancing": ["sampler={name='shuffled', batch_size=75}"],
             **{
-                f"{images} a class": [f"sampler.classes_per_batch={75 // images}", f"sampler.images_per_class={images}"]
+                f"{images} a class": [
+                    f"sampler.classes_per_batch={75 // images}",
+                    f"sampler.images_per_class={images}",
+                ]
                 for images in (1, 3, 12, 25, 37, 75)
             },
         },
