@@ -6,8 +6,8 @@ For each loss a local search chooses its setting, its learning rate (a grid of â
 the class weights' learning rate (a grid of 10). A candidate trains for half the steps on two thirds of the training
 half's classes with a separate seed, and is measured by MAP@R on the other third, until no neighbour on the grid is
 better. The grids have no ends, so no choice lies at one. The choice then trains on the whole training half with each
-seed and is measured on the test half, which no choice used. An ablation changes one setting of a choice. Virtual
-classes are meant to prevent overfitting to the seen classes, which a separate table tests: few classes, many epochs.
+seed and is measured on the test half, which no choice used. An ablation changes one setting of a choice.
+`bench_claims.py` tests the papers' claims.
 
 Every run is appended to RECORD at once: the same command resumes after an interruption, and ``--minutes 0`` prints the
 tables of the recorded runs. Needs dml-train, dml-eval-rs and pytorch-metric-learning. Uses one thread.
@@ -82,21 +82,8 @@ def change_setting(**changes: Any) -> Callable[[Setting], Setting]:
     return lambda chosen: dataclasses.replace(chosen, **changes)
 
 
-def unwrap(chosen: Setting) -> Setting:
-    """Replace MemVir by its base loss, with all other settings unchanged."""
-    return dataclasses.replace(chosen, loss=chosen.loss["loss"])
-
-
 # Title â†’ the row whose choice is varied, and its variants. A variant that equals the choice is not run twice.
 ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
-    "Instance Cross Entropy, Table 2: the scale": (
-        "instance-cross-entropy",
-        {f"s = {s:g}": change_loss(scale=s) for s in (1.0, 16.0, 64.0)},
-    ),
-    "Ranked List Loss, Table 11: the margin, at alpha = 1.2": (
-        "ranked-list",
-        {f"m = {m:g}": change_loss(margin=m) for m in (0.0, 0.2, 0.4, 0.8)},
-    ),
     "Ranked List Loss, Table 9: the temperature of negatives": (
         "ranked-list",
         {
@@ -105,49 +92,10 @@ ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
             "T_n = 20": change_loss(negative_temperature=20.0),
         },
     ),
-    "Making Classification Competitive, Table 5: the temperature": (
-        "norm-softmax",
-        {f"temperature {t:g}": change_loss(temperature=t) for t in (0.005, 0.05, 0.1, 1.0)},
-    ),
     "Making Classification Competitive, section 6.3: the dimension, float and bits": (
         "norm-softmax",
         {f"{dim} dimensions": change_setting(dim=dim) for dim in (64, 128, 256, 512)},
     ),
-    "Heated-Up Softmax, Tables 1-5: heating up, l2": (
-        "heated-up-softmax, l2",
-        {
-            "16, then 4": change_setting(),
-            "16 throughout": change_setting(heated_alpha=None),
-            "4 throughout": lambda chosen: change_loss(alpha=4.0)(change_setting(heated_alpha=None)(chosen)),
-        },
-    ),
-    "Heated-Up Softmax, Tables 1-5: heating up, batch norm": (
-        "heated-up-softmax, batch",
-        {"16, then 4": change_setting(), "16 throughout": change_setting(heated_alpha=None)},
-    ),
-    "MemVir, Table 4 and Figure 3: norm-softmax": (
-        "memvir + norm-softmax",
-        {
-            "memvir": change_setting(),
-            "without warm-up": change_setting(warmup=0.0),
-            "norm-softmax alone": unwrap,
-        },
-    ),
-    "MemVir, Table 4: proxy-anchor": (
-        "memvir + proxy-anchor",
-        {"memvir": change_setting(), "proxy-anchor alone": unwrap},
-    ),
-}
-
-FEW_STEPS = 2.4  # multiple of a result's steps
-SLOWLY = Setting({}, lr=1e-3, schedule="constant", warmup=0.25)
-# On a sixth of the classes, without augmentation, for hundreds of epochs: a loss, and MemVir around it.
-FEW = {
-    label: {
-        label: dataclasses.replace(SLOWLY, loss=loss),
-        **{f"memvir ({n}, {m})": dataclasses.replace(SLOWLY, loss=memvir(n, m, loss)) for n, m in MEMORIES},
-    }
-    for label, loss in (("norm-softmax", NORM_SOFTMAX), ("proxy-anchor", PROXY_ANCHOR))
 }
 
 
@@ -226,8 +174,8 @@ def print_variants(
 def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> None:
     """Print the tables of all recorded runs."""
 
-    def runs(setting: Setting, part: str = "test") -> list[dict[str, float]]:
-        results = (record.result(part, setting, seed) for seed in range(seeds))
+    def runs(setting: Setting) -> list[dict[str, float]]:
+        results = (record.result("test", setting, seed) for seed in range(seeds))
         return [result for result in results if result is not None]
 
     print(
@@ -256,10 +204,6 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         print(f"\n**{title}** ({label})\n")
         found = {words: runs(change(chosen[label])) for words, change in variants.items()}
         print_variants(columns, found, reference, "the choice")
-    for label, rows in FEW.items():
-        print(f"\n**MemVir on few classes seen often** ({label}), {record.steps['few']} steps\n")
-        found = {words: runs(row, "few") for words, row in rows.items()}
-        print_variants(columns, found, found[label], label)
 
 
 def main() -> None:
@@ -273,11 +217,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    steps = {
-        "validation": arguments.steps // 2,
-        "test": arguments.steps,
-        "few": round(arguments.steps * FEW_STEPS),
-    }
+    steps = {"validation": arguments.steps // 2, "test": arguments.steps}
     deadline = time.time() + 60 * arguments.minutes
     record = Record(arguments.record, Glyphs(), steps, deadline)
     chosen = {}
@@ -294,10 +234,6 @@ def main() -> None:
         for seed in range(arguments.seeds):
             for setting in settings:
                 record.result("test", setting, seed)
-    for seed in range(arguments.seeds):
-        for rows in FEW.values():
-            for setting in rows.values():
-                record.result("few", setting, seed)
     print_results(record, chosen, arguments.seeds)
 
 

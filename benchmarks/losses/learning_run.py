@@ -57,11 +57,10 @@ class Part(NamedTuple):
     train_on: npt.NDArray[np.int64]  # items of the training half
     measured: Split
     measure_on: npt.NDArray[np.int64]  # items of `measured`
-    augmented: bool = True
 
 
 class Glyphs:
-    """Glyphs, and their parts for choosing settings, for the result, and for few classes seen often."""
+    """Glyphs, and their parts for choosing settings, and for the result."""
 
     def __init__(self) -> None:
         self.data = registry().build("datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0})
@@ -71,7 +70,6 @@ class Glyphs:
         self.parts = {
             "validation": Part(whole[~held_out], train, whole[held_out]),
             "test": Part(whole, test, everything),
-            "few": Part(whole[train.labels % 6 == 0], test, everything, augmented=False),
         }
 
 
@@ -95,14 +93,20 @@ class Network(nn.Module):
 def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int) -> dict[str, float]:
     """Train, and return Recall@1 and MAP@R of the embeddings and of their signs, and the CPU seconds of the run."""
     started = time.process_time()
-    train_on, measured, measure_on, augmented = glyphs.parts[part]
+    train_on, measured, measure_on = glyphs.parts[part]
     split = glyphs.data.train
     torch.manual_seed(seed)
     classes, labels = np.unique(split.labels[train_on], return_inverse=True)
     table = dict(setting.loss)
     if table["name"] == "memvir":
         table["warmup_steps"] = round(setting.warmup * steps)
-    context = {"num_classes": len(classes), "embedding_dim": setting.dim, "seed": seed}
+    sampler = ClassBalancedSampler(labels, CLASSES_A_BATCH, IMAGES_A_CLASS, seed=seed)
+    context = {
+        "num_classes": len(classes),
+        "embedding_dim": setting.dim,
+        "steps_per_epoch": len(sampler),
+        "seed": seed,
+    }
     network = Network(split.load(train_on[:1]).shape[1], setting.dim)
     loss = registry().build("losses", table, context)
     optimizer = torch.optim.AdamW(
@@ -114,7 +118,6 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
         weight_decay=1e-3,
         fused=True,
     )
-    sampler = ClassBalancedSampler(labels, CLASSES_A_BATCH, IMAGES_A_CLASS, seed=seed)
     random = np.random.default_rng(seed)
     for step in range(steps):
         if setting.heated_alpha is not None and step >= PHASE * steps:
@@ -122,7 +125,7 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
         for group in optimizer.param_groups:
             group["lr"] = setting.rate(step / steps) * group["factor"]
         batch = sampler.batch_at(*divmod(step, len(sampler)))
-        seeds = random.integers(0, 2**63, len(batch), dtype=np.uint64) if augmented else None
+        seeds = random.integers(0, 2**63, len(batch), dtype=np.uint64)
         images = split.load(train_on[batch], seeds)
         value = loss(network(images), torch.from_numpy(labels[batch]))
         optimizer.zero_grad(set_to_none=True)

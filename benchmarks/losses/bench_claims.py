@@ -1,0 +1,169 @@
+"""The papers' claims on glyphs, each with its own experiment: learning rates chosen on held-out classes.
+
+    python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--study NAME ...] [--seeds 3] [--processes 2] [--print]
+
+`claims.py` holds the studies. A study's rate is the one with the best MAP@R on the held-out classes, with one seed of
+one variant; then every variant trains with every seed. Every run is appended to RECORD at once: the same command
+resumes after an interruption. ``--print`` prints the tables of the recorded runs alone. Uses one thread a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+from claims import STUDIES, Study
+from rich.console import Console
+
+from dml_core import registry
+from dml_train import load_recipe
+from dml_train.measure.evaluate import flatten_metrics
+from dml_train.measure.intervals import pooled
+from dml_train.run_folder import RunFolder
+from dml_train.studies.runs import Job, Outcome, run_all
+
+FIGURES = ("recall/1", "map_at_r")
+
+
+class Record:
+    """Record of finished runs, one line of JSON each."""
+
+    def __init__(self, path: Path, runs: Path, processes: int) -> None:
+        self.path, self.runs, self.processes = path, runs, processes
+        self.lines: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            for line in map(json.loads, path.read_text().splitlines()):
+                self.lines[line["run"]] = line
+
+    def find(self, study: str, variant: str, rate: str, seed: int) -> dict[str, Any] | None:
+        """Return a finished run."""
+        return self.lines.get(json.dumps([study, variant, rate, seed]))
+
+    def run(self, wanted: list[tuple[str, str, str, int]]) -> None:
+        """Train the runs that are missing."""
+        jobs = []
+        for study, variant, rate, seed in wanted:
+            if self.find(study, variant, rate, seed) is None:
+                jobs.append(self.job(study, variant, rate, seed))
+        console = Console(quiet=True)
+        run_all(jobs, processes=self.processes, registry=registry(), console=console, on_end=self.add)
+
+    def job(self, study: str, variant: str, rate: str, seed: int) -> Job:
+        """Make a run of a study's variant."""
+        table = STUDIES[study]
+        overrides = [*table.set, *([rate] if rate else []), *table.variants[variant], f"training.seed={seed}"]
+        overrides += ["evaluation.every=1", "evaluation.unit=step", "logging.loggers=[{name='jsonl'}]"]
+        steps = load_recipe(table.recipe, overrides).training.steps
+        # The held-out classes are measured once, at the end, so that the last weights are the best.
+        overrides.append(f"evaluation.every={steps}")
+        name = json.dumps([study, variant, rate, seed])
+        folder = self.runs / "".join(c if c.isalnum() else "-" for c in f"{study}-{variant}-{rate}-{seed}")
+        return Job(name, load_recipe(table.recipe, overrides), folder)
+
+    def add(self, outcome: Outcome) -> None:
+        """Append a finished run."""
+        if outcome.fault is not None:
+            print(f"{outcome.job.name}: {outcome.fault}", flush=True)
+            return
+        folder, study = RunFolder(outcome.job.folder), STUDIES[json.loads(outcome.job.name)[0]]
+        logged = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+        validation = next(line for line in reversed(logged) if "validation/map_at_r" in line)
+        test = flatten_metrics(outcome.metrics())
+        line = {
+            "run": outcome.job.name,
+            "validation": {key: validation[f"validation/{key}"] for key in FIGURES},
+            "test": {key: test[key] for key in FIGURES},
+            "extra": study.after(folder, outcome.job.recipe),
+            "seconds": outcome.seconds(),
+        }
+        self.lines[line["run"]] = line
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{outcome.job.name}: {line['test']['recall/1']:.4f} {line['seconds'] or 0:.0f} s", flush=True)
+
+    def rate(self, name: str, study: Study) -> str | None:
+        """Return the rate with the best MAP@R on the held-out classes; None until all are measured."""
+        if not study.rates:
+            return ""
+        found = {rate: self.find(name, study.rate_of, rate, 0) for rate in study.rates}
+        if any(line is None for line in found.values()):
+            return None
+        return max(study.rates, key=lambda rate: found[rate]["validation"]["map_at_r"])  # type: ignore[index]
+
+
+def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
+    """Print a study's table."""
+    if (rate := record.rate(name, study)) is None:
+        return
+    rows = {
+        label: [line for seed in range(seeds) if (line := record.find(name, label, rate, seed))]
+        for label in study.variants
+    }
+    rows = {label: lines for label, lines in rows.items() if lines}
+    if not rows:
+        return
+    print(f"\n## {study.title}\n\nThe paper: {study.claim}. Recipe `{study.recipe}`"
+          f"{f', chosen on held-out classes: `{rate}`' if rate else ''}.\n")  # fmt: skip
+    extras = list(next(iter(rows.values()))[0]["extra"]) or list(list(rows.values())[-1][0]["extra"])
+    columns = {
+        "held-out MAP@R": lambda line: line["validation"]["map_at_r"],
+        "Recall@1": lambda line: line["test"]["recall/1"],
+        "MAP@R": lambda line: line["test"]["map_at_r"],
+        **{key: (lambda line, key=key: line["extra"].get(key)) for key in extras},
+    }
+    print(f"| variant | {' | '.join(columns)} | seeds | s |\n|{'---|' * (len(columns) + 3)}")
+    spreads = {
+        title: pooled([[get(line) for line in lines] for lines in rows.values() if get(lines[0]) is not None])
+        for title, get in columns.items()
+    }
+    for label, lines in rows.items():
+        cells = []
+        for title, get in columns.items():
+            values = [get(line) for line in lines]
+            if values[0] is None:
+                cells.append("")
+                continue
+            spread, factor = spreads[title], 1.0 if "cosine" in title else 100.0
+            half = f" ± {factor * spread.half_width(len(values)):.1f}" if spread and factor > 1 else ""
+            cells.append(f"{factor * statistics.fmean(values):.{1 if factor > 1 else 3}f}{half}")
+        seconds = statistics.fmean(line["seconds"] or 0 for line in lines)
+        print(f"| {label} | {' | '.join(cells)} | {len(lines)} | {seconds:.0f} |")
+
+
+def main() -> None:
+    """Run the runs that the record lacks, then print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("record", type=Path)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--study", action="append", choices=list(STUDIES))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--print", action="store_true", dest="only_print")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    chosen = {name: STUDIES[name] for name in arguments.study or STUDIES}
+    record = Record(arguments.record, arguments.runs, arguments.processes)
+    if not arguments.only_print:
+        record.run([(name, study.rate_of, rate, 0) for name, study in chosen.items() for rate in study.rates])
+        for seed in range(arguments.seeds):
+            rates = {name: record.rate(name, study) for name, study in chosen.items()}
+            record.run(
+                [
+                    (name, label, rate, seed)
+                    for name, study in chosen.items()
+                    if (rate := rates[name]) is not None
+                    for label in study.variants
+                ]
+            )
+    for name, study in chosen.items():
+        print_study(record, name, study, arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()

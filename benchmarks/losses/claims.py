@@ -1,0 +1,253 @@
+"""The studies of `bench_claims.py`: what the papers claim, and the runs on glyphs that test it.
+
+Every study trains a bundled recipe with some keys changed. A share of the training classes is held out and chooses
+the learning rate, once a study; the test half's classes are measured and choose nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dml_core import registry
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
+from dml_train.measure.levels import select_levels
+from dml_train.recipe.tables import Recipe
+from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
+
+NO_AUGMENTATION = [
+    f"dataset.{name}=0.0" for name in ("rotation", "scale", "stretch", "shear", "shift", "stroke", "fade")
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """One claim and its runs.
+
+    Attributes:
+        title: heading of its table.
+        claim: what the paper says.
+        recipe: the bundled recipe.
+        set: changes of every run.
+        variants: changes of each variant, by its label.
+        rates: learning rates to choose from by held-out classes, with `rate_of`; empty: the recipe's.
+        rate_of: the label of the variant that chooses the rate of all.
+        after: computes further values of a finished run.
+    """
+
+    title: str
+    claim: str
+    recipe: str
+    set: list[str]
+    variants: dict[str, list[str]]
+    rates: list[str] = dataclasses.field(default_factory=list)
+    rate_of: str = ""
+    after: Callable[[RunFolder, Recipe], dict[str, float]] = lambda folder, recipe: {}
+
+
+def hold_out_all_but(classes: int, of: int) -> str:
+    """Hold out all training classes but this number."""
+    return f"validation.class_fraction={1 - classes / of:.6f}"
+
+
+def cosine_to_memory(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
+    """Average the cosine of the class weights with their nearest copy in use, M + 1 steps ago."""
+    if not recipe.loss["num_steps"]:
+        return {}
+    newest = checkpoint.newest_intact(folder.checkpoints)
+    assert newest is not None
+    state = newest.state()["loss"]
+    slots, stored = len(state["queue_weights"]), int(state["counters"][1])
+    past = state["queue_weights"][(stored - 1 - recipe.loss["margin"]) % slots]
+    cosines = torch.nn.functional.cosine_similarity(state["loss.class_weights"], past)
+    return {"cosine to memory": float(cosines.mean())}
+
+
+def every_level(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
+    """Measure MAP@R and Recall@1 of each set of levels."""
+    names, found = {"L": "block1", "M": "block2", "H": "block3"}, {}
+    evaluator, embedded = build_evaluator(recipe, registry()), Embedded.read(folder)
+    for label in ("L", "M", "H", "LM", "LH", "MH", "LMH"):
+        metrics: dict[str, Any] = evaluate(
+            evaluator, select_levels(embedded, recipe, [names[letter] for letter in label])
+        ).to_dict()
+        found[f"{label} recall"], found[f"{label} map"] = metrics["recall"]["1"], metrics["map_at_r"]
+    return found
+
+
+def two_phases(rate: str) -> str:
+    """A constant rate for 1,000 steps, then a cosine to 0."""
+    return f'schedule."optimizer.lr"={{kind="cosine", start={rate}, end=0.0, begin=1000}}'
+
+
+def cosine(rate: str) -> str:
+    """A cosine to 0 after ten steps of warm-up, as in the recipes."""
+    return f'schedule."optimizer.lr"={{kind="cosine", start={rate}, end=0.0, warmup=10}}'
+
+
+def heating(alpha: float, falls: bool) -> list[str]:
+    """Schedules of alpha (16, then `alpha`) and of the rate's factor after 70 % of the run."""
+    factor = 0.1 if falls else 1.0
+    factors = ", ".join(
+        f'schedule."optimizer.lr_multipliers.{part}"={{kind="step", unit="run", values=[{first}, {first * factor}], '
+        "milestones=[0.7]}"
+        for part, first in (("backbone", 1.0), ("head", 1.0), ("loss", 10.0))
+    ).split(", schedule")
+    return [
+        f'schedule."loss.alpha"={{kind="step", unit="run", values=[16.0, {alpha}], milestones=[0.7]}}',
+        factors[0],
+        *(f"schedule{rest}" for rest in factors[1:]),
+    ]
+
+
+def memvir(n: int, m: int, warmup: int) -> list[str]:
+    """MemVir (N, M) after a warm-up in steps."""
+    return [f"loss.num_steps={n}", f"loss.margin={m}", f"loss.warmup_steps={warmup}"]
+
+
+MEMORIES = {"base": (0, 0), "MemVir (2, 20)": (2, 20), "MemVir (1, 100)": (1, 100)}
+
+STUDIES = {
+    "memvir-temperature": Study(
+        "MemVir with NormSoftmax on 59 classes, by temperature",
+        "MemVir lifts NormSoftmax (Tables 1 and 4)",
+        "memvir/glyphs",
+        [
+            "dataset.max_classes=700",
+            *NO_AUGMENTATION,
+            hold_out_all_but(59, 350),
+            "training.steps=2400",
+            "embedding.layer_norm=false",
+        ],
+        {
+            f"{label}, T = {temperature}": [
+                *memvir(n, m, 600),
+                f"loss.loss={{name='norm-softmax', temperature={temperature}}}",
+            ]
+            for temperature in (0.05, 0.1, 0.2, 0.5)
+            for label, (n, m) in MEMORIES.items()
+        },
+        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3"],
+        rate_of="base, T = 0.1",
+    ),
+    "memvir-length": Study(
+        "MemVir with NormSoftmax on 172 classes, by the length of the run",
+        "MemVir needs long training (the authors' code: 2,000 epochs)",
+        "memvir/glyphs",
+        [hold_out_all_but(172, 1724), "embedding.layer_norm=false", "loss.loss.temperature=0.2"],
+        {
+            f"{label}, {steps} steps": [*memvir(n, m, steps // 4), f"training.steps={steps}"]
+            for steps in (400, 1600, 6400)
+            for label, (n, m) in MEMORIES.items()
+        },
+        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3"],
+        rate_of="base, 1600 steps",
+        after=cosine_to_memory,
+    ),
+    "ice-scale": Study(
+        "Instance Cross Entropy's scale after a warm start of 1,000 steps with s = 16",
+        "s = 64 is best, 16 and 80 are worse (Table 2)",
+        "ice/glyphs",
+        [hold_out_all_but(1552, 1724), "training.steps=3400", "embedding.layer_norm=false"],
+        {
+            f"s = {scale}": [
+                f'schedule."loss.scale"={{kind="step", values=[16.0, {scale}.0], milestones=[1000]}}'
+            ]
+            for scale in (16, 32, 64, 80)
+        },
+        rates=[two_phases("1e-3"), two_phases("3e-3")],
+        rate_of="s = 64",
+    ),
+    **{
+        f"heating-{classes}": Study(
+            f"Heated-Up Softmax on {classes} classes: the last 30 % of the run",
+            "alpha falls from 16 to 4 with a tenth of the rate: better than alpha = 16 (Tables 1-5)",
+            "heated-up/glyphs",
+            [
+                hold_out_all_but(classes, 1724),
+                "training.steps=3600",
+                "embedding.layer_norm=false",
+                'schedule."loss.alpha"={kind="constant", value=16.0}',
+            ],
+            {
+                f"alpha {alpha:g}, {'a tenth of the rate' if falls else 'the same rate'}": heating(
+                    alpha, falls
+                )
+                for alpha in (16.0, 7.0, 4.0)
+                for falls in (False, True)
+            },
+            rates=[
+                f'schedule."optimizer.lr"={{kind="constant", value={rate}}}'
+                for rate in ("1e-3", "3e-3", "1e-2")
+            ],
+            rate_of="alpha 16, the same rate",
+        )
+        for classes in (102, 1552)
+    },
+    "rll-margin": Study(
+        "Ranked List Loss on H alone, by margin and by the weights of queries",
+        "m = 0.4 is best, 0 and 1.2 are worse (Table 11)",
+        "rll/glyphs",
+        [
+            hold_out_all_but(1552, 1724),
+            "training.steps=3000",
+            "embedding.layer_norm=false",
+            "backbone.levels=[]",
+        ],
+        {
+            f"{weights} weights, m = {margin}": [f"loss.margin={margin}", f"loss.query_weights={weights}"]
+            for margin in (0.0, 0.2, 0.4, 0.8, 1.2)
+            for weights in ("equal", "total")
+        },
+        rates=[cosine("3e-3"), cosine("1e-2")],
+        rate_of="equal weights, m = 0.4",
+    ),
+    "rll-levels": Study(
+        "Ranked List Loss with three levels of 64 channels in one network",
+        "levels joined are above each alone (Tables 6 and 7)",
+        "rll/glyphs",
+        [
+            hold_out_all_but(1552, 1724),
+            "training.steps=3000",
+            "embedding.layer_norm=false",
+            "backbone.widths=[64, 64, 64]",
+            cosine("3e-3"),
+        ],
+        {f"{weights} weights": [f"loss.query_weights={weights}"] for weights in ("equal", "total")},
+        after=every_level,
+    ),
+    "norm-softmax-temperature": Study(
+        "NormSoftmax's temperature on 100 classes",
+        "0.05 and 0.1 are best, both ends are bad (Table 5)",
+        "norm-softmax/glyphs",
+        [hold_out_all_but(100, 1724), "training.steps=2400"],
+        {
+            f"T = {temperature}": [f"loss.temperature={temperature}"]
+            for temperature in (0.005, 0.01, 0.03, 0.05, 0.1, 0.5, 1.0)
+        },
+        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2")],
+        rate_of="T = 0.05",
+    ),
+    "norm-softmax-batch": Study(
+        "NormSoftmax's images a class in a batch of 75, on 100 classes",
+        "25 a class are best, 75 far the worst (Table 4)",
+        "norm-softmax/glyphs",
+        [hold_out_all_but(100, 1724), "training.steps=2400"],
+        {
+            "no balancing": ["sampler={name='shuffled', batch_size=75}"],
+            **{
+                f"{images} a class": [
+                    f"sampler.classes_per_batch={75 // images}",
+                    f"sampler.images_per_class={images}",
+                ]
+                for images in (1, 3, 12, 25, 37, 75)
+            },
+        },
+        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2")],
+        rate_of="25 a class",
+    ),
+}
