@@ -79,3 +79,22 @@ def test_three_levels_make_one_embedding_and_missing_weights_are_reported_with_t
     model = build_model(random, 3, registry(), torch.device("cpu")).eval()
     with torch.no_grad():
         assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 3 * 512)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "trained"),
+    [
+        ("norm-softmax/2048-cub", 2048, 2048),
+        ("norm-softmax/bn-inception-in-shop", 1024, 1024),
+        ("rll/cub", 64, 3 * 64),
+        ("rll/resnet50-sop", 128, 128),
+    ],
+)
+def test_the_embedding_of_a_paper_has_its_size(name, dim, trained):
+    """Features themselves where there is no linear layer; of three levels that train, the last."""
+    recipe = load_recipe(name, [], registry())
+    model = build_model(recipe, 3, registry(), torch.device("cpu"), pretrained=False)
+    images = torch.zeros(2, 3, 64, 64)
+    with torch.no_grad():
+        assert model.eval()(images).shape == (2, dim)
+        assert model.train()(images).shape == (2, trained)
