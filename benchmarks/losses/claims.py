@@ -121,7 +121,6 @@ STUDIES = {
             *NO_AUGMENTATION,
             hold_out_all_but(59, 350),
             "training.steps=2400",
-            "embedding.layer_norm=false",
         ],
         {
             f"{label}, T = {temperature}": [
@@ -131,20 +130,20 @@ STUDIES = {
             for temperature in (0.05, 0.1, 0.2, 0.5)
             for label, (n, m) in MEMORIES.items()
         },
-        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3"],
+        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2"],
         rate_of="base, T = 0.1",
     ),
     "memvir-length": Study(
         "MemVir with NormSoftmax on 172 classes, by the length of the run",
         "MemVir needs long training (the authors' code: 2,000 epochs)",
         "memvir/glyphs",
-        [hold_out_all_but(172, 1724), "embedding.layer_norm=false", "loss.loss.temperature=0.2"],
+        [hold_out_all_but(172, 1724), "loss.loss.temperature=0.2"],
         {
             f"{label}, {steps} steps": [*memvir(n, m, steps // 4), f"training.steps={steps}"]
             for steps in (400, 1600, 6400)
             for label, (n, m) in MEMORIES.items()
         },
-        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3"],
+        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2"],
         rate_of="base, 1600 steps",
         after=cosine_to_memory,
     ),
@@ -152,14 +151,14 @@ STUDIES = {
         "Instance Cross Entropy's scale after a warm start of 1,000 steps with s = 16",
         "s = 64 is best, 16 and 80 are worse (Table 2)",
         "ice/glyphs",
-        [hold_out_all_but(1552, 1724), "training.steps=3400", "embedding.layer_norm=false"],
+        [hold_out_all_but(1552, 1724), "training.steps=3400"],
         {
             f"s = {scale}": [
                 f'schedule."loss.scale"={{kind="step", values=[16.0, {scale}.0], milestones=[1000]}}'
             ]
             for scale in (16, 32, 64, 80)
         },
-        rates=[two_phases("1e-3"), two_phases("3e-3")],
+        rates=[two_phases("1e-3"), two_phases("3e-3"), two_phases("1e-2")],
         rate_of="s = 64",
     ),
     **{
@@ -170,7 +169,6 @@ STUDIES = {
             [
                 hold_out_all_but(classes, 1724),
                 "training.steps=3600",
-                "embedding.layer_norm=false",
                 'schedule."loss.alpha"={kind="constant", value=16.0}',
             ],
             {
@@ -182,7 +180,7 @@ STUDIES = {
             },
             rates=[
                 f'schedule."optimizer.lr"={{kind="constant", value={rate}}}'
-                for rate in ("1e-3", "3e-3", "1e-2")
+                for rate in ("3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
             ],
             rate_of="alpha 16, the same rate",
         )
@@ -195,7 +193,6 @@ STUDIES = {
         [
             hold_out_all_but(1552, 1724),
             "training.steps=3000",
-            "embedding.layer_norm=false",
             "backbone.levels=[]",
         ],
         {
@@ -203,7 +200,7 @@ STUDIES = {
             for margin in (0.0, 0.2, 0.4, 0.8, 1.2)
             for weights in ("equal", "total")
         },
-        rates=[cosine("3e-3"), cosine("1e-2")],
+        rates=[cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
         rate_of="equal weights, m = 0.4",
     ),
     "rll-levels": Study(
@@ -213,7 +210,6 @@ STUDIES = {
         [
             hold_out_all_but(1552, 1724),
             "training.steps=3000",
-            "embedding.layer_norm=false",
             "backbone.widths=[64, 64, 64]",
             cosine("3e-3"),
         ],
