@@ -32,8 +32,8 @@ def ranked_list(
     the L2-normalised embeddings. The gradient treats the weights as constants, and all features but the query's: a
     row moves only as a query.
 
-    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4. No departure from the
-    paper, which moves the query alone; the authors' code moves both rows of a pair.
+    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4, which moves the query
+    alone, as does the authors' code. Constant weights are from that code; the paper doesn't say.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
