@@ -29,15 +29,35 @@ def samplers(draw):
 
 @given(samplers(), st.integers(0, 5))
 @settings(deadline=None)
-def test_a_batch_has_c_classes_with_k_images_each_and_repeats_only_in_small_classes(sampler, epoch):
-    sizes = Counter(sampler.labels.tolist())
+def test_a_batch_has_c_classes_with_k_images_each_and_uses_all_of_a_small_class_before_it_repeats(
+    sampler, epoch
+):
+    sizes, k = Counter(sampler.labels.tolist()), sampler.images_per_class
     for position in range(len(sampler)):
         batch = sampler.batch_at(epoch, position)
         by_class = Counter(sampler.labels[batch].tolist())
         assert len(by_class) == sampler.classes_per_batch
-        assert set(by_class.values()) == {sampler.images_per_class}
-        for index, times in Counter(batch.tolist()).items():
-            assert times == 1 or sizes[int(sampler.labels[index])] < sampler.images_per_class
+        assert set(by_class.values()) == {k}
+        drawn = Counter(batch.tolist())
+        for index in np.flatnonzero(np.isin(sampler.labels, list(by_class))):
+            size = sizes[int(sampler.labels[index])]
+            assert k // size <= drawn[int(index)] <= -(-k // size)
+
+
+def test_a_class_of_k_images_or_more_is_drawn_once_without_replacement():
+    """The bits of every batch without a small class, written down when small classes were drawn differently."""
+    sampler = ClassBalancedSampler(np.arange(24) // 4, 3, 4, seed=5)
+    assert sampler.batch_at(1, 0).tolist() == [10, 11, 9, 8, 1, 2, 0, 3, 7, 5, 6, 4]
+    sampler = ClassBalancedSampler(np.arange(24) // 8, 2, 3, seed=5)
+    assert sampler.batch_at(1, 1).tolist() == [5, 6, 2, 18, 23, 16]
+
+
+def test_every_image_of_a_small_class_is_repeated_equally_often():
+    sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 1, 1], 2, 5, batches_per_epoch=600)
+    drawn = Counter(index for batch in sampler for index in batch)
+    # Two of three images are drawn twice: 1,000 ± 12 times each
+    assert all(abs(drawn[index] - 1000) < 60 for index in range(3))
+    assert all(drawn[index] == 600 for index in range(3, 8))
 
 
 @given(samplers())

@@ -6,8 +6,8 @@ mod running;
 mod streaming;
 
 use dml_eval::{
-    Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Normalized, PerQuery, Precision, Result,
-    Similarity, Source, Ties,
+    Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Normalized, PerQuery, Precision,
+    Result, Similarity, Source, Ties,
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -216,15 +216,22 @@ fn kmeans<'py>(
 }
 
 #[pyfunction]
-fn nmi(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
+fn nmi(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>, average: &str) -> PyResult<f64> {
+    let average: Average = PARTITIONS.check(average.parse())?;
     let (a, b) = (a.as_slice()?, b.as_slice()?);
-    run(py, PARTITIONS, Some(1), None, |_| dml_eval::nmi(a, b))
+    run(py, PARTITIONS, Some(1), None, |_| dml_eval::nmi(a, b, average))
 }
 
 #[pyfunction]
 fn ami(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
     run(py, PARTITIONS, Some(1), None, |control| dml_eval::ami(a, b, control))
+}
+
+#[pyfunction]
+fn ari(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
+    let (a, b) = (a.as_slice()?, b.as_slice()?);
+    run(py, PARTITIONS, Some(1), None, |_| dml_eval::ari(a, b))
 }
 
 #[pyfunction]
@@ -237,7 +244,7 @@ mod _native {
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, find_positives};
     #[pymodule_export]
-    use super::{ami, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, nmi};
+    use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, nmi};
 
     /// Whether this build is optimised; an unoptimised one is about fifty times slower.
     #[pymodule_export]

@@ -240,6 +240,42 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(similari
     assert len(results) == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_an_empty_batch_of_queries_has_no_neighbours(dtype: type, similarity: Any) -> None:
+    gallery = np.eye(5, 3, dtype=dtype) + dtype(1)
+    scores, indices = knn(np.zeros((0, 3), dtype), gallery, 2, similarity=similarity)
+    some_scores, some_indices = knn(gallery, gallery, 2, similarity=similarity)
+    assert (scores.shape, indices.shape) == ((0, 2), (0, 2))
+    assert (scores.dtype, indices.dtype) == (some_scores.dtype, some_indices.dtype)
+    codes = binarize(np.zeros((0, 3), dtype))
+    assert (codes.shape, codes.dtype) == ((0, 1), np.uint8)
+    distances, indices = knn_codes(codes, binarize(gallery), 5)
+    some_distances, some_indices = knn_codes(binarize(gallery), binarize(gallery), 5)
+    assert (distances.shape, indices.shape) == ((0, 5), (0, 5))
+    assert (distances.dtype, indices.dtype) == (some_distances.dtype, some_indices.dtype)
+
+
+@given(st.integers(1, 2**20), st.integers(1, 2**20), st.integers(0, 20))
+def test_collinear_rows_tie_where_their_key_is_exact(x: int, y: int, power: int) -> None:
+    """Rows that differ by a power of two, and collinear integers with squares below 2**53."""
+    query, row = np.array([[1.0, 2.0]]), np.array([x / 3, y / 7])
+    _, indices = knn(query, np.stack([row * 2.0**power, row, row * 2.0**-power]), 3)
+    assert indices.tolist() == [[0, 1, 2]]
+    whole = np.array([x, y], np.float64)
+    assert knn(query, np.stack([3 * whole, whole, 5 * whole]), 3)[1].tolist() == [[0, 1, 2]]
+
+
+def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
+    query, gallery = np.array([[1.0, 2.0]]), np.array([[0.1, 0.2], [0.5, 1.0]])
+    assert 2 * gallery[0, 0] == gallery[0, 1]  # exactly collinear
+    keys = [reference.key(query[0], row, "cosine") for row in gallery]
+    assert keys == [np.nextafter(5.0, 0.0), 5.0]
+    for ties in TIES:  # no rule for ties applies
+        found = evaluate(query, [0], gallery, [0, 1], ties=ties, recall_at=1)  # type: ignore[arg-type]
+        assert found.recall == {1: 0.0}
+
+
 def test_random_rows_agree_with_a_sort_across_blocks_and_panels() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(301, 20)).astype(np.float32)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_eval_rs import ami, binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi
+from dml_eval_rs import ami, ari, binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi
 from dml_eval_rs.__main__ import main
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -173,6 +173,18 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: evaluate(X, LABELS, threads=0), ValueError, "threads is 0; expected at least 1"),
         (lambda: evaluate(X, LABELS, seed=-1), ValueError, "seed is -1"),
         (lambda: evaluate(X, LABELS, n_clusters=3), ValueError, "n_clusters is 3 but nmi is False"),
+        (
+            lambda: evaluate(X, LABELS, nmi_average="max"),
+            ValueError,
+            "nmi_average is 'max' but nmi is False",
+        ),
+        (
+            lambda: evaluate(X, LABELS, nmi=True, nmi_average="mean"),
+            ValueError,
+            "nmi_average is 'mean'; expected one of 'min', 'geometric', 'arithmetic', 'max'",
+        ),
+        (lambda: nmi([0, 1], [0, 1], average="mean"), ValueError, "average is 'mean'; expected one of 'min'"),
+        (lambda: ari([0, 1], [0]), ValueError, r"a has shape \(2,\) and b \(1,\)"),
         (lambda: evaluate(X, LABELS, nmi=True, n_clusters=7), ValueError, "n_clusters is 7; expected 1 to 6"),
         (
             lambda: evaluate(X, LABELS, nmi=True, n_clusters=0),
@@ -203,6 +215,23 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
             ValueError,
             "k is 6; expected 1 to 5, the gallery's size without",
         ),
+        (lambda: knn(X, None, 7), ValueError, "k is 7; expected 1 to 6, the gallery's size"),
+        (lambda: knn_codes(CODES, CODES[:2], 3), ValueError, "k is 3; expected 1 to 2, the gallery's size"),
+        (
+            lambda: knn_codes(CODES, None, 6, exclude_self=True),
+            ValueError,
+            "k is 6; expected 1 to 5, the gallery's size without",
+        ),
+        (lambda: knn(X[:1], None, 1, exclude_self=True), ValueError, "the gallery holds the query alone"),
+        (lambda: knn(X[:0], X, 7), ValueError, "k is 7; expected 1 to 6, the gallery's size"),
+        (lambda: knn(X[:0], None, 1), ValueError, r"queries has shape \(0, 4\); .* at least one row"),
+        (lambda: knn(X[:0, :3], X, 1), ValueError, r"gallery has shape \(6, 4\); expected \(6, 3\)"),
+        (lambda: knn(X[:0, :0], X, 1), ValueError, r"queries has shape \(0, 0\); .* at least one column"),
+        (lambda: knn([], X, 1), ValueError, r"queries has shape \(0,\)"),
+        (lambda: knn(X, X[:0], 1), ValueError, r"gallery has shape \(0, 4\); .* at least one row"),
+        (lambda: knn(X[:0], X, 1, threads=0), ValueError, "threads is 0"),
+        (lambda: knn_codes(CODES[:0], None, 1), ValueError, r"codes has shape \(0, 3\); .* one row"),
+        (lambda: knn_codes(CODES, CODES[:0], 1), ValueError, r"gallery_codes has shape \(0, 3\)"),
         (lambda: knn(X, X, 0), ValueError, "k is 0; expected at least 1"),
         (lambda: knn(X, X, 2**70), ValueError, "k is .*; expected at most 2"),
         (lambda: knn(X, X[:4], 1, exclude_self=True), ValueError, "6 queries and 4 gallery items"),
@@ -263,6 +292,13 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     x, codes, labels = (str(tmp_path / f"{name}.npy") for name in "xcl")
     assert main([x, labels, "--json", "--recall-at", "1", "2"]) == 0
     assert json.loads(capsys.readouterr().out) == evaluate(X, LABELS, recall_at=(1, 2)).to_dict()
+    assert main([x, labels, "--nmi", "--nmi-average", "min", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured == evaluate(X, LABELS, nmi=True, nmi_average="min").to_dict()
+    assert main([x, labels, "--nmi"]) == 0
+    assert "ARI" in capsys.readouterr().out
+    assert main([x, labels, "--nmi-average", "min"]) == 2
+    assert "nmi_average is 'min' but nmi is False" in capsys.readouterr().err
     assert main([codes, labels, "--nmi"]) == 2
     assert "expected neither --nmi nor --similarity" in capsys.readouterr().err
     assert main([codes, labels, "--gallery", codes, labels, "--ties", "expected"]) == 0

@@ -6,25 +6,58 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.metrics
 from eval_support import clustering_reference as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import _native, ami, evaluate, kmeans, nmi
+from dml_eval_rs import _native, ami, ari, evaluate, kmeans, nmi
 
 
 def partitions(n: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, 3), min_size=n, max_size=n)
 
 
-@given(st.integers(1, 40).flatmap(lambda n: st.tuples(partitions(n), partitions(n))))
-def test_nmi_is_twice_the_information_over_the_entropies(pair: tuple[list[int], list[int]]) -> None:
+PAIRS = st.integers(1, 40).flatmap(lambda n: st.tuples(partitions(n), partitions(n)))
+
+
+@pytest.mark.parametrize("average", ["min", "geometric", "arithmetic", "max"])
+@given(pair=PAIRS)
+def test_nmi_is_the_information_over_an_average_of_the_entropies(
+    average: Any, pair: tuple[list[int], list[int]]
+) -> None:
     a, b = pair
-    if reference.entropy(a) + reference.entropy(b) == 0:
-        assert nmi(a, b) == 1.0
-    else:
-        assert nmi(a, b) == pytest.approx(reference.nmi(a, b), abs=1e-12)
-    assert nmi(a, b) == pytest.approx(nmi(b, a), abs=1e-12)
+    found = nmi(a, b, average=average)
+    assert 0 <= found <= 1
+    assert found == pytest.approx(reference.nmi(a, b, average), abs=1e-12)
+    assert found == pytest.approx(nmi(b, a, average=average), abs=1e-12)
+    theirs = sklearn.metrics.normalized_mutual_info_score(a, b, average_method=average)
+    assert found == pytest.approx(theirs, abs=1e-12)
+
+
+@given(PAIRS)
+def test_by_default_nmi_is_twice_the_information_over_the_sum(pair: tuple[list[int], list[int]]) -> None:
+    assert nmi(*pair) == nmi(*pair, average="arithmetic")
+
+
+@given(PAIRS)
+def test_ari_counts_the_pairs_of_items_that_are_together(pair: tuple[list[int], list[int]]) -> None:
+    a, b = pair
+    # Both numbers of the fraction are exact, and so is the reference.
+    assert ari(a, b) == pytest.approx(reference.ari(a, b), rel=1e-15, abs=0)
+    assert ari(a, b) == ari(b, a)
+    assert ari(a, b) == pytest.approx(sklearn.metrics.adjusted_rand_score(a, b), abs=1e-12)
+
+
+def test_aris_counts_of_pairs_do_not_overflow() -> None:
+    a = np.zeros(2_000_000, np.int64)
+    a[-1] = 1
+    b = a[::-1].copy()
+    pairs, together = 2_000_000 * 1_999_999 // 2, 1_999_999 * 1_999_998 // 2
+    both = 1_999_998 * 1_999_997 // 2
+    expected = (both * pairs - together**2) / (together * pairs - together**2)
+    assert ari(a, b) == pytest.approx(expected, rel=1e-15, abs=0)
+    assert ari(a, a) == 1.0
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(partitions(n), partitions(n))))
@@ -43,9 +76,13 @@ def test_agreement_takes_labels_of_any_kind() -> None:
 def test_agreement_is_quick_for_many_clusters() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 11_316, 60_502), rng.integers(0, 11_316, 60_502)
-    # Independent partitions: NMI is high by chance, AMI isn't.
+    # Independent partitions: NMI is high by chance, AMI and ARI aren't.
     assert nmi(a, b) > 0.7
     assert abs(ami(a, b)) < 0.01
+    assert abs(ari(a, b)) < 0.001
+    theirs = sklearn.metrics.adjusted_mutual_info_score(a[:5000], b[:5000])
+    # Logarithms of factorials round differently in both.
+    assert ami(a[:5000], b[:5000]) == pytest.approx(theirs, abs=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -107,6 +144,10 @@ def test_nmi_of_an_evaluation_is_that_of_its_parts() -> None:
     # Here the rows are scaled in another order of operations, equally accurate.
     assert result.nmi == pytest.approx(nmi(labels, clusters), abs=1e-12)
     assert result.ami == pytest.approx(ami(labels, clusters), abs=1e-12)
+    assert result.ari == ari(labels, clusters)
+    largest = evaluate(3 * x, labels, nmi=True, nmi_average="max", seed=5)
+    assert largest.nmi == pytest.approx(nmi(labels, clusters, average="max"), abs=1e-12)
+    assert (largest.ami, largest.ari) == (result.ami, result.ari)
     plain = evaluate(x, labels, similarity="euclidean", nmi=True, seed=5, n_clusters=4)
     assert plain.nmi == nmi(labels, kmeans(x, 4, seed=5).labels)
     apart = evaluate(x[:60], labels[:60], x, labels, similarity="dot", nmi=True, seed=5)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require")
 
 from dml_core import ComparableEvaluation, Evaluator, IntervalEvaluation, RestoringEvaluator
-from dml_eval_rs import binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi, plugin
+from dml_eval_rs import ami, ari, binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi, plugin
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(10), 6)
@@ -39,10 +39,24 @@ def test_their_evaluations_have_intervals_and_paired_tests(name: str) -> None:
 
 def test_exact_passes_its_options_on() -> None:
     evaluator = FACTORIES["exact"](
-        similarity="dot", recall_at=[1, 3], ties="pessimistic", nmi=True, n_clusters=7, seed=2
+        similarity="dot",
+        recall_at=[1, 3],
+        ties="pessimistic",
+        nmi=True,
+        nmi_average="min",
+        n_clusters=7,
+        seed=2,
     )
     expected = evaluate(
-        X, LABELS, similarity="dot", recall_at=[1, 3], ties="pessimistic", nmi=True, n_clusters=7, seed=2
+        X,
+        LABELS,
+        similarity="dot",
+        recall_at=[1, 3],
+        ties="pessimistic",
+        nmi=True,
+        nmi_average="min",
+        n_clusters=7,
+        seed=2,
     )
     assert evaluator.evaluate(X, LABELS).to_dict() == expected.to_dict()
     np.testing.assert_array_equal(
@@ -60,8 +74,19 @@ def test_hamming_binarizes_at_its_threshold() -> None:
     bits = np.unpackbits(np.concatenate([codes[:30], codes]), axis=1, count=20).astype(np.float32)
     assert result.nmi == nmi(np.concatenate([LABELS[:30], LABELS]), kmeans(bits, 10).labels)
     assert evaluator.evaluate(X, LABELS).nmi is not None
+    clusters = kmeans(bits, 10).labels
+    joined = np.concatenate([LABELS[:30], LABELS])
+    assert (result.ami, result.ari) == (ami(joined, clusters), ari(joined, clusters))
+    other = FACTORIES["hamming"](threshold=0.1, nmi=True, nmi_average="max")
+    assert other.evaluate(X[:30], LABELS[:30], X, LABELS).nmi == nmi(joined, clusters, average="max")
     np.testing.assert_array_equal(evaluator.nearest(X[:5], X, 4)[0], knn_codes(codes[:5], codes, 4)[0])
     assert evaluator.bytes_per_item(20) == 3
+
+
+@pytest.mark.parametrize("name", ["exact", "hamming"])
+def test_an_empty_batch_of_queries_has_no_neighbours(name: str) -> None:
+    scores, indices = FACTORIES[name]().nearest(X[:0], X, 4)
+    assert (scores.shape, indices.shape) == ((0, 4), (0, 4))
 
 
 def test_an_evaluation_is_restored_from_json_and_its_per_query_values() -> None:

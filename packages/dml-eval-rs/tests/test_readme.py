@@ -1,4 +1,4 @@
-"""The README's example runs unchanged."""
+"""The examples of the README and of the page on metrics run unchanged."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import dml_eval_rs
 
+METRICS = Path(__file__).parents[3] / "docs/reference/metrics.md"
 README = Path(__file__).parents[1] / "README.md"
 
 
@@ -23,6 +26,16 @@ def test_the_readme_example_runs_on_its_own() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Recall@1")
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", METRICS.read_text(), re.DOTALL))
+def test_the_examples_of_the_page_on_metrics_run(example: str) -> None:
+    if "import torch" in example:
+        pytest.importorskip("torch", reason="the example uses torch.distributed")
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_core_needs_numpy_alone() -> None:

@@ -75,6 +75,66 @@ def test_machines_merge_positives_and_counts(ties: Any) -> None:
     assert_same_bits(shards[0].result(), evaluate_codes(codes[:30], QUERY_LABELS, codes, LABELS, ties=ties))
 
 
+ITEM_DTYPES = (
+    *("f2", "f4", "f8", ">f2", ">f4", ">f8", "g", "c8", "c16", "i1", "i4", "i8", "u1", "u8", "?"),
+    *("O", "U", "S", "M8[s]", "m8[s]"),
+)
+LABEL_DTYPES = ("i1", "i8", ">i8", "u1", "u8", ">u8", "?", "U", ">U2", "S", "f4", "f8", "c8", "O", "M8[s]")
+
+
+def outcome(measure: Any, *arguments: Any, **options: Any) -> object:
+    """What a call gives: the bits of every query's values, or the error's class."""
+    try:
+        found = measure(*arguments, **options)
+    except (TypeError, ValueError) as error:
+        return type(error)
+    return {name: values.tobytes() for name, values in found.per_query.items()}
+
+
+def in_blocks(queries: Any, query_labels: Any, gallery: Any, labels: Any, **options: Any) -> Any:
+    evaluator = StreamingEvaluator(queries, query_labels, **options)
+    for step in (evaluator.find_positives, evaluator.count_negatives):
+        for block in (slice(0, 7), slice(7, None)):
+            step(gallery[block], labels[block])
+    return evaluator.result()
+
+
+def cast(x: np.ndarray, dtype: str) -> np.ndarray:
+    return x.astype(np.int64).astype(dtype) if dtype[0] in "Mm" else x.astype(dtype)
+
+
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "hamming"])
+def test_it_takes_the_dtypes_of_evaluate_and_gives_the_same_bits(similarity: Any) -> None:
+    queries, gallery = 3 * RNG.random((12, 5)) + 1, 3 * RNG.random((20, 5)) + 1
+    query_labels, labels = np.arange(12) % 4, np.arange(20) % 4
+    taken = set()
+    for pair in itertools.product(ITEM_DTYPES, repeat=2):
+        q, g = cast(queries, pair[0]), cast(gallery, pair[1])
+        if similarity == "hamming":
+            whole = outcome(evaluate_codes, q, query_labels, g, labels)
+        else:
+            whole = outcome(evaluate, q, query_labels, g, labels, similarity=similarity)
+        assert outcome(in_blocks, q, query_labels, g, labels, similarity=similarity) == whole, pair
+        taken |= {pair} if isinstance(whole, dict) else set()
+    floats = ["f2", "f4", "f8", ">f2", ">f4", ">f8"]
+    assert taken == ({("u1", "u1")} if similarity == "hamming" else set(itertools.product(floats, repeat=2)))
+
+
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+def test_it_takes_the_labels_of_evaluate() -> None:
+    queries, gallery = RNG.random((12, 5)), RNG.random((20, 5))
+    taken = set()
+    for pair in itertools.product(LABEL_DTYPES, repeat=2):
+        query_labels, labels = cast(np.arange(12) % 4, pair[0]), cast(np.arange(20) % 4, pair[1])
+        whole = outcome(evaluate, queries, query_labels, gallery, labels)
+        assert outcome(in_blocks, queries, query_labels, gallery, labels) == whole, pair
+        taken |= {pair} if isinstance(whole, dict) else set()
+    integers, strings = LABEL_DTYPES[:7], LABEL_DTYPES[7:9]
+    alike = (integers, strings, ("S",))
+    assert taken == {pair for kind in alike for pair in itertools.product(kind, repeat=2)}
+
+
 def test_a_refused_block_leaves_the_evaluator_unchanged() -> None:
     evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS)
     evaluator.find_positives(GALLERY, LABELS)
@@ -91,8 +151,8 @@ def test_a_refused_block_leaves_the_evaluator_unchanged() -> None:
         ),
         (
             TypeError,
-            "block has dtype float64; expected float32",
-            lambda: evaluator.count_negatives(rest.astype(float), labels),
+            "block has dtype int64; expected float16, float32 or float64",
+            lambda: evaluator.count_negatives(rest.astype(int), labels),
         ),
         (ValueError, r"labels has shape \(39,\)", lambda: evaluator.count_negatives(rest, labels[:-1])),
         (ValueError, "block row 3 holds NaN", lambda: evaluator.count_negatives(broken, labels)),

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import CurricularFace, HeatedUpSoftmax, SoftTriple
 from dml_losses import functional as F
+from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 Loss = Callable[..., torch.Tensor]
 CASES: dict[str, tuple[Loss, Loss]] = {
@@ -151,6 +154,35 @@ def test_near_the_own_class_the_angular_margin_is_still_that_of_the_equation(
     # arccos loses what the sine is below 1; float32's 0.3 is CurricularFace's t
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(grad(value, x)[0], grad(expected, x)[0], rtol=1e-4, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    margin=st.floats(0.1, 1.5),
+    progress=st.floats(-1, 1),
+    distance=st.sampled_from([1e-3, 0.1, 1.0]),
+    seed=st.integers(0, 2**16),
+)
+def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
+    margin: float, progress: float, distance: float, seed: int
+) -> None:
+    """Embeddings lie opposite to their class, where cos(θ + m) is far from the logit that replaces it."""
+    w, noise, y = rows(12, seed), rows(9, seed + 1), torch.arange(9)
+    x, t = distance * noise - w[y], torch.tensor(progress, dtype=torch.float64)
+    ways: list[Loss] = [
+        lambda x, w: F.curricular_face(x, y, w, t, scale=8.0, margin=margin),
+        lambda x, w: sharded_softmax(
+            torch.nn.functional.normalize(x), y, w, 0, 8.0, angular_margin=margin, progress=t
+        ),
+        lambda x, w: reference.curricular_face_value(x, y, w, progress, 8.0, margin),
+    ]
+    sides = [(x.clone().requires_grad_(), w.clone().requires_grad_()) for _ in ways]
+    values = [way(*side) for way, side in zip(ways, sides, strict=True)]
+    gradients = [grad(value, side) for value, side in zip(values, sides, strict=True)]
+    for value, found in zip(values[:2], gradients):
+        # float64; near 180°, arccos and the sine lose half of the digits
+        torch.testing.assert_close(value, values[2], rtol=1e-7, atol=0)
+        torch.testing.assert_close(found, gradients[2], rtol=1e-4, atol=1e-6)
 
 
 def test_curricular_faces_t_is_a_moving_average_in_training_only() -> None:

@@ -72,6 +72,18 @@ def test_the_memory_is_made_where_the_embeddings_are() -> None:
     assert {buffer.device.type for buffer in memory.queue.buffers()} == {"meta"}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_memory_holds_the_embeddings_exactly(dtype: torch.dtype) -> None:
+    memory = CrossBatchMemory(InstanceCrossEntropy(), 10)
+    x, y = batch(0)
+    x = x.to(dtype)
+    memory(x, y)
+    assert torch.equal(memory.queue.contents().embeddings, x.to(torch.promote_types(dtype, torch.float32)))
+    resumed = CrossBatchMemory(InstanceCrossEntropy(), 10)
+    resumed.load_state_dict(memory.state_dict())
+    assert torch.equal(resumed(x, y), memory(x, y))
+
+
 def test_evaluation_mode_stores_nothing() -> None:
     memory = CrossBatchMemory(InstanceCrossEntropy(), 10).eval()
     memory(*batch(0))

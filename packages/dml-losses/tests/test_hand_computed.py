@@ -22,6 +22,10 @@ X, Y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
 AT_60, AT_90 = [0.5, 0.75**0.5], [0.0, 1.0]
 W = torch.tensor([AT_60, AT_90], dtype=torch.float64)
 BOTH_AT_60 = torch.tensor([AT_60, AT_60], dtype=torch.float64)
+AT_170_AND_178 = torch.tensor(
+    [[math.cos(angle), math.sin(angle)] for angle in (math.radians(170), math.radians(178))],
+    dtype=torch.float64,
+)
 AT_150 = torch.tensor([[-(0.75**0.5), 0.5], AT_90], dtype=torch.float64)
 CENTERS = torch.tensor([[1.0, 0.0], AT_90, AT_90, [0.0, -1.0]], dtype=torch.float64)
 COLUMN = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
@@ -60,6 +64,12 @@ CASES: dict[str, tuple[Loss, Loss, float]] = {
         ),
         lambda: reference.curricular_face_value(X, Y, BOTH_AT_60, 0.5, S, math.pi / 6),
         math.log(4),
+    ),
+    # cos(170° + 28.65°) = −0.947 > cos 178°: not hard; the target is cos 170° − 0.5·sin 28.65°
+    "curricular-face beyond π": (
+        lambda: F.curricular_face(X, Y, AT_170_AND_178, torch.tensor(0.0), scale=64.0, margin=0.5),
+        lambda: reference.curricular_face_value(X, Y, AT_170_AND_178, 0.0, 64.0, 0.5),
+        64 * (math.cos(math.radians(178)) - math.cos(math.radians(170)) + 0.5 * math.sin(0.5)),
     ),
     "proxy-nca": (  # squared distances 1 and 2, the sum over the other alone
         lambda: F.proxy_nca(X, Y, W, scale=1.0),

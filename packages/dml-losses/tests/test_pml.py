@@ -95,6 +95,40 @@ def test_it_is_a_pair_loss_for_a_memory() -> None:
     torch.testing.assert_close(memory(x, y), direct(x, y) + direct(x, y, ref_emb=x, ref_labels=y))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "name", ["Contrastive", "TripletMargin", "MultiSimilarity", "NTXent", "Circle", "SupCon"]
+)
+def test_a_memory_compares_in_the_batchs_precision_and_in_float32_at_least(
+    name: str, dtype: torch.dtype
+) -> None:
+    loss = _factory(f"{name}Loss")()
+    memory = CrossBatchMemory(loss, capacity=24)
+    x, y = batch()
+    x = x.to(dtype).requires_grad_()
+    precision = torch.promote_types(dtype, torch.float32)
+    wide = x.detach().to(precision).requires_grad_()
+    memory(x, y)
+    value, expected = memory(x, y), loss(wide, y) + loss(wide, y, wide.detach(), y.clone())
+    assert value.dtype == precision
+    assert torch.equal(value, expected)
+    (gradient,) = torch.autograd.grad(value, x)
+    assert gradient.dtype == dtype
+    (wanted,) = torch.autograd.grad(expected, wide)
+    # Each of the two parts is rounded to the embeddings' dtype before they are added.
+    error = 2 * torch.finfo(dtype).eps * float(wanted.abs().max())
+    torch.testing.assert_close(gradient, wanted.to(dtype), rtol=0, atol=error)
+
+
+@pytest.mark.parametrize("miner", [None, "MultiSimilarityMiner"])
+def test_a_gallery_of_another_dtype_is_compared_in_the_wider_one(miner: str | None) -> None:
+    loss = _factory("ContrastiveLoss")(miner=miner)
+    x, y = batch()
+    for embeddings, gallery in ((x.double(), x), (x, x.double()), (x.double(), x.bfloat16())):
+        expected = loss(embeddings.double(), y, gallery.double(), y)
+        assert torch.equal(loss(embeddings, y, gallery, y), expected)
+
+
 def test_an_unknown_option_or_miner_names_the_nearest(registry: Registry) -> None:
     with pytest.raises(InvalidOption, match="no option 'margn'; did you mean 'margin'"):
         registry.build("losses", {"name": "pml/TripletMarginLoss", "margn": 0.1}, CONTEXT)

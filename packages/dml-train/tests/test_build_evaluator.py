@@ -16,11 +16,12 @@ class Clusters:
         self,
         recall_at: tuple[int, ...] = (1,),
         nmi: bool = False,
+        nmi_average: str = "arithmetic",
         n_clusters: int | None = None,
         seed: int = 0,
     ):
-        if n_clusters is not None and not nmi:
-            raise ValueError("n_clusters without nmi")
+        if (n_clusters is not None or nmi_average != "arithmetic") and not nmi:
+            raise ValueError("n_clusters or nmi_average without nmi")
         self.options = {"recall_at": list(recall_at), "nmi": nmi, "n_clusters": n_clusters, "seed": seed}
 
 
@@ -41,7 +42,7 @@ def registry(tiny_registry: Registry) -> Registry:
 def test_the_evaluator_has_the_recipes_options_and_seed_and_no_clusters_without_nmi(
     registry, tiny_document, nmi, n_clusters
 ):
-    table = {"name": "clusters", "recall_at": [1, 5], "nmi": True, "n_clusters": 3}
+    table = {"name": "clusters", "recall_at": [1, 5], "nmi": True, "nmi_average": "max", "n_clusters": 3}
     recipe = parse(tiny_document(evaluation=table), registry)
     assert build_evaluator(recipe, registry, clustering=nmi).options == {
         "recall_at": [1, 5],

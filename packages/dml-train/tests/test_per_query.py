@@ -126,6 +126,15 @@ def test_values_of_another_evaluation_are_not_used(run, registry, change):
     assert restore_evaluation(*contents(run, registry)) is None
 
 
+def test_an_evaluator_that_has_gained_a_metric_evaluates_again(run, registry):
+    class Newer(NearestBySorting):
+        def restore(self, metrics, per_query):
+            raise KeyError("ari")
+
+    *saved, _ = contents(run, registry)
+    assert restore_evaluation(*saved, Newer()) is None
+
+
 def test_an_evaluator_that_cannot_restore_evaluates_again(run, registry):
     class Forgetful:
         evaluate, nearest = NearestBySorting.evaluate, NearestBySorting.nearest

@@ -92,7 +92,8 @@ class ClassBalancedSampler(EpochSampler):
 
     Classes are dealt like cards: a shuffled deck of all classes is cut into hands of C, and shuffled again when fewer
     than C are left. So all classes are drawn equally often (to within one a deck), and no batch has a class twice. The
-    K images of a class are drawn without replacement, or with replacement from a class with fewer than K images.
+    K images of a class are drawn without replacement. A class with n < K images is drawn again whenever all its images
+    are used, so that each is in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
 
     Args:
         labels: (N,) integer, the class of each item.
@@ -142,8 +143,9 @@ class ClassBalancedSampler(EpochSampler):
         random = self._random(epoch, _IMAGES, position)
         k = self.images_per_class
         chosen = [
-            random.choice(members, k, replace=len(members) < k)
+            random.choice(members, min(k - start, len(members)), replace=False)
             for members in (self._members[c] for c in deck[first : first + self.classes_per_batch])
+            for start in range(0, k, len(members))
         ]
         return np.concatenate(chosen)
 

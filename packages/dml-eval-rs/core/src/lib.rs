@@ -9,7 +9,7 @@
 //!
 //! | layer | modules | contents |
 //! |---|---|---|
-//! | 6 | `cluster` | k-means, NMI and AMI |
+//! | 6 | `cluster` | k-means, NMI, AMI and ARI |
 //! | 5 | `rank`, `search` | ranks of positives and their metrics; nearest neighbours |
 //! | 4 | `screen` | the traversal of all pairs, and what the screen leaves open |
 //! | 3 | `rows` | matrices, packed panels, and the two spaces with their keys and error bounds |
@@ -32,7 +32,7 @@ mod screen;
 mod search;
 mod side;
 
-pub use cluster::agreement::{ami, nmi};
+pub use cluster::agreement::{Average, ami, ari, nmi};
 pub use cluster::kmeans::{KMeans, Options as KMeansOptions, kmeans};
 pub use control::Control;
 pub use error::{Error, Result};

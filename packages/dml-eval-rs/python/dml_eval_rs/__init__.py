@@ -1,7 +1,7 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi` and `ami`
-compare partitions. docs/reference/metrics.md of the repository defines every number.
+`evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi`, `ami` and
+`ari` compare partitions. docs/reference/metrics.md of the repository defines every number.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 
 from dml_eval_rs import _native
-from dml_eval_rs.clustering import KMeans, ami, kmeans, nmi
+from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
 from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
@@ -25,6 +25,7 @@ __all__ = [
     "Peers",
     "StreamingEvaluator",
     "ami",
+    "ari",
     "binarize",
     "evaluate",
     "evaluate_codes",

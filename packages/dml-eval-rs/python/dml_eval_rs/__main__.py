@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs.clustering import AVERAGES
 from dml_eval_rs.retrieval import SIMILARITIES, TIES, evaluate, evaluate_codes
 
 
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 *arrays,
                 similarity=options.similarity or "cosine",
                 nmi=options.nmi,
+                nmi_average=options.nmi_average,
                 seed=options.seed,
                 **extra,
             )
@@ -93,7 +95,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--nmi",
         action="store_true",
-        help="also cluster the embeddings, and compare the clusters with the labels",
+        help="also cluster the embeddings, and compare the clusters with the labels: NMI, AMI and ARI",
+    )
+    parser.add_argument(
+        "--nmi-average",
+        choices=AVERAGES,
+        default="arithmetic",
+        help="average of the entropies in the NMI; default: arithmetic",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the clustering; default: 0")
     parser.add_argument("--threads", type=int, default=None, help="default: all cores")

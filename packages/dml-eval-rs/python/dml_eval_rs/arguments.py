@@ -14,7 +14,9 @@ import numpy.typing as npt
 _FLOATS = (np.float16, np.float32, np.float64)
 
 
-def embeddings(x: object, name: str, rows_of: str = "rows") -> npt.NDArray[Any]:
+def embeddings(
+    x: object, name: str, rows_of: str = "rows", *, may_be_empty: bool = False
+) -> npt.NDArray[Any]:
     """Return a two-dimensional float array, aligned and in native byte order; a mapped file stays mapped."""
     array = _array(x, name)
     if array.dtype.newbyteorder("=").type not in _FLOATS:
@@ -24,14 +26,11 @@ def embeddings(x: object, name: str, rows_of: str = "rows") -> npt.NDArray[Any]:
             else f"use {name}.astype(numpy.float32)"
         )
         raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64: {remedy}")
-    if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(
-            f"{name} has shape {array.shape}; expected ({rows_of}, dim) with at least one row and one column"
-        )
+    _check_shape(array, name, f"({rows_of}, dim)", "column", may_be_empty)
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="A")
 
 
-def codes(x: object, name: str) -> npt.NDArray[np.uint8]:
+def codes(x: object, name: str, *, may_be_empty: bool = False) -> npt.NDArray[np.uint8]:
     """Return a contiguous two-dimensional array of packed bits."""
     array = _array(x, name)
     if array.dtype != np.uint8:
@@ -39,11 +38,14 @@ def codes(x: object, name: str) -> npt.NDArray[np.uint8]:
             f"{name} has dtype {array.dtype}; expected uint8, eight bits per byte: use binarize(embeddings) "
             "or numpy.packbits"
         )
-    if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(
-            f"{name} has shape {array.shape}; expected (rows, bytes per code) with at least one of each"
-        )
+    _check_shape(array, name, "(rows, bytes per code)", "byte", may_be_empty)
     return np.ascontiguousarray(array)
+
+
+def _check_shape(array: npt.NDArray[Any], name: str, expected: str, column: str, may_be_empty: bool) -> None:
+    if array.ndim != 2 or array.shape[1] == 0 or (len(array) == 0 and not may_be_empty):
+        least = f"at least one {column}" if may_be_empty else f"at least one row and one {column}"
+        raise ValueError(f"{name} has shape {array.shape}; expected {expected} with {least}")
 
 
 def same_width(gallery: npt.NDArray[Any], name: str, queries: npt.NDArray[Any], queries_name: str) -> None:

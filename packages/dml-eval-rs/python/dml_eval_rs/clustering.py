@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from dml_eval_rs import _native, arguments
 from dml_eval_rs.peers import Peers
 
 MAX_ITER = 100
+AVERAGES = ("min", "geometric", "arithmetic", "max")
+
+Average = Literal["min", "geometric", "arithmetic", "max"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +87,24 @@ def kmeans(
     return KMeans(labels_N.astype(np.int64), centroids_CD.astype(dtype), inertia, n_iter)
 
 
-def nmi(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") -> float:
     """Return the normalised mutual information of two partitions.
 
-    2·I(a, b) / (H(a) + H(b)), with logarithms of any base.
+    I(a, b) over an average of H(a) and H(b), with logarithms of any base: 2·I / (H(a) + H(b)) for the arithmetic one.
 
     Args:
         a: (N,) integers, booleans or strings: the cluster of each item.
         b: (N,), of any of these kinds.
+        average: ``"min"``, ``"geometric"``, ``"arithmetic"`` or ``"max"`` of the entropies.
 
     Returns:
-        0 to 1; 1 if both put everything into one cluster.
+        0 to 1; 1 if both put everything into one cluster, 0 if one does.
 
     Raises:
         TypeError: if either is an array of floats.
-        ValueError: if the lengths differ or are 0.
+        ValueError: if the lengths differ or are 0, or for an unknown average.
     """
-    return _native.nmi(*_partitions(a, b))
+    return _native.nmi(*_partitions(a, b), arguments.one_of(average, "average", AVERAGES))
 
 
 def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
@@ -125,6 +129,28 @@ def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     return _native.ami(*_partitions(a, b))
 
 
+def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Return the Rand index of two partitions, adjusted for chance.
+
+    (S − E) / ((A + B)/2 − E), E = A·B/T: of all T pairs of items, A are together in a, B in b, and S in both; E is the
+    mean of S over random partitions with clusters of the same sizes. Hubert and Arabie, "Comparing Partitions" (1985).
+    The fraction is computed in whole numbers, and rounded at the end.
+
+    Args:
+        a: (N,) integers, booleans or strings: the cluster of each item.
+        b: (N,), of any of these kinds.
+
+    Returns:
+        −1/2 to 1; for random partitions 0 on average. 1 if both put everything into one cluster, or every item into its
+        own.
+
+    Raises:
+        TypeError: if either is an array of floats.
+        ValueError: if the lengths differ or are 0.
+    """
+    return _native.ari(*_partitions(a, b))
+
+
 def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     a_N, b_N = arguments.partition(a, "a"), arguments.partition(b, "b")
     if a_N.shape != b_N.shape or len(a_N) == 0:
@@ -140,32 +166,40 @@ def check_clusters(n_clusters: int, items: int) -> int:
     return clusters
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Agreement of clusters and labels, by each measure."""
+
+    nmi: float
+    ami: float
+    ari: float
+
+
 def cluster_agreement(
     parts: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
     *,
     normalize: bool = False,
     bits: int = 0,
+    average: Average,
     n_clusters: int | None,
     seed: int,
     threads: int | None,
     progress: Callable[[int, int], object] | None = None,
     peers: Peers | None = None,
-) -> tuple[float, float]:
-    """Cluster all rows by k-means, and return NMI and AMI of clusters and labels.
+) -> Agreement:
+    """Cluster all rows by k-means, and return the agreement of clusters and labels.
 
     Args:
         parts: rows and their labels, of the queries and optionally of a gallery. Rows are read in place, block by
             block, and never copied as a whole.
         normalize: whether rows are scaled to length 1 first.
         bits: for packed codes, the bits of each row, which are clustered as the numbers 0 and 1; 0 for floats.
+        average: of the entropies, see `nmi`.
         n_clusters: number of clusters; None for the number of distinct labels.
         seed: seed of the clustering.
         threads: number of threads; None for all cores available to the process.
         progress: called as ``progress(done, total)``, in pairs compared.
         peers: processes that share the clustering; each holds the same rows.
-
-    Returns:
-        NMI and AMI.
 
     Raises:
         ValueError: if `n_clusters` is out of range.
@@ -185,4 +219,8 @@ def cluster_agreement(
         progress=progress,
         peers=peers,
     )
-    return _native.nmi(code_N, found_N), _native.ami(code_N, found_N)
+    return Agreement(
+        nmi=_native.nmi(code_N, found_N, average),
+        ami=_native.ami(code_N, found_N),
+        ari=_native.ari(code_N, found_N),
+    )

@@ -46,7 +46,8 @@ class Comparison:
 class Evaluation:
     """Retrieval metrics, and clustering metrics where requested.
 
-    docs/reference/metrics.md of the repository defines them. All but counts are in [0, 1]; `ami` may be slightly below.
+    docs/reference/metrics.md of the repository defines them. All but counts are in [0, 1]; `ami` and `ari` may be
+    slightly below.
 
     Attributes:
         recall: K → Recall@K, the share of queries with a match among their K nearest.
@@ -56,6 +57,7 @@ class Evaluation:
         mean_reciprocal_rank: mean of 1 / rank of the first match, over the whole gallery.
         nmi: normalised mutual information of labels and clusters; None if not requested.
         ami: mutual information of both, adjusted for chance; None if not requested.
+        ari: Rand index of both, adjusted for chance; None if not requested.
         n_queries: number of all queries, with or without a match.
         n_unmatched: number of queries without a match in the gallery, which no mean includes.
         per_query: name → float64 array (n_queries,), NaN for the unmatched: ``"recall@1"``, … for each K,
@@ -69,6 +71,7 @@ class Evaluation:
     mean_reciprocal_rank: float
     nmi: float | None
     ami: float | None
+    ari: float | None
     n_queries: int
     n_unmatched: int
     per_query: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
@@ -182,6 +185,7 @@ class Evaluation:
             "mean_reciprocal_rank": self.mean_reciprocal_rank,
             "nmi": self.nmi,
             "ami": self.ami,
+            "ari": self.ari,
             "n_queries": self.n_queries,
             "n_unmatched": self.n_unmatched,
         }
@@ -197,7 +201,7 @@ class Evaluation:
         ]
         rows += [
             (name, f"{value:.4f}")
-            for name, value in (("NMI", self.nmi), ("AMI", self.ami))
+            for name, value in (("NMI", self.nmi), ("AMI", self.ami), ("ARI", self.ari))
             if value is not None
         ]
         rows.append(("queries", f"{self.n_queries:,}"))

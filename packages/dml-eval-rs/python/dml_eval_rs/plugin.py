@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dml_core import Component, Peers, hookimpl
 from dml_eval_rs import Evaluation, binarize, evaluate, evaluate_codes, knn, knn_codes
-from dml_eval_rs.clustering import cluster_agreement
+from dml_eval_rs.clustering import Average, cluster_agreement
 from dml_eval_rs.retrieval import Similarity, Ties
 
 _RECALL_AT = (1, 10, 100, 1000)
@@ -25,6 +25,7 @@ class ExactEvaluator:
     recall_at: Sequence[int] = _RECALL_AT
     ties: Ties = "index"
     nmi: bool = False
+    nmi_average: Average = "arithmetic"
     n_clusters: int | None = None
     seed: int = 0
     threads: int | None = None
@@ -57,6 +58,7 @@ class ExactEvaluator:
             recall_at=self.recall_at,
             ties=self.ties,
             nmi=self.nmi,
+            nmi_average=self.nmi_average,
             n_clusters=self.n_clusters,
             seed=self.seed,
             threads=_threads(self.threads, peers),
@@ -93,6 +95,7 @@ class HammingEvaluator:
     recall_at: Sequence[int] = _RECALL_AT
     ties: Ties = "index"
     nmi: bool = False
+    nmi_average: Average = "arithmetic"
     n_clusters: int | None = None
     seed: int = 0
     threads: int | None = None
@@ -134,15 +137,16 @@ class HammingEvaluator:
         parts = [(codes, np.asarray(labels))]
         if gallery_codes is not None and gallery_labels is not None:
             parts.append((gallery_codes, np.asarray(gallery_labels)))
-        nmi, ami = cluster_agreement(
+        agreement = cluster_agreement(
             parts,
             bits=embeddings.shape[1],
+            average=self.nmi_average,
             n_clusters=self.n_clusters,
             seed=self.seed,
             threads=threads,
             peers=peers,
         )
-        return replace(result, nmi=nmi, ami=ami)
+        return replace(result, nmi=agreement.nmi, ami=agreement.ami, ari=agreement.ari)
 
     def restore(
         self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
-from dml_eval_rs.clustering import check_clusters, cluster_agreement
+from dml_eval_rs.clustering import AVERAGES, Agreement, Average, check_clusters, cluster_agreement
 from dml_eval_rs.evaluation import Evaluation
 from dml_eval_rs.peers import Peers, check_alike
 
@@ -34,6 +34,7 @@ def evaluate(
     recall_at: Iterable[int] = (1, 10, 100, 1000),
     ties: Ties = "index",
     nmi: bool = False,
+    nmi_average: Average = "arithmetic",
     n_clusters: int | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -61,8 +62,9 @@ def evaluate(
         ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
             first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of the
             tied items.
-        nmi: whether to cluster all embeddings (queries and gallery) and compare the clusters with the labels. Under
-            the cosine, embeddings are scaled to length 1 first.
+        nmi: whether to cluster all embeddings (queries and gallery) and compare the clusters with the labels by NMI,
+            AMI and ARI. Under the cosine, embeddings are scaled to length 1 first.
+        nmi_average: average of the entropies in the NMI, see `dml_eval_rs.nmi`.
         n_clusters: number of clusters for `nmi`; None for the number of distinct labels.
         seed: seed of the clustering, 0 to 2**64 - 1.
         threads: number of threads; None for all cores available to the process.
@@ -83,6 +85,7 @@ def evaluate(
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     arguments.one_of(ties, "ties", TIES)
+    arguments.one_of(nmi_average, "nmi_average", AVERAGES)
     ks = arguments.counts(recall_at, "recall_at")
     checked_threads, checked_seed = arguments.threads(threads), arguments.seed(seed)
     queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
@@ -98,9 +101,13 @@ def evaluate(
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
     if n_clusters is not None and not nmi:
         raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
+    if nmi_average != "arithmetic" and not nmi:
+        raise ValueError(
+            f"nmi_average is {nmi_average!r} but nmi is False; expected nmi=True, or no nmi_average"
+        )
     if n_clusters is not None:
         check_clusters(n_clusters, len(queries_QD) + (0 if gallery_GD is None else len(gallery_GD)))
-    options = (similarity, ks, ties, nmi, n_clusters, checked_seed)
+    options = (similarity, ks, ties, nmi, nmi_average, n_clusters, checked_seed)
     check_alike(peers, options, queries_QD, gallery_GD, code_Q, code_G)
     stages = None if progress is None else _Stages(progress)
     columns = _native.evaluate(
@@ -115,7 +122,7 @@ def evaluate(
         progress=None if stages is None else stages.next(),
         peers=peers,
     )
-    agreement: tuple[float | None, float | None] = (None, None)
+    agreement = None
     if nmi:
         parts = [(queries_QD, code_Q)]
         if gallery_GD is not None and code_G is not None:
@@ -123,13 +130,14 @@ def evaluate(
         agreement = cluster_agreement(
             parts,
             normalize=similarity == "cosine",
+            average=nmi_average,
             n_clusters=n_clusters,
             seed=checked_seed,
             threads=checked_threads,
             progress=None if stages is None else stages.next(),
             peers=peers,
         )
-    return evaluation_of(columns, ks, *agreement)
+    return evaluation_of(columns, ks, agreement)
 
 
 def evaluate_codes(
@@ -160,7 +168,7 @@ def evaluate_codes(
         peers: as in `evaluate`.
 
     Returns:
-        As `evaluate`; `nmi` and `ami` are None.
+        As `evaluate`; `nmi`, `ami` and `ari` are None.
 
     Raises:
         TypeError: if codes aren't uint8, or labels are floats.
@@ -193,7 +201,7 @@ def evaluate_codes(
         progress=progress,
         peers=peers,
     )
-    return evaluation_of(columns, ks, None, None)
+    return evaluation_of(columns, ks)
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
@@ -204,7 +212,7 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
     section 3.4, with threshold 0.
 
     Args:
-        embeddings: (n, D) float16, float32 or float64, finite.
+        embeddings: (n, D) float16, float32 or float64, finite; n may be 0.
         threshold: any number.
 
     Returns:
@@ -212,9 +220,11 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
 
     Raises:
         TypeError: if the embeddings aren't floats.
-        ValueError: if a number isn't finite, or the array is empty or not two-dimensional.
+        ValueError: if a number isn't finite, or the array isn't two-dimensional or has no columns.
     """
-    return _native.binarize(arguments.embeddings(embeddings, "embeddings"), float(threshold))
+    return _native.binarize(
+        arguments.embeddings(embeddings, "embeddings", may_be_empty=True), float(threshold)
+    )
 
 
 def _both_or_neither(gallery: object, gallery_labels: object, name: str) -> None:
@@ -246,8 +256,7 @@ class _Stages:
 def evaluation_of(
     columns: list[tuple[str, npt.NDArray[np.float64], float]],
     recall_at: list[int],
-    nmi: float | None,
-    ami: float | None,
+    agreement: Agreement | None = None,
 ) -> Evaluation:
     """Build the result from the core's columns: name, every query's value, mean."""
     means = {name: mean for name, _, mean in columns}
@@ -258,8 +267,9 @@ def evaluation_of(
         r_precision=means["r_precision"],
         map_at_r=means["map_at_r"],
         mean_reciprocal_rank=means["reciprocal_rank"],
-        nmi=nmi,
-        ami=ami,
+        nmi=None if agreement is None else agreement.nmi,
+        ami=None if agreement is None else agreement.ami,
+        ari=None if agreement is None else agreement.ari,
         n_queries=len(per_query["reciprocal_rank"]),
         n_unmatched=int(np.isnan(per_query["reciprocal_rank"]).sum()),
         per_query=per_query,

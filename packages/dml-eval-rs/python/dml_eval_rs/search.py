@@ -27,7 +27,7 @@ def knn(
     cosine: q·g / (|q||g|); dot: q·g; euclidean: −|q − g|². The order is that of float64 (docs/reference/metrics.md).
 
     Args:
-        queries: (Q, D) float16, float32 or float64, finite.
+        queries: (Q, D) float16, float32 or float64, finite. Q may be 0, unless the queries are the gallery.
         gallery: (G, D); None for the queries themselves.
         k: 1 to G, or to G − 1 with `exclude_self`.
         similarity: ``"cosine"``, ``"dot"`` or ``"euclidean"``.
@@ -37,7 +37,7 @@ def knn(
 
     Returns:
         Similarities (Q, K) float32, descending (for ``"euclidean"`` the negative squared distances), and indices
-        (Q, K) int64.
+        (Q, K) int64. An empty batch of queries gives two (0, K) arrays, and the gallery is not read.
 
     Raises:
         TypeError: if an array doesn't hold floats.
@@ -46,7 +46,7 @@ def knn(
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
-    queries_QD = arguments.embeddings(queries, "queries", "queries")
+    queries_QD = arguments.embeddings(queries, "queries", "queries", may_be_empty=gallery is not None)
     gallery_GD = None
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
@@ -54,13 +54,16 @@ def knn(
     checked_k = _check_k(
         k, len(queries_QD), len(queries_QD if gallery_GD is None else gallery_GD), exclude_self
     )
+    checked_threads = arguments.threads(threads)
+    if len(queries_QD) == 0:
+        return np.zeros((0, checked_k), np.float32), np.zeros((0, checked_k), np.int64)
     return _native.knn(
         queries_QD,
         gallery_GD,
         checked_k,
         similarity=similarity,
         exclude_self=exclude_self,
-        threads=arguments.threads(threads),
+        threads=checked_threads,
         progress=progress,
     )
 
@@ -79,7 +82,7 @@ def knn_codes(
     distance(a, b) = the number of differing bits.
 
     Args:
-        codes: (Q, W) uint8, eight bits per byte.
+        codes: (Q, W) uint8, eight bits per byte. Q may be 0, unless the codes are the gallery.
         gallery_codes: (G, W) uint8; None for the codes themselves.
         k: 1 to G, or to G − 1 with `exclude_self`.
         exclude_self: whether code i leaves out gallery code i; the gallery then has Q rows.
@@ -87,25 +90,28 @@ def knn_codes(
         progress: called as ``progress(done, total)``, in pairs compared.
 
     Returns:
-        Distances (Q, K) int32, ascending, and indices (Q, K) int64.
+        Distances (Q, K) int32, ascending, and indices (Q, K) int64. An empty batch of codes gives two (0, K) arrays.
 
     Raises:
         TypeError: if codes aren't uint8.
         ValueError: if shapes don't match, a code is too wide, or k is out of range.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
-    codes_QW = arguments.codes(codes, "codes")
+    codes_QW = arguments.codes(codes, "codes", may_be_empty=gallery_codes is not None)
     gallery_GW = None
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
     checked_k = _check_k(k, len(codes_QW), len(codes_QW if gallery_GW is None else gallery_GW), exclude_self)
+    checked_threads = arguments.threads(threads)
+    if len(codes_QW) == 0:
+        return np.zeros((0, checked_k), np.int32), np.zeros((0, checked_k), np.int64)
     return _native.knn_codes(
         codes_QW,
         gallery_GW,
         checked_k,
         exclude_self=exclude_self,
-        threads=arguments.threads(threads),
+        threads=checked_threads,
         progress=progress,
     )
 
@@ -118,6 +124,10 @@ def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> int:
         )
     most = gallery - exclude_self
     checked = arguments.positive(k, "k")
+    if most < 1:
+        raise ValueError(
+            "the gallery holds the query alone, which exclude_self leaves out; expected more items"
+        )
     if checked > most:
         raise ValueError(
             f"k is {k}; expected 1 to {most}, the gallery's size{' without the query itself' if exclude_self else ''}"

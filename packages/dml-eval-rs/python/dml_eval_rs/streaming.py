@@ -101,7 +101,7 @@ class StreamingEvaluator:
         """Find the positives of a block of the gallery.
 
         Args:
-            block: (G, D) of the queries' kind and dtype.
+            block: (G, D) of any float dtype, or (G, W) uint8 codes if the queries are codes.
             labels: (G,) of the queries' labels' kind.
             first_index: the index of the block's first item in the whole gallery; None if it follows the last block.
 
@@ -135,7 +135,7 @@ class StreamingEvaluator:
         """Count the negatives of a block of the gallery, after the positives of all blocks are found.
 
         Args:
-            block: (G, D) of the queries' kind and dtype.
+            block: (G, D) of any float dtype, or (G, W) uint8 codes if the queries are codes.
             labels: (G,) of the queries' labels' kind.
             first_index: the index of the block's first item in the whole gallery; None if it follows the last block.
 
@@ -207,7 +207,7 @@ class StreamingEvaluator:
         """Compute the evaluation, once every block is counted.
 
         Returns:
-            The result of `evaluate` for the whole gallery; `nmi` and `ami` are None.
+            The result of `evaluate` for the whole gallery; `nmi`, `ami` and `ari` are None.
 
         Raises:
             ValueError: if some blocks aren't counted, or no query has a match.
@@ -231,7 +231,7 @@ class StreamingEvaluator:
             self._recall_at,
             threads=self._threads,
         )
-        return evaluation_of(columns, self._recall_at, None, None)
+        return evaluation_of(columns, self._recall_at)
 
     def _items(self, x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
         return arguments.codes(x, name) if self._similarity == "hamming" else arguments.embeddings(x, name)
@@ -241,8 +241,6 @@ class StreamingEvaluator:
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], npt.NDArray[np.uint32], int]:
         items = self._items(block, "block")
         arguments.same_width(items, "block", self._queries, "queries")
-        if items.dtype != self._queries.dtype:
-            raise TypeError(f"block has dtype {items.dtype}; expected {self._queries.dtype}, as the queries")
         labels_G = arguments.labels(labels, "labels", items, "block")
         start = (before[-1][1] if before else 0) if first_index is None else first_index
         if not isinstance(start, (int, np.integer)) or not 0 <= start < 2**62:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import permutations
+from fractions import Fraction
+from itertools import combinations, permutations
 
 import numpy as np
 
@@ -19,10 +20,30 @@ def entropy(a: Sequence[int]) -> float:
     return -sum(c / len(a) * math.log(c / len(a)) for c in Counter(a).values())
 
 
-def nmi(a: Sequence[int], b: Sequence[int]) -> float:
-    if len(set(a)) == len(set(b)) == 1:
+AVERAGES = {
+    "min": min,
+    "geometric": lambda x, y: math.sqrt(x * y),
+    "arithmetic": lambda x, y: (x + y) / 2,
+    "max": max,
+}
+
+
+def nmi(a: Sequence[int], b: Sequence[int], average: str = "arithmetic") -> float:
+    if len(set(a)) == 1 or len(set(b)) == 1:
+        return float(len(set(a)) == len(set(b)))
+    return mutual_information(a, b) / AVERAGES[average](entropy(a), entropy(b))
+
+
+def ari(a: Sequence[int], b: Sequence[int]) -> float:
+    """Look at every pair of items."""
+    pairs = [(a[i] == a[j], b[i] == b[j]) for i, j in combinations(range(len(a)), 2)]
+    both, in_a, in_b = (
+        (sum(pair) for pair in zip(*((x and y, x, y) for x, y in pairs))) if pairs else (0, 0, 0)
+    )
+    expected = Fraction(in_a * in_b, max(len(pairs), 1))
+    if Fraction(in_a + in_b, 2) == expected:
         return 1.0
-    return 2 * mutual_information(a, b) / (entropy(a) + entropy(b))
+    return float((both - expected) / (Fraction(in_a + in_b, 2) - expected))
 
 
 def ami(a: Sequence[int], b: Sequence[int]) -> float:

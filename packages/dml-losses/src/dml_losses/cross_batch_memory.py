@@ -27,7 +27,7 @@ class CrossBatchMemory(torch.nn.Module):
 
     Attributes:
         queue: a `dml_core.MemoryQueue`, all of it in the state dict; None until the first batch (or a state dict)
-            determines the dimension.
+            determines the dimension, and the dtype: float64 for float64 embeddings, else float32.
 
     Raises:
         TypeError: for a class loss, a loss that takes no gallery, or counts that aren't whole numbers.
@@ -74,7 +74,7 @@ class CrossBatchMemory(torch.nn.Module):
             value = value + self.loss(embeddings, labels, past.embeddings, past.labels)
         if self.training:
             if self._steps >= self.warmup_steps:
-                queue = self.queue or self._make_queue(embeddings.shape[1], embeddings.device)
+                queue = self.queue or self._make_queue(embeddings)
                 queue.enqueue(embeddings, labels)
             self._steps += 1
             self.steps.fill_(self._steps)
@@ -84,8 +84,9 @@ class CrossBatchMemory(torch.nn.Module):
         """Return the parameters, for `repr`."""
         return f"capacity={self.capacity}, warmup_steps={self.warmup_steps}"
 
-    def _make_queue(self, embedding_dim: int, device: torch.device) -> MemoryQueue:
-        self.queue = MemoryQueue(self.capacity, embedding_dim).to(device)
+    def _make_queue(self, like: torch.Tensor) -> MemoryQueue:
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        self.queue = MemoryQueue(self.capacity, like.shape[1], dtype=dtype).to(like.device)
         return self.queue
 
     def _load_from_state_dict(
@@ -94,6 +95,6 @@ class CrossBatchMemory(torch.nn.Module):
     ) -> None:  # fmt: skip
         saved = state_dict.get(f"{prefix}queue.embeddings")
         if saved is not None and self.queue is None:
-            self._make_queue(saved.shape[1], self.steps.device)
+            self._make_queue(saved.to(self.steps.device))
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         self._steps = int(self.steps)

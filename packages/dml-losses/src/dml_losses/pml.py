@@ -14,7 +14,7 @@ from pytorch_metric_learning import distances, losses, miners, reducers
 
 from dml_core import Component, Option, nearest
 from dml_losses.arguments import check_batch, check_gallery
-from dml_losses.functional.sphere import full_precision
+from dml_losses.functional.sphere import common_precision, full_precision
 
 # What the run knows under another name.
 _CONTEXT = {"embedding_size": "embedding_dim", "descriptors_dim": "embedding_dim", "l": "embedding_dim"}
@@ -28,7 +28,7 @@ class PytorchMetricLearning(torch.nn.Module):
     L = loss(embeddings, labels, miner(embeddings, labels), gallery, gallery_labels)
 
     Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; it defines
-    each loss. Half precision is converted to float32 first.
+    each loss. Half precision is converted to float32 first, and both sides to float64 if either is float64.
 
     Args:
         loss: a loss of that library.
@@ -52,7 +52,8 @@ class PytorchMetricLearning(torch.nn.Module):
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
         if gallery is not None and gallery_labels is not None:
-            gallery, gallery_labels = full_precision(gallery), gallery_labels.long()
+            embeddings, gallery = common_precision(embeddings, gallery)
+            gallery_labels = gallery_labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
             picked = None
             if self.miner is not None:

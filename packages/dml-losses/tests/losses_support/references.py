@@ -219,16 +219,16 @@ def softmax_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, vir
 def curricular_face_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, t: float, scale: float, margin: float
 ) -> Tensor:
-    """Huang et al., Eq. 5-9, for angles below π − m."""
+    """Huang et al., Eq. 5-9; past π, the authors' code replaces the true class's logit, but not the threshold."""
     x, w = unit(embeddings), unit(class_weights)
     terms = []
     for b in range(len(x)):
         cosines = [x[b] @ w[c] for c in range(len(w))]
-        true = torch.cos(torch.arccos(cosines[labels[b]]) + margin)
-        if torch.arccos(cosines[labels[b]]) + margin >= math.pi:
-            true = cosines[labels[b]] - margin * math.sin(margin)
+        angle = torch.arccos(cosines[labels[b]])
+        threshold = torch.cos(angle + margin)
+        true = threshold if angle + margin < math.pi else cosines[labels[b]] - margin * math.sin(margin)
         logits = [
-            true if c == labels[b] else (s if s <= true else s * (t + s)) for c, s in enumerate(cosines)
+            true if c == labels[b] else (s if s <= threshold else s * (t + s)) for c, s in enumerate(cosines)
         ]
         logits = [scale * logit for logit in logits]
         terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[labels[b]])

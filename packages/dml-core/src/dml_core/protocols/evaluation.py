@@ -166,6 +166,9 @@ class RestoringEvaluator(Protocol):
         Args:
             metrics: holds what its `to_dict` gave, as read from JSON; other keys are ignored.
             per_query: its values for each query.
+
+        Raises:
+            KeyError: if a metric is missing.
         """
         ...
 

@@ -1,8 +1,46 @@
 //! Agreement of two partitions, from their contingency table.
 
 use crate::control::Control;
-use crate::error::{Result, argument};
+use crate::error::{Error, Result, argument};
 use crate::memory::{collect, zeros};
+
+/// How the two partitions' entropies are averaged in the normalized mutual information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Average {
+    /// The smaller one.
+    Min,
+    /// √(H(a)·H(b)).
+    Geometric,
+    /// (H(a) + H(b))/2.
+    Arithmetic,
+    /// The larger one.
+    Max,
+}
+
+impl std::str::FromStr for Average {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "min" => Ok(Average::Min),
+            "geometric" => Ok(Average::Geometric),
+            "arithmetic" => Ok(Average::Arithmetic),
+            "max" => Ok(Average::Max),
+            _ => argument(format!("unknown average {name:?}; expected min, geometric, arithmetic or max")),
+        }
+    }
+}
+
+impl Average {
+    fn of(self, a: f64, b: f64) -> f64 {
+        match self {
+            Average::Min => a.min(b),
+            Average::Geometric => (a * b).sqrt(),
+            Average::Arithmetic => (a + b) / 2.0,
+            Average::Max => a.max(b),
+        }
+    }
+}
 
 /// Sizes of the clusters of both partitions and of their intersections.
 struct Contingency {
@@ -98,14 +136,42 @@ impl Contingency {
     }
 }
 
-/// Computes the normalized mutual information: 2·I / (H + H); 1 where both partitions are one cluster.
-pub fn nmi(a: &[u32], b: &[u32]) -> Result<f64> {
+/// Computes the normalized mutual information: I over an average of both entropies.
+///
+/// 1 where both partitions are one cluster, 0 where one of them is.
+pub fn nmi(a: &[u32], b: &[u32], average: Average) -> Result<f64> {
     let table = contingency(a, b)?;
     if table.trivially_equal() {
         return Ok(1.0);
     }
-    let entropies = entropy(&table.a, table.n) + entropy(&table.b, table.n);
-    Ok((2.0 * table.mutual_information() / entropies).min(1.0))
+    let normalizer = average.of(entropy(&table.a, table.n), entropy(&table.b, table.n));
+    if normalizer == 0.0 {
+        return Ok(0.0); // one cluster has no entropy, and its information is at most a rounding error
+    }
+    Ok((table.mutual_information() / normalizer).min(1.0))
+}
+
+/// Computes the adjusted Rand index: (S − E) / ((A + B)/2 − E), where S, A and B are the pairs of items that are together in
+/// both partitions, in `a` and in `b`, of T pairs, and E = A·B/T.
+///
+/// Numerator and denominator, times 2·T, are exact integers. 1 where both partitions are one cluster, or both all singletons.
+pub fn ari(a: &[u32], b: &[u32]) -> Result<f64> {
+    let table = contingency(a, b)?;
+    if table.trivially_equal() {
+        return Ok(1.0);
+    }
+    if u32::try_from(table.n).is_err() {
+        return argument(format!("the partitions have {} entries; expected fewer than 2^32", table.n));
+    }
+    // Fewer than 2^63 pairs, so products of two counts are below 2^126, and the sums of two products below 2^127.
+    let pairs = |size: u64| i128::from(size) * (i128::from(size) - 1) / 2;
+    let together = |sizes: &[u64]| sizes.iter().map(|s| pairs(*s)).sum::<i128>();
+    let (in_a, in_b, all) = (together(&table.a), together(&table.b), pairs(table.n));
+    let in_both: i128 = table.cells.iter().map(|cell| pairs(cell.2)).sum();
+    let above_chance = 2 * (in_both * all - in_a * in_b);
+    // It is 0 only for trivially equal partitions.
+    let range = in_a * (all - in_b) + in_b * (all - in_a);
+    Ok(above_chance as f64 / range as f64)
 }
 
 /// Computes the adjusted mutual information: (I − E) / ((H + H)/2 − E), E the mean of I over random partitions with the same
@@ -132,15 +198,31 @@ mod tests {
     #[test]
     fn equal_partitions_agree_fully_under_any_names() {
         let (a, b) = ([0, 0, 1, 1, 2], [2, 2, 0, 0, 1]);
-        assert!((nmi(&a, &b).unwrap() - 1.0).abs() < 1e-15);
+        for average in [Average::Min, Average::Geometric, Average::Arithmetic, Average::Max] {
+            assert!((nmi(&a, &b, average).unwrap() - 1.0).abs() < 1e-15);
+        }
+        assert_eq!(ari(&a, &b).unwrap(), 1.0);
         assert!((ami(&a, &b, &Control::default()).unwrap() - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn one_cluster_on_both_sides_is_full_agreement_and_on_one_side_none() {
-        assert_eq!(nmi(&[0, 0, 0], &[0, 0, 0]).unwrap(), 1.0);
-        assert_eq!(nmi(&[0, 0, 0], &[0, 1, 1]).unwrap(), 0.0);
+        for average in [Average::Min, Average::Geometric, Average::Arithmetic, Average::Max] {
+            assert_eq!(nmi(&[0, 0, 0], &[0, 0, 0], average).unwrap(), 1.0);
+            assert!(nmi(&[0, 0, 0], &[0, 1, 1], average).unwrap() < 1e-15);
+        }
+        assert_eq!(ari(&[0, 0, 0], &[5, 5, 5]).unwrap(), 1.0);
+        assert_eq!(ari(&[0, 0, 0], &[0, 1, 1]).unwrap(), 0.0);
         assert_eq!(ami(&[0, 0, 0], &[5, 5, 5], &Control::default()).unwrap(), 1.0);
+    }
+
+    #[test]
+    fn the_rand_index_of_random_partitions_is_0_on_average() {
+        let a = [0u32, 0, 0, 1, 1, 2];
+        let mut b = [0u32, 0, 1, 1, 2, 2];
+        let mut sum = 0.0;
+        permute(&mut b, 0, &mut |b| sum += ari(&a, b).unwrap());
+        assert!(sum.abs() < 1e-10);
     }
 
     #[test]

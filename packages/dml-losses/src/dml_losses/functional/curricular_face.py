@@ -26,10 +26,10 @@ def curricular_face(
     """Compute ArcFace with hard negatives that are modulated by how well batches fit their classes.
 
     L = −mean_b log( e^{s·T} / (e^{s·T} + Σ_{c≠y} e^{s·N_c}) ),  T = cos(θ_y + m),
-    N_c = cos θ_c if cos θ_c ≤ T, else cos θ_c·(t + cos θ_c)
+    N_c = cos θ_c if cos θ_c ≤ cos(θ_y + m), else cos θ_c·(t + cos θ_c)
 
     Source: Huang et al. 2020, CurricularFace. Where θ_y + m exceeds π, T is cos θ_y − m·sin m, as in the
-    authors' code.
+    authors' code; the negatives are still compared with cos(θ_y + m).
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised.
@@ -52,14 +52,19 @@ def curricular_face(
     label_B1 = labels.long()[:, None]
     cosine_BC = cosines(features_BD, weights_CD)
     true_B1 = cosine_BC.gather(1, label_B1).clamp(-1, 1)
-    # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype resolves.
-    sine_B1 = (1 - true_B1.square()).clamp_min(torch.finfo(true_B1.dtype).eps).sqrt()
-    cos_m, sin_m = math.cos(margin), math.sin(margin)
-    target_B1 = torch.where(true_B1 > -cos_m, true_B1 * cos_m - sine_B1 * sin_m, true_B1 - margin * sin_m)
-    hard_BC = cosine_BC > target_B1
+    turned_B1 = turn(true_B1, margin)
+    target_B1 = torch.where(true_B1 > -math.cos(margin), turned_B1, true_B1 - margin * math.sin(margin))
+    hard_BC = cosine_BC > turned_B1
     modulated_BC = torch.where(hard_BC, cosine_BC * (progress + cosine_BC), cosine_BC)
     logits_BC = modulated_BC.scatter(1, label_B1, target_B1) * scale
     return cross_entropy(logits_BC, label_B1.squeeze(1))
+
+
+def turn(cosine: torch.Tensor, angle: float) -> torch.Tensor:
+    """Compute cos(θ + m) from cos θ, which is in [−1, 1], and an angle m in radians; θ + m may exceed π."""
+    # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype resolves.
+    sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
+    return cosine * math.cos(angle) - sine * math.sin(angle)
 
 
 def mean_true_cosine(

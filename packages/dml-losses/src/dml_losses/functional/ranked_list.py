@@ -39,8 +39,8 @@ def ranked_list(
     "total", ω_q = W_q / Σ_q' W_q', W_q = Σ_{i ∈ P*} w_i + Σ_{j ∈ N*} w_j, a constant, too. Queries with many or strong
     violations then dominate the batch.
 
-    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4. No departure from the
-    paper, which moves the query alone; the authors' code moves both rows of a pair.
+    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4, which moves the query
+    alone, as does the authors' code. Constant weights are from that code; the paper doesn't say.
 
     Args:
         embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
 from dml_losses.functional.cosine_softmax import apply_margin, rows_per_block
+from dml_losses.functional.curricular_face import turn
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 from dml_losses.ranks.exchange import all_reduce_
 
@@ -42,10 +43,10 @@ def sharded_softmax(
 
     L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·ν(cos θ_c)}) ),  φ(θ) = cos(θ + m₁) − m₂
 
-    where ν is the identity, or CurricularFace's modulation: cos θ_c·(t + cos θ_c) if cos θ_c > φ(θ_y).
+    where ν is the identity, or CurricularFace's modulation: cos θ_c·(t + cos θ_c) if cos θ_c > cos(θ_y + m₁).
 
-    Source: as `cosine_softmax`, and Huang et al. 2020, CurricularFace, for ν. Sharding as in An et al. 2021,
-    Partial FC, section 3.1; departure: the same value on any number of ranks.
+    Source: `cosine_softmax`, also for φ past π, and `curricular_face` for ν. Sharding as in An et al. 2021, Partial FC,
+    section 3.1; departure: the same value on any number of ranks.
 
     Args:
         features: (B, D) float32 or float64, normalised as the loss requires; the same on every rank.
@@ -96,6 +97,7 @@ class _ShardedSoftmax(torch.autograd.Function):
         own_O, column_O = find_owned(labels, first, own_classes)
         true_B = _true_products(features, class_weights, inverse_norm_L, own_O, column_O)
         target_B, slope_B = apply_margin(true_B * scale, scale, angular_margin, cosine_margin)
+        threshold_B = turn(true_B.clamp(-1, 1), angular_margin) if progress is not None else None
 
         columns_BL = features.new_empty(batch, own_classes)
         highest_B, total_B = features.new_full((batch,), -torch.inf), features.new_zeros(batch)
@@ -107,8 +109,8 @@ class _ShardedSoftmax(torch.autograd.Function):
                 torch.mm(features[rows], class_weights.T, out=block_RL)
             block_RL.mul_(inverse_norm_L)
             slope_RL = None
-            if progress is not None:
-                hard_RL = block_RL > target_B[rows, None] / scale
+            if progress is not None and threshold_B is not None:
+                hard_RL = block_RL > threshold_B[rows, None]
                 slope_RL = torch.where(hard_RL, progress + 2 * block_RL, 1)
                 block_RL.mul_(torch.where(hard_RL, progress + block_RL, 1))
             block_RL.mul_(scale)

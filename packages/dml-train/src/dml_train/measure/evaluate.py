@@ -20,7 +20,7 @@ from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
-_CLUSTERING = ("nmi", "n_clusters")  # the evaluator's options that ask for clusters
+_CLUSTERING = ("nmi", "nmi_average", "n_clusters")  # the evaluator's options that ask for clusters
 
 
 @dataclass(frozen=True, slots=True)

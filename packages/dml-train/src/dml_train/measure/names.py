@@ -9,6 +9,7 @@ LONG_NAMES = {
     "mean_reciprocal_rank": "Mean reciprocal rank",
     "nmi": "NMI",
     "ami": "AMI",
+    "ari": "ARI",
 }
 
 

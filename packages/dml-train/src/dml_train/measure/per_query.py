@@ -55,8 +55,8 @@ def restore_evaluation(
         evaluator: rebuilds the evaluation if it is a `RestoringEvaluator`.
 
     Returns:
-        The evaluation; None if the evaluator can't rebuild it, or if the folder's values are missing, damaged, or of
-        another evaluation.
+        The evaluation; None if the evaluator can't rebuild it, or if the folder's values are missing, damaged, of
+        another evaluation, or lack a metric that the evaluator has since gained.
     """
     if not isinstance(evaluator, RestoringEvaluator):
         return None
@@ -67,7 +67,10 @@ def restore_evaluation(
             per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    return evaluator.restore(result, per_query)
+    try:
+        return evaluator.restore(result, per_query)
+    except KeyError:  # saved before the evaluator measured one of its metrics
+        return None
 
 
 def _checksum(folder: RunFolder, recipe: Recipe, result: Mapping[str, Any]) -> str:
