@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import pytest
+import torch
 
 from dml_core import registry
 from dml_train.studies.reproduce.paper import GLYPHS, papers, row_recipe
@@ -13,9 +14,9 @@ from dml_train.studies.reproduce.paper import GLYPHS, papers, row_recipe
 ON_GLYPHS = {
     "ice": ["table-2", "table-4", "table-5", "table-6"],
     "heated-up": ["table-5"],
-    "norm-softmax": ["table-4", "table-5", "figure-2", "figure-4"],
+    "norm-softmax": ["table-4", "table-5", "figure-2", "figure-3", "figure-4"],
     "rll": [f"table-{n}" for n in range(6, 16)],
-    "memvir": ["table-1", "table-4"],
+    "memvir": ["table-1", "table-4", "figure-3"],
 }
 # Runs that one table has twice: T_1 = T_2 is in both halves of table 15, on three data sets; batches of 128 hold all
 # classes of table 1, with and without MemVir, on two data sets.
@@ -31,13 +32,55 @@ def test_every_row_has_a_recipe_on_every_data_set_of_its_table(name):
             for row in table.rows:
                 recipe = row_recipe(table, row, dataset, registry(), root=root)
                 if recipe is None:
-                    assert row.recipes, (
+                    # It can't be run, has its own recipes on other data sets, or no figures for this one.
+                    assert row.published_only or row.recipes or dataset not in row.published, (
                         f"{key}, {row.label}: no recipe on {dataset}"
-                    )  # it has its own recipes, on other data sets
+                    )
                     continue
                 assert recipe.dataset["name"] == dataset
-                made[dataset, row.label] = json.dumps([recipe.to_dict(), row.evaluator])
+                measured = row.evaluator, row.levels.get(dataset)
+                made[dataset, row.label] = json.dumps([recipe.to_dict(), measured])
         assert sum(count > 1 for count in Counter(made.values()).values()) == TWICE.get((name, key), 0), key
+
+
+def test_the_levels_of_table_6_and_the_h_rows_of_table_1_share_a_network():
+    tables = papers()["rll"].tables
+    labels = {"table-6": None, "table-1": ["RLL-Simpler-H, 64", "RLL-Simpler-(L,M,H), 64 × 3"]}
+    recipes = [
+        row_recipe(tables[key], row, "sop", registry(), root="data")
+        for key, chosen in labels.items()
+        for row in tables[key].rows
+        if chosen is None or row.label in chosen
+    ]
+    assert len(recipes) == 9
+    assert all(recipe == recipes[0] for recipe in recipes)
+
+
+# The warning is pytorch-metric-learning's, in its histogram loss.
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
+@pytest.mark.parametrize("name", papers())
+def test_every_loss_that_a_row_names_has_a_finite_gradient(name):
+    pytest.importorskip("pytorch_metric_learning")
+    rows = torch.randn(60, 16, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    labels = torch.arange(60) % 12
+    context = {"num_classes": 30, "embedding_dim": 16, "steps_per_epoch": 5, "seed": 0}
+    for table in papers()[name].tables.values():
+        losses = {}
+        for dataset in table.datasets():
+            for row in table.rows:
+                recipe = row_recipe(
+                    table, row, dataset, registry(), root="data" if dataset != GLYPHS else None
+                )
+                if recipe is not None and "loss" in row.replace:
+                    losses[json.dumps(recipe.loss)] = recipe.loss
+        for table_of_loss in losses.values():
+            loss = registry().build("losses", table_of_loss, context)
+            for _ in range(2):  # a memory is compared from the second step on
+                value = loss(rows, labels)
+            (gradient,) = torch.autograd.grad(value, rows)
+            assert value > 0, table_of_loss
+            assert gradient.isfinite().all(), table_of_loss
+            assert gradient.abs().max() > 0, table_of_loss
 
 
 def test_tables_that_run_without_a_download_are_those_of_the_pages():

@@ -8,12 +8,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from train_support.tiny_world import TinyDataset
+from train_support.tiny_world import TinyDataset, TinyEvaluator
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
@@ -170,6 +171,109 @@ def test_a_failed_row_is_named_and_the_others_run(run, tiny_registry):
     assert text.count("**bad** failed: ") == 1  # once for both seeds
     (line,) = [line for line in text.splitlines() if line.startswith("| bad")]
     assert line == "| bad | (1.0) | (2.0) | – | – | – | – | 0 |"
+
+
+def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_nor_compared(run, tmp_path):
+    alone = {"label": "HTL", "published_only": "needs a tree of classes", "published": {"sop": [99.0, 99.0]}}
+    found = run([alone, *ROWS])
+    assert found.faults == []
+    assert len(list((tmp_path / "out/runs").iterdir())) == 2  # "four again" is "four"
+    text = found.pages[0].read_text()
+    assert "| HTL | (99.0) | (99.0) | – | – | – | – | – |" in text
+    assert "- Published alone: HTL. Needs a tree of classes." in text
+    assert "of 3 pairs of rows" in text  # of the other rows alone
+    (row, *others) = json.loads(found.pages[0].with_suffix(".json").read_text())["tables"][0]["rows"]
+    assert (row["published_only"], row["measured"], row["runs"]) == ("needs a tree of classes", {}, [])
+    assert all(other["published_only"] is None for other in others)
+
+
+def test_a_table_of_which_no_row_runs_shows_its_figures_of_all_data_sets(run, tmp_path):
+    alone = [{"label": "folds", "published_only": "needs four networks", "published": {"sop": [65.65, 70.0]}}]
+    found = run(alone, table={"recipes": {}})
+    text = found.pages[0].read_text()
+    assert "## fake/table-2: scale" in text
+    assert "| | published SOP R@1 | published SOP R@10 | s |".replace("| |", "|  |") in text
+    assert "| folds | 65.65 | 70.00 | – |" in text
+    assert not (tmp_path / "out/runs").exists()
+    assert json.loads(found.pages[0].with_suffix(".json").read_text())["tables"][0]["dataset"] is None
+
+
+def test_a_row_whose_own_component_no_plugin_provides_fails_and_the_others_run(run):
+    rival = {"label": "rival", "replace": {"loss": {"name": "pml/NoLoss"}}, "published": {"sop": [1.0, 2.0]}}
+    found = run([rival, *ROWS])
+    assert [fault.split(":")[0] for fault in found.faults] == ["rival"]
+    text = found.pages[0].read_text()
+    assert "**rival** failed: " in text
+    assert "unknown loss 'pml/NoLoss'" in text
+    with pytest.raises(UnknownName, match="pml/NoLoss"):  # here every row's recipe is wrong
+        run(ROWS, overrides=('loss={name="pml/NoLoss"}',))
+
+
+LEVELS = {
+    "set": ['backbone={name="small-conv", widths=[8, 16], norm="group", levels=["block1", "block2"]}'],
+    "drop": ['schedule."loss.scale"'],
+}
+
+
+def test_rows_of_other_levels_share_a_run_and_measure_their_part_of_its_embedding(run, tmp_path):
+    rows = [
+        {"label": "both", **LEVELS, "published": {"sop": [3.0, 4.0]}},
+        {"label": "low", **LEVELS, "levels": {"glyphs": ["block1"]}, "published": {"sop": [1.0, 2.0]}},
+        {"label": "high", **LEVELS, "levels": {"glyphs": ["block2"]}, "published": {"sop": [2.0, 3.0]}},
+    ]
+    found = run(rows)
+    (folder,) = (tmp_path / "out/runs").iterdir()
+    made = json.loads(found.pages[0].with_suffix(".json").read_text())["tables"][0]["rows"]
+    assert [row["runs"] for row in made] == [[folder.name]] * 3
+    embeddings, labels = np.load(folder / "embeddings.npy"), np.load(folder / "labels.npy")
+    half = embeddings.shape[1] // 2
+    for row, columns in zip(made, (slice(None), slice(half), slice(half, None)), strict=True):
+        expected = TinyEvaluator((1, 10)).evaluate(embeddings[:, columns], labels).to_dict()["recall"]
+        assert row["measured"]["recall/1"] == [expected["1"]]
+        assert row["measured"]["recall/10"] == [expected["10"]]
+
+
+def test_a_level_that_the_network_does_not_have_is_refused_with_the_nearest(recipe_file, tiny_registry):
+    row = {"label": "odd", **LEVELS, "levels": {"glyphs": ["block3"]}}
+    table = paper(recipe_file, [row]).tables["table-2"]
+    with pytest.raises(DmlError, match=r"row 'odd' on glyphs: no level 'block3'.*levels.*: block1, block2"):
+        row_recipe(table, table.rows[0], "glyphs", tiny_registry)
+
+
+def test_a_row_runs_on_a_published_data_set_only_with_figures_for_it(recipe_file, tiny_registry):
+    rows = [{"label": "none", "published": {}}, {"label": "some", "published": {"sop": [1.0, 2.0]}}]
+    table = paper(recipe_file, rows).tables["table-2"]
+    assert [table.recipe_name(row, "sop") for row in table.rows] == [None, "no-such-recipe"]
+    assert all(table.recipe_name(row, "glyphs") == str(recipe_file) for row in table.rows)
+    assert table.datasets() == ["glyphs", "sop"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"published_only": "why", "published": {"sop": [math.nan, math.nan]}}, "without a published figure"),
+        (
+            {"published_only": "why", "published": {"sop": [1.0, 2.0]}, "drop": ["loss.scale"]},
+            "published_only and drop; a row that isn't run has no recipe",
+        ),
+        (
+            {"levels": {"cub": ["block1"]}, "published": {"sop": [1.0, 2.0]}},
+            "levels on cub, for which it has no",
+        ),
+        ({"published": {"cub": [1.0, 2.0]}}, "2 figures for cub, where the table has 0 metrics"),
+    ],
+)
+def test_rows_that_contradict_themselves_are_refused(row, message, recipe_file):
+    table = paper(recipe_file, [{"label": "bad", **row}]).tables["table-2"]
+    with pytest.raises(ValueError, match=message):
+        check(table, "here")
+
+
+def test_a_row_with_neither_recipe_nor_reason_is_refused(recipe_file):
+    row = {"label": "bad", "published": {"sop": [1.0, 2.0]}}
+    table = paper(recipe_file, [row], recipes={}).tables["table-2"]
+    with pytest.raises(ValueError, match="row 'bad': no recipe for any of its data sets"):
+        check(table, "here")
 
 
 def test_missing_data_sets_are_listed_with_the_reason(run, tmp_path):

@@ -57,7 +57,7 @@ def reproduce(
             listing.add_column(column, no_wrap=column == "table")
         for name, paper in known.items():
             for key, table in paper.tables.items():
-                on = ", ".join(table.datasets())
+                on = ", ".join(table.datasets()) or "published figures alone"
                 listing.add_row(f"{name}/{key}", str(len(table.rows)), on, escape(table.title))
         Console().print(listing)
         return

@@ -35,25 +35,29 @@ class Section:
     Args:
         name: ``"table-2"``.
         table: the published table.
-        dataset: the data set of the measured rows.
+        dataset: the data set of the measured rows; None if no row of the table can be run.
         rows: their results.
         reasons: why the figures can't be compared; empty if they can.
     """
 
     name: str
     table: PublishedTable
-    dataset: str
+    dataset: str | None
     rows: Sequence[RowResult]
     reasons: Sequence[str]
 
     def metrics(self) -> list[str]:
         """List the measured metrics to show: the table's own, and MAP@R."""
+        if self.dataset is None:
+            return []
         asked = self.table.metrics.get(self.dataset, _ON_GLYPHS)
         return [*asked, *(name for name in ("map_at_r",) if name not in asked)]
 
     def published(self) -> list[tuple[str, int, str]]:
         """List the columns of published figures: data set, index among its metrics, metric."""
-        datasets = [self.dataset] if self.dataset != GLYPHS else list(self.table.metrics)
+        datasets = (
+            list(self.table.metrics) if self.dataset is None or self.dataset == GLYPHS else [self.dataset]
+        )
         return [(d, i, m) for d in datasets for i, m in enumerate(self.table.metrics.get(d, []))]
 
     def orders(self) -> dict[tuple[str, str, str], Order]:
@@ -71,8 +75,8 @@ class Section:
                     for row in self.rows
                     if dataset in row.row.published and len(row.values.get(measured, ())) == complete > 0
                 ]
-                if len(standings) > 1:
-                    found[dataset, metric, measured] = compare_order(standings)
+                if (order := compare_order(standings)).pairs:
+                    found[dataset, metric, measured] = order
         return found
 
 
@@ -120,7 +124,8 @@ def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, c
         f"`{command}` with {made}.",
         "",
         f"Percentages; measured: {over}. Published figures in brackets can't be compared with the measured ones, for "
-        "the reasons given. s: processor time of the row's runs, in seconds; a run that rows share counts in each.",
+        "the reasons given; rows that are published alone aren't run. s: processor time of the row's runs, in seconds; "
+        "a run that rows share counts in each.",
         "",
         f"Published with {paper.backbone}. Selection: {paper.selection}.",
         "",
@@ -133,41 +138,52 @@ def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, c
 def _section(name: str, section: Section) -> list[str]:
     table = section.table
     published, metrics = section.published(), section.metrics()
-    several = len({dataset for dataset, _, _ in published}) > 1 or section.dataset == GLYPHS
+    several = len({dataset for dataset, _, _ in published}) > 1 or section.dataset in (None, GLYPHS)
     header = [
         "",
         *(f"published {NAMES.get(d, d) + ' ' if several else ''}{title(m)}" for d, _, m in published),
         *(f"measured {title(m)}" for m in metrics),
         "s",
     ]
+    on = "" if section.dataset is None else f" on {NAMES.get(section.dataset, section.dataset)}"
     lines = [
-        f"## {name}/{section.name} on {NAMES.get(section.dataset, section.dataset)}: {table.title}",
+        f"## {name}/{section.name}{on}: {table.title}",
         "",
         f"The paper: {table.expected}.",
         "",
         f"| {' | '.join(header)} |",
         "|---" * len(header) + "|",
     ]
+    places = _decimals(section)
     spreads = {metric: pooled([row.values.get(metric, ()) for row in section.rows]) for metric in metrics}
     for row in section.rows:
         cells = [row.row.label]
         for dataset, place, _ in published:
             figure = row.row.published.get(dataset, [])[place : place + 1]
-            text = f"{figure[0]:.1f}" if drop_nan(figure) else "–"
+            text = f"{figure[0]:.{places}f}" if drop_nan(figure) else "–"
             cells.append(f"({text})" if section.reasons and text != "–" else text)
         cells += [format_interval(interval(row, metric, spreads[metric])) for metric in metrics]
-        cells.append(f"{row.seconds:.0f}")
+        cells.append(f"{row.seconds:.0f}" if row.folders else "–")
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
     lines += [f"- {_sentence(key, value)}" for key, value in section.orders().items()]
     lines += [f"- Not comparable: {reason}." for reason in section.reasons]
     lines += [f"- {note[:1].upper()}{note[1:]}." for note in table.notes]
+    for reason in dict.fromkeys(row.row.published_only for row in section.rows if row.row.published_only):
+        labels = [row.row.label for row in section.rows if row.row.published_only == reason]
+        lines.append(f"- Published alone: {'; '.join(labels)}. {reason[:1].upper()}{reason[1:]}.")
     lines += [
         f"- **{row.row.label}** failed: {fault}"
         for row in section.rows
         for fault in dict.fromkeys(row.faults)
     ]
     return lines
+
+
+def _decimals(section: Section) -> int:
+    """Count the decimals with which a table's figures are printed: 1 or 2."""
+    figures = [value for row in section.rows for values in row.row.published.values() for value in values]
+    return 1 if all(value == round(value, 1) for value in drop_nan(figures)) else 2
 
 
 def _sentence(key: tuple[str, str, str], found: Order) -> str:
@@ -212,6 +228,7 @@ def as_json(name: str, paper: Paper, sections: Sequence[Section], seeds: int, co
                             for dataset, values in row.row.published.items()
                         },
                         "measured": {metric: list(values) for metric, values in row.values.items()},
+                        "published_only": row.row.published_only or None,
                         "faults": list(row.faults),
                         "seconds": row.seconds,
                         "runs": list(row.folders),

@@ -33,7 +33,8 @@ class Row(Part):
     """One row: how its recipe differs from the table's, and the published figures.
 
     Its recipe is the table's, changed in this order: `replace` replaces whole tables, `drop` removes keys, then the
-    overrides of the table's `set`, the row's `set`, and of both `on` the data set.
+    overrides of the table's `set`, the row's `set`, and of both `on` the data set. It runs on the data sets for which
+    it has both a recipe and published figures, and on glyphs. A row with `published_only` has figures and no run.
     """
 
     label: str
@@ -46,6 +47,10 @@ class Row(Part):
     set: list[str] = []
     on: dict[str, list[str]] = {}
     evaluator: str | None = None  # measures the stored embeddings, instead of the recipe's
+    levels: dict[
+        str, list[str]
+    ] = {}  # by data set: the levels of the stored embeddings to measure; default: all
+    published_only: str = ""  # why this toolkit can't run the row
     published: dict[str, list[float]] = {}  # by data set, in the order of the table's metrics
 
 
@@ -62,11 +67,15 @@ class PublishedTable(Part):
     rows: Annotated[list[Row], Field(min_length=1)]
 
     def datasets(self) -> list[str]:
-        """List the data sets for which some row has a recipe."""
-        found = dict.fromkeys(self.recipes)
-        for row in self.rows:
-            found |= dict.fromkeys(row.recipes)
-        return list(found)
+        """List the data sets on which some row runs."""
+        named = dict.fromkeys([*self.recipes, *(name for row in self.rows for name in row.recipes)])
+        return [name for name in named if any(self.recipe_name(row, name) for row in self.rows)]
+
+    def recipe_name(self, row: Row, dataset: str) -> str | None:
+        """Return the name of a row's recipe on a data set; None if it doesn't run there."""
+        if row.published_only or (dataset != GLYPHS and dataset not in row.published):
+            return None
+        return row.recipes.get(dataset, self.recipes.get(dataset))
 
 
 class Paper(Part):
@@ -84,7 +93,7 @@ def papers() -> Mapping[str, Paper]:
     """Load all papers by name, and check their figures against their metrics.
 
     Raises:
-        ValueError: if a row hasn't as many figures as its table has metrics: a fault of this package.
+        ValueError: as `check`: a fault of this package.
     """
     found = {}
     tables = files(__package__) / "tables"
@@ -99,21 +108,42 @@ def papers() -> Mapping[str, Paper]:
 
 
 def check(table: PublishedTable, where: str) -> None:
-    """Check that each row's published figures fit its table's metrics.
+    """Check that each row's published figures fit its table's metrics, and that it either runs or says why not.
 
     Raises:
         ValueError: naming the row.
     """
     for row in table.rows:
-        for dataset, values in row.published.items():
-            metrics = table.metrics.get(dataset, [])
-            if len(values) != len(metrics):
-                raise ValueError(
-                    f"{where}, row {row.label!r}: {len(values)} figures for {dataset}, "
-                    f"where the table has {len(metrics)} metrics"
-                )
-            if any(value > 100 or value < 0 for value in values if not math.isnan(value)):
-                raise ValueError(f"{where}, row {row.label!r}: {values} aren't percentages")
+        _check_figures(table, row, f"{where}, row {row.label!r}")
+        _check_run(table, row, f"{where}, row {row.label!r}")
+
+
+def _check_figures(table: PublishedTable, row: Row, where: str) -> None:
+    for dataset, values in row.published.items():
+        metrics = table.metrics.get(dataset, [])
+        if len(values) != len(metrics):
+            raise ValueError(
+                f"{where}: {len(values)} figures for {dataset}, where the table has {len(metrics)} metrics"
+            )
+        if any(value > 100 or value < 0 for value in values if not math.isnan(value)):
+            raise ValueError(f"{where}: {values} aren't percentages")
+
+
+def _check_run(table: PublishedTable, row: Row, where: str) -> None:
+    names = {*table.recipes, *row.recipes}
+    if not row.published_only:
+        if not any(table.recipe_name(row, name) for name in names):
+            raise ValueError(f"{where}: no recipe for any of its data sets; expected one, or published_only")
+        if unknown := row.levels.keys() - names:
+            raise ValueError(f"{where}: levels on {', '.join(sorted(unknown))}, for which it has no recipe")
+        return
+    if not any(not math.isnan(value) for values in row.published.values() for value in values):
+        raise ValueError(f"{where}: published_only without a published figure")
+    changes = ("recipes", "replace", "drop", "set", "on", "evaluator", "levels")
+    if given := [name for name in changes if getattr(row, name)]:
+        raise ValueError(
+            f"{where}: published_only and {', '.join(given)}; a row that isn't run has no recipe"
+        )
 
 
 def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list[str]]:
@@ -155,7 +185,7 @@ def row_recipe(
     seed: int = 0,
     overrides: tuple[str, ...] = (),
 ) -> Recipe | None:
-    """Make the recipe of a row on a data set; None if the table has none for it.
+    """Make the recipe of a row on a data set; None if the row doesn't run on it.
 
     Args:
         table, row: the table and its row.
@@ -168,7 +198,7 @@ def row_recipe(
     Raises:
         DmlError: if the recipe is invalid.
     """
-    name = row.recipes.get(dataset, table.recipes.get(dataset))
+    name = table.recipe_name(row, dataset)
     if name is None:
         return None
     document, origin = read(name)
@@ -192,6 +222,19 @@ def row_recipe(
             assign(document, override)
         training = document.setdefault("training", {})
         training["seed"] = training.get("seed", 0) + seed
-        return parse(document, registry, origin)
+        recipe = parse(document, registry, origin)
+        if dataset in row.levels:
+            _check_levels(row.levels[dataset], recipe)
+        return recipe
     except InvalidOption as error:
         raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error
+
+
+def _check_levels(levels: list[str], recipe: Recipe) -> None:
+    stored = recipe.embedding.levels or recipe.backbone.get("levels") or []
+    for level in levels:
+        if level not in stored:
+            raise InvalidOption(
+                f"no level {level!r} to measure{nearest(level, stored)} "
+                f"levels of the embedding: {', '.join(stored) or 'it has one only'}"
+            )

@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from dml_core import DmlError, Registry
-from dml_train.measure.evaluate import Embedded, evaluate, flatten_metrics
+from dml_core import DmlError, Registry, UnknownName
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, flatten_metrics
+from dml_train.measure.levels import select_levels
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.studies.reproduce.paper import GLYPHS, Paper, PublishedTable, Row, row_recipe
@@ -24,10 +25,19 @@ RUNS = "runs"
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A row on a data set, and its runs, one a seed."""
+    """A row on a data set, and its runs, one a seed.
+
+    Args:
+        row: the row.
+        jobs: its runs; none if only its published figures are shown.
+        levels: the levels of the stored embeddings to measure; empty: all.
+        fault: why it can't be planned; None if it can.
+    """
 
     row: Row
-    jobs: Sequence[Job]
+    jobs: Sequence[Job] = ()
+    levels: Sequence[str] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class RowResult:
     Args:
         row: the row.
         values: by metric, a value for each finished run, in [0, 1].
-        faults: the errors of failed runs.
+        faults: the errors of failed runs, or why none could be planned.
         queries: the number of queries of each run's evaluation.
         seconds: processor time of its runs together; a run that rows share counts in each.
         folders: names of its runs' folders.
@@ -61,9 +71,11 @@ def plan(
     seeds: int = 1,
     overrides: tuple[str, ...] = (),
 ) -> list[PlannedRow]:
-    """Plan the runs of a table's rows on a data set; a row without a recipe for it has none.
+    """Plan the runs of a table's rows on a data set.
 
-    A hash of the resolved recipe names a run's folder, so that equal rows of any table share it.
+    A hash of the resolved recipe names a run's folder, so that equal rows of any table share it, and so do rows that
+    measure different levels of one network. Rows that can't be run stay, without runs; rows that have neither a run
+    nor a published figure on the data set are omitted.
 
     Args:
         table: the published table.
@@ -75,19 +87,30 @@ def plan(
         overrides: changes of every recipe.
 
     Raises:
-        DmlError: if a recipe is invalid.
+        DmlError: if a recipe is invalid. A component that no installed plugin provides is the fault of its row if the
+            row itself replaces a table: pytorch-metric-learning is optional.
     """
     planned = []
     for row in table.rows:
+        if row.published_only:
+            if dataset == GLYPHS or dataset in row.published:
+                planned.append(PlannedRow(row))
+            continue
         jobs = []
-        for seed in range(seeds):
-            recipe = row_recipe(table, row, dataset, registry, root=root, seed=seed, overrides=overrides)
-            if recipe is None:
-                break
-            folder = out / RUNS / f"{dataset}-{_key(recipe)}-seed-{recipe.training.seed}"
-            jobs.append(Job(f"{dataset}, {row.label}, seed {recipe.training.seed}", recipe, folder))
-        if jobs:
-            planned.append(PlannedRow(row, jobs))
+        try:
+            for seed in range(seeds):
+                recipe = row_recipe(table, row, dataset, registry, root=root, seed=seed, overrides=overrides)
+                if recipe is None:
+                    break
+                folder = out / RUNS / f"{dataset}-{_key(recipe)}-seed-{recipe.training.seed}"
+                jobs.append(Job(f"{dataset}, {row.label}, seed {recipe.training.seed}", recipe, folder))
+        except UnknownName as error:
+            if not row.replace:
+                raise
+            planned.append(PlannedRow(row, fault=str(error)))
+        else:
+            if jobs:
+                planned.append(PlannedRow(row, jobs, row.levels.get(dataset, ())))
     return planned
 
 
@@ -148,16 +171,16 @@ def run_planned(
 
 
 def measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Registry) -> RowResult:
-    """Collect the results of a row's runs, by its evaluator."""
+    """Collect the results of a row's runs, by its evaluator and on its levels."""
     values: dict[str, list[float]] = {}
-    faults, seconds, queries = [], 0.0, 0
+    faults, seconds, queries = [planned.fault] if planned.fault else [], 0.0, 0
     for job in planned.jobs:
         outcome = outcomes[job.folder]
         seconds += outcome.seconds() or 0.0
         if outcome.fault is not None:
             faults.append(outcome.fault)
             continue
-        metrics = _metrics(planned.row.evaluator, outcome, registry)
+        metrics = _metrics(planned, outcome, registry)
         queries = int(metrics.get("n_queries", 0))
         for name, value in flatten_metrics(metrics).items():
             values.setdefault(name, []).append(value)
@@ -165,25 +188,34 @@ def measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Reg
     return RowResult(planned.row, values, faults, queries, seconds, folders)
 
 
-def _metrics(evaluator: str | None, outcome: Outcome, registry: Registry) -> dict[str, Any]:
-    if evaluator is None:
+def _metrics(planned: PlannedRow, outcome: Outcome, registry: Registry) -> dict[str, Any]:
+    """Read a run's metrics, or measure its stored embeddings by another evaluator or on some of its levels."""
+    evaluator, recipe = planned.row.evaluator, outcome.job.recipe
+    if evaluator is None and not planned.levels:
         return outcome.metrics()
-    recipe = outcome.job.recipe
-    table = {"name": evaluator}
-    if "recall_at" in (options := recipe.evaluation.component()):
-        table["recall_at"] = options["recall_at"]
-    built = registry.build("evaluators", table, {"seed": recipe.training.seed})
-    return evaluate(built, Embedded.read(RunFolder(outcome.job.folder))).to_dict()
+    embedded = Embedded.read(RunFolder(outcome.job.folder))
+    if planned.levels:
+        embedded = select_levels(embedded, recipe, planned.levels)
+    if evaluator is None:
+        built = build_evaluator(recipe, registry)
+    else:
+        table = {"name": evaluator}
+        if "recall_at" in (options := recipe.evaluation.component()):
+            table["recall_at"] = options["recall_at"]
+        built = registry.build("evaluators", table, {"seed": recipe.training.seed})
+    return evaluate(built, embedded).to_dict()
 
 
-def list_incomparabilities(paper: Paper, dataset: str, overrides: tuple[str, ...] = ()) -> list[str]:
+def list_incomparabilities(paper: Paper, dataset: str | None, overrides: tuple[str, ...] = ()) -> list[str]:
     """List the reasons why published figures can't be compared with those measured; empty if they can.
 
     Args:
         paper: the paper of the published figures.
-        dataset: the data set of the measured ones.
+        dataset: the data set of the measured ones; None: nothing is measured.
         overrides: changes of every recipe, which the paper doesn't have.
     """
+    if dataset is None:
+        return []
     reasons = []
     if dataset == GLYPHS:
         reasons.append(

@@ -77,11 +77,13 @@ def reproduce(
         d for paper, tables in chosen.items() for t in tables for d in known[paper].tables[t].datasets()
     }
     roots, missing = find_datasets(sorted(wanted), data, registry)
-    planned: dict[tuple[str, str, str], list[PlannedRow]] = {}
+    planned: dict[tuple[str, str, str | None], list[PlannedRow]] = {}
     left_out = []
     for paper, tables in chosen.items():
         for name in tables:
             table = known[paper].tables[name]
+            if not table.datasets():
+                planned[paper, name, None] = [PlannedRow(row) for row in table.rows]
             for dataset in table.datasets():
                 if dataset in roots:
                     planned[paper, name, dataset] = plan(
@@ -147,7 +149,8 @@ def reproduce(
                     _command(names, data, seeds, overrides),
                 )
             )
-    faults = [f"{o.job.name}: {o.fault}" for o in outcomes.values() if o.fault is not None]
+    faults = [f"{row.row.label}: {row.fault}" for row in rows if row.fault is not None]
+    faults += [f"{o.job.name}: {o.fault}" for o in outcomes.values() if o.fault is not None]
     return Reproduced(pages, faults, left_out)
 
 
