@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.autograd import grad
 
-from dml_losses import CrossBatchMemory, InstanceCrossEntropy, NormSoftmax, RankedListLoss
+from dml_losses import BroadFace, CrossBatchMemory, InstanceCrossEntropy, MemVir, NormSoftmax, RankedListLoss
 
 D = 5
 
@@ -115,3 +115,23 @@ class WithoutGallery(nn.Module):
 def test_a_wrong_argument_is_refused(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         CrossBatchMemory(*arguments)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        CrossBatchMemory(InstanceCrossEntropy(), 16),
+        MemVir(NormSoftmax(4, 5), 1, 0),
+        BroadFace(NormSoftmax(4, 5), 16),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_a_memory_that_was_used_in_inference_mode_trains_on(loss: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(6, 5, generator=generator).requires_grad_() for _ in range(3)]
+    labels = torch.arange(6) % 3
+    with torch.inference_mode():
+        loss(batches[0].detach(), labels)
+    for batch in batches[1:]:
+        loss(batch, labels).backward()
+        assert batch.grad is not None

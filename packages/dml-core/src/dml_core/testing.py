@@ -108,6 +108,14 @@ class LossContract(ABC):
         without = [name for name, parameter in loss.named_parameters() if parameter.grad is None]
         assert not without, f"no gradient reaches the parameters {without}"
 
+    def test_does_not_hide_nan(self) -> None:
+        """A NaN among the embeddings makes the loss NaN, so that a run stops where it diverges."""
+        for rows in (slice(2, 3), slice(None)):
+            embeddings, labels = self._batch()
+            embeddings[rows] = torch.nan
+            value = self._loss()(embeddings, labels)
+            assert value.isnan(), f"the loss is {value} with NaN in embeddings {rows}"
+
     def test_leaves_its_input_alone(self) -> None:
         """The loss changes neither embeddings nor labels."""
         embeddings, labels = self._batch()

@@ -86,7 +86,10 @@ class CrossBatchMemory(torch.nn.Module):
 
     def _make_queue(self, like: torch.Tensor) -> MemoryQueue:
         dtype = torch.promote_types(like.dtype, torch.float32)
-        self.queue = MemoryQueue(self.capacity, like.shape[1], dtype=dtype).to(like.device)
+        with torch.inference_mode(
+            False
+        ):  # a buffer made in inference mode could never be written in training
+            self.queue = MemoryQueue(self.capacity, like.shape[1], dtype=dtype).to(like.device)
         return self.queue
 
     def _load_from_state_dict(

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
+from dml_losses.functional.first_order import refuse_second_derivatives
 from dml_losses.functional.sphere import full_precision, inverse_norms, through_norm_, unit_rows
 
 _BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
@@ -167,7 +168,7 @@ def _operator(
             push_R1 = gap_R1.sigmoid()
         else:
             push_R1 = torch.ones_like(gap_R1)
-            value += gap_R1.where(total_R1 > 0, 0).sum() / num_rows
+            value += gap_R1.where(total_R1 != 0, 0).sum() / num_rows  # NaN stays NaN
         if not weights_move and not (live and features_move):
             continue
         block_RT.scatter_(1, label_R1, -slope_R1 * total_R1)
@@ -254,6 +255,7 @@ def _backward(
     features_BD, constant_PD, weights_CD, features_gradient_BD, inverse_norm_C, row_N, columns_NC = (
         ctx.saved_tensors
     )
+    refuse_second_derivatives()
     features_move, weights_move = ctx.moves
     weights_gradient_CD = None
     if weights_move:

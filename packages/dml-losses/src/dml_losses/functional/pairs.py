@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dml_losses.arguments import check_batch, check_gallery
+from dml_losses.functional.first_order import refuse_second_derivatives
 from dml_losses.functional.sphere import common_precision, full_precision, inverse_norms, through_norm_
 
 # The size of a block. On a CPU, as many similarities as its caches hold, and so few rows that few columns have their
@@ -254,6 +255,7 @@ def similarity_operator(
         ctx.num_inputs = len(inputs)
 
     def backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        refuse_second_derivatives()
         queries_gradient, gallery_gradient = (
             gradient * upstream if gradient.shape[0] else None for gradient in ctx.saved_tensors
         )

@@ -135,7 +135,7 @@ class _ShardedSoftmax(torch.autograd.Function):
         if positive_in_denominator:
             value, push_B = -logsigmoid(-gap_B).sum() / batch, gap_B.sigmoid()
         else:
-            value, push_B = gap_B.where(total_B > 0, 0).sum() / batch, (total_B > 0).to(gap_B.dtype)
+            value, push_B = gap_B.where(total_B != 0, 0).sum() / batch, (total_B != 0).to(gap_B.dtype)
         push_B *= scale / batch
         negative_B = push_B * factor_B / total_B.where(total_B > 0, 1)
         ctx.save_for_backward(

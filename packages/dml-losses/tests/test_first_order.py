@@ -1,0 +1,48 @@
+"""Second derivatives: right where a loss is made of torch's operations, refused where its gradient is precomputed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad, gradgradcheck
+
+import dml_losses as dml
+
+C, D, B = 4, 5, 6
+X = torch.randn(B, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.tensor([0, 0, 1, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        dml.InstanceCrossEntropy(scale=8.0),
+        dml.RankedListLoss(),
+        dml.RankedListLoss(query_weights="total"),
+        dml.ProxyAnchor(C, D).double(),
+        dml.NormSoftmax(C, D).double(),
+        dml.HeatedUpSoftmax(C, D).double(),
+        dml.ArcFace(C, D).double(),
+        dml.ProxyNCA(C, D).double(),
+        dml.MemVir(dml.NormSoftmax(C, D), 1, 0).double(),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_a_second_derivative_of_a_precomputed_gradient_is_refused(loss: nn.Module) -> None:
+    x = X.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match="first derivatives only, and create_graph=True"):
+        grad(loss(x, Y), x, create_graph=True)
+    assert grad(loss(x, Y), x)[0].isfinite().all()  # the first still exists
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [dml.Softmax(C, D), dml.VirtualSoftmax(C, D), dml.SoftTriple(C, D)],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_losses_of_torch_operations_have_second_derivatives(loss: Any) -> None:
+    loss = loss.double()
+    assert gradgradcheck(lambda x: loss(x, Y), X.clone().requires_grad_())
