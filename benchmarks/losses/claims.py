@@ -204,7 +204,7 @@ STUDIES = {
             for margin in (0.0, 0.2, 0.4, 0.8, 1.2)
             for weights in ("equal", "total")
         },
-        rates=[cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
+        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
         rate_of="equal weights, m = 0.4",
     ),
     "rll-levels": Study(
@@ -229,7 +229,7 @@ STUDIES = {
             f"T = {temperature}": [f"loss.temperature={temperature}"]
             for temperature in (0.005, 0.01, 0.03, 0.05, 0.1, 0.5, 1.0)
         },
-        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2")],
+        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
         rate_of="T = 0.05",
     ),
     "norm-softmax-batch": Study(
@@ -247,7 +247,7 @@ STUDIES = {
                 for images in (1, 3, 12, 25, 37, 75)
             },
         },
-        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2")],
+        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
         rate_of="25 a class",
     ),
 }
