@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+import time
 from importlib.metadata import EntryPoint
 from types import ModuleType
 
 import pytest
 
-from dml_core import Component, DmlError, PluginLoadError, Plugins, hookimpl, plugins
+from dml_core import Component, DmlError, PluginLoadError, Plugins, Registry, hookimpl, plugins
+from dml_core.contain import contain
 
 
 def nothing():
@@ -53,6 +57,83 @@ def test_a_plugin_that_raises_anything_while_it_is_imported_is_skipped(tmp_path,
     monkeypatch.syspath_prepend(tmp_path)
     loaded = Plugins([EntryPoint("raising", "raising_plugin", "dml")])
     assert "ZeroDivisionError: at import" in str(loaded.failures[0])
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("raise SystemExit", "SystemExit"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt('of its own')", "KeyboardInterrupt: of its own"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("class Odd(BaseException): pass\nraise Odd('odd')", "Odd: odd"),
+        ("import os; os.close(-1)", "OSError"),
+    ],
+)
+def test_a_plugin_that_ends_the_program_at_its_import_is_skipped(
+    tmp_path, monkeypatch, installed, code, named
+):
+    (tmp_path / "ending_plugin.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    good = installed(make_plugin(dml_losses=nothing), "good_plugin")
+    loaded = Plugins([EntryPoint("ending", "ending_plugin", "dml"), good])
+    assert len(loaded.providers) == 1
+    assert named in str(loaded.failures[0])
+    sys.modules.pop("ending_plugin", None)
+
+
+def test_the_users_ctrl_c_stops_the_loading(tmp_path, monkeypatch):
+    """Also if the plugin swallows the exception."""
+    (tmp_path / "interrupted_plugin.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Plugins([EntryPoint("interrupted", "interrupted_plugin", "dml")])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_slow_code_and_threads_left_behind_are_named(caplog):
+    end = threading.Event()
+    with contain("the plugin slow", slow_after=0.01) as contained:
+        time.sleep(0.2)
+        thread = threading.Thread(target=end.wait, name="left")
+        thread.start()
+    assert contained.error is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "the plugin slow has taken 0.01 s so far",
+        "the plugin slow left threads behind that keep the program running: left",
+    ]
+    end.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("returned", [None, 3, [3], ["a", Component("a", nothing, "a")]], ids=str)
+def test_a_hook_that_returns_something_else_fails_alone(installed, returned):
+    points = [
+        installed(make_plugin(dml_losses=lambda: returned), "odd_plugin"),
+        installed(make_plugin(dml_losses=lambda: [Component("good", nothing, "good")]), "good_plugin"),
+    ]
+    loaded = Plugins(points)
+    assert list(Registry(loaded).entries("losses")) == ["good"]
+    assert "expected an iterable of Component" in str(loaded.failures[0])
+
+
+def test_twenty_plugins_of_which_every_second_one_exits(installed):
+    def exits():
+        raise SystemExit(1)
+
+    def one(number):
+        return lambda: [Component(f"loss-{number}", nothing, "a loss")]
+
+    hooks = [exits if number % 2 else one(number) for number in range(20)]
+    loaded = Plugins([installed(make_plugin(dml_losses=h), f"plugin_{n}") for n, h in enumerate(hooks)])
+    assert len(Registry(loaded).entries("losses")) == 10
+    assert len(loaded.failures) == 10
 
 
 def test_a_misspelt_hook_is_an_error_that_names_the_nearest(installed):

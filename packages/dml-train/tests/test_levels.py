@@ -210,7 +210,9 @@ def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, tiny
 def test_a_head_without_a_linear_layer_needs_the_backbones_width(levelled, tiny_registry):
     recipe = levelled(embedding={"dim": [8, 16], "linear": False})
     assert build(recipe, tiny_registry).model.head.dims == [8, 16]
-    with pytest.raises(InvalidOption, match=r"embedding\.linear is false and embedding\.dim is 8; expected 16"):
+    with pytest.raises(
+        InvalidOption, match=r"embedding\.linear is false and embedding\.dim is 8; expected 16"
+    ):
         build(levelled(embedding={"dim": 8, "linear": False}), tiny_registry)
 
 

@@ -11,7 +11,7 @@ import torch
 from train_support.run_traces import lines
 from train_support.tiny_world import TinyLoss
 
-from dml_core import DmlError, hookimpl
+from dml_core import Component, DmlError, hookimpl
 from dml_train.ranks.ranks import SINGLE_PROCESS
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
@@ -157,6 +157,65 @@ def test_an_image_that_cannot_be_loaded_is_named(run, workers):
         DmlError, match=r"^item 17 \(class 'class 2'\) can't be loaded: OSError: broken image$"
     ):
         run(dataset={"broken": 17}, training={"workers": workers})
+
+
+class Failing:
+    """An observer that fails at its first step."""
+
+    def __init__(self, error):
+        self.error, self.calls = error, 0
+
+    @hookimpl
+    def dml_step_end(self, step):
+        self.calls += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), SystemExit(3)], ids=str)
+def test_an_observer_that_fails_is_named_and_set_aside(run, tiny_registry, quiet, error):
+    observer = Failing(error)
+    tiny_registry.plugins.register(observer, distribution="failing", version="2.0")
+    assert run().evaluation.is_file()
+    assert observer.calls == 1
+    told = quiet.file.getvalue()
+    assert f"the plugin failing 2.0 in dml_step_end failed: {type(error).__name__}: {error}" in " ".join(
+        told.split()
+    )
+
+
+def test_an_observers_message_to_the_user_ends_the_run(run, tiny_registry, monkeypatch):
+    tiny_registry.plugins.register(Failing(DmlError("enough")), distribution="failing")
+    with pytest.raises(DmlError, match="enough"):
+        run()
+
+
+def test_strict_plugins_make_a_failing_observer_fatal(run, tiny_registry, monkeypatch):
+    monkeypatch.setenv("DML_STRICT_PLUGINS", "1")
+    tiny_registry.plugins.register(Failing(ValueError("odd")), distribution="failing")
+    with pytest.raises(DmlError, match=r"dml_step_end failed: ValueError: odd \(DML_STRICT_PLUGINS is set\)"):
+        run()
+
+
+def test_a_logger_that_fails_is_named_and_set_aside(run, tiny_registry, quiet):
+    class Broken:
+        def __init__(self, directory, start_step=0):
+            pass
+
+        def log(self, step, values):
+            raise RuntimeError("no connection")
+
+        def close(self):
+            raise AssertionError("it was set aside")
+
+    class Plugin:
+        @hookimpl
+        def dml_loggers(self):
+            yield Component("broken", Broken, "fails")
+
+    tiny_registry.plugins.register(Plugin(), distribution="broken")
+    folder = run(logging={"loggers": [{"name": "broken"}, {"name": "jsonl"}]})
+    assert len(lines(folder)) == 13
+    assert quiet.file.getvalue().count("the logger Broken failed: RuntimeError: no connection") == 1
 
 
 def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_registry):

@@ -1,8 +1,8 @@
 """The installed plugins, and the failures of those that can't be loaded.
 
 Every installed distribution may name plugins in the entry-point group ``dml``. Each is loaded on its own: one that
-can't be imported, or that implements an unknown hook, is recorded as a `Failure`, and the others keep working. The
-environment variable ``DML_STRICT_PLUGINS=1`` makes a failure fatal instead.
+can't be imported (or exits at its import), or that implements an unknown hook, is recorded as a `Failure`, and the
+others keep working. The environment variable ``DML_STRICT_PLUGINS=1`` makes a failure fatal instead.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
 
 import pluggy
 
 from dml_core import hookspecs
+from dml_core.contain import contain
 from dml_core.errors import DmlError, PluginLoadError, nearest
 
+T = TypeVar("T")
 STRICT_VARIABLE = "DML_STRICT_PLUGINS"
 
 
@@ -36,12 +39,12 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A plugin that failed to load or to list its components, and the error."""
+    """A plugin that failed to load, or whose hook failed, and the error."""
 
     entry_point: str
     distribution: str
     version: str
-    error: Exception
+    error: BaseException
 
     def __str__(self) -> str:
         return (
@@ -69,10 +72,10 @@ class Plugins:
         for point in points:
             written = f"{point.name} = {point.value}"
             distribution, version = _origin(point)
-            try:
+            with contain(f"loading the plugin {distribution} {version} ({written})") as loading:
                 self.register(point.load(), written, distribution, version)
-            except Exception as error:  # third-party code may raise anything
-                self.fail(Failure(written, distribution, version, error))
+            if loading.error is not None:
+                self.fail(Failure(written, distribution, version, loading.error))
 
     def register(
         self, plugin: object, entry_point: str = "", distribution: str = "unpackaged", version: str = "0"
@@ -107,6 +110,44 @@ class Plugins:
                 f"plugin failed to load ({STRICT_VARIABLE} is set): {failure}"
             ) from failure.error
         self.failures.append(failure)
+
+    def collect(self, hook: str, kind: type[T], expected: str) -> list[tuple[T, Provider]]:
+        """Call every plugin's implementation of a hook on its own, and flatten what they return.
+
+        A plugin whose hook raises, or returns something else, is recorded as a failure.
+
+        Args:
+            hook: the name of a hook without arguments that returns an iterable.
+            kind: the type of its items.
+            expected: what the hook should return, for messages.
+
+        Returns:
+            Each item and its provider.
+        """
+        collected: list[tuple[T, Provider]] = []
+        # pluggy calls the last registered first; listings read better in the order of registration.
+        for implementation in getattr(self.manager.hook, hook).get_hookimpls():
+            provider = self.provider_of(implementation.plugin)
+            items: list[T] = []
+            with contain(f"the hook {hook} of {provider}") as call:
+                returned = implementation.function()
+                if not isinstance(returned, Iterable):
+                    raise TypeError(f"{hook} returned {returned!r}; expected {expected}")
+                items = list(returned)
+                if wrong := [item for item in items if not isinstance(item, kind)]:
+                    raise TypeError(f"{hook} returned {wrong[0]!r}; expected {expected}")
+            if call.error is None:
+                collected += [(item, provider) for item in items]
+            else:
+                self.fail(Failure(provider.entry_point, provider.distribution, provider.version, call.error))
+        return collected
+
+    def describe_failures(self) -> str:
+        """Return lines that name the plugins that failed; empty if none did."""
+        if not self.failures:
+            return ""
+        count = "1 plugin" if len(self.failures) == 1 else f"{len(self.failures)} plugins"
+        return f"\n{count} failed to load (see 'dml plugins'):" + "".join(f"\n  {f}" for f in self.failures)
 
     def provider_of(self, plugin: object) -> Provider:
         """Return the provider of a registered plugin."""

@@ -9,7 +9,7 @@ registry().build(
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from dml_core.components import Component
 from dml_core.errors import DmlError, DuplicateName, InvalidOption, UnknownName, nearest
 from dml_core.kinds import CONTEXT, KINDS, SINGULAR, Kind
-from dml_core.plugins import Failure, Plugins, Provider, plugins
+from dml_core.plugins import Plugins, Provider, plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,7 @@ class Registry:
                 f"\nno installed plugin provides any {SINGULAR[kind]} '{family}/...': "
                 f"install the package that does, or its extra for them, as in 'a-package[{family}]'"
             )
-        if failures := self.plugins.failures:
-            count = "1 plugin" if len(failures) == 1 else f"{len(failures)} plugins"
-            message += f"\n{count} failed to load (see 'dml plugins'):" + "".join(
-                f"\n  {f}" for f in failures
-            )
-        raise UnknownName(message)
+        raise UnknownName(message + self.plugins.describe_failures())
 
     def check(self, kind: Kind, table: Mapping[str, Any]) -> None:
         """Check a recipe's table without making anything.
@@ -156,26 +151,9 @@ class Registry:
         return self.entry(kind, name), {key: value for key, value in table.items() if key != "name"}
 
     def _collect(self, kind: Kind) -> list[Entry]:
-        """Call each plugin's hook separately, so that one that raises fails alone."""
-        collected: list[Entry] = []
-        caller = getattr(self.plugins.manager.hook, f"dml_{kind}")
-        # pluggy calls the last registered first; listings read better in the order of registration.
-        for implementation in caller.get_hookimpls():
-            provider = self.plugins.provider_of(implementation.plugin)
-            try:
-                returned = implementation.function()
-                if not isinstance(returned, Iterable):
-                    raise TypeError(f"dml_{kind} returned {returned!r}; expected an iterable of Component")
-                components = list(returned)
-                if wrong := [item for item in components if not isinstance(item, Component)]:
-                    raise TypeError(f"dml_{kind} returned {wrong[0]!r}; expected an iterable of Component")
-            except Exception as error:  # third-party code may raise anything
-                self.plugins.fail(
-                    Failure(provider.entry_point, provider.distribution, provider.version, error)
-                )
-                continue
-            collected += [Entry(component, provider) for component in components]
-        return collected
+        """Collect the components of each plugin."""
+        found = self.plugins.collect(f"dml_{kind}", Component, "an iterable of Component")
+        return [Entry(component, provider) for component, provider in found]
 
 
 @cache

@@ -7,12 +7,11 @@ command stopped by Ctrl-C, exits with 128 plus the signal's number.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
 from typing import IO, Any, cast
 
 import click
 
-from dml_core import DmlError, plugins, registry
+from dml_core import DmlError, Plugins, plugins, registry
 from dml_train import __version__
 from dml_train.commands import COMMANDS
 from dml_train.commands.options import error_message
@@ -42,6 +41,16 @@ class Dml(click.Group):
         """Get the command of this name; plugins are loaded only if dml itself has none."""
         return self.commands.get(cmd_name) or self._plugin_commands(ctx).get(cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; if there is none, name the plugins that failed and might have had it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            failures = self._plugins(ctx).describe_failures()
+            raise click.UsageError(error.message + failures, ctx) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and turn the user's errors into messages."""
         try:
@@ -59,21 +68,24 @@ class Dml(click.Group):
                 click.echo("stopped by Ctrl-C", err=True)
             ctx.exit(128 + signal.SIGINT)
 
+    def _plugins(self, ctx: click.Context) -> Plugins:
+        return ctx.obj.plugins if ctx.obj else plugins()
+
     def _plugin_commands(self, ctx: click.Context) -> dict[str, click.Command]:
         if (collected := ctx.meta.get(__name__)) is not None:
             return cast("dict[str, click.Command]", collected)
         found: dict[str, click.Command] = {}
-        source = ctx.obj.plugins if ctx.obj else plugins()
-        for implementation in source.manager.hook.dml_commands.get_hookimpls():
-            provider = source.provider_of(implementation.plugin)
-            for command in cast("Iterable[click.Command]", implementation.function()):
-                name = command.name or ""
-                if name in self.commands or name in found:
-                    raise UserError(
-                        f"{provider} adds a command {name!r}, which dml has already; "
-                        "uninstall the plugin, or ask its author to rename the command"
-                    )
-                found[name] = command
+        source = self._plugins(ctx)
+        for command, provider in source.collect(
+            "dml_commands", click.Command, "an iterable of click.Command"
+        ):
+            name = command.name or ""
+            if name in self.commands or name in found:
+                raise UserError(
+                    f"{provider} adds a command {name!r}, which dml has already; "
+                    "uninstall the plugin, or ask its author to rename the command"
+                )
+            found[name] = command
         ctx.meta[__name__] = found
         return found
 

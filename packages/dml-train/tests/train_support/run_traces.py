@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dml_core import hookimpl
+from dml_core import DmlError, hookimpl
 from dml_train.run_folder import RunFolder
 
 
@@ -32,8 +32,8 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-class Stop(Exception):
-    """Exception by which `StopAt` ends a run."""
+class Stop(DmlError):
+    """Error by which `StopAt` ends a run."""
 
 
 class StopAt:
@@ -45,4 +45,4 @@ class StopAt:
     @hookimpl
     def dml_step_end(self, step: int) -> None:
         if step == self.step:
-            raise Stop
+            raise Stop("stopped here")

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from dml_core import DmlError, Registry, RunLogger
+from dml_core import DmlError, Registry
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
@@ -36,6 +36,7 @@ from dml_train.training.checkpoint import Checkpoint
 from dml_train.training.divergence import divergence, find_nonfinite, untrained_names
 from dml_train.training.initialisation import initialise
 from dml_train.training.loggers import CLOCK
+from dml_train.training.observers import Observers
 from dml_train.training.replica import Replica
 from dml_train.training.step_values import StepValues
 
@@ -88,14 +89,14 @@ class Trainer:
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
-        self.hook = registry.plugins.manager.hook
         context = {"directory": folder.path, "start_step": self.steps_done}
         tables = recipe.logging.loggers if ranks.is_first else []
-        self.loggers: list[RunLogger] = [registry.build("loggers", table, context) for table in tables]
+        loggers = [registry.build("loggers", table, context) for table in tables]
+        self.observers = Observers(registry.plugins, loggers, console, self.run)
 
     def train(self) -> None:
         """Run to the end, and tell loggers and observers how it ended."""
-        self.hook.dml_run_start(run=self.run)
+        self.observers.run_start()
         error: BaseException | None = None
         try:
             if not self.steps_done:
@@ -107,9 +108,7 @@ class Trainer:
             error = ending
             raise
         finally:
-            for logger in self.loggers:
-                logger.close()
-            self.hook.dml_run_end(run=self.run, step=self.steps_done, error=error)
+            self.observers.run_end(self.steps_done, error)
 
     def take_steps(self, show: Show) -> None:
         """Load, step, log, evaluate, save: until the last step, early stopping, or a signal."""
@@ -221,9 +220,9 @@ class Trainer:
                     self.newest_checkpoint(),
                     f"The batch was items {self.batches.indices(step - 1).tolist()}",
                 )
-            self.record(step, values)
+            self.observers.log(step, values)
             observed = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
-            self.hook.dml_step_end(run=self.run, step=step, values=observed)
+            self.observers.step_end(step, observed)
         speed = values[f"{CLOCK}images_per_second"]
         words = f"loss {values['loss']:.4g}  lr {values['optimizer.lr']:.3g}  {speed:.0f} images/s"
         show(self.steps_done, words)
@@ -237,9 +236,9 @@ class Trainer:
         """Evaluate an embedding, and send the metrics to loggers and hooks."""
         measured = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
         flat = flatten_metrics(measured.metrics)
-        self.record(self.steps_done, {f"{name}/{key}": value for key, value in flat.items()})
+        self.observers.log(self.steps_done, {f"{name}/{key}": value for key, value in flat.items()})
         result = {**measured.metrics, "split": split_of(name)}
-        self.hook.dml_evaluation_end(run=self.run, step=self.steps_done, result=result)
+        self.observers.evaluation_end(self.steps_done, result)
         self.values.restart_clock()
         return measured
 
@@ -273,7 +272,7 @@ class Trainer:
             )
         written = checkpoint.write(folder, self.steps_done, weights, state)
         checkpoint.prune(folder, experiment.recipe.checkpoints.keep, {self.best.step})
-        self.hook.dml_checkpoint_saved(run=self.run, step=self.steps_done, path=written.path)
+        self.observers.checkpoint_saved(self.steps_done, written.path)
 
     def restore(self) -> int:
         """Load the newest intact checkpoint and return its step; 0 without one."""
@@ -331,11 +330,6 @@ class Trainer:
             write_json(self.folder.evaluation, result)
 
         self.ranks.run_on_first(write)
-
-    def record(self, step: int, values: Mapping[str, float]) -> None:
-        """Send values to every logger."""
-        for logger in self.loggers:
-            logger.log(step, values)
 
     def newest_checkpoint(self) -> str:
         """Name the checkpoint from which a failed run could resume."""

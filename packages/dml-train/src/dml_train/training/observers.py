@@ -1,0 +1,89 @@
+"""Plugins and loggers that watch a run. One that fails is set aside, and the run continues."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dml_core import DmlError, Plugins, RunLogger
+from dml_core.components import Run
+from dml_core.plugins import STRICT_VARIABLE
+from dml_train.processes.stopping import Interrupted
+
+
+class Observers:
+    """The plugins with hooks of a run, and the run's loggers.
+
+    One that raises is named once and not called again. A `DmlError` ends the run, since it is a message to the user.
+    With ``DML_STRICT_PLUGINS=1`` every error does.
+
+    Args:
+        plugins: those whose hooks are called.
+        loggers: receive scalars.
+        console: shows which one is set aside.
+        run: the run, an argument of every hook.
+    """
+
+    def __init__(self, plugins: Plugins, loggers: Sequence[RunLogger], console: Console, run: Run) -> None:
+        self._plugins, self._loggers, self._console, self._run = plugins, list(loggers), console, run
+        self._set_aside: set[int] = set()
+
+    def run_start(self) -> None:
+        """Call `dml_run_start`."""
+        self._call("dml_run_start", {})
+
+    def step_end(self, step: int, values: Mapping[str, float]) -> None:
+        """Call `dml_step_end`."""
+        self._call("dml_step_end", {"step": step, "values": values})
+
+    def evaluation_end(self, step: int, result: Mapping[str, Any]) -> None:
+        """Call `dml_evaluation_end`."""
+        self._call("dml_evaluation_end", {"step": step, "result": result})
+
+    def checkpoint_saved(self, step: int, path: Path) -> None:
+        """Call `dml_checkpoint_saved`."""
+        self._call("dml_checkpoint_saved", {"step": step, "path": path})
+
+    def run_end(self, step: int, error: BaseException | None) -> None:
+        """Close the loggers, and call `dml_run_end`."""
+        for logger in self._loggers:
+            self._guard(logger, f"the logger {type(logger).__name__}", logger.close)
+        self._call("dml_run_end", {"step": step, "error": error})
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send values to every logger."""
+        for logger in self._loggers:
+            self._guard(logger, f"the logger {type(logger).__name__}", logger.log, step, values)
+
+    def _call(self, hook: str, arguments: dict[str, Any]) -> None:
+        arguments["run"] = self._run
+        # As pluggy does: the last registered first, each with the arguments that it names.
+        for implementation in reversed(getattr(self._plugins.manager.hook, hook).get_hookimpls()):
+            given = {name: arguments[name] for name in implementation.argnames}
+            who = f"the plugin {self._plugins.provider_of(implementation.plugin)} in {hook}"
+            self._guard(implementation.plugin, who, implementation.function, **given)
+
+    def _guard(
+        self, observer: object, who: str, call: Callable[..., object], *positional: Any, **named: Any
+    ) -> None:
+        """Call an observer unless it is set aside; set it aside if it fails.
+
+        Raises:
+            DmlError: of the observer, or for any failure with ``DML_STRICT_PLUGINS``.
+        """
+        if id(observer) in self._set_aside:
+            return
+        try:
+            call(*positional, **named)
+        except (DmlError, KeyboardInterrupt, Interrupted):
+            raise
+        except BaseException as error:  # third-party code may raise anything
+            what = f"{who} failed: {type(error).__name__}: {error}"
+            if os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"):
+                raise DmlError(f"{what} ({STRICT_VARIABLE} is set)") from error
+            self._set_aside.add(id(observer))
+            self._console.print(f"{what}; it is not called again, and the run continues", markup=False)
