@@ -315,3 +315,52 @@ def test_a_missing_folder_is_reported(serve, tmp_path):
     address, _ = serve(honest())
     with pytest.raises(DmlError, match=r"can't write .*set\.zip\.part: No such file or directory"):
         get(address, tmp_path / "nowhere" / "set.zip")
+
+
+def test_a_server_that_sends_the_wrong_range_again_and_again_is_given_up(serve, tmp_path):
+    """Each restart receives bytes anew, but never more than before."""
+
+    def early(handler: Handler, offset: int) -> None:
+        if offset:
+            begin = max(0, offset - 50)
+            span = f"bytes {begin}-{len(CONTENT) - 1}/{len(CONTENT)}"
+            handler.head(206, len(CONTENT) - begin, Content_Range=span, ETag='"one"')
+        else:
+            handler.head(200, len(CONTENT), ETag='"one"')
+        handler.wfile.write(CONTENT[offset : offset + 5000])
+        handler.close_connection = True
+
+    address, ranges = serve(early)
+    with pytest.raises(DmlError, match="times without progress"):
+        get(address, tmp_path / "file", tries=3)
+    assert len(ranges) < 12
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:///etc/passwd",
+        "data:,text",
+        "ftp://host/file",
+        "http://",
+        "http:///file",
+        "https://host:port/file",
+        "http://[::1/file",
+        "http://ho st/file",
+        "http://host/\n",
+        "host/file",
+        "",
+    ],
+)
+def test_only_addresses_of_http_and_https_are_taken(tmp_path, address):
+    with pytest.raises(DmlError, match=r"can't download .*: expected an address like https://host/file"):
+        get(address, tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("target", ["ftp://localhost/file", "file:///etc/passwd"])
+def test_a_redirection_to_another_kind_of_address_is_refused(serve, tmp_path, target):
+    address, _ = serve(status_only(302, Location=target))
+    with pytest.raises(DmlError):
+        get(address, tmp_path / "file")
+    assert not (tmp_path / "file").exists()

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -178,3 +179,47 @@ def test_a_killed_unpacking_restarts(tmp_path):
 def test_a_missing_archive_is_named(tmp_path):
     with pytest.raises(DmlError, match=r"there is no archive .*set\.zip"):
         unpack(tmp_path / "set.zip", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "bz2"])
+def test_one_flipped_bit_anywhere_in_a_compressed_tar_is_found(tmp_path, kind):
+    random = np.random.default_rng(0)
+    contents = {f"images/{i}.jpg": random.bytes(2000) for i in range(5)}
+    archive = as_tar(tmp_path, contents, kind)
+    intact = archive.read_bytes()
+    for place in random.integers(10, len(intact), size=40).tolist():
+        damaged = bytearray(intact)
+        damaged[place] ^= 1 << (place % 8)
+        archive.write_bytes(damaged)
+        out = tmp_path / f"out-{place}"
+        try:
+            unpack(archive, out)
+        except DmlError:
+            assert not out.exists() or not list(out.iterdir())
+        else:  # a bit that no data depends on, as in gzip's header
+            assert found(out) == contents
+
+
+def test_a_zip_entry_without_a_name_is_refused(tmp_path):
+    archive = as_zip(tmp_path, {"x": b"1"})
+    archive.write_bytes(archive.read_bytes().replace(b"x", b"/"))
+    with pytest.raises(DmlError, match=r"leads out of the folder|without a name"):
+        unpack(archive, tmp_path / "out")
+    assert not found(tmp_path / "out")
+
+
+def test_a_zip_of_an_unknown_method_is_refused(tmp_path):
+    archive = as_zip(tmp_path, CONTENTS)
+    content = archive.read_bytes()
+    deflated, unknown = (8).to_bytes(2, "little"), (98).to_bytes(2, "little")
+    for signature, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        place = 0
+        while (place := content.find(signature, place)) >= 0:
+            where = place + offset
+            if content[where : where + 2] == deflated:
+                content = content[:where] + unknown + content[where + 2 :]
+            place += 4
+    archive.write_bytes(content)
+    with pytest.raises(DmlError, match="compression that Python can't read"):
+        unpack(archive, tmp_path / "out")
+    assert not found(tmp_path / "out")

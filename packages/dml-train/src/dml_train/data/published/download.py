@@ -8,6 +8,7 @@ import json
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -59,18 +60,22 @@ def download(
         pause: seconds before the second attempt; doubled before each further one.
 
     Raises:
-        DmlError: the server refuses the request; repeated interruptions (the received bytes are kept); a wrong MD5 (the
-            received bytes are removed); a file that can't be written.
+        DmlError: the address isn't one of http or https, or leads to another kind; the server refuses the request;
+            repeated interruptions (the received bytes are kept); a wrong MD5 (the received bytes are removed); a file
+            that can't be written.
     """
+    _check_address(address)
     part, failures = _Part(file), 0
+    furthest = part.size
     try:
         while True:
-            before = part.size
             try:
                 if _fetch(address, part, progress, timeout):
                     break
             except _Interrupted as error:
-                failures = 0 if part.size > before else failures + 1
+                # A part that was discarded must grow beyond what was there, or a faulty server could loop for ever.
+                failures = 0 if part.size > furthest else failures + 1
+                furthest = max(furthest, part.size)
                 if failures >= tries:
                     raise DmlError(
                         f"can't download {address}: {error}, {tries} times without progress; {part.size:,} bytes "
@@ -89,6 +94,34 @@ def download(
     except OSError as error:
         raise DmlError(f"can't write {part.file}: {error.strerror}; the received bytes are kept") from error
     return digests["sha256"]
+
+
+def _check_address(address: str, source: str = "") -> None:
+    """Check that an address has a scheme and a host that this module supports.
+
+    Raises:
+        DmlError: saying what it has instead, and its `source` if a server gave it.
+    """
+    try:
+        parts = urllib.parse.urlsplit(address)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or a bracketed host that can't be read
+        fine = False
+    if not fine or any(character.isspace() or not character.isprintable() for character in address):
+        raise DmlError(f"can't download {address!r}{source}: expected an address like https://host/file")
+
+
+class _Redirections(urllib.request.HTTPRedirectHandler):
+    """Redirections to http and https only: urllib itself would follow one to FTP."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
+        """Follow a redirection.
+
+        Raises:
+            DmlError: if it leads to another kind of address.
+        """
+        _check_address(newurl, f", to which {req.full_url} redirects")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class _Part:
@@ -135,7 +168,7 @@ def _fetch(address: str, part: _Part, progress: Progress | None, timeout: float)
         request.add_header("Range", f"bytes={size}-")
         request.add_header("If-Range", known.version)  # the server sends a changed file from its beginning
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        with urllib.request.build_opener(_Redirections).open(request, timeout=timeout) as response:
             length = response.headers.get("Content-Length")
             remaining = int(length) if length is not None and length.isdecimal() else None
             if response.status == 206:

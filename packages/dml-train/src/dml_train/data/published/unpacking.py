@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import shutil
 import stat
 import tarfile
@@ -35,15 +37,15 @@ def unpack(archive: Path, into: Path) -> list[Path]:
         The new entries, sorted by name.
 
     Raises:
-        DmlError: if it isn't an archive, is damaged or needs a password; if a path in it leads out of the folder or is
-            a link; if a top-level entry already exists; if the disk is full. Then nothing of it remains.
+        DmlError: if it isn't an archive, is damaged (checksums are compared), needs a password or an unknown method; if
+            a path in it leads out of the folder or is a link; if a top-level entry already exists; if the disk is full. Then nothing of it remains.
     """
     aside = into / f".{archive.name}.unpacking"
     try:
         into.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        with _open(archive) as members:
+        with _open(archive, aside) as members:
             for member in members:
                 _write(member, archive, aside)
         entries = sorted(into / entry.name for entry in aside.iterdir())
@@ -56,12 +58,28 @@ def unpack(archive: Path, into: Path) -> list[Path]:
         for entry in entries:
             (aside / entry.name).rename(entry)
         return entries
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        gzip.BadGzipFile,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
         raise DmlError(
             f"{archive} is damaged or truncated ({type(error).__name__}: {error}); nothing was unpacked. Remove it and "
             "download it again"
         ) from error
+    except NotImplementedError as error:
+        raise DmlError(
+            f"{archive} uses a compression that Python can't read ({error}); nothing was unpacked. Unpack it with "
+            "another program, and keep the folder beside it"
+        ) from error
     except OSError as error:
+        if archive.suffix == ".bz2" and error.errno is None:  # bz2 has no error of its own for damaged data
+            raise DmlError(
+                f"{archive} is damaged ({error}); nothing was unpacked. Download it again"
+            ) from error
         raise DmlError(f"can't unpack {archive} into {into}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -73,6 +91,8 @@ def _write(member: _Member, archive: Path, folder: Path) -> None:
         raise DmlError(
             f"{archive} contains the path {member.name!r}, which leads out of the folder; nothing was unpacked"
         )
+    if not path.parts:
+        raise DmlError(f"{archive} contains an entry without a name; nothing was unpacked. Download it again")
     if not member.plain:
         raise DmlError(
             f"{archive} contains {member.name!r}, which is a link or a device, not a file; nothing was unpacked"
@@ -89,7 +109,7 @@ def _write(member: _Member, archive: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _open(archive: Path) -> Iterator[Iterator[_Member]]:
+def _open(archive: Path, into: Path) -> Iterator[Iterator[_Member]]:
     if not archive.is_file():
         raise DmlError(f"there is no archive {archive}")
     if zipfile.is_zipfile(archive):
@@ -97,7 +117,10 @@ def _open(archive: Path) -> Iterator[Iterator[_Member]]:
             yield _list_zip(packed, archive)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as packed_tar:
-            yield _list_tar(packed_tar)
+            yield _list_tar(packed_tar, into)
+            # The compression's checksum stands at the end of the file, which the last member may not reach.
+            while packed_tar.fileobj is not None and packed_tar.fileobj.read(1 << 20):
+                pass
     else:
         with archive.open("rb") as content:
             start = content.read(60)
@@ -122,10 +145,14 @@ def _list_zip(archive: zipfile.ZipFile, file: Path) -> Iterator[_Member]:
         yield _Member(info.filename, info.is_dir(), kind in (0, stat.S_IFREG, stat.S_IFDIR), content)
 
 
-def _list_tar(archive: tarfile.TarFile) -> Iterator[_Member]:
+def _list_tar(archive: tarfile.TarFile, into: Path) -> Iterator[_Member]:
     for info in archive:
 
         def content(info: tarfile.TarInfo = info) -> IO[bytes]:
+            if hasattr(
+                tarfile, "data_filter"
+            ):  # a second guard against paths that lead out, since Python 3.11.4
+                tarfile.data_filter(info, str(into))
             opened = archive.extractfile(info)
             assert opened is not None  # `_write` opens plain files only
             return opened
