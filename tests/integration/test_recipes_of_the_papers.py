@@ -42,6 +42,7 @@ def images(
         "normalize": normalize,
         "min_area": min_area,
         "flip": 0.5,
+        "max_pixels": 64_000_000,
     }
     return {f"dataset.{key}": value for key, value in settings.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -135,3 +136,30 @@ def test_an_image_too_huge_to_decode_is_named_and_not_decoded(tmp_path):
     for read in (read_image, check_header):
         with pytest.raises(DmlError, match=r"can't read the image .*huge\.png: it has too many pixels"):
             read(tmp_path / "huge.png")
+
+
+def test_the_most_pixels_are_an_option_that_counts_after_the_reduction(tmp_path):
+    noise(70, 50).resize((1400, 1000)).save(tmp_path / "a.jpg")
+    with pytest.raises(DmlError, match=r"too many pixels \(1,400,000, more than max_pixels, 1,000,000\)"):
+        read_image(tmp_path / "a.jpg", max_pixels=1_000_000)
+    assert read_image(tmp_path / "a.jpg", min_side=250, max_pixels=1_000_000).size == (350, 250)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".eps"])
+def test_only_the_documented_formats_are_read_whatever_the_suffix(tmp_path, suffix):
+    """A PostScript file would start Ghostscript."""
+    noise(8, 8).save(tmp_path / "drawing.eps")
+    photo = (tmp_path / "drawing.eps").rename(tmp_path / f"photo{suffix}")
+    for read in (read_image, check_header):
+        with pytest.raises(DmlError, match="not an image in PNG, JPEG, WEBP, BMP, GIF, TIFF"):
+            read(photo)
+
+
+def test_a_pipe_or_a_folder_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "folder.png").mkdir()
+    for read in (read_image, check_header):
+        with pytest.raises(DmlError, match="a pipe or a device, not a file"):
+            read(tmp_path / "pipe.png")
+        with pytest.raises(DmlError, match="a folder, not a file"):
+            read(tmp_path / "folder.png")

@@ -72,7 +72,7 @@ class StepBatches(Dataset[Batch | LoadFailure]):
                 f"equally; choose a batch size that is a multiple of {self.world_size}"
             )
         rows_R = np.arange(self.rank * share, (self.rank + 1) * share)
-        images = _load(self.split, indices_B[rows_R], row_seeds(self.seed, step, rows_R))
+        images = load_items(self.split, indices_B[rows_R], row_seeds(self.seed, step, rows_R))
         if isinstance(images, LoadFailure):
             return images
         return Batch(step, images, torch.from_numpy(self.split.labels[indices_B]))
@@ -141,9 +141,10 @@ def _unchanged(item: Item) -> Item:
     return item
 
 
-def _load(
+def load_items(
     split: Split, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None
 ) -> Tensor | LoadFailure:
+    """Load items (n, channels, height, width), augmented by their seeds; or say why that fails."""
     try:
         return split.load(indices, seeds)
     except DmlError as error:  # says itself which item it was

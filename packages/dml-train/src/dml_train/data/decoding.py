@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dml_core import DmlError
 
+# Pillow tries all its formats whatever the suffix is, also those that start other programs, as Ghostscript for EPS.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+MAX_PIXELS = 64_000_000  # about 1 GB while a colour image is converted
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 ImageSource = (
     Path | npt.NDArray[np.uint8]
@@ -17,7 +21,7 @@ ImageSource = (
 _BACKGROUND = (255, 255, 255)  # of transparent images
 
 
-def read_image(source: ImageSource, min_side: int | None = None) -> Image.Image:
+def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image to upright RGB.
 
     The image is rotated according to its EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
@@ -27,16 +31,21 @@ def read_image(source: ImageSource, min_side: int | None = None) -> Image.Image:
         source: a file, or an array.
         min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
             least this long, which saves most of the time of a large photograph. None: full size.
+        max_pixels: the most pixels to decode, after that reduction.
 
     Raises:
-        DmlError: if it can't be decoded, or a file exceeds Pillow's limit of about 179 million pixels; names the file.
+        DmlError: if it can't be decoded, has too many pixels or another format than `FORMATS`, or isn't a regular file;
+            names the file.
     """
     try:
         if isinstance(source, np.ndarray):
             return Image.fromarray(source).convert("RGB")
-        with Image.open(source) as stored:
+        _refuse_special_file(source)
+        with Image.open(source, formats=FORMATS) as stored:
             if min_side is not None:
                 stored.draft(None, (min_side, min_side))  # formats other than JPEG ignore it
+            if (pixels := stored.width * stored.height) > max_pixels:
+                raise Image.DecompressionBombError(f"{pixels:,}, more than max_pixels, {max_pixels:,}")
             stored.load()
             image = ImageOps.exif_transpose(stored)
         if image.mode.startswith(("I", "F")):  # Pillow would clip these to 255
@@ -61,18 +70,26 @@ def check_header(file: Path) -> None:
         DmlError: if the header isn't an image's; names the file.
     """
     try:
-        with Image.open(file) as image:
+        _refuse_special_file(file)
+        with Image.open(file, formats=FORMATS) as image:
             if min(image.size) < 1:
                 raise ValueError(f"it is {image.size[0]} × {image.size[1]} pixels")
     except Exception as error:
         raise _decoding_error(file, error) from error
 
 
+def _refuse_special_file(file: Path) -> None:
+    """Refuse a pipe or a device, on which reading could wait for ever."""
+    mode = file.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(f"it is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
+
+
 def _decoding_error(file: Path, error: Exception) -> DmlError:
     if isinstance(error, FileNotFoundError):
         reason = "no such file"
     elif isinstance(error, UnidentifiedImageError):  # whose message repeats the path
-        reason = "it is empty" if file.stat().st_size == 0 else "not an image"
+        reason = "it is empty" if file.stat().st_size == 0 else f"not an image in {', '.join(FORMATS)}"
     elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         reason = f"it has too many pixels ({error})"
     else:

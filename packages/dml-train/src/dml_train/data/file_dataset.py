@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from dml_core import options_of
 from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
-from dml_train.data.decoding import check_header
+from dml_train.data.decoding import MAX_PIXELS, check_header
 from dml_train.data.file_split import FileSplit
 from dml_train.data.image_reader import PhotographReader
 from dml_train.data.packed import open_pack
@@ -23,7 +23,7 @@ class FileDataset:
 
     Args:
         parts: the files of each part.
-        resize, square, crop, train_crop, min_area, flip, normalize: see `Preparation`.
+        resize, square, crop, train_crop, min_area, flip, normalize, max_pixels: see `Preparation`.
         on_bad_image: ``"error"``: every file's header is read here, and a file that turns out damaged later ends the
             run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
             batches are a function of the files that are good.
@@ -52,6 +52,7 @@ class FileDataset:
         min_area: float = 0.16,
         flip: float = 0.5,
         normalize: Normalize = "imagenet",
+        max_pixels: int = MAX_PIXELS,
         on_bad_image: OnBadImage = "error",
         cache: str | None = None,
     ) -> None:
@@ -61,7 +62,7 @@ class FileDataset:
             )
         preparation = Preparation(
             resize=resize, square=square, crop=crop, train_crop=train_crop, min_area=min_area, flip=flip,
-            normalize=normalize,
+            normalize=normalize, max_pixels=max_pixels,
         )  # fmt: skip
         files = sorted(
             {

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dml_train.data.array_split import draw_uniforms
-from dml_train.data.decoding import ImageSource, read_image
+from dml_train.data.decoding import MAX_PIXELS, ImageSource, read_image
 
 TrainCrop = Literal["resized", "random", "center"]
 Normalize = Literal["imagenet", "caffe", "none"]
@@ -71,6 +71,7 @@ class Preparation:
         flip: probability of mirroring a training image, 0 to 1.
         normalize: ``"imagenet"``: RGB, minus ImageNet's mean, divided by its deviation; ``"caffe"``: BGR in 0 to 255,
             minus (104, 117, 128); ``"none"``: RGB in 0 to 1.
+        max_pixels: the most pixels of an image that is decoded; a larger one is an error, before it takes the memory.
 
     Raises:
         ValueError: a value out of its range.
@@ -83,6 +84,7 @@ class Preparation:
     min_area: float = 0.16
     flip: float = 0.5
     normalize: Normalize = "imagenet"
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize:
@@ -94,6 +96,8 @@ class Preparation:
             raise ValueError(f"min_area is {self.min_area}; expected a share in (0, 1]")
         if not 0.0 <= self.flip <= 1.0:
             raise ValueError(f"flip is {self.flip}; expected a probability in [0, 1]")
+        if self.max_pixels < 1:
+            raise ValueError(f"max_pixels is {self.max_pixels}; expected at least 1")
         if self.train_crop not in get_args(TrainCrop):
             raise ValueError(
                 f"train_crop is {self.train_crop!r}; expected one of: {', '.join(get_args(TrainCrop))}"
@@ -126,7 +130,9 @@ class Preparation:
         from torchvision.transforms.v2 import functional as images
 
         # Twice the pixels of the result, so that resizing averages away what the reduced decoding of a JPEG loses.
-        image = torch.from_numpy(np.array(read_image(source, min_side=2 * self.resize))).permute(2, 0, 1)
+        image = torch.from_numpy(np.array(read_image(source, 2 * self.resize, self.max_pixels))).permute(
+            2, 0, 1
+        )
         height, width = image.shape[1:]
         factor = self.resize / min(height, width)
         size = [max(self.resize, round(side * factor)) for side in (height, width)]

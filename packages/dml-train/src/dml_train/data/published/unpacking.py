@@ -38,7 +38,8 @@ def unpack(archive: Path, into: Path) -> list[Path]:
 
     Raises:
         DmlError: if it isn't an archive, is damaged (checksums are compared), needs a password or an unknown method; if
-            a path in it leads out of the folder or is a link; if a top-level entry already exists; if the disk is full. Then nothing of it remains.
+            a path in it leads out of the folder or is a link; if a top-level entry already exists; if the disk is full.
+            Then nothing of it remains.
     """
     aside = into / f".{archive.name}.unpacking"
     try:
