@@ -134,7 +134,7 @@ STUDIES = {
             for temperature in (0.05, 0.1, 0.2, 0.5)
             for label, (n, m) in MEMORIES.items()
         },
-        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2"],
+        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2", "optimizer.lr=3e-2"],
         rate_of="base, T = 0.2",
     ),
     "memvir-length": Study(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_core import Component, Peers, hookimpl
-from dml_eval_rs import Evaluation, binarize, evaluate, evaluate_codes, knn, knn_codes
+from dml_eval_rs import Evaluation, arguments, binarize, evaluate, evaluate_codes, knn, knn_codes
 from dml_eval_rs.clustering import Average, cluster_agreement
 from dml_eval_rs.retrieval import Similarity, Ties
 
@@ -29,6 +29,10 @@ class ExactEvaluator:
     n_clusters: int | None = None
     seed: int = 0
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse wrong options now, not after a training."""
+        _measure_two_items(self)
 
     def evaluate(
         self,
@@ -100,6 +104,10 @@ class HammingEvaluator:
     seed: int = 0
     threads: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse wrong options now, not after a training."""
+        _measure_two_items(self)
+
     def evaluate(
         self,
         embeddings: npt.NDArray[Any],
@@ -169,6 +177,23 @@ class HammingEvaluator:
     def bytes_per_item(self, dim: int) -> int:
         """Return the bytes of one code, at one bit per dimension."""
         return -(-dim // 8)
+
+
+def _measure_two_items(evaluator: ExactEvaluator | HammingEvaluator) -> None:
+    """Measure two items, which refuses any option that an evaluation would refuse.
+
+    Raises:
+        TypeError, ValueError: as `dml_eval_rs.evaluate`.
+    """
+    if evaluator.n_clusters is None:
+        evaluator.evaluate(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.int64))
+        return
+    arguments.positive(evaluator.n_clusters, "n_clusters")
+    if not evaluator.nmi:
+        raise ValueError(
+            f"n_clusters is {evaluator.n_clusters} but nmi is False; expected nmi=True, or no n_clusters"
+        )
+    replace(evaluator, n_clusters=None)  # is made only to check the other options
 
 
 def _threads(threads: int | None, peers: Peers | None) -> int | None:

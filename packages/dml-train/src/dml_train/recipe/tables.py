@@ -37,7 +37,9 @@ RENAMED = {
 class Table(BaseModel):
     """A table of a recipe; unknown keys and values of another type are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Training(Table):

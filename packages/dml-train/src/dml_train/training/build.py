@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +23,10 @@ from dml_core import (
     Evaluator,
     InvalidOption,
     Registry,
-    Schedule,
     Schedules,
     ShardedEvaluator,
     Split,
     nearest,
-    schedule_from_table,
 )
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
 from dml_train.measure.embed import align_labels, embed, items_of_rank
@@ -40,6 +39,7 @@ from dml_train.recipe.tables import Embedding, Level, Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
 from dml_train.training.class_weights import check_initialisation
 from dml_train.training.optimizers import PartedOptimizer
+from dml_train.training.scheduling import build_schedules, check_loss_schedules
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -144,7 +144,8 @@ def build(
     steps_per_epoch = len(sampler)
     num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
 
-    model = build_model(recipe, dataset.in_channels, registry, device, pretrained=pretrained)
+    with _memory_errors_as_dml_errors():
+        model = build_model(recipe, dataset.in_channels, registry, device, pretrained=pretrained)
     if training.sync_batch_norm and ranks.world_size > 1:
         if device.type != "cuda":
             raise DmlError(
@@ -152,14 +153,23 @@ def build(
                 "Use training.freeze_batch_norm, or a backbone without batch norm"
             )
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place: the head's, too
-    loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
+    with _memory_errors_as_dml_errors():
+        loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
     check_initialisation(recipe.initialisation, loss, len(train.class_names))
     optimizer = PartedOptimizer(
         recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}
     )
+    check_loss_schedules(recipe, registry)
     schedules = build_schedules(
         recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
     )
+    if recipe.validation.selects:
+        every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
+        if round(every) > num_steps:
+            raise InvalidOption(
+                f"evaluation.every is {recipe.evaluation.every:g} {recipe.evaluation.unit}s, which are {round(every)} "
+                f"steps, and the run has {num_steps}: no evaluation would select weights; expected a shorter interval"
+            )
     average = None
     if training.ema_decay is not None:
         decay = get_ema_multi_avg_fn(training.ema_decay)  # type: ignore[no-untyped-call]
@@ -262,44 +272,19 @@ def build_loss(
     return loss.to(device).train()
 
 
-def build_schedules(
-    recipe: Recipe, num_steps: int, steps_per_epoch: int, roots: dict[str, object]
-) -> Schedules:
-    """Build the recipe's schedules and bind each to the attribute that it moves.
-
-    A linear or cosine schedule of one of the optimizer's numbers starts at that number by default. With several
-    levels, a path into the loss moves the attribute in each level's loss.
-    """
-    bound: dict[str, Schedule] = {}
-    for path, table in recipe.schedule.items():
-        options: dict[str, Any] = dict(table)
-        root, _, name = path.partition(".")
-        if root == "optimizer" and options.get("kind") in ("linear", "cosine"):
-            value: object = recipe.optimizer
-            for attribute in name.split("."):
-                value = getattr(value, attribute, None)
-            if isinstance(value, float):
-                options.setdefault("start", value)
-        try:
-            schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
-        except DmlError as error:
-            raise type(error)(f"[schedule.{path!r}]: {error}") from error
-        if root == "optimizer" and (below := _below_zero(options)):
-            raise InvalidOption(
-                f"[schedule.{path!r}]: {below}; expected numbers of at least 0, as in [optimizer]"
-            )
-        loss = roots["loss"]
-        if root == "loss" and isinstance(loss, LevelledLoss) and not name.startswith("levels."):
-            bound |= {f"loss.levels.{level}.{name}": schedule for level in range(len(loss.levels))}
-        else:
-            bound[path] = schedule
-    return Schedules(bound, roots)
-
-
-def _below_zero(options: Mapping[str, Any]) -> str:
-    """Name the negative values of a schedule, which stays between the values of its table."""
-    named = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
-    return ", ".join(f"{key} is {given!r}" for key, given in named.items() if np.min(given) < 0)
+@contextmanager
+def _memory_errors_as_dml_errors() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has no class of its own for the CPU's memory, nor for sizes beyond 64 bits.
+        if isinstance(error, MemoryError) or re.search("alloc|out of memory|overflow", str(error)):
+            line = str(error).splitlines()[0]
+            raise DmlError(
+                f"the network or the loss doesn't fit into memory ({line}); reduce embedding.dim, the number of "
+                "classes, or the memory of the loss"
+            ) from error
+        raise
 
 
 def find_device(name: str, local_rank: int = 0) -> torch.device:

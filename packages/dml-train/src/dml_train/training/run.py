@@ -21,6 +21,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import Experiment, build
 from dml_train.training.checkpoint import Checkpoint
+from dml_train.training.rehearsal import rehearse
 from dml_train.training.trainer import Trainer
 
 # Keys that may differ when a run resumes: they don't change its results.
@@ -67,6 +68,7 @@ def train(
             console.print(f"the run in {out} is complete", markup=False, highlight=False)
             return RunFolder(out)
         experiment = build(recipe, registry, ranks)
+        rehearse(experiment)
         with ExitStack() as until_the_end:
             folder = ranks.run_on_first(lambda: _open_folder(out, recipe, until_the_end))
             try:

@@ -1,0 +1,59 @@
+"""A rehearsal of the first step on two images, before a run has a folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dml_core import DmlError
+from dml_train.data.batches import LoadFailure, load_items
+from dml_train.seeds import FORWARD, LOSS, seed_torch
+from dml_train.training.build import Experiment
+
+ITEMS = 2  # a batch norm fails on a single row
+
+
+def rehearse(experiment: Experiment) -> None:
+    """Pass two training images through network, loss and backward pass; nothing of the experiment changes.
+
+    Every rank must call it.
+
+    Raises:
+        DmlError: if any of it fails, with the reason.
+    """
+    split = experiment.train
+    indices = np.arange(min(ITEMS, len(split)))
+    images = load_items(split, indices, None)
+    if isinstance(images, LoadFailure):
+        raise DmlError(images.message)
+    labels = torch.from_numpy(split.labels[indices])
+    buffers = [(buffer, buffer.clone()) for buffer in experiment.model.buffers()]  # statistics of batch norms
+    experiment.model.train()
+    experiment.loss.eval()  # memories store nothing
+    try:
+        _step(experiment, images.to(experiment.device), labels.to(experiment.device))
+    except DmlError:
+        raise
+    except Exception as error:  # components may raise anything
+        raise DmlError(
+            f"the first step would fail: {type(error).__name__}: {error}. It was tried on {len(indices)} training "
+            f"images of shape {tuple(images.shape[1:])}; correct the recipe, or the component that failed"
+        ) from error
+    finally:
+        experiment.loss.train()
+        experiment.model.zero_grad(set_to_none=True)
+        experiment.loss.zero_grad(set_to_none=True)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+
+def _step(experiment: Experiment, images: Tensor, labels: Tensor) -> None:
+    device, precision, seed = experiment.device, experiment.precision, experiment.recipe.training.seed
+    seed_torch(device, seed, FORWARD, 0)
+    with torch.autocast(device.type, precision, precision != torch.float32):
+        embeddings = experiment.model(images)
+    seed_torch(device, seed, LOSS, 0)
+    value = experiment.loss(embeddings, labels)
+    if isinstance(value, Tensor) and value.requires_grad and not value.dim():
+        torch.autograd.backward(value)

@@ -1,0 +1,77 @@
+"""From a recipe's schedules to the attributes that they move."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dml_core import DmlError, InvalidOption, Registry, Schedule, Schedules, schedule_from_table
+from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.recipe.tables import Recipe
+
+
+def build_schedules(
+    recipe: Recipe, num_steps: int, steps_per_epoch: int, roots: dict[str, object]
+) -> Schedules:
+    """Build the recipe's schedules and bind each to the attribute that it moves.
+
+    A linear or cosine schedule of one of the optimizer's numbers starts at that number by default. With several
+    levels, a path into the loss moves the attribute in each level's loss.
+    """
+    bound: dict[str, Schedule] = {}
+    for path, table in recipe.schedule.items():
+        options: dict[str, Any] = dict(table)
+        root, _, name = path.partition(".")
+        if root == "optimizer" and options.get("kind") in ("linear", "cosine"):
+            value: object = recipe.optimizer
+            for attribute in name.split("."):
+                value = getattr(value, attribute, None)
+            if isinstance(value, float):
+                options.setdefault("start", value)
+        try:
+            schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
+        except DmlError as error:
+            raise type(error)(f"[schedule.{path!r}]: {error}") from error
+        if root == "optimizer" and (below := _below_zero(options)):
+            raise InvalidOption(
+                f"[schedule.{path!r}]: {below}; expected numbers of at least 0, as in [optimizer]"
+            )
+        loss = roots["loss"]
+        if root == "loss" and isinstance(loss, LevelledLoss) and not name.startswith("levels."):
+            bound |= {f"loss.levels.{level}.{name}": schedule for level in range(len(loss.levels))}
+        else:
+            bound[path] = schedule
+    return Schedules(bound, roots)
+
+
+def check_loss_schedules(recipe: Recipe, registry: Registry) -> None:
+    """Check that the loss accepts the ends of each schedule that moves one of its options.
+
+    Raises:
+        InvalidOption: naming the schedule.
+    """
+    context = {"num_classes": 2, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
+    for path, options in recipe.schedule.items():
+        root, *names = path.split(".")
+        given = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
+        for value in sorted({float(one) for one in np.hstack([*given.values()])} if given else ()):
+            table = copy.deepcopy(recipe.loss)
+            owner: Any = table
+            for name in names[:-1]:
+                owner = owner.get(name) if isinstance(owner, dict) else None
+            if root != "loss" or not isinstance(owner, dict) or not isinstance(owner.get(names[-1]), float):
+                continue
+            owner[names[-1]] = value
+            try:
+                registry.build("losses", table, context)
+            except InvalidOption as error:
+                raise InvalidOption(f"[schedule.{path!r}] reaches {value:g}: {error}") from error
+
+
+def _below_zero(options: Mapping[str, Any]) -> str:
+    """Name the negative values of a schedule, which stays between the values of its table."""
+    named = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
+    return ", ".join(f"{key} is {given!r}" for key, given in named.items() if np.min(given) < 0)

@@ -1,0 +1,87 @@
+"""Settings that can't work are refused before a run has a folder."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dml_core import Component, DmlError, InvalidOption, hookimpl
+from dml_core import registry as installed
+from dml_train.recipe.checking import parse
+from dml_train.recipe.loading import load_recipe
+from dml_train.training.build import build
+from dml_train.training.rehearsal import rehearse
+from dml_train.training.run import train
+
+
+class Faulty(nn.Module):
+    """A loss whose forward fails in its own way."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.fault == "raises":
+            raise IndexError("out of range")
+        return embeddings @ torch.ones(3)
+
+
+class Plugin:
+    @hookimpl
+    def dml_losses(self):
+        yield Component("faulty", Faulty, "fails")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("raises", "IndexError: out of range"), ("multiplies", "the first step would fail: RuntimeError")],
+)
+def test_a_loss_that_fails_at_its_first_step_is_named_before_the_folder_is_made(
+    tiny_registry, tiny_document, tmp_path, quiet, fault, message
+):
+    tiny_registry.plugins.register(Plugin(), distribution="faulty")
+    document = tiny_document() | {"loss": {"name": "faulty", "fault": fault}}
+    with pytest.raises(DmlError, match=message):
+        train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
+    experiment = build(parse(tiny_document(embedding={"batch_norm": True}), tiny_registry), tiny_registry)
+    before = {
+        name: tensor.clone()
+        for module in (experiment.model, experiment.loss)
+        for name, tensor in module.state_dict().items()
+        if name != "calls"  # TinyLoss counts in evaluation, too
+    }
+    rehearse(experiment)
+    after = {**experiment.model.state_dict(), **experiment.loss.state_dict()}
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert all(p.grad is None for p in [*experiment.model.parameters(), *experiment.loss.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optimizer.lr=inf"], "optimizer.lr is inf"),
+        (["training.ema_decay=nan"], "training.ema_decay is nan"),
+        (["embedding.dim=10000000000000"], "doesn't fit into memory"),
+        (["evaluation.recall_at=[0]"], r"recall_at"),
+        (["evaluation.nmi=true", "evaluation.n_clusters=0"], "n_clusters is 0"),
+        (["evaluation.n_clusters=3"], "n_clusters is 3 but nmi is False"),
+        (["evaluation.similarity=cosin"], "similarity"),
+        (["validation.class_fraction=0.2", "evaluation.every=100"], "no evaluation would select weights"),
+        (
+            ["schedule.'loss.temperature'={kind='linear', start=0.1, end=0.0}"],
+            r"reaches 0: .*temperature is 0",
+        ),
+        (["schedule.'loss.temperature'={kind='step', values=[0.1, -1.0], milestones=[9]}"], "reaches -1"),
+    ],
+    ids=str,
+)
+def test_settings_that_would_fail_after_training_are_refused_before(tmp_path, quiet, overrides, message):
+    with pytest.raises((DmlError, InvalidOption), match=message):
+        train(load_recipe("glyphs-tiny", overrides, installed()), tmp_path / "run", console=quiet)
+    assert not (tmp_path / "run").exists()
