@@ -42,6 +42,21 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         yield
 
 
+def check_path(path: Path) -> None:
+    """Check that a file could have this path, whether it exists or not.
+
+    Raises:
+        DmlError: for a name that is too long or contains what no name can.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DmlError(f"no file can have the path {str(path)[:100]!r}: {reason}") from error
+
+
 def read_array(path: Path) -> npt.NDArray[Any]:
     """Map a .npy file into memory.
 
@@ -73,9 +88,11 @@ def read_json(path: Path) -> dict[str, Any]:
         DmlError: if it is corrupt, or can't be read.
     """
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
         raise DmlError(f"{path} is corrupt: {error}") from error
+    if not isinstance(value, dict):
+        raise DmlError(f"{path} is corrupt: it holds {type(value).__name__}; expected a JSON object")
     return value
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_core import DmlError
-from dml_train.files import lock_folder, partial_path, read_json
+from dml_train.files import check_path, lock_folder, partial_path, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class RunFolder:
             return []
         try:
             return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DmlError(f"{self.metrics} is corrupt: {error}") from error
 
     @classmethod
@@ -119,6 +119,7 @@ class RunFolder:
         Raises:
             DmlError: if it isn't a run's folder.
         """
+        check_path(path)
         folder = cls(path)
         if not folder.recipe.is_file():
             what = "holds no recipe.toml" if path.is_dir() else "doesn't exist"

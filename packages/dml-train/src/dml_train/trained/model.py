@@ -157,7 +157,7 @@ def open_model(run_dir: Path | str, registry: Registry | None = None) -> Trained
         in_channels, input_shape = dataset.in_channels, (channels, height, width)
     device = find_device(recipe.training.device)
     network = build_model(recipe, in_channels, registry, device, pretrained=False)
-    network.load_state_dict(used.weights())
+    used.load_into(network)
     with (used.path / WEIGHTS).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return TrainedModel(folder, recipe, used.step, digest, network.eval(), device, input_shape, reader)

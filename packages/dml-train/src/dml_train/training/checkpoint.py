@@ -23,7 +23,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dml_core import DmlError
 
@@ -39,20 +39,58 @@ class Checkpoint:
     path: Path
 
     def weights(self) -> dict[str, Tensor]:
-        """Read the weights of backbone and head, by parameter name, on the CPU."""
-        return safetensors.torch.load_file(self.path / WEIGHTS)
+        """Read the weights of backbone and head, by parameter name, on the CPU.
+
+        Raises:
+            DmlError: if the file isn't one of weights, although its checksum is right.
+        """
+        try:
+            return safetensors.torch.load_file(self.path / WEIGHTS)
+        except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
+            raise DmlError(f"{self.path / WEIGHTS} holds no weights: {error}") from error
+
+    def load_into(self, network: nn.Module) -> None:
+        """Load the weights into a network.
+
+        Raises:
+            DmlError: if they aren't those of such a network.
+        """
+        try:
+            network.load_state_dict(self.weights())
+        except RuntimeError as error:
+            raise DmlError(
+                f"the weights in {self.path} aren't those of the run's recipe: {str(error).splitlines()[-1].strip()}"
+            ) from error
 
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
-        """Read the rest of the state, on the CPU; with `mapped`, tensors take memory only once they are read."""
+        """Read the rest of the state, on the CPU; with `mapped`, tensors take memory only once they are read.
+
+        Raises:
+            DmlError: if the file isn't one of a state, although its checksum is right.
+        """
+        file = self.path / STATE
         try:
-            state: dict[str, Any] = torch.load(
-                self.path / STATE, map_location="cpu", weights_only=True, mmap=mapped
-            )
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
             raise DmlError(
-                f"{self.path / STATE} holds more than tensors and plain values, so it was not loaded: {error}"
+                f"{file} holds more than tensors and plain values, so it was not loaded: {error}"
             ) from error
+        except Exception as error:  # torch raises errors of many kinds for a file that isn't its own
+            raise DmlError(f"{file} holds no state of a run: {type(error).__name__}: {error}") from error
+        if not isinstance(state, dict) or not {"loss", "optimizer", "scaler", "best"} <= state.keys():
+            raise DmlError(f"{file} holds no state of a run: its keys are missing")
         return state
+
+    def best_step(self) -> int:
+        """Return the step of the best weights so far; 0 if the run selects none.
+
+        Raises:
+            DmlError: as `state`.
+        """
+        best = self.state()["best"]
+        if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
+            raise DmlError(f"{self.path / STATE} holds no state of a run: it doesn't say which step was best")
+        return int(best["step"])
 
 
 def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> Checkpoint:
@@ -156,7 +194,7 @@ def fault(path: Path) -> str | None:
         raise
     except OSError as error:  # a failing disk
         return f"reading it failed: {error.strerror}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"{MANIFEST} is corrupt"
     return None
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import write_atomically
+from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
 from dml_train.ranks.ranks import join_ranks, was_restarted
 from dml_train.recipe.checking import parse
@@ -55,6 +55,7 @@ def train(
         RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
     """
     out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
+    check_path(out)
     with (
         end_with_launcher(),
         join_ranks(recipe.training.timeout) as ranks,
@@ -73,9 +74,14 @@ def train(
             folder = ranks.run_on_first(lambda: _open_folder(out, recipe, until_the_end))
             try:
                 trainer = Trainer(experiment, folder, registry, console, ranks)
-            except (RuntimeError, ValueError, KeyError) as error:
+            except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
                 if not differs:
-                    raise
+                    raise DmlError(
+                        f"the state of the run in {out} can't be restored ({type(error).__name__}: "
+                        f"{str(error)[:300]}): it is damaged, or another version wrote it. Remove its newest checkpoint to resume from an older "
+                        "one, or start a new run",
+                        arguments=("out",),
+                    ) from error
                 raise DmlError(
                     f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
                     + "\n  ".join(differs)
@@ -98,7 +104,7 @@ def reopen(path: str | Path, registry: Registry | None = None) -> tuple[RunFolde
     recipe = read_recipe(folder, registry)
     used = evaluated_checkpoint(folder)
     experiment = build(recipe, registry, pretrained=False)
-    experiment.evaluated_model.load_state_dict(used.weights())
+    used.load_into(experiment.evaluated_model)
     return folder, experiment
 
 
@@ -114,7 +120,7 @@ def evaluated_checkpoint(folder: RunFolder) -> Checkpoint:
             f"{folder.checkpoints} holds no intact checkpoint yet; resume the training first",
             arguments=("resume",),
         )
-    best = int(newest.state()["best"]["step"])
+    best = newest.best_step()
     return checkpoint.of_step(folder.checkpoints, best) if best else newest
 
 
@@ -126,7 +132,7 @@ def read_recipe(folder: RunFolder, registry: Registry) -> Recipe:
 def _document(folder: RunFolder) -> dict[str, object]:
     try:
         return tomllib.loads(folder.recipe.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DmlError(f"{folder.recipe} is corrupt: {error}") from error
 
 

@@ -308,7 +308,7 @@ class Trainer:
             best = self.ranks.run_on_first(
                 lambda: checkpoint.of_step(self.folder.checkpoints, self.best.step)
             )
-            self.experiment.evaluated_model.load_state_dict(best.weights())
+            best.load_into(self.experiment.evaluated_model)
         recipe = self.experiment.recipe
         if recipe.evaluation.test:
             embedded = self.experiment.embed_test(self.console, self.ranks)
