@@ -78,8 +78,8 @@ def train(
                 if not differs:
                     raise DmlError(
                         f"the state of the run in {out} can't be restored ({type(error).__name__}: "
-                        f"{str(error)[:300]}): it is damaged, or another version wrote it. Remove its newest checkpoint "
-                        "to resume from an older one, or start a new run",
+                        f"{str(error)[:300]}): it is damaged, or another version wrote it. Remove its newest one "
+                        "of the checkpoints to resume from an older one, or start a new run",
                         arguments=("out",),
                     ) from error
                 raise DmlError(
