@@ -209,18 +209,24 @@ fn kmeans<'py>(
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
-) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f64>>, f64, usize)> {
+) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyAny>, f64, usize)> {
     let kernel = KMEANS.check(dml_eval::select_kernel(kernel))?;
     let (first, second) = (x.matrix(bits)?, more.as_ref().map(|more| more.matrix(bits)).transpose()?);
     let joined = second.as_ref().map(|second| Concatenated(&first, second));
     let all: &dyn Source = joined.as_ref().map_or(&first, |joined| joined);
     let options = KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
-    let found = run_with_peers(py, KMEANS, threads, progress, peers, |peers, control| {
+    let (found, single) = run_with_peers(py, KMEANS, threads, progress, peers, |peers, control| {
         let scaled = if unit { Some(Normalized::new(all, control)?) } else { None };
         let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
-        dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)
+        let found = dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)?;
+        let single = (!all.is_double()).then(|| found.centroids.mapv(|v| v as f32));
+        Ok((found, single))
     })?;
-    Ok((found.labels.into_pyarray(py), found.centroids.into_pyarray(py), found.inertia, found.iterations))
+    let centroids = match single {
+        Some(centroids) => centroids.into_pyarray(py).into_any(),
+        None => found.centroids.into_pyarray(py).into_any(),
+    };
+    Ok((found.labels.into_pyarray(py), centroids, found.inertia, found.iterations))
 }
 
 #[pyfunction]

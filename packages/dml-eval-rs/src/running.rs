@@ -2,7 +2,8 @@
 //!
 //! All work of a call runs in [`run`], in a pool of its own whose threads are joined before the call returns. rayon's global pool,
 //! which work outside a pool would start, is never used: its threads are permanent, and after a fork the child waits for threads
-//! that it doesn't have.
+//! that it doesn't have. These threads set their floating-point environment, and the calling thread, whose environment is never
+//! touched, does no arithmetic.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -89,7 +90,10 @@ fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::
     // Dropped after the pool, which asks its threads to end but doesn't wait for them.
     let mut started = Threads::default();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
-        started.0.push(std::thread::Builder::new().spawn(|| thread.run())?);
+        started.0.push(std::thread::Builder::new().spawn(|| {
+            dml_eval::set_default_float_environment();
+            thread.run();
+        })?);
         Ok(())
     });
     let pool = pool.build().map_err(io::Error::other)?;

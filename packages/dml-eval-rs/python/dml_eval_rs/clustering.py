@@ -83,8 +83,7 @@ def kmeans(
         threads=arguments.threads(threads),
         progress=progress,
     )
-    dtype = np.float64 if rows_ND.dtype == np.float64 else np.float32
-    return KMeans(labels_N.astype(np.int64), centroids_CD.astype(dtype), inertia, n_iter)
+    return KMeans(labels_N.astype(np.int64), centroids_CD, inertia, n_iter)
 
 
 def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") -> float:

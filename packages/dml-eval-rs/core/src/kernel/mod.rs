@@ -11,6 +11,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod exact_macros;
+mod float_environment;
 #[cfg(all(test, unix))]
 mod guarded_tests;
 mod portable;
@@ -18,6 +19,7 @@ mod routines;
 
 use crate::error::{Result, argument};
 
+pub use float_environment::set_default_float_environment;
 pub use routines::Kernel;
 pub(crate) use routines::{Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
 

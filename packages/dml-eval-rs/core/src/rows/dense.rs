@@ -265,7 +265,7 @@ impl Space for Dense<'_> {
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biasing = if self.biased() { 8.0 * UNIT32 * (lengths + row.bias + column.bias) } else { 0.0 };
         // The rounding of both keys, the screened item's and the positive's, and the underflow of their products, at most
-        // dim · 2^−1074 · scale² ≤ dim · 2^−74; no scaled row is longer than 1.
+        // dim · 2^−1074 · scale² ≤ dim · 2^−76; no scaled row is longer than 1.
         let deciding = 16.0 * (dim + 8.0) * UNIT64 * (row.norm + 1.0) * (column.norm.max(row.norm) + 1.0);
         // Products that the CPU may have flushed to zero.
         let underflow = (dim + 8.0) * f64::from(f32::MIN_POSITIVE) * 4.0;
