@@ -253,12 +253,17 @@ fn kernels() -> Vec<&'static str> {
     dml_eval::kernel_names()
 }
 
+#[pyfunction]
+fn missing_kernels() -> Vec<&'static str> {
+    dml_eval::missing_kernel_names()
+}
+
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, find_positives};
     #[pymodule_export]
-    use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, nmi};
+    use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, missing_kernels, nmi};
 
     /// Whether this build is optimised; an unoptimised one is about fifty times slower.
     #[pymodule_export]

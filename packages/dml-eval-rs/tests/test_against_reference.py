@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import platform
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,12 @@ def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
     if gallery_labels is None:
         return len(np.unique(labels)) < len(labels)
     return bool(np.isin(labels, gallery_labels).any())
+
+
+def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
+    # conftest.py prints both lists after the tests.
+    built = ["avx512-bf16", "avx512", "avx2"] if platform.machine() in ("x86_64", "AMD64") else []
+    assert sorted([*KERNELS, *_native.missing_kernels()]) == sorted([*built, "portable"])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -37,7 +37,10 @@ pub use cluster::agreement::{Average, ami, ari, nmi};
 pub use cluster::kmeans::{KMeans, Options as KMeansOptions, kmeans};
 pub use control::Control;
 pub use error::{Error, Result};
-pub use kernel::{Kernel, names as kernel_names, select as select_kernel, set_default_float_environment};
+pub use kernel::{
+    Kernel, missing as missing_kernel_names, names as kernel_names, select as select_kernel,
+    set_default_float_environment,
+};
 pub use memory::collect;
 pub use peers::{Alone, Peers};
 pub use rank::evaluate::{Options as EvaluateOptions, evaluate};

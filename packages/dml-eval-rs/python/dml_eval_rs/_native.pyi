@@ -25,6 +25,7 @@ __all__ = [
     "kmeans",
     "knn",
     "knn_codes",
+    "missing_kernels",
     "nmi",
 ]
 
@@ -102,6 +103,7 @@ def nmi(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32], average: str) -> f
 def ami(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
 def ari(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
 def kernels() -> list[str]: ...
+def missing_kernels() -> list[str]: ...
 
 _Items = _Rows | npt.NDArray[np.uint8]
 

@@ -50,3 +50,8 @@ pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
 pub fn names() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| (k.available)()).map(|k| k.name).collect()
 }
+
+/// Lists the names of the kernels of this build that this CPU can't run.
+pub fn missing() -> Vec<&'static str> {
+    KERNELS.iter().filter(|k| !(k.available)()).map(|k| k.name).collect()
+}
