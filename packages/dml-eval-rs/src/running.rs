@@ -100,7 +100,7 @@ fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::
     Ok(pool.install(work))
 }
 
-/// Runs `work` on `threads` threads (by default one for each core that the process may use) with the GIL released.
+/// Runs `work` on `threads` threads (by default `RAYON_NUM_THREADS`, or one for each available core) with the GIL released.
 pub fn run<T: Send>(
     py: Python<'_>,
     names: ArgumentNames,

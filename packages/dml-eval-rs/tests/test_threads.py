@@ -181,3 +181,15 @@ def test_a_forked_child_can_run_the_command(tmp_path: Path, capsys: pytest.Captu
     assert "MAP@R" in capsys.readouterr().out
     assert_a_forked_child_ends(lambda: __main__.main(arguments))
     assert not sys.platform.startswith("linux") or threads() <= before
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(("variable", "argument", "expected"), [("3", None, 3), ("3", 2, 2), ("0", 4, 4)])
+def test_the_argument_overrules_the_variable_that_sets_the_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, variable: str, argument: int | None, expected: int
+) -> None:
+    monkeypatch.setenv("RAYON_NUM_THREADS", variable)
+    x = RNG.normal(size=(6000, 64)).astype(np.float32)
+    before, seen = threads(), {0}
+    kmeans(x, 600, threads=argument, progress=lambda *_: seen.add(len(threads() - before)))
+    assert max(seen) == expected + 1  # and one that waits for them

@@ -59,7 +59,7 @@ class StreamingEvaluator:
         ties: as in `evaluate`. Indices are those in the whole gallery.
         indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside
             the gallery. None: nothing is left out.
-        threads: number of threads; None for all cores that the process may use.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
 
     Raises:
         TypeError: if an array has the wrong dtype.
