@@ -10,6 +10,7 @@ import os
 import sys
 from importlib import import_module
 
+import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
@@ -41,6 +42,18 @@ def pytest_sessionstart() -> None:
     no_constants = getattr(providers, "Constants", None)
     if no_constants is not None and hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = no_constants
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which of the evaluator's kernels its tests tried, and which they could not: those are no skipped tests."""
+    reports = (report for reports in terminalreporter.stats.values() for report in reports)
+    if any("dml-eval-rs" in getattr(report, "nodeid", "") for report in reports):
+        native = import_module("dml_eval_rs._native")
+        terminalreporter.write_line(f"kernels tested on this CPU: {', '.join(native.kernels())}")
+        if missing := native.missing_kernels():
+            terminalreporter.write_line(
+                f"kernels NOT tested, which this CPU lacks: {', '.join(missing)}", yellow=True
+            )
 
 
 def pytest_runtest_setup() -> None:

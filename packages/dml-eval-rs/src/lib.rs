@@ -24,12 +24,14 @@ const PARTITIONS: ArgumentNames = ArgumentNames { queries: "a", gallery: "b" };
 const KNN: ArgumentNames = ArgumentNames { queries: "queries", gallery: "gallery" };
 
 /// A metric: its name, the value of each query, and their mean.
-type Column<'py> = (String, Bound<'py, PyArray1<f64>>, f64);
+type Column<Values> = (String, Values, f64);
+type NumpyColumns<'py> = Vec<Column<Bound<'py, PyArray1<f64>>>>;
 
-fn columns<'py>(py: Python<'py>, recall_at: &[u64], results: PerQuery) -> Vec<Column<'py>> {
+/// Names the metrics, and computes their means: a part of the work, to be done in `run`.
+fn columns(recall_at: &[u64], results: PerQuery) -> Vec<Column<Vec<f64>>> {
     let column = |name: String, values: Vec<f64>| {
         let mean = dml_eval::mean(&values);
-        (name, values.into_pyarray(py), mean)
+        (name, values, mean)
     };
     recall_at
         .iter()
@@ -42,6 +44,10 @@ fn columns<'py>(py: Python<'py>, recall_at: &[u64], results: PerQuery) -> Vec<Co
             column("reciprocal_rank".into(), results.reciprocal_rank),
         ])
         .collect()
+}
+
+fn to_numpy(py: Python<'_>, columns: Vec<Column<Vec<f64>>>) -> NumpyColumns<'_> {
+    columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect()
 }
 
 fn precision(name: &str) -> Result<Option<Precision>> {
@@ -66,19 +72,20 @@ fn evaluate<'py>(
     kernel: Option<&str>,
     screen: Option<&str>,
     many_positives: Option<usize>,
-) -> PyResult<Vec<Column<'py>>> {
+) -> PyResult<NumpyColumns<'py>> {
     let (similarity, ties): (Similarity, Ties) = (EVALUATE.check(similarity.parse())?, EVALUATE.check(ties.parse())?);
     let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
     let screen = EVALUATE.check(screen.map_or(Ok(None), precision))?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
     let (labels, gallery_labels) = (labels.as_slice()?, optional_slice(&gallery_labels)?);
     let options = EvaluateOptions { recall_at, ties, many_positives };
-    let results = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
+    let columns = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
         let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
-        dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)
+        let results = dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)?;
+        Ok(columns(&options.recall_at, results))
     })?;
-    Ok(columns(py, &options.recall_at, results))
+    Ok(to_numpy(py, columns))
 }
 
 #[pyfunction]
@@ -97,16 +104,17 @@ fn evaluate_codes<'py>(
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
     many_positives: Option<usize>,
-) -> PyResult<Vec<Column<'py>>> {
+) -> PyResult<NumpyColumns<'py>> {
     let ties: Ties = CODES.check(ties.parse())?;
     let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
     let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
     let (labels, gallery_labels) = (labels.as_slice()?, optional_slice(&gallery_labels)?);
     let options = EvaluateOptions { recall_at, ties, many_positives };
-    let results = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
-        dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)
+    let columns = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
+        let results = dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)?;
+        Ok(columns(&options.recall_at, results))
     })?;
-    Ok(columns(py, &options.recall_at, results))
+    Ok(to_numpy(py, columns))
 }
 
 #[pyfunction]
@@ -201,18 +209,24 @@ fn kmeans<'py>(
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
-) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray2<f64>>, f64, usize)> {
+) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyAny>, f64, usize)> {
     let kernel = KMEANS.check(dml_eval::select_kernel(kernel))?;
     let (first, second) = (x.matrix(bits)?, more.as_ref().map(|more| more.matrix(bits)).transpose()?);
     let joined = second.as_ref().map(|second| Concatenated(&first, second));
     let all: &dyn Source = joined.as_ref().map_or(&first, |joined| joined);
     let options = KMeansOptions { clusters: n_clusters, seed, runs: n_init, max_iterations: max_iter };
-    let found = run_with_peers(py, KMEANS, threads, progress, peers, |peers, control| {
+    let (found, single) = run_with_peers(py, KMEANS, threads, progress, peers, |peers, control| {
         let scaled = if unit { Some(Normalized::new(all, control)?) } else { None };
         let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
-        dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)
+        let found = dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)?;
+        let single = (!all.is_double()).then(|| found.centroids.mapv(|v| v as f32));
+        Ok((found, single))
     })?;
-    Ok((found.labels.into_pyarray(py), found.centroids.into_pyarray(py), found.inertia, found.iterations))
+    let centroids = match single {
+        Some(centroids) => centroids.into_pyarray(py).into_any(),
+        None => found.centroids.into_pyarray(py).into_any(),
+    };
+    Ok((found.labels.into_pyarray(py), centroids, found.inertia, found.iterations))
 }
 
 #[pyfunction]
@@ -239,12 +253,17 @@ fn kernels() -> Vec<&'static str> {
     dml_eval::kernel_names()
 }
 
+#[pyfunction]
+fn missing_kernels() -> Vec<&'static str> {
+    dml_eval::missing_kernel_names()
+}
+
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, find_positives};
     #[pymodule_export]
-    use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, nmi};
+    use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, missing_kernels, nmi};
 
     /// Whether this build is optimised; an unoptimised one is about fifty times slower.
     #[pymodule_export]

@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 
 use dml_eval::{Alone, Control, Error, Peers, Result};
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{Element, PyArray1, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::running::{ArgumentNames, run};
@@ -39,7 +40,7 @@ impl Peers for PythonPeers {
     fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
         self.exchange(|peers| {
             let gathered = peers.call_method1("all_gather", (PyArray1::from_slice(peers.py(), numbers),))?;
-            Ok(gathered.extract::<PyReadonlyArray1<'_, f64>>()?.as_slice()?.to_vec())
+            numbers_of(&gathered, "all_gather", "float64")
         })
     }
 
@@ -47,10 +48,27 @@ impl Peers for PythonPeers {
         self.exchange(|peers| {
             let signed = PyArray1::from_iter(peers.py(), counts.iter().map(|c| *c as i64));
             let sums = peers.call_method1("all_reduce", (signed,))?;
-            let sums = sums.extract::<PyReadonlyArray1<'_, i64>>()?;
-            Ok(sums.as_slice()?.iter().map(|c| *c as u64).collect())
+            let counts = numbers_of::<i64>(&sums, "all_reduce", "int64")?.into_iter().map(u64::try_from);
+            let counts: std::result::Result<_, _> = counts.collect();
+            counts.map_err(|_| {
+                PyValueError::new_err("peers.all_reduce returned a negative count; expected sums of counts")
+            })
         })
     }
+}
+
+/// Copies the one-dimensional array that a method of the peers returned.
+fn numbers_of<T: Element + Copy>(found: &Bound<'_, PyAny>, method: &str, dtype: &str) -> PyResult<Vec<T>> {
+    if let Ok(array) = found.extract::<PyReadonlyArray1<'_, T>>() {
+        return Ok(array.as_array().iter().copied().collect());
+    }
+    let came = match found.cast::<PyUntypedArray>() {
+        Ok(array) => format!("an array of {} dimensions and dtype {}", array.ndim(), array.dtype()),
+        Err(_) => format!("a {}", found.get_type().name()?),
+    };
+    Err(PyTypeError::new_err(format!(
+        "peers.{method} returned {came}; expected a numpy array of one dimension and dtype {dtype}"
+    )))
 }
 
 /// Runs work as `run` does, with peers if they are given, and raises their exceptions.

@@ -1,8 +1,13 @@
 //! Long computations outside the interpreter: threads, Ctrl-C, progress, and errors of the core in Python's words.
 //!
-//! Threads live as long as a call, so a fork between calls inherits none that could deadlock.
+//! All work of a call runs in [`run`], in a pool of its own whose threads are joined before the call returns. rayon's global pool,
+//! which work outside a pool would start, is never used: its threads are permanent, and after a fork the child waits for threads
+//! that it doesn't have. These threads set their floating-point environment, and the calling thread, whose environment is never
+//! touched, does no arithmetic.
 
+use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dml_eval::{Control, Error, Result, Side};
@@ -66,7 +71,36 @@ impl ArgumentNames {
     }
 }
 
-/// Runs `work` on `threads` threads (by default one for each core that the process may use) with the GIL released.
+/// Started threads, joined when this is dropped.
+#[derive(Default)]
+struct Threads(Vec<JoinHandle<()>>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        for thread in self.0.drain(..) {
+            // rayon passes a panic of the work to `install`, and aborts the process in any other.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs `work` in a pool of `threads` threads (0 for rayon's default), which have ended when this returns or panics. If the system
+/// refuses a thread, `work` doesn't run.
+fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    // Dropped after the pool, which asks its threads to end but doesn't wait for them.
+    let mut started = Threads::default();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
+        started.0.push(std::thread::Builder::new().spawn(|| {
+            dml_eval::set_default_float_environment();
+            thread.run();
+        })?);
+        Ok(())
+    });
+    let pool = pool.build().map_err(io::Error::other)?;
+    Ok(pool.install(work))
+}
+
+/// Runs `work` on `threads` threads (by default `RAYON_NUM_THREADS`, or one for each available core) with the GIL released.
 pub fn run<T: Send>(
     py: Python<'_>,
     names: ArgumentNames,
@@ -87,16 +121,14 @@ pub fn run<T: Send>(
     };
     let result = py.detach(|| {
         std::thread::scope(|scope| {
-            let no_thread = |reason: String| PyOSError::new_err(format!("can't start a thread: {reason}"));
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
-            let pool = pool.map_err(|e| no_thread(e.to_string()))?;
+            let no_thread = |reason: io::Error| PyOSError::new_err(format!("can't start a thread: {reason}"));
             let (control, (finished, waiting)) = (&control, channel::<()>());
             let worker = std::thread::Builder::new().spawn_scoped(scope, move || {
                 // Dropped when this thread ends, also in a panic, which wakes the waiting thread.
                 let _finished = finished;
-                pool.install(|| work(control))
+                run_in_pool(threads.unwrap_or(0), || work(control))
             });
-            let worker = worker.map_err(|e| no_thread(e.to_string()))?;
+            let worker = worker.map_err(no_thread)?;
             let mut interrupted = None;
             while interrupted.is_none() && waiting.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = Python::attach(report) {
@@ -106,7 +138,7 @@ pub fn run<T: Send>(
             }
             match (worker.join(), interrupted) {
                 (_, Some(error)) => Err(error),
-                (Ok(result), None) => names.check(result),
+                (Ok(result), None) => names.check(result.map_err(no_thread)?),
                 (Err(panic), None) => {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");

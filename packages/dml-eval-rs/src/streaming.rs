@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::convert::Items;
 use crate::running::{ArgumentNames, run};
-use crate::{Column, columns};
+use crate::{NumpyColumns, columns, to_numpy};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
@@ -114,8 +114,9 @@ pub fn count_negatives<'py>(
     let (queries, gallery) = (queries.view(), gallery.view());
     let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let partial = NAMES.check(partial_counts(ties, offsets, keys, indices, counts.as_slice()?))?;
+    let counts = counts.as_slice()?;
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
+        let partial = partial_counts(ties, offsets, keys, indices, counts)?;
         with_space!(queries, gallery, similarity, labels, control, |space| {
             dml_eval::count_negatives(&space, &partial, labels, gallery_labels, first_item, control)?;
             partial.counts()
@@ -136,13 +137,14 @@ pub fn compute_metrics<'py>(
     counts: PyReadonlyArray1<'py, u64>,
     recall_at: Vec<u64>,
     threads: Option<usize>,
-) -> PyResult<Vec<Column<'py>>> {
+) -> PyResult<NumpyColumns<'py>> {
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let partial = NAMES.check(partial_counts(ties, offsets, keys, indices, counts.as_slice()?))?;
-    let results = run(py, NAMES, threads, None, |control| {
+    let counts = counts.as_slice()?;
+    let columns = run(py, NAMES, threads, None, |control| {
+        let partial = partial_counts(ties, offsets, keys, indices, counts)?;
         let mut results = PerQuery::new(partial.queries(), recall_at.len())?;
         results.compute(&partial, 0, &recall_at, control)?;
-        Ok(results)
+        Ok(columns(&recall_at, results))
     })?;
-    Ok(columns(py, &recall_at, results))
+    Ok(to_numpy(py, columns))
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import platform
 from typing import Any
 
 import numpy as np
@@ -73,6 +76,12 @@ def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
     return bool(np.isin(labels, gallery_labels).any())
 
 
+def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
+    # conftest.py prints both lists after the tests.
+    built = ["avx512-bf16", "avx512", "avx2"] if platform.machine() in ("x86_64", "AMD64") else []
+    assert sorted([*KERNELS, *_native.missing_kernels()]) == sorted([*built, "portable"])
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("ties", TIES)
@@ -99,6 +108,75 @@ def test_every_metric_is_that_of_a_full_sort(
         many_positives=data.draw(MANY_POSITIVES),
     )
     assert_same(columns, expected)
+
+
+@st.composite
+def doubles(draw: st.DrawFn, dim: int, exponent: int) -> np.ndarray:
+    """Draw float64 rows, none all zeros, mostly of one magnitude; subnormal numbers and other magnitudes occur."""
+    ordinary = st.one_of(st.integers(-2, 2).map(float), st.floats(-1, 1)).map(
+        lambda v: math.ldexp(v, exponent)
+    )
+    anything = st.floats(-(2.0**500), 2.0**500, allow_subnormal=True)
+    number = st.one_of(ordinary, ordinary, ordinary, ordinary, anything)
+    return np.array(
+        draw(st.lists(st.lists(number, min_size=dim, max_size=dim).filter(any), min_size=2, max_size=8))
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@given(
+    dim=st.sampled_from([1, 2, 9]),
+    # Squares underflow below 2**-511, and are zero below 2**-537.
+    exponent=st.one_of(st.integers(-1074, 499), st.integers(-545, -505)),
+    data=st.data(),
+)
+def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
+    kernel: str, similarity: str, dim: int, exponent: int, data: Any
+) -> None:
+    x, y = data.draw(doubles(dim, exponent)), data.draw(doubles(dim, exponent))
+    labels_x, labels_y = np.arange(len(x), dtype=np.uint32) % 2, np.arange(len(y), dtype=np.uint32) % 2
+    options: dict[str, Any] = {"similarity": similarity, "ties": "index"}
+    expected = reference.evaluate(x, labels_x, y, labels_y, recall_at=RECALL_AT, **options)
+    screen = data.draw(st.sampled_from(["float32", "bfloat16"]))
+    columns = _native.evaluate(
+        x,
+        labels_x,
+        y,
+        labels_y,
+        recall_at=list(RECALL_AT),
+        kernel=kernel,
+        screen=screen,
+        many_positives=data.draw(MANY_POSITIVES),
+        **options,
+    )
+    assert_same(columns, expected)
+    k = data.draw(st.integers(1, len(y)))
+    _, indices = _native.knn(x, y, k, similarity=similarity, exclude_self=False, kernel=kernel, screen=screen)
+    assert indices.tolist() == reference.nearest(x, y, k, similarity, False)[1]
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("magnitude", [1e-323, 1e-310, 1e-165, 1e-161, 1e-158, 1e-154, 1e-150, 1e149])
+def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, magnitude: float) -> None:
+    x = np.random.default_rng(0).normal(size=(300, 6)) * magnitude
+    labels = np.arange(300, dtype=np.uint32) % 100
+    results = set()
+    for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "bfloat16"), (0, 10**6)):
+        columns = _native.evaluate(
+            x,
+            labels,
+            None,
+            None,
+            similarity=similarity,
+            recall_at=[1],
+            ties="index",
+            kernel=kernel,
+            screen=screen,
+            many_positives=many_positives,
+        )
+        results.add(b"".join(values.tobytes() for _, values, _ in columns))
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -171,7 +249,8 @@ def test_neighbours_are_those_of_a_full_sort(
     elif similarity != "cosine":
         assert scores.tolist() == keys
     else:
-        squares = (queries.astype(np.float64) ** 2).sum(axis=1, keepdims=True)
+        scaled = np.array([reference.scaled(row) for row in queries]).astype(np.float64)
+        squares = (scaled**2).sum(axis=1, keepdims=True)
         cosines = np.copysign(np.sqrt(np.abs(keys) / squares), keys)
         np.testing.assert_allclose(scores, cosines, rtol=0, atol=1e-7)  # float32's rounding
 
@@ -270,7 +349,7 @@ def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
     query, gallery = np.array([[1.0, 2.0]]), np.array([[0.1, 0.2], [0.5, 1.0]])
     assert 2 * gallery[0, 0] == gallery[0, 1]  # exactly collinear
     keys = [reference.key(query[0], row, "cosine") for row in gallery]
-    assert keys == [np.nextafter(5.0, 0.0), 5.0]
+    assert keys == [np.nextafter(1.25, 0.0), 1.25]  # the query is halved, so that its largest element is 1
     for ties in TIES:  # no rule for ties applies
         found = evaluate(query, [0], gallery, [0, 1], ties=ties, recall_at=1)  # type: ignore[arg-type]
         assert found.recall == {1: 0.0}

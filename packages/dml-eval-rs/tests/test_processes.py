@@ -1,10 +1,8 @@
-"""The evaluator in a process: interrupts, progress, errors, forks, mapped files, scarce memory."""
+"""The evaluator in a process: interrupts, progress, errors, mapped files, scarce memory."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -102,29 +100,6 @@ def test_the_gil_is_released_during_an_evaluation() -> None:
     stop.set()
     thread.join()
     assert during > 5
-
-
-def _child(connection: object) -> None:
-    connection.send(evaluate(X, LABELS, threads=2).map_at_r)  # type: ignore[attr-defined]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_fork_after_use_does_not_hang() -> None:
-    expected = evaluate(X, LABELS, threads=2).map_at_r
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(send,))
-    child.start()
-    try:
-        assert receive.poll(300), "the child hangs"
-        assert receive.recv() == expected
-    finally:
-        if child.is_alive():
-            child.join(5)
-        if child.is_alive() and child.pid is not None:
-            os.kill(child.pid, signal.SIGKILL)
-        child.join()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -158,13 +159,144 @@ def test_an_error_of_an_exchange_reaches_the_caller() -> None:
     run_together(2, measure)
 
 
-def test_peers_that_gather_nothing_are_refused() -> None:
-    class Alone(ThreadPeer):
+# By name: the method that fails, what it makes of the right answer (given the rank), and the error.
+FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
+    "gathers a number too few": ("all_gather", lambda x, _: x[:-1], ValueError, "all_gather returned"),
+    "gathers a number too many": (
+        "all_gather",
+        lambda x, _: np.append(x, 1.0),
+        ValueError,
+        "all_gather returned",
+    ),
+    "gathers in reverse": (
+        "all_gather",
+        lambda x, _: x[::-1].copy(),
+        ValueError,
+        "all_gather (changed|returned)",
+    ),
+    "gathers its own numbers alone": ("all_gather", "own", ValueError, "all_gather returned"),
+    "gathers in single precision": (
+        "all_gather",
+        lambda x, _: x.astype(np.float32),
+        TypeError,
+        "all_gather returned .*float32.*expected a numpy array",
+    ),
+    "gathers through single precision": (
+        "all_gather",
+        lambda x, _: x.astype(np.float32).astype(np.float64),
+        ValueError,
+        "all_gather (changed|returned)",
+    ),
+    "gathers a list": ("all_gather", lambda x, _: x.tolist(), TypeError, "all_gather returned a list"),
+    "gathers NaN": ("all_gather", lambda x, _: x * np.nan, ValueError, "all_gather returned"),
+    "reduces nothing": ("all_reduce", "own", ValueError, "all_reduce returned 1 for the sum of one 1"),
+    "reduces to a mean": ("all_reduce", lambda x, _: x // 2, ValueError, "all_reduce returned 1 for the sum"),
+    "reduces twice": ("all_reduce", lambda x, _: 2 * x, ValueError, "all_reduce returned 4 for the sum"),
+    "reduces to one number": ("all_reduce", lambda x, _: x[:1], ValueError, "all_reduce returned 1 counts"),
+    "reduces to floats": (
+        "all_reduce",
+        lambda x, _: x.astype(np.float64),
+        TypeError,
+        "all_reduce returned .*float64; expected a numpy array of one dimension and dtype int64",
+    ),
+    "reduces to a table": (
+        "all_reduce",
+        lambda x, _: x[None],
+        TypeError,
+        "all_reduce returned an array of 2 dim",
+    ),
+    "loses a count": (
+        "all_reduce",
+        lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x),
+        ValueError,
+        "no sums",
+    ),
+    "reduces to negative counts": ("all_reduce", lambda x, _: -x, ValueError, "negative count"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+# The first exchange compares arguments, and the later ones divide the work; each is refused by itself.
+@pytest.mark.parametrize("first_exchange", [True, False], ids=["from the first exchange", "later"])
+def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, first_exchange: bool) -> None:
+    method, change, error, message = FAULTS[fault]
+    x, labels = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 6
+
+    class Faulty(ThreadPeer):
+        exchanges = 0
+
+        def _exchange(self, name: str, own: Any) -> Any:
+            right = getattr(super(), name)(own)
+            self.exchanges += 1
+            if name != method or (self.exchanges == 1 and not first_exchange):
+                return right
+            return own if change == "own" else change(right, self.rank)
+
         def all_gather(self, numbers: Any) -> Any:
-            return numbers
+            return self._exchange("all_gather", numbers)
+
+        def all_reduce(self, counts: Any) -> Any:
+            return self._exchange("all_reduce", counts)
 
     def measure(peer: ThreadPeer) -> None:
-        with pytest.raises(ValueError, match="returned 1 numbers for one of each of 2 ranks"):
-            evaluate(np.eye(4), np.zeros(4, int), peers=Alone(peer.rank, peer.exchange))
+        with pytest.raises(error, match=message):
+            evaluate(x, labels, peers=Faulty(peer.rank, peer.exchange))
 
     run_together(2, measure)
+
+
+@pytest.mark.parametrize("nmi", [False, True])
+@pytest.mark.parametrize("classes", [2, 20])
+@pytest.mark.parametrize("separate", [False, True])
+def test_no_exchange_takes_a_number_too_few(nmi: bool, classes: int, separate: bool) -> None:
+    """Every exchange of an evaluation, one after another, loses its last number."""
+    x, labels = np.random.default_rng(0).normal(size=(120, 4)), np.arange(120) % classes
+    gallery = (x, labels) if separate else ()
+
+    def count_and_fail(fails_at: int) -> int:
+        class Faulty(ThreadPeer):
+            exchanges = 0
+
+            def _shorten(self, found: Any) -> Any:
+                self.exchanges += 1
+                return found[:-1] if self.exchanges == fails_at else found
+
+            def all_gather(self, numbers: Any) -> Any:
+                return self._shorten(super().all_gather(numbers))
+
+            def all_reduce(self, counts: Any) -> Any:
+                return self._shorten(super().all_reduce(counts))
+
+        def measure(peer: ThreadPeer) -> int:
+            faulty = Faulty(peer.rank, peer.exchange)
+            if fails_at:
+                with pytest.raises(ValueError, match=r"all_(gather|reduce) returned"):
+                    evaluate(x, labels, *gallery, nmi=nmi, threads=1, peers=faulty)
+            else:
+                evaluate(x, labels, *gallery, nmi=nmi, threads=1, peers=faulty)
+            return faulty.exchanges
+
+        return run_together(2, measure)[0]
+
+    exchanges = count_and_fail(0)
+    assert exchanges >= 2
+    for fails_at in range(1, min(exchanges, 12) + 1):
+        assert count_and_fail(fails_at) == fails_at
+
+
+def test_an_impossible_rank_is_refused() -> None:
+    x, labels = np.eye(4), np.zeros(4, int)
+
+    @dataclass
+    class Numbered:
+        rank: Any
+        world_size: Any
+
+    for rank, world_size, error in [
+        (2, 2, ValueError),
+        (-1, 2, ValueError),
+        (0, 0, ValueError),
+        ("0", 2, TypeError),
+    ]:
+        with pytest.raises(error, match="peers has rank"):
+            evaluate(x, labels, peers=Numbered(rank, world_size))  # type: ignore[arg-type]

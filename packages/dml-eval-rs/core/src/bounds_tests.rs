@@ -15,7 +15,7 @@ use crate::rank::metrics::PerQuery;
 use crate::rank::partial_counts::Ties;
 use crate::rows::codes::Codes;
 use crate::rows::dense::{Dense, Precision};
-use crate::rows::matrix::Matrix;
+use crate::rows::matrix::{Matrix, Source};
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Extent, Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
@@ -57,18 +57,21 @@ impl Observer for Listed {
     }
 }
 
-/// Returns the largest error of a screened value, as a fraction of its margin. Without a gallery both items of a pair are queries.
 fn largest_fraction(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) -> f64 {
+    largest_fraction_of(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity)
+}
+
+/// Returns the largest error of a screened value, as a fraction of its margin. Without a gallery both items of a pair are queries.
+fn largest_fraction_of<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) -> f64 {
     let control = Control::default();
     let mut largest = 0.0f64;
     for (kernel, precision) in screens() {
-        let sides = (Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())));
-        let space = Dense::new(sides.0, sides.1, similarity, precision, kernel, &control).unwrap();
+        let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
         let listed = Listed::default();
-        let n = queries.nrows();
+        let n = queries.rows();
         let pairs = if let Some(gallery) = gallery {
             traverse_rectangle(&space, &listed, 0..n, &control).unwrap();
-            n * gallery.nrows()
+            n * gallery.rows()
         } else {
             traverse_triangle(&space, &listed, 0..n, 0..n, &control).unwrap();
             n * (n - 1)
@@ -197,15 +200,18 @@ fn bits(found: &PerQuery) -> Vec<u64> {
     columns.into_iter().flatten().map(|v| v.to_bits()).collect()
 }
 
-/// Asserts that screened ranks and neighbours are those of all keys.
 fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) {
+    assert_keys_decide(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity);
+}
+
+/// Asserts that screened ranks and neighbours are those of all keys.
+fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) {
     let control = Control::default();
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
-    let (labels, gallery_labels) = (label(queries.nrows()), gallery.map(|g| label(g.nrows())));
+    let (labels, gallery_labels) = (label(queries.rows()), gallery.map(|g| label(g.rows())));
     for (kernel, precision) in screens() {
-        let sides = (Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())));
-        let space = Dense::new(sides.0, sides.1, similarity, precision, kernel, &control).unwrap();
+        let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
         for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
             let ranked = |many_positives| {
                 let options = Options { recall_at: vec![2], ties, many_positives: Some(many_positives) };
@@ -213,7 +219,7 @@ fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<
             };
             assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
         }
-        let (n, items) = (queries.nrows(), gallery.unwrap_or(queries).nrows());
+        let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
             nearest(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
@@ -239,6 +245,23 @@ fn near_ties_with_opposite_errors_are_decided_by_their_keys() {
     let x = rows_with_lost_terms(70, 513, 4);
     assert_screen_decides_nothing(&x.slice(ndarray::s![..5, ..]).to_owned(), Some(&x), Similarity::Dot);
     assert_screen_decides_nothing(&x, None, Similarity::Dot);
+}
+
+#[test]
+fn keys_whose_products_underflow_are_within_the_margin_and_decide() {
+    // Squares are subnormal below 2^−511, and zero below 2^−537; float64's smallest number is 2^−1074.
+    for exponent in [-1075, -1074, -1022, -600, -538, -535, -530, -520, -514, -511, -505, -500, -490, -400, 0, 490] {
+        let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));
+        let x = scattered(60, 6, (0.01, 4.0), 8).mapv(|v| f64::from(v) * half * rest);
+        let y = scattered(90, 6, (0.01, 4.0), 9).mapv(|v| f64::from(v) * half * rest);
+        for similarity in [Similarity::Dot, Similarity::Euclidean] {
+            let (x, y) = (Matrix::F64(x.view()), Matrix::F64(y.view()));
+            for gallery in [None, Some(y)] {
+                largest_fraction_of(x, gallery, similarity);
+                assert_keys_decide(x, gallery, similarity);
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A [`Matrix`] is viewed as a [`Dense`] space, packed codes as [`Codes`]. [`evaluate`] finds every query's positives, counts the
 //! negatives between them ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). [`nearest`] searches and
 //! [`kmeans`] clusters. Fast arithmetic only screens: where its error bound leaves a comparison open, float64 arithmetic in one
-//! stated order decides (`exact`), so results have the same bits everywhere. Several processes can share the work ([`Peers`]).
+//! stated order decides (`exact`), so results have the same bits everywhere: in threads with the default floating-point environment,
+//! which [`set_default_float_environment`] sets. Several processes can share the work ([`Peers`]).
 //!
 //! A module imports only from lower layers and from its own folder (tests/layers.rs):
 //!
@@ -36,7 +37,10 @@ pub use cluster::agreement::{Average, ami, ari, nmi};
 pub use cluster::kmeans::{KMeans, Options as KMeansOptions, kmeans};
 pub use control::Control;
 pub use error::{Error, Result};
-pub use kernel::{Kernel, names as kernel_names, select as select_kernel};
+pub use kernel::{
+    Kernel, missing as missing_kernel_names, names as kernel_names, select as select_kernel,
+    set_default_float_environment,
+};
 pub use memory::collect;
 pub use peers::{Alone, Peers};
 pub use rank::evaluate::{Options as EvaluateOptions, evaluate};

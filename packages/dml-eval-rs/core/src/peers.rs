@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::memory::allocate;
 
 /// The processes that share a computation, as one of them sees them.
 ///
-/// All of them call with the same input, and so make the same exchanges in the same order.
+/// All of them call with the same input, and so make the same exchanges in the same order. What an exchange returns is checked: its
+/// length, the order of the ranks, this process's own part, and sums.
 pub trait Peers: Sync {
     /// This process's rank, from 0.
     fn rank(&self) -> usize;
@@ -46,6 +48,89 @@ impl Peers for Alone {
     fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
         Ok(counts.to_vec())
     }
+}
+
+fn wrong<T>(message: String) -> Result<T> {
+    Err(Error::Exchange(message))
+}
+
+/// Gathers the numbers of all processes, `expected` in all, in the order of the ranks.
+///
+/// Each process's numbers come behind its rank and their number, which shows a wrong order, a missing part or other numbers than
+/// those that this process sent.
+pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Result<Vec<f64>> {
+    const HEADER: usize = 2;
+    let (own_rank, ranks) = (peers.rank(), peers.world_size());
+    let mut sent = allocate(HEADER + numbers.len())?;
+    sent.extend([own_rank as f64, numbers.len() as f64]);
+    sent.extend_from_slice(numbers);
+    let received = peers.all_gather(&sent)?;
+    if received.len() != HEADER * ranks + expected {
+        return wrong(format!(
+            "all_gather returned {} numbers; expected {}, those of all {ranks} ranks, concatenated",
+            received.len(),
+            HEADER * ranks + expected
+        ));
+    }
+    let mut gathered = allocate(expected)?;
+    let mut rest = received.as_slice();
+    for rank in 0..ranks {
+        let Some((&[of, len], after)) = rest.split_first_chunk::<HEADER>() else {
+            return wrong(format!("all_gather returned numbers that end before those of rank {rank}"));
+        };
+        if of != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len) {
+            return wrong(format!(
+                "all_gather returned {of} and {len} where the rank and the length of rank {rank}'s numbers were expected: \
+                 concatenate the numbers of all ranks in the order of the ranks, unchanged"
+            ));
+        }
+        let (part, after) = after.split_at(len as usize);
+        let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
+        if rank == own_rank && !(part.len() == numbers.len() && part.iter().zip(numbers).all(same)) {
+            return wrong(format!(
+                "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, in rank {rank}'s place"
+            ));
+        }
+        gathered.extend_from_slice(part);
+        rest = after;
+    }
+    if gathered.len() != expected {
+        return wrong(format!("the ranks' parts have {} numbers; expected {expected}", gathered.len()));
+    }
+    Ok(gathered)
+}
+
+/// Adds up the counts of all processes.
+///
+/// Two counts are added: 1, whose sum is the number of processes, and the sum of the others.
+pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
+    let total = |counts: &[u64]| counts.iter().fold(0u64, |sum, count| sum.wrapping_add(*count));
+    let mut sent = allocate(counts.len() + 2)?;
+    sent.extend_from_slice(counts);
+    sent.extend([total(counts), 1]);
+    let mut sums = peers.all_reduce(&sent)?;
+    if sums.len() != sent.len() {
+        return wrong(format!(
+            "all_reduce returned {} counts; expected {}, as many as it was given",
+            sums.len(),
+            sent.len()
+        ));
+    }
+    let ranks = sums.pop();
+    let all = sums.pop();
+    if ranks != Some(peers.world_size() as u64) {
+        return wrong(format!(
+            "all_reduce returned {} for the sum of one 1 of each of {} ranks; expected the sum over all ranks, entry by entry",
+            ranks.unwrap_or(0),
+            peers.world_size()
+        ));
+    }
+    if all != Some(total(&sums)) || sums.iter().zip(counts).any(|(sum, own)| sum < own) {
+        return wrong(
+            "all_reduce returned counts that are no sums over all ranks; expected them added entry by entry".into(),
+        );
+    }
+    Ok(sums)
 }
 
 /// Returns this process's part of `0..n`: parts adjoin, cover everything, and have about the same weight. They depend on the
@@ -97,6 +182,74 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The first of two processes, whose peer sends 7, 8 and 9, or as many counts; then something is changed.
+    struct First<G, R>(G, R);
+
+    impl<G: Fn(&mut Vec<f64>) + Sync, R: Fn(&mut Vec<u64>) + Sync> Peers for First<G, R> {
+        fn rank(&self) -> usize {
+            0
+        }
+
+        fn world_size(&self) -> usize {
+            2
+        }
+
+        fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
+            let mut all = [numbers, &[1.0, 3.0, 7.0, 8.0, 9.0]].concat();
+            self.0(&mut all);
+            Ok(all)
+        }
+
+        fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
+            let mut sums: Vec<u64> = counts.iter().map(|c| 2 * c).collect();
+            self.1(&mut sums);
+            Ok(sums)
+        }
+    }
+
+    #[test]
+    fn a_gather_that_is_no_concatenation_is_an_error() {
+        let outcome = |change: fn(&mut Vec<f64>)| gather(&First(change, |_: &mut Vec<u64>| ()), &[0.1, 0.2], 5);
+        assert_eq!(outcome(|_| ()), Ok(vec![0.1, 0.2, 7.0, 8.0, 9.0]));
+        let changes: [fn(&mut Vec<f64>); 9] = [
+            |all| all.truncate(4),
+            |all| all.clear(),
+            |all| all.push(0.0),
+            |all| all.rotate_left(4),
+            |all| all.iter_mut().for_each(|v| *v = f64::from(*v as f32)),
+            |all| all[3] = f64::NAN,
+            |all| all[1] = 3.0,
+            |all| all[5] = f64::INFINITY,
+            |all| all[5] = 2.0,
+        ];
+        for change in changes {
+            assert!(matches!(outcome(change), Err(Error::Exchange(_))));
+        }
+        assert!(matches!(
+            gather(&First(|_: &mut Vec<f64>| (), |_: &mut Vec<u64>| ()), &[], 2),
+            Err(Error::Exchange(_))
+        ));
+    }
+
+    #[test]
+    fn a_reduction_that_is_no_sum_is_an_error() {
+        let outcome = |change: fn(&mut Vec<u64>)| reduce(&First(|_: &mut Vec<f64>| (), change), &[5, 0, 3]);
+        assert_eq!(outcome(|_| ()), Ok(vec![10, 0, 6]));
+        let changes: [fn(&mut Vec<u64>); 8] = [
+            |sums| sums.truncate(3),
+            |sums| sums.push(0),
+            |sums| sums.clear(),
+            |sums| sums.iter_mut().for_each(|s| *s /= 2),
+            |sums| sums.iter_mut().for_each(|s| *s *= 2),
+            |sums| sums[1] = 1,
+            |sums| sums[1] = u64::MAX,
+            |sums| sums.swap(0, 1),
+        ];
+        for change in changes {
+            assert!(matches!(outcome(change), Err(Error::Exchange(_))));
+        }
+    }
 
     proptest! {
         #[test]

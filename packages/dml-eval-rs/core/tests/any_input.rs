@@ -2,7 +2,7 @@
 
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, PartialCounts, PerQuery, Positive,
-    Precision, Similarity, Ties, evaluate, kernel_names, kmeans, nearest, select_kernel,
+    Precision, Similarity, Source, Ties, evaluate, kernel_names, kmeans, nearest, select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
 use proptest::prelude::*;
@@ -29,6 +29,34 @@ fn rows(dim: usize) -> impl Strategy<Value = Array2<f32>> {
     })
 }
 
+/// Draws rows of one order of magnitude, which is any that float64 has, and sometimes any bit pattern.
+fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
+    // Two factors, since 2^−1074 and 2^1024 · 2^−1 are no products of normal powers of two alone.
+    let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));
+    let scaled = move |v: f64| v * half * rest;
+    let number = prop_oneof![
+        20 => (-3i8..=3).prop_map(move |v| scaled(f64::from(v))),
+        20 => (-1.0f64..1.0).prop_map(scaled),
+        1 => any::<u64>().prop_map(f64::from_bits),
+        1 => prop_oneof![Just(f64::MIN_POSITIVE), Just(5e-324), Just(f64::MAX), Just(-0.0)],
+    ];
+    (1usize..70).prop_flat_map(move |n| {
+        let values = proptest::collection::vec(number.clone(), n * dim);
+        values
+            .prop_map(move |values| Array2::from_shape_vec((n, dim), values).expect("as many values as the shape has"))
+    })
+}
+
+/// Draws queries of any magnitude that float64 has, and perhaps a gallery of a similar one.
+fn wide_sides() -> impl Strategy<Value = (Array2<f64>, Option<Array2<f64>>)> {
+    // Most matrices are where some squares underflow, or rows are nearly too large.
+    let exponent = prop_oneof![1 => -1074i32..=1023, 3 => -545i32..=-510, 1 => 490i32..=502];
+    (1usize..40, exponent, -20i32..=20).prop_flat_map(|(dim, exponent, apart)| {
+        let other = (exponent + apart).clamp(-1074, 1023);
+        (wide_rows(dim, exponent), proptest::option::of(wide_rows(dim, other)))
+    })
+}
+
 fn bits(results: &PerQuery) -> Vec<u64> {
     let columns = results.recall.iter().chain([
         &results.precision_at_1,
@@ -50,6 +78,31 @@ fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, P
             assert_eq!(outcome(name, precision), first, "{name} {precision:?}");
         }
     }
+}
+
+/// Asserts that every kernel, screened or not, has the same outcome, with labels of so many classes.
+fn assert_evaluations_agree<'a>(
+    queries: Matrix<'a>,
+    gallery: Option<Matrix<'a>>,
+    similarity: Similarity,
+    ties: Ties,
+    classes: u32,
+) {
+    let label =
+        |x: &Matrix<'_>| (0..x.rows() as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>();
+    let (labels, gallery_labels) = (label(&queries), gallery.as_ref().map(label));
+    assert_kernels_agree(|name, precision| {
+        let kernel = select_kernel(Some(name))?;
+        let space = Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
+        let ranked = |many_positives| {
+            let options =
+                EvaluateOptions { recall_at: vec![1, 3, u64::MAX], ties, many_positives: Some(many_positives) };
+            evaluate(&space, &labels, gallery_labels.as_deref(), &options, &Alone, &Control::default())
+        };
+        let found = MANY_POSITIVES.map(ranked);
+        assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
+        found[0].as_ref().map(bits).map_err(Error::clone)
+    });
 }
 
 #[test]
@@ -79,23 +132,42 @@ proptest! {
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         ties in proptest::sample::select(&TIES[..]),
         classes in 1u32..9,
-        wide in any::<bool>(),
     ) {
-        let label = |n: usize| (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>();
-        let (labels, gallery_labels) = (label(x.nrows()), g.as_ref().map(|g| label(g.nrows())));
-        let doubled = x.mapv(f64::from);
+        assert_evaluations_agree(Matrix::F32(x.view()), g.as_ref().map(|g| Matrix::F32(g.view())), similarity, ties, classes);
+    }
+
+    #[test]
+    fn evaluations_of_any_magnitude_succeed_or_refuse_and_kernels_agree(
+        (x, g) in wide_sides(),
+        similarity in proptest::sample::select(&SIMILARITIES[..]),
+        ties in proptest::sample::select(&TIES[..]),
+        classes in 1u32..9,
+    ) {
+        assert_evaluations_agree(Matrix::F64(x.view()), g.as_ref().map(|g| Matrix::F64(g.view())), similarity, ties, classes);
+    }
+
+    #[test]
+    fn searches_of_any_magnitude_find_the_neighbours_of_all_keys(
+        (x, g) in wide_sides(),
+        similarity in proptest::sample::select(&SIMILARITIES[..]),
+        k in 1usize..9,
+    ) {
+        let queries = Matrix::F64(x.view());
+        let gallery = g.as_ref().map(|g| Matrix::F64(g.view()));
+        let n = g.as_ref().unwrap_or(&x).nrows();
         assert_kernels_agree(|name, precision| {
-            let queries = if wide { Matrix::F64(doubled.view()) } else { Matrix::F32(x.view()) };
-            let gallery = g.as_ref().map(|g| Matrix::F32(g.view()));
             let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
-            let ranked = |many_positives| {
-                let gallery_labels = gallery_labels.as_deref();
-                let options = EvaluateOptions { recall_at: vec![1, 3, u64::MAX], ties, many_positives: Some(many_positives) };
-                evaluate(&space, &labels, gallery_labels, &options, &Alone, &Control::default())
+            // A search for all items has no threshold, so its order is that of the keys.
+            let found = |k: usize| {
+                let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
+                nearest(&space, k, false, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
+                Ok::<_, Error>((keys, indices))
             };
-            let found = MANY_POSITIVES.map(ranked);
-            assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
-            found[0].as_ref().map(bits).map_err(Error::clone)
+            let (few, all) = (found(k.min(n))?, found(n)?);
+            for query in 0..x.nrows() {
+                assert_eq!(few.1[query * k.min(n)..][..k.min(n)], all.1[query * n..][..k.min(n)]);
+            }
+            Ok(few)
         });
     }
 

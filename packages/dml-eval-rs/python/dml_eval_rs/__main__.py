@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         help="average of the entropies in the NMI; default: arithmetic",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the clustering; default: 0")
-    parser.add_argument("--threads", type=int, default=None, help="default: all cores")
+    parser.add_argument("--threads", type=int, default=None, help="default: RAYON_NUM_THREADS, or all cores")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -61,7 +61,7 @@ def kmeans(
         seed: seed of the initial centres, 0 to 2**64 - 1.
         n_init: number of runs from different initial centres, at least 1; the run with the least inertia is returned.
         max_iter: maximum rounds per run, at least 1; a run ends earlier when no centroid moves.
-        threads: number of threads; None for all cores available to the process.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared; the total grows from round to round.
 
     Returns:
@@ -83,8 +83,7 @@ def kmeans(
         threads=arguments.threads(threads),
         progress=progress,
     )
-    dtype = np.float64 if rows_ND.dtype == np.float64 else np.float32
-    return KMeans(labels_N.astype(np.int64), centroids_CD.astype(dtype), inertia, n_iter)
+    return KMeans(labels_N.astype(np.int64), centroids_CD, inertia, n_iter)
 
 
 def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") -> float:
@@ -197,7 +196,7 @@ def cluster_agreement(
         average: of the entropies, see `nmi`.
         n_clusters: number of clusters; None for the number of distinct labels.
         seed: seed of the clustering.
-        threads: number of threads; None for all cores available to the process.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
         peers: processes that share the clustering; each holds the same rows.
 

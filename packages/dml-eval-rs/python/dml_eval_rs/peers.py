@@ -43,9 +43,18 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
         arrays: compared by shape, dtype, and first and last row; one-dimensional ones by all entries.
 
     Raises:
-        ValueError: on all ranks, if any differs.
+        TypeError: if the peers' rank or number isn't an integer, or `all_gather` returns no array of float64.
+        ValueError: if the rank is out of range, or `all_gather` returns anything but one number of each rank; on all
+            ranks, if any of their arguments differs.
     """
-    if peers is None or peers.world_size == 1:
+    if peers is None:
+        return
+    rank, world_size = peers.rank, peers.world_size
+    if not all(isinstance(number, (int, np.integer)) for number in (rank, world_size)):
+        raise TypeError(f"peers has rank {rank!r} and world_size {world_size!r}; expected two integers")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"peers has rank {rank} of {world_size}; expected a rank from 0 to world_size - 1")
+    if world_size == 1:
         return
     digest = hashlib.blake2b(repr(options).encode(), digest_size=6)
     for array in arrays:
@@ -54,14 +63,24 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
             digest.update((array if array.ndim == 1 else array[[0, -1]]).tobytes())
     own = float(int.from_bytes(digest.digest(), "little"))  # 48 bits, which float64 holds
     gathered = peers.all_gather(np.array([own]))
-    if len(gathered) != peers.world_size:
+    if not isinstance(gathered, np.ndarray) or gathered.dtype != np.float64:
+        came = (
+            f"dtype {gathered.dtype}" if isinstance(gathered, np.ndarray) else f"a {type(gathered).__name__}"
+        )
+        raise TypeError(f"peers.all_gather returned {came}; expected a numpy array of dtype float64")
+    if gathered.shape != (world_size,):
         raise ValueError(
-            f"peers.all_gather returned {len(gathered)} numbers for one of each of {peers.world_size} ranks; "
+            f"peers.all_gather returned shape {gathered.shape} for one number of each of {world_size} ranks; "
             "expected the numbers of all ranks, concatenated"
+        )
+    if gathered[rank] != own:
+        raise ValueError(
+            f"peers.all_gather returned other numbers in the place of rank {rank} than rank {rank} sent; expected the "
+            "numbers of all ranks in the order of the ranks"
         )
     differing = np.flatnonzero(gathered != gathered[0])
     if len(differing):
         raise ValueError(
-            f"rank {differing[0]} of {peers.world_size} came with other arrays or options than rank 0; expected the "
+            f"rank {differing[0]} of {world_size} came with other arrays or options than rank 0; expected the "
             "same on every rank: the whole embeddings, gathered, and not each rank's part"
         )

@@ -67,7 +67,7 @@ def evaluate(
         nmi_average: average of the entropies in the NMI, see `dml_eval_rs.nmi`.
         n_clusters: number of clusters for `nmi`; None for the number of distinct labels.
         seed: seed of the clustering, 0 to 2**64 - 1.
-        threads: number of threads; None for all cores available to the process.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared, several times a second. With `nmi` the total
             grows during the clustering.
         peers: processes that share the work: all make this call with the same arrays, and all get the bits of a single
@@ -163,7 +163,7 @@ def evaluate_codes(
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` is.
         recall_at: every K, at least 1.
         ties: as in `evaluate`.
-        threads: number of threads; None for all cores available to the process.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
         peers: as in `evaluate`.
 

@@ -32,7 +32,7 @@ def knn(
         k: 1 to G, or to G − 1 with `exclude_self`.
         similarity: ``"cosine"``, ``"dot"`` or ``"euclidean"``.
         exclude_self: whether query i leaves out gallery item i; the gallery then has Q rows.
-        threads: number of threads; None for all cores available to the process.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
 
     Returns:
@@ -86,7 +86,7 @@ def knn_codes(
         gallery_codes: (G, W) uint8; None for the codes themselves.
         k: 1 to G, or to G − 1 with `exclude_self`.
         exclude_self: whether code i leaves out gallery code i; the gallery then has Q rows.
-        threads: number of threads; None for all cores available to the process.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
 
     Returns:

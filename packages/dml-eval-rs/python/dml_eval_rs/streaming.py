@@ -59,7 +59,7 @@ class StreamingEvaluator:
         ties: as in `evaluate`. Indices are those in the whole gallery.
         indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside
             the gallery. None: nothing is left out.
-        threads: number of threads; None for all cores that the process may use.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
 
     Raises:
         TypeError: if an array has the wrong dtype.
@@ -194,7 +194,7 @@ class StreamingEvaluator:
             self._partial = self._with_positives(theirs.offsets, theirs.keys, theirs.indices, found)
             return
         same = mine.found == theirs.found and np.array_equal(mine.indices, theirs.indices)
-        if not same or not np.array_equal(mine.keys, theirs.keys):
+        if not same or not np.array_equal(_order_of(mine.keys), _order_of(theirs.keys)):
             raise ValueError(
                 f"one evaluator holds the positives of {_size(mine.found)} items and the other of "
                 f"{_size(theirs.found)}; expected the same: merge all positives before counting"
@@ -259,7 +259,7 @@ class StreamingEvaluator:
         partial = self._partial
         query_P = np.concatenate([_owners(partial.offsets), _owners(offsets)])
         keys_P, indices_P = np.concatenate([partial.keys, keys]), np.concatenate([partial.indices, indices])
-        order = np.lexsort((indices_P, -keys_P, query_P))
+        order = np.lexsort((indices_P, ~_order_of(keys_P), query_P))
         n = len(self._queries)
         sizes = np.bincount(query_P, minlength=n)
         wide = 2 if self._ties == "expected" else 1
@@ -301,6 +301,12 @@ def _indices(x: npt.ArrayLike, queries: int) -> npt.NDArray[np.int64]:
 def _owners(offsets: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     edges = offsets.astype(np.int64)
     return np.repeat(np.arange(len(edges) - 1), edges[1:] - edges[:-1])
+
+
+def _order_of(keys: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return integers in the order of the keys: where subnormal numbers are flushed, they compare as equal."""
+    bits = keys.view(np.int64)
+    return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
 
 def _join(a: Ranges, b: Ranges) -> Ranges:

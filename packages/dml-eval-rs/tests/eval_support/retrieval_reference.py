@@ -22,8 +22,18 @@ def stated_sum(terms: Sequence[float]) -> float:
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
 
 
+def scaled(x: np.ndarray) -> np.ndarray:
+    """Scale a float64 row by the power of two that brings its largest element between 1 and 2."""
+    if x.dtype != np.float64:
+        return x
+    _, exponent = np.frexp(np.abs(x).max())
+    return np.ldexp(x, 1 - exponent)
+
+
 def key(q: np.ndarray, g: np.ndarray, similarity: str) -> float:
     """Return the number by which a query orders the gallery."""
+    if similarity == "cosine":
+        q, g = scaled(q), scaled(g)
     q, g = q.astype(np.float64), g.astype(np.float64)
     if similarity == "euclidean":
         return -stated_sum((q - g) * (q - g))

@@ -3,10 +3,10 @@
 use ndarray::{Array2, ArrayView2};
 
 use crate::control::Control;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::memory::{collect, zeros};
-use crate::peers::{Peers, part};
+use crate::peers::{Peers, gather, part};
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::derived::Selected;
 use crate::rows::matrix::{Matrix, Source};
@@ -38,8 +38,12 @@ pub(crate) fn assign(
         assign_here(&Matrix::Derived(&Selected(x, &rows)), centroids, kernel, control)?
     };
     let labels = collect(labels.into_iter().map(f64::from))?;
-    let labels = collect(peers.all_gather(&labels)?.into_iter().map(|l| l as u32))?;
-    Ok(Assignment { labels, distances: peers.all_gather(&distances)? })
+    let (labels, distances) = (gather(peers, &labels, x.rows())?, gather(peers, &distances, x.rows())?);
+    let is_label = |label: &f64| label.fract() == 0.0 && (0.0..centroids.nrows() as f64).contains(label);
+    if !(labels.iter().all(is_label) && distances.iter().all(|d| d.is_finite() && *d >= 0.0)) {
+        return Err(Error::Exchange("all_gather returned numbers that are no centroids' indices or distances".into()));
+    }
+    Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
 fn assign_here(

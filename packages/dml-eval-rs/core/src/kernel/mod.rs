@@ -11,6 +11,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod exact_macros;
+mod float_environment;
 #[cfg(all(test, unix))]
 mod guarded_tests;
 mod portable;
@@ -18,6 +19,7 @@ mod routines;
 
 use crate::error::{Result, argument};
 
+pub use float_environment::set_default_float_environment;
 pub use routines::Kernel;
 pub(crate) use routines::{Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
 
@@ -47,4 +49,9 @@ pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
 /// Lists the names of the kernels that this CPU can run, fastest first.
 pub fn names() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| (k.available)()).map(|k| k.name).collect()
+}
+
+/// Lists the names of the kernels of this build that this CPU can't run.
+pub fn missing() -> Vec<&'static str> {
+    KERNELS.iter().filter(|k| !(k.available)()).map(|k| k.name).collect()
 }

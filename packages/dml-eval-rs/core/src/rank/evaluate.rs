@@ -75,7 +75,8 @@ pub fn evaluate<S: Space>(
     }
     let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
     let tabled = plan.tabled.iter().cloned().flatten().filter(|q| matches.many(*q) > 0);
-    results.exchange(&screened.chain(tabled).collect::<Vec<_>>(), peers)?;
+    let is_exchanged = |q: usize| matches.many(q) > 0 || plan.rounds.is_none() && matches.few(q) > 0;
+    results.exchange(&screened.chain(tabled).collect::<Vec<_>>(), is_exchanged, peers)?;
     if let Some(rounds) = plan.rounds {
         let counts = evaluation.count_by_symmetry(rounds, peers)?;
         results.compute(&counts, 0, recall_at, control)?;

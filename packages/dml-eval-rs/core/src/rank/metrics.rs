@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use rayon::prelude::*;
 
 use crate::control::Control;
-use crate::error::Result;
-use crate::memory::{allocate, full};
-use crate::peers::Peers;
+use crate::error::{Error, Result};
+use crate::memory::{allocate, collect, full};
+use crate::peers::{Peers, gather};
 use crate::rank::partial_counts::{PartialCounts, Ties};
 
 /// Metrics of every query, in order; NaN where a query has no match.
@@ -75,8 +75,13 @@ impl PerQuery {
         Ok(())
     }
 
-    /// Exchanges the metrics with the peers, each of which computed those of other queries.
-    pub(crate) fn exchange(&mut self, computed: &[usize], peers: &dyn Peers) -> Result<()> {
+    /// Exchanges the metrics with the peers, each of which computed those of other queries; together, those that are `expected`.
+    pub(crate) fn exchange(
+        &mut self,
+        computed: &[usize],
+        expected: impl Fn(usize) -> bool,
+        peers: &dyn Peers,
+    ) -> Result<()> {
         if peers.is_alone() {
             return Ok(());
         }
@@ -92,10 +97,22 @@ impl PerQuery {
             rows.push(q as f64);
             rows.extend(columns.iter().map(|column| column[q]));
         }
-        let rows = peers.all_gather(&rows)?;
+        let mut missing = collect((0..columns[0].len()).map(expected))?;
+        let number = missing.iter().filter(|missing| **missing).count();
+        let rows = gather(peers, &rows, number * (1 + columns.len()))?;
         for row in rows.chunks_exact(1 + columns.len()) {
-            for (column, value) in columns.iter_mut().zip(&row[1..]) {
-                column[row[0] as usize] = *value;
+            // A number that is no index saturates to one, which then is another's or none.
+            let (q, values) = (row[0] as usize, &row[1..]);
+            let is_metric = |value: &f64| (0.0..=1.0).contains(value);
+            if q as f64 != row[0] || missing.get(q) != Some(&true) || !values.iter().all(is_metric) {
+                return Err(Error::Exchange(format!(
+                    "all_gather returned {values:?} as metrics of query {}; expected numbers from 0 to 1, once for each query",
+                    row[0]
+                )));
+            }
+            missing[q] = false;
+            for (column, value) in columns.iter_mut().zip(values) {
+                column[q] = *value;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use zerocopy::FromZeros;
 
 use crate::error::{Error, Result, argument};
 use crate::memory::{allocate, collect};
-use crate::peers::Peers;
+use crate::peers::{Peers, reduce};
 
 /// The order of a match and a non-match with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl PartialCounts {
     /// Adds the counts of the peers, all of which had the counts `shared` before. Updates `shared`.
     pub(crate) fn exchange(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
         let new = collect(self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before))?;
-        for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(peers.all_reduce(&new)?) {
+        for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(reduce(peers, &new)?) {
             *shared += counted;
             slot.store(*shared, Relaxed);
         }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::control::Control;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{allocate, collect, zeros};
-use crate::peers::{Peers, part};
+use crate::peers::{Peers, gather, part};
 use crate::rank::partial_counts::Positive;
 use crate::rows::classes::Classes;
 use crate::rows::space::{Scratch, Space};
@@ -98,11 +98,17 @@ impl PositiveFinder<'_> {
         if peers.is_alone() {
             return Ok((offsets, positives));
         }
-        let mut numbers = allocate(2 * positives.len())?;
-        numbers.extend(positives.iter().flat_map(|p| [p.key, p.index as f64]));
-        let all = peers.all_gather(&numbers)?;
-        let positives = collect(all.chunks_exact(2).map(|p| Positive { key: p[0], index: p[1] as u64 }))?;
-        Ok((self.offsets(0..self.labels.len(), wanted)?, positives))
+        let offsets = self.offsets(0..self.labels.len(), wanted)?;
+        let own = collect(positives.iter().map(|p| p.key))?;
+        let keys = gather(peers, &own, offsets[self.labels.len()])?;
+        if keys.iter().any(|key| !key.is_finite()) {
+            return Err(Error::Exchange("all_gather returned keys that are not finite".into()));
+        }
+        let queries = (0..self.labels.len()).filter(|q| wanted(*q) > 0);
+        let items = queries.flat_map(|q| self.others(q as u32));
+        let mut positives = allocate(keys.len())?;
+        positives.extend(items.zip(keys).map(|(m, key)| Positive { key, index: self.first_item + u64::from(m) }));
+        Ok((offsets, positives))
     }
 
     fn find_by_pairs<S: Space>(&self, space: &S, part: &mut Part<'_>, buffers: &mut Buffers, control: &Control) {

@@ -60,7 +60,7 @@ pub struct Dense<'a> {
     word: Word,
     query_squares: Vec<f64>,
     gallery_squares: Option<Vec<f64>>,
-    /// The power of two that makes the longest row at most 1; 1 under the cosine.
+    /// A power of two that makes the longest row at most 1; 1 under the cosine.
     scale: f64,
 }
 
@@ -94,8 +94,7 @@ impl<'a> Dense<'a> {
             query_squares.iter().chain(gallery_squares.iter().flatten()).fold(0.0f64, |m, s| m.max(*s)).sqrt();
         let scale = match similarity {
             Similarity::Cosine => 1.0,
-            _ if longest == 0.0 => 1.0,
-            _ => scale_below_one(longest),
+            Similarity::Dot | Similarity::Euclidean => scale_below_one(longest),
         };
         let word = match precision {
             Precision::BFloat16 if kernel.has_bfloat16() => Word::BFloat16Pair,
@@ -265,7 +264,8 @@ impl Space for Dense<'_> {
         let lengths = (row.norm + row.residual) * (column.norm + column.residual);
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biasing = if self.biased() { 8.0 * UNIT32 * (lengths + row.bias + column.bias) } else { 0.0 };
-        // The rounding of both keys, the screened item's and the positive's; no scaled row is longer than 1.
+        // The rounding of both keys, the screened item's and the positive's, and the underflow of their products, at most
+        // dim · 2^−1074 · scale² ≤ dim · 2^−76; no scaled row is longer than 1.
         let deciding = 16.0 * (dim + 8.0) * UNIT64 * (row.norm + 1.0) * (column.norm.max(row.norm) + 1.0);
         // Products that the CPU may have flushed to zero.
         let underflow = (dim + 8.0) * f64::from(f32::MIN_POSITIVE) * 4.0;

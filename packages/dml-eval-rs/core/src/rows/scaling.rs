@@ -11,9 +11,13 @@ fn power_of_two(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// Returns the power of two that brings `x` between 1/4 and 1, or the nearest one that is a normal number.
-pub(crate) fn scale_below_one(x: f64) -> f64 {
-    power_of_two(-(exponent(x) + 1).max(-1021))
+/// The least length that is scaled to 1: shorter rows stay shorter, so that underflow of their keys' products, scaled by the square
+/// of the factor, remains far below the rounding errors for which the margin provides.
+const SHORTEST: f64 = f64::from_bits((1023 - 500) << 52);
+
+/// Returns the power of two that brings a length, of at least 2^−500, between 1/4 and 1; for shorter ones that of 2^−500.
+pub(crate) fn scale_below_one(length: f64) -> f64 {
+    power_of_two(-(exponent(length.max(SHORTEST)) + 1))
 }
 
 /// Scales a row by a power of two so that its largest element is between 1 and 2.

@@ -10,8 +10,11 @@ const TASK_ROW_BYTES: usize = 192 << 10;
 const TASK_COLUMN_BYTES: usize = 512 << 10;
 /// Approximate packed bytes of a band of tasks, which stays in a core's share of the third-level cache.
 const BAND_BYTES: usize = 2 << 20;
-/// The most panels of a task, for short rows: thresholds are updated, and a cancellation is noticed, between tasks.
-const MOST_PANELS: usize = 64;
+/// The most panels of a task, for short rows: thresholds are updated, and a cancellation is noticed, between tasks. With larger
+/// tasks more values pass the first, low thresholds; with smaller ones, tasks have more overhead (measured:
+/// docs/internals/evaluator-speed.md).
+const MOST_ROW_PANELS: usize = 24;
+const MOST_COLUMN_PANELS: usize = 16;
 /// Bytes of a packed word.
 const WORD_BYTES: usize = 4;
 
@@ -33,9 +36,9 @@ impl TileShape {
         (BLOCK_BYTES / (WORD_BYTES * self.steps)).div_ceil(panels).max(1) * panels
     }
 
-    /// Computes the rows (or columns) of a task: whole panels of `lanes` rows in about so many bytes.
-    fn lanes_per_task(self, bytes: usize, lanes: usize) -> usize {
-        (bytes / (WORD_BYTES * self.steps * lanes)).clamp(1, MOST_PANELS) * lanes
+    /// Computes the rows (or columns) of a task: whole panels of `lanes` rows in about so many bytes, and at most so many panels.
+    fn lanes_per_task(self, bytes: usize, lanes: usize, most_panels: usize) -> usize {
+        (bytes / (WORD_BYTES * self.steps * lanes)).clamp(1, most_panels) * lanes
     }
 }
 
@@ -64,8 +67,8 @@ impl TaskGrid {
         TaskGrid {
             rows,
             columns,
-            task_rows: shape.lanes_per_task(TASK_ROW_BYTES, shape.height),
-            task_columns: shape.lanes_per_task(TASK_COLUMN_BYTES, shape.width),
+            task_rows: shape.lanes_per_task(TASK_ROW_BYTES, shape.height, MOST_ROW_PANELS),
+            task_columns: shape.lanes_per_task(TASK_COLUMN_BYTES, shape.width, MOST_COLUMN_PANELS),
             band_tasks: (BAND_BYTES / TASK_ROW_BYTES).max(1),
         }
     }
@@ -173,8 +176,8 @@ mod tests {
             prop_assert!(block > 0 && block.is_multiple_of(height) && block.is_multiple_of(width));
             prop_assert!(block * steps * WORD_BYTES <= BLOCK_BYTES + height * width * steps * WORD_BYTES);
             let grid = TaskGrid::new(1, 1, shape);
-            prop_assert!(grid.task_rows.is_multiple_of(height) && (1..=MOST_PANELS).contains(&(grid.task_rows / height)));
-            prop_assert!(grid.task_columns.is_multiple_of(width) && (1..=MOST_PANELS).contains(&(grid.task_columns / width)));
+            prop_assert!(grid.task_rows.is_multiple_of(height) && (1..=MOST_ROW_PANELS).contains(&(grid.task_rows / height)));
+            prop_assert!(grid.task_columns.is_multiple_of(width) && (1..=MOST_COLUMN_PANELS).contains(&(grid.task_columns / width)));
         }
 
         #[test]

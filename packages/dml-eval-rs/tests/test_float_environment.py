@@ -1,0 +1,153 @@
+"""The caller's floating-point environment changes no bit: rounding modes, and subnormal numbers flushed to zero."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml_eval_rs import (
+    StreamingEvaluator,
+    ami,
+    ari,
+    binarize,
+    evaluate,
+    evaluate_codes,
+    kmeans,
+    knn,
+    knn_codes,
+    nmi,
+)
+
+RNG = np.random.default_rng(0)
+LABELS = np.arange(120) % 30
+ORDINARY = RNG.normal(size=(120, 7))
+CODES = RNG.integers(0, 4, (120, 2), dtype=np.uint8)
+# All or some numbers are subnormal in the given precision.
+TINY = {np.float32: ORDINARY * 1e-41, np.float64: ORDINARY * 1e-310}
+MIXED = {np.float32: ORDINARY * 10.0 ** RNG.integers(-44, -36, (120, 7))}
+MIXED[np.float64] = ORDINARY * 10.0 ** RNG.integers(-320, -300, (120, 7))
+ARRAYS = [ORDINARY.astype(np.float32), ORDINARY]
+ARRAYS += [x[dtype].astype(dtype) for x in (TINY, MIXED) for dtype in (np.float32, np.float64)]
+ARRAYS.append(ORDINARY * 1e-158)  # squares are subnormal
+ROUNDING = {"x86_64": (0, 0x400, 0x800, 0xC00), "aarch64": (0, 0x800000, 0x400000, 0xC00000)}
+
+
+def numbers(x: Any) -> bytes:
+    """Return the bytes of all arrays and floats in a result."""
+    if isinstance(x, np.ndarray):
+        return x.tobytes()
+    if isinstance(x, (tuple, list)):
+        return b"".join(map(numbers, x))
+    if isinstance(x, dict):
+        return numbers(list(x.values()))
+    if hasattr(x, "__dataclass_fields__"):
+        return numbers([getattr(x, name) for name in x.__dataclass_fields__])
+    if isinstance(x, float):
+        return struct.pack("d", x)  # while subnormal numbers are flushed, even `repr` prints 0.0
+    return repr(x).encode()
+
+
+def stream(x: np.ndarray, similarity: Any) -> list[Any]:
+    evaluator = StreamingEvaluator(x, LABELS, similarity=similarity, indices=np.arange(120), recall_at=(1, 5))
+    for step in (evaluator.find_positives, evaluator.count_negatives):
+        for part in (slice(0, 50), slice(50, 120)):
+            step(x[part], LABELS[part])
+    return [evaluator.partial_counts(), evaluator.result()]
+
+
+def measure() -> bytes:
+    """Call every function, and return the bits of all results."""
+    found: list[Any] = [
+        nmi(LABELS, LABELS // 3),
+        ami(LABELS, LABELS // 7),
+        ari(LABELS, LABELS // 3),
+        knn_codes(CODES, None, 5),
+    ]
+    found += [evaluate_codes(CODES, LABELS, ties=ties, recall_at=(1, 5)) for ties in ("index", "expected")]
+    for x in ARRAYS:
+        found += [binarize(x), binarize(x, 1e-40), kmeans(x, 9)]
+        for similarity in ("cosine", "dot", "euclidean"):
+            options: Any = {"similarity": similarity}
+            found += [evaluate(x, LABELS, nmi=True, recall_at=(1, 5), **options), knn(x, None, 9, **options)]
+            found += [evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", recall_at=1, **options)]
+            found += stream(x, similarity)
+    return numbers(found)
+
+
+@pytest.fixture(scope="module")
+def expected() -> bytes:
+    """Measure in the default environment."""
+    return measure()
+
+
+# 1/3 is rounded down to the nearest number, and 1/10 up.
+DIVISORS = np.array([3.0, 10.0])
+QUOTIENTS = (np.ones(2) / DIVISORS).tobytes()
+
+
+@contextmanager
+def rounding(mode: int) -> Iterator[None]:
+    libm = ctypes.CDLL(None)
+    before = libm.fegetround()
+    assert libm.fesetround(mode) == 0
+    try:
+        yield
+        assert libm.fegetround() == mode, "the caller's rounding mode changed"
+    finally:
+        libm.fesetround(before)
+
+
+@contextmanager
+def flushing(set_flush: Callable[[bool], bool]) -> Iterator[None]:
+    if not set_flush(True):
+        pytest.skip("this CPU does not flush subnormal numbers")
+    try:
+        assert np.float64(5e-324) * np.ones(1) == 0.0
+        yield
+        assert np.float64(5e-324) * np.ones(1) == 0.0, "the caller's flushing ended"
+    finally:
+        set_flush(False)
+
+
+def flush_by_mxcsr(on: bool) -> bool:
+    """Set or clear flush-to-zero and denormals-are-zero in the MXCSR, at byte 28 of glibc's fenv_t."""
+    libm, environment = ctypes.CDLL(None), (ctypes.c_uint32 * 8)()
+    libm.fegetenv(environment)
+    environment[7] = environment[7] | 0x8040 if on else environment[7] & ~0x8040
+    return bool(libm.fesetenv(environment) == 0)
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or platform.machine() not in ROUNDING,
+    reason="the rounding modes' numbers are those of glibc on x86-64 and aarch64",
+)
+@pytest.mark.parametrize("mode", range(4), ids=["to nearest", "1", "2", "to zero"])
+def test_a_rounding_mode_changes_no_bit(mode: int, expected: bytes) -> None:
+    with rounding(ROUNDING[platform.machine()][mode]):
+        assert (np.ones(2) / DIVISORS).tobytes() != QUOTIENTS or mode == 0, "the mode has no effect"
+        found = measure()
+    assert found == expected
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or platform.machine() != "x86_64", reason="sets the MXCSR of x86-64"
+)
+def test_flushing_subnormal_numbers_changes_no_bit(expected: bytes) -> None:
+    with flushing(flush_by_mxcsr):
+        found = measure()
+    assert found == expected
+
+
+def test_flushing_subnormal_numbers_by_torch_changes_no_bit(expected: bytes) -> None:
+    torch = pytest.importorskip("torch", reason="torch.set_flush_denormal needs torch")
+    with flushing(torch.set_flush_denormal):
+        found = measure()
+    assert found == expected

@@ -1,0 +1,195 @@
+"""Threads: none outlives a call of any public function or method, so a forked child can call it, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dml_eval_rs
+from dml_eval_rs import (
+    StreamingEvaluator,
+    __main__,
+    ami,
+    ari,
+    binarize,
+    evaluate,
+    evaluate_codes,
+    kmeans,
+    knn,
+    knn_codes,
+    nmi,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(500, 16)).astype(np.float32)
+LABELS = np.arange(500) % 50
+CODES = np.packbits(X > 0, axis=1)
+OWN: Any = {"threads": 1, "indices": np.arange(500)}
+
+
+def found(similarity: Any = "cosine") -> StreamingEvaluator:
+    """Return an evaluator whose positives are found."""
+    items = CODES if similarity == "hamming" else X
+    evaluator = StreamingEvaluator(items, LABELS, similarity=similarity, **OWN)
+    evaluator.find_positives(items, LABELS)
+    return evaluator
+
+
+def counted(similarity: Any = "cosine") -> StreamingEvaluator:
+    """Return an evaluator whose counts are complete."""
+    evaluator = found(similarity)
+    evaluator.count_negatives(CODES if similarity == "hamming" else X, LABELS)
+    return evaluator
+
+
+def half() -> StreamingEvaluator:
+    """Return an evaluator that found the positives of the first half of the gallery."""
+    evaluator = StreamingEvaluator(X, LABELS, **OWN)
+    evaluator.find_positives(X[:250], LABELS[:250])
+    return evaluator
+
+
+def other_half() -> StreamingEvaluator:
+    evaluator = StreamingEvaluator(X, LABELS, **OWN)
+    evaluator.find_positives(X[250:], LABELS[250:], 250)
+    return evaluator
+
+
+MEASURED = evaluate(X, LABELS, threads=1)
+
+# By name: what a call needs, which is made beforehand, and the call.
+CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "evaluate": (lambda: None, lambda _: evaluate(X, LABELS)),
+    "evaluate with a gallery and nmi": (lambda: None, lambda _: evaluate(X, LABELS, X, LABELS, nmi=True)),
+    "evaluate_codes": (lambda: None, lambda _: evaluate_codes(CODES, LABELS)),
+    "binarize": (lambda: None, lambda _: binarize(X)),
+    "knn": (lambda: None, lambda _: knn(X, X, 5)),
+    "knn_codes": (lambda: None, lambda _: knn_codes(CODES, CODES, 5)),
+    "kmeans": (lambda: None, lambda _: kmeans(X, 9)),
+    "nmi": (lambda: None, lambda _: nmi(LABELS, LABELS // 3)),
+    "ami": (lambda: None, lambda _: ami(LABELS, LABELS // 3)),
+    "ari": (lambda: None, lambda _: ari(LABELS, LABELS // 3)),
+    "StreamingEvaluator": (lambda: None, lambda _: StreamingEvaluator(X, LABELS, **OWN)),
+    "StreamingEvaluator.find_positives": (half, lambda e: e.find_positives(X[250:], LABELS[250:])),
+    "StreamingEvaluator.count_negatives": (found, lambda e: e.count_negatives(X, LABELS)),
+    "StreamingEvaluator.count_negatives of codes": (
+        lambda: found("hamming"),
+        lambda e: e.count_negatives(CODES, LABELS),
+    ),
+    "StreamingEvaluator.partial_counts": (counted, lambda e: e.partial_counts()),
+    "StreamingEvaluator.merge": (lambda: (half(), other_half()), lambda pair: pair[0].merge(pair[1])),
+    "StreamingEvaluator.merge of PartialCounts": (
+        lambda: (half(), other_half().partial_counts()),
+        lambda pair: pair[0].merge(pair[1]),
+    ),
+    "StreamingEvaluator.result": (counted, lambda e: e.result()),
+    "StreamingEvaluator.result of codes": (lambda: counted("hamming"), lambda e: e.result()),
+    "Evaluation.confidence_interval": (lambda: None, lambda _: MEASURED.confidence_interval("map_at_r")),
+    "Evaluation.compare": (lambda: None, lambda _: MEASURED.compare(MEASURED, "map_at_r")),
+    "Evaluation.per_class": (lambda: None, lambda _: MEASURED.per_class("map_at_r", LABELS)),
+    "Evaluation.to_dict": (lambda: None, lambda _: MEASURED.to_dict()),
+    "Evaluation.from_dict": (
+        lambda: None,
+        lambda _: dml_eval_rs.Evaluation.from_dict(MEASURED.to_dict(), MEASURED.per_query),
+    ),
+}
+
+
+def test_every_public_function_and_method_is_tried() -> None:
+    records = {
+        "Comparison",
+        "Interval",
+        "KMeans",
+        "PartialCounts",
+        "Peers",
+    }  # fields, and no method that computes
+    methods = {
+        f"{owner.__name__}.{name}"
+        for owner in (dml_eval_rs.Evaluation, StreamingEvaluator)
+        for name, value in vars(owner).items()
+        if callable(value) or isinstance(value, classmethod)
+        if not name.startswith("_")
+    }
+    public = {*dml_eval_rs.__all__, *methods} - records - {"Evaluation"}
+    assert public <= set(CALLS), public - set(CALLS)
+
+
+def threads() -> set[str]:
+    """Return the ids of this process's threads."""
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("name", CALLS)
+def test_no_thread_outlives_a_call(name: str) -> None:
+    prepare, call = CALLS[name]
+    before = threads()
+    call(prepare())
+    # A thread that was joined leaves the kernel's list a moment later.
+    deadline = time.monotonic() + 10
+    while (left := threads() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
+
+
+def assert_a_forked_child_ends(call: Callable[[], object]) -> None:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            call()
+            status = 0
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            assert status == 0
+            return
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pytest.fail("the child hangs")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_forked_child_can_make_the_same_call(name: str) -> None:
+    prepare, call = CALLS[name]
+    call(prepare())
+    assert_a_forked_child_ends(lambda: call(prepare()))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_can_run_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(tmp_path / "x.npy"), str(tmp_path / "labels.npy")]
+    for path, array in zip(arguments, (X, LABELS)):
+        np.save(path, array)
+    before = threads() if sys.platform.startswith("linux") else set()
+    assert __main__.main(arguments) == 0
+    assert "MAP@R" in capsys.readouterr().out
+    assert_a_forked_child_ends(lambda: __main__.main(arguments))
+    assert not sys.platform.startswith("linux") or threads() <= before
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(("variable", "argument", "expected"), [("3", None, 3), ("3", 2, 2), ("0", 4, 4)])
+def test_the_argument_overrules_the_variable_that_sets_the_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, variable: str, argument: int | None, expected: int
+) -> None:
+    monkeypatch.setenv("RAYON_NUM_THREADS", variable)
+    x = RNG.normal(size=(6000, 64)).astype(np.float32)
+    before, seen = threads(), {0}
+    kmeans(x, 600, threads=argument, progress=lambda *_: seen.add(len(threads() - before)))
+    assert max(seen) == expected + 1  # and one that waits for them
