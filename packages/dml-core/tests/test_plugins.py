@@ -112,7 +112,11 @@ def test_slow_code_and_threads_left_behind_are_named(caplog):
     thread.join()
 
 
-@pytest.mark.parametrize("returned", [None, 3, [3], ["a", Component("a", nothing, "a")]], ids=str)
+@pytest.mark.parametrize(
+    "returned",
+    [None, 3, [3], ["a", Component("a", nothing, "a")]],
+    ids=["nothing", "a number", "a list", "a mixed list"],
+)
 def test_a_hook_that_returns_something_else_fails_alone(installed, returned):
     points = [
         installed(make_plugin(dml_losses=lambda: returned), "odd_plugin"),

@@ -305,3 +305,26 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.strip() == str(
         evaluate_codes(CODES, LABELS, CODES, LABELS, ties="expected")
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, y: evaluate(x, y, peers=3), "peers is a int without rank"),
+        (lambda x, y: evaluate(x, y, similarity=np.array(["dot", "cosine"])), "similarity is a ndarray"),
+        (lambda x, y: evaluate(x, y, ties=["index"]), "ties is a list; expected one of 'index'"),
+        (lambda x, y: binarize(x, 10**400), "threshold is a int; expected a number that a float holds"),
+        (lambda x, y: binarize(x, x), "threshold is a ndarray"),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(call, message) -> None:
+    rows, labels = np.eye(4, dtype=np.float32), np.arange(4) % 2
+    with pytest.raises(TypeError, match=message):
+        call(rows, labels)
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="this numpy has no StringDType")
+def test_a_missing_label_is_named() -> None:
+    labels = np.array(["a", np.nan, "a", "b"], dtype=np.dtypes.StringDType(na_object=np.nan))
+    with pytest.raises(ValueError, match="labels has a missing value at index 1"):
+        evaluate(np.eye(4, dtype=np.float32), labels)

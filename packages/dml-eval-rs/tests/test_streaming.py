@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,3 +196,78 @@ def test_a_gallery_without_matches_has_no_result() -> None:
         step(GALLERY, LABELS + 100)
     with pytest.raises(ValueError, match="none of the 30 queries has a match"):
         evaluator.result()
+
+
+def passes(evaluator: StreamingEvaluator, parts: list[slice], labels: Any = LABELS) -> None:
+    """Feed these parts to both passes, the second with other labels if any are given."""
+    for part in parts:
+        evaluator.find_positives(GALLERY[part], LABELS[part], part.start)
+    for part in parts:
+        evaluator.count_negatives(GALLERY[part], labels[part], part.start)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([slice(0, 30), slice(60, 90)], "items 30 to 59 of the gallery were never given"),
+        ([slice(10, 90)], "items 0 to 9 of the gallery were never given"),
+    ],
+)
+def test_a_block_that_no_machine_was_given_is_named(parts: list[slice], message: str) -> None:
+    evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS)
+    passes(evaluator, parts)
+    with pytest.raises(ValueError, match=message):
+        evaluator.result()
+
+
+@given(place=st.integers(0, 89), cut=st.integers(1, 89))
+def test_other_labels_in_the_second_pass_are_refused(place: int, cut: int) -> None:
+    others = LABELS.copy()
+    others[place] += 1
+    evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS)
+    passes(evaluator, blocks([cut]), others)
+    with pytest.raises(
+        ValueError, match="the labels of some of the items 0 to 89 differ between find_positives"
+    ):
+        evaluator.result()
+
+
+def test_labels_of_another_dtype_in_the_second_pass_are_the_same_labels() -> None:
+    evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS)
+    passes(evaluator, blocks([50]), LABELS.astype(np.uint8))
+    assert_same_bits(evaluator.result(), evaluate(QUERIES, QUERY_LABELS, GALLERY, LABELS))
+
+
+@pytest.mark.parametrize("index", [2**62, -2, 2**64 - 1])
+def test_an_index_that_no_item_has_is_refused(index: int) -> None:
+    indices = np.array([0, index], dtype=np.uint64 if index > 0 else np.int64)
+    with pytest.raises(ValueError, match=rf"indices has {index} at 1; expected -1, or an index from 0"):
+        StreamingEvaluator(QUERIES[:2], QUERY_LABELS[:2], indices=indices)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"counts": np.full(3, 2**40, np.uint64)}, "expected those of an evaluator|negatives of"),
+        ({"keys": np.full(4, np.nan)}, "NaN"),
+        ({"offsets": np.arange(31, dtype=np.uint64)[::-1].copy()}, "offsets"),
+        ({"keys": np.zeros(4, np.float32)}, "dtypes"),
+        ({"indices": np.zeros(3, np.uint64)}, "shapes"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else next(iter(part)),
+)
+def test_crafted_counts_are_refused_and_change_nothing(change: dict[str, Any], message: str) -> None:
+    mine, theirs = (StreamingEvaluator(QUERIES, QUERY_LABELS) for _ in range(2))
+    theirs.find_positives(GALLERY[:40], LABELS[:40], 0)
+    crafted = theirs.partial_counts()
+    sizes = {"keys": len(crafted.keys), "indices": len(crafted.keys) - 1, "counts": len(crafted.counts)}
+    change = {name: np.resize(value, sizes.get(name, len(value))) for name, value in change.items()}
+    with pytest.raises(ValueError, match=message):
+        mine.merge(replace(crafted, **change))
+    assert mine.partial_counts().found == ()
+
+
+@pytest.mark.parametrize("other", [None, 3, "counts", {}])
+def test_anything_else_than_counts_is_no_merge(other: Any) -> None:
+    with pytest.raises(TypeError, match="expected a StreamingEvaluator, or its partial_counts"):
+        StreamingEvaluator(QUERIES, QUERY_LABELS).merge(other)

@@ -79,6 +79,12 @@ def partition(x: object, name: str) -> npt.NDArray[Any]:
             else "use integers, booleans or strings"
         )
         raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings ({hint})")
+    if hasattr(array.dtype, "na_object"):  # of a StringDType, whose missing strings equal nothing
+        missing = [place for place, entry in enumerate(array.tolist()) if not isinstance(entry, str)]
+        if missing:
+            raise ValueError(
+                f"{name} has a missing value at index {missing[0]}; expected a label for every item"
+            )
     return array
 
 
@@ -155,6 +161,8 @@ def threads(x: int | None) -> int | None:
 
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
     """Return one of the allowed names."""
+    if not isinstance(x, str):
+        raise TypeError(f"{name} is a {type(x).__name__}; expected one of {', '.join(map(repr, choices))}")
     if x not in choices:
         raise ValueError(f"{name} is {x!r}; expected one of {', '.join(map(repr, choices))}")
     return str(x)

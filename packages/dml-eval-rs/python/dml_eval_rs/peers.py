@@ -49,6 +49,12 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
     """
     if peers is None:
         return
+    absent = [name for name in ("rank", "world_size", "all_gather", "all_reduce") if not hasattr(peers, name)]
+    if absent:
+        raise TypeError(
+            f"peers is a {type(peers).__name__} without {', '.join(absent)}; "
+            "expected an object as dml_core.Peers, or None"
+        )
     rank, world_size = peers.rank, peers.world_size
     if not all(isinstance(number, (int, np.integer)) for number in (rank, world_size)):
         raise TypeError(f"peers has rank {rank!r} and world_size {world_size!r}; expected two integers")

@@ -219,12 +219,16 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
         (n, ceil(D / 8)) uint8.
 
     Raises:
-        TypeError: if the embeddings aren't floats.
+        TypeError: if the embeddings aren't floats, or the threshold is no number.
         ValueError: if a number isn't finite, or the array isn't two-dimensional or has no columns.
     """
-    return _native.binarize(
-        arguments.embeddings(embeddings, "embeddings", may_be_empty=True), float(threshold)
-    )
+    checked = arguments.embeddings(embeddings, "embeddings", may_be_empty=True)
+    try:
+        return _native.binarize(checked, float(threshold))
+    except (TypeError, OverflowError) as error:
+        raise TypeError(
+            f"threshold is a {type(threshold).__name__}; expected a number that a float holds"
+        ) from error
 
 
 def _both_or_neither(gallery: object, gallery_labels: object, name: str) -> None:

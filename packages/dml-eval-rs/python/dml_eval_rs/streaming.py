@@ -6,7 +6,7 @@ Shapes: `Q` queries, `G` items of a block, `D` dim, `P` positives of all queries
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from dml_eval_rs import _native, arguments
 from dml_eval_rs.evaluation import Evaluation
 from dml_eval_rs.retrieval import SIMILARITIES, TIES, Ties, evaluation_of
 
+_BUCKET = 65_536  # items
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -32,6 +33,8 @@ class PartialCounts:
         keys: (P,) the positives' keys, descending for each query.
         indices: (P,) the positives' indices in the whole gallery.
         counts: (P + Q,) the negatives between the positives; (2P + Q,) with expected ties.
+        labels_found, labels_counted: for each 65,536 items of the gallery, a sum over their labels and indices in
+            each pass, by which `result` sees labels that differ.
     """
 
     fingerprint: str
@@ -41,6 +44,8 @@ class PartialCounts:
     keys: npt.NDArray[np.float64]
     indices: npt.NDArray[np.uint64]
     counts: npt.NDArray[np.uint64]
+    labels_found: Mapping[int, int]
+    labels_counted: Mapping[int, int]
 
 
 class StreamingEvaluator:
@@ -93,6 +98,8 @@ class StreamingEvaluator:
             keys=np.zeros(0, np.float64),
             indices=np.zeros(0, np.uint64),
             counts=np.zeros(n, np.uint64),
+            labels_found={},
+            labels_counted={},
         )
 
     def find_positives(
@@ -116,7 +123,7 @@ class StreamingEvaluator:
                 f"{_size(partial.counted)} items are counted already; expected every block's positives before "
                 "the first count"
             )
-        items, code_Q, code_G, start = self._block(block, labels, first_index, partial.found)
+        items, code_Q, code_G, start, sums = self._block(block, labels, first_index, partial.found)
         found = _native.find_positives(
             self._queries,
             code_Q,
@@ -127,7 +134,10 @@ class StreamingEvaluator:
             query_indices=self._query_indices,
             threads=self._threads,
         )
-        self._partial = self._with_positives(*found, _join(partial.found, ((start, start + len(items)),)))
+        ranges = _join(partial.found, ((start, start + len(items)),))
+        self._partial = replace(
+            self._with_positives(*found, ranges), labels_found=_add(partial.labels_found, sums)
+        )
 
     def count_negatives(
         self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None = None
@@ -145,7 +155,7 @@ class StreamingEvaluator:
                 were not found. The evaluator is then unchanged.
         """
         partial = self._partial
-        items, code_Q, code_G, start = self._block(block, labels, first_index, partial.counted)
+        items, code_Q, code_G, start, sums = self._block(block, labels, first_index, partial.counted)
         stop = start + len(items)
         if not any(low <= start and stop <= high for low, high in partial.found):
             raise ValueError(
@@ -166,7 +176,12 @@ class StreamingEvaluator:
             counts=partial.counts,
             threads=self._threads,
         )
-        self._partial = replace(partial, counts=counts, counted=_join(partial.counted, ((start, stop),)))
+        self._partial = replace(
+            partial,
+            counts=counts,
+            counted=_join(partial.counted, ((start, stop),)),
+            labels_counted=_add(partial.labels_counted, sums),
+        )
 
     def partial_counts(self) -> PartialCounts:
         """Return the state so far, to be sent to other machines and merged there."""
@@ -182,16 +197,25 @@ class StreamingEvaluator:
             other: the other evaluator, or its partial counts.
 
         Raises:
-            ValueError: if the queries or options differ, or a part of the gallery occurs in both. The evaluator is
-                then unchanged.
+            TypeError: for anything else.
+            ValueError: if the queries or options differ, a part of the gallery occurs in both, or the counts can't be
+                those of an evaluator. The evaluator is then unchanged.
         """
         mine = self._partial
         theirs = other._partial if isinstance(other, StreamingEvaluator) else other
+        if not isinstance(theirs, PartialCounts):
+            raise TypeError(
+                f"other is a {type(other).__name__}; expected a StreamingEvaluator, or its partial_counts()"
+            )
         if mine.fingerprint != theirs.fingerprint:
             raise ValueError("the evaluators differ in queries, labels or options; expected the same in both")
+        self._check(theirs)
         if not mine.counted and not theirs.counted:
             found = _join(mine.found, theirs.found)
-            self._partial = self._with_positives(theirs.offsets, theirs.keys, theirs.indices, found)
+            self._partial = replace(
+                self._with_positives(theirs.offsets, theirs.keys, theirs.indices, found),
+                labels_found=_add(mine.labels_found, theirs.labels_found),
+            )
             return
         same = mine.found == theirs.found and np.array_equal(mine.indices, theirs.indices)
         if not same or not np.array_equal(_order_of(mine.keys), _order_of(theirs.keys)):
@@ -200,7 +224,10 @@ class StreamingEvaluator:
                 f"{_size(theirs.found)}; expected the same: merge all positives before counting"
             )
         self._partial = replace(
-            mine, counts=mine.counts + theirs.counts, counted=_join(mine.counted, theirs.counted)
+            mine,
+            counts=mine.counts + theirs.counts,
+            counted=_join(mine.counted, theirs.counted),
+            labels_counted=_add(mine.labels_counted, theirs.labels_counted),
         )
 
     def result(self) -> Evaluation:
@@ -210,13 +237,30 @@ class StreamingEvaluator:
             The result of `evaluate` for the whole gallery; `nmi`, `ami` and `ari` are None.
 
         Raises:
-            ValueError: if some blocks aren't counted, or no query has a match.
+            ValueError: if some blocks aren't counted, no machine was given some items, the labels of the two passes
+                differ, or no query has a match.
         """
         partial = self._partial
         if partial.found != partial.counted or not partial.found:
             raise ValueError(
                 f"{_size(partial.counted)} of {_size(partial.found)} items are counted; expected all, and at least one"
             )
+        if partial.found[0][0] != 0 or len(partial.found) > 1:
+            first, last = (
+                (0, partial.found[0][0])
+                if partial.found[0][0]
+                else (partial.found[0][1], partial.found[1][0])
+            )
+            raise ValueError(
+                f"items {first} to {last - 1} of the gallery were never given; expected every item from 0 on"
+            )
+        for bucket, labels_sum in partial.labels_found.items():
+            if partial.labels_counted.get(bucket) != labels_sum:
+                low, high = bucket * _BUCKET, min((bucket + 1) * _BUCKET, partial.found[0][1]) - 1
+                raise ValueError(
+                    f"the labels of some of the items {low} to {high} differ between find_positives and "
+                    "count_negatives; expected the same labels in both passes"
+                )
         if len(partial.keys) == 0:
             raise ValueError(
                 f"none of the {len(self._queries)} queries has a match in the gallery; expected a label "
@@ -238,7 +282,7 @@ class StreamingEvaluator:
 
     def _block(
         self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None, before: Ranges
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], npt.NDArray[np.uint32], int]:
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], npt.NDArray[np.uint32], int, dict[int, int]]:
         items = self._items(block, "block")
         arguments.same_width(items, "block", self._queries, "queries")
         labels_G = arguments.labels(labels, "labels", items, "block")
@@ -247,7 +291,36 @@ class StreamingEvaluator:
             raise ValueError(f"first_index is {start!r}; expected an integer from 0 to 2**62 - 1")
         _join(before, ((int(start), int(start) + len(items)),))
         code_Q, code_G = arguments.encode(self._labels, labels_G)
-        return items, code_Q, code_G, int(start)
+        return items, code_Q, code_G, int(start), _label_sums(labels_G, int(start))
+
+    def _check(self, counts: PartialCounts) -> None:
+        """Check that counts from elsewhere, which agree in the fingerprint, can be those of an evaluator.
+
+        Raises:
+            ValueError: saying what is wrong.
+        """
+        n, positives = len(self._queries), len(counts.keys)
+        wide = 2 if self._ties == "expected" else 1
+        dtypes = [counts.offsets.dtype, counts.keys.dtype, counts.indices.dtype, counts.counts.dtype]
+        shapes = [counts.offsets.shape, counts.indices.shape, counts.counts.shape]
+        # Before the first block there is a count for each query alone.
+        right = [(n + 1,), (positives,), ((wide if counts.found else 0) * positives + n,)]
+        offsets = counts.offsets.astype(np.float64) if counts.offsets.dtype == np.uint64 else np.zeros(1)
+        if dtypes != [np.uint64, np.float64, np.uint64, np.uint64] or shapes != right:
+            raise ValueError(
+                f"partial counts have the shapes {shapes} and dtypes {dtypes}; expected those of an evaluator"
+            )
+        if offsets[0] != 0 or offsets[-1] != positives or (np.diff(offsets) < 0).any():
+            raise ValueError(
+                "partial counts have offsets that don't divide their positives; expected an evaluator's"
+            )
+        if np.isnan(counts.keys).any():
+            raise ValueError("partial counts have a key that is NaN; expected an evaluator's")
+        if (counts.counts > _size(counts.counted)).any():
+            raise ValueError(
+                f"partial counts have {int(counts.counts.max())} negatives of {_size(counts.counted)} counted items; "
+                "expected at most as many negatives as items"
+            )
 
     def _with_positives(
         self,
@@ -295,7 +368,38 @@ def _indices(x: npt.ArrayLike, queries: int) -> npt.NDArray[np.int64]:
         raise TypeError(f"indices has dtype {array.dtype}; expected integers")
     if array.shape != (queries,):
         raise ValueError(f"indices has shape {array.shape}; expected ({queries},), one a query")
+    outside = (array < -1) | (array >= 2**62) if array.dtype.kind == "i" else array >= 2**62
+    if outside.any():
+        place = int(np.argmax(outside))
+        raise ValueError(
+            f"indices has {array[place]} at {place}; expected -1, or an index from 0 to 2**62 - 1"
+        )
     return np.ascontiguousarray(array, np.int64)
+
+
+def _label_sums(labels: npt.NDArray[Any], start: int) -> dict[int, int]:
+    """Sum hashes of (label, index) modulo 2**64 over each bucket of the gallery; the order of blocks doesn't matter."""
+    labels = (
+        labels.astype(np.int64) if labels.dtype.kind == "b" else labels
+    )  # True equals 1, but prints otherwise
+    distinct, inverse = np.unique(labels, return_inverse=True)
+    hashes = np.array(
+        [
+            int.from_bytes(hashlib.blake2b(repr(label).encode(), digest_size=8).digest(), "little")
+            for label in distinct.tolist()
+        ],
+        dtype=np.uint64,
+    )
+    index_G = np.arange(start, start + len(labels), dtype=np.uint64)
+    mixed_G = hashes[inverse.reshape(-1)] * (np.uint64(2) * index_G + np.uint64(1))
+    buckets = index_G // np.uint64(_BUCKET)
+    edges = np.flatnonzero(np.diff(buckets, prepend=buckets[:1] + np.uint64(1)))
+    sums = np.add.reduceat(mixed_G, edges)
+    return {int(bucket): int(total) for bucket, total in zip(buckets[edges], sums)}
+
+
+def _add(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
+    return {bucket: (a.get(bucket, 0) + b.get(bucket, 0)) % 2**64 for bucket in {**a, **b}}
 
 
 def _owners(offsets: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
