@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -328,3 +331,44 @@ def test_a_missing_label_is_named() -> None:
     labels = np.array(["a", np.nan, "a", "b"], dtype=np.dtypes.StringDType(na_object=np.nan))
     with pytest.raises(ValueError, match="labels has a missing value at index 1"):
         evaluate(np.eye(4, dtype=np.float32), labels)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Path, Path]:
+    np.save(tmp_path / "rows.npy", np.eye(6, dtype=np.float32))
+    np.save(tmp_path / "labels.npy", np.arange(6) % 2)
+    return tmp_path / "rows.npy", tmp_path / "labels.npy"
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dml_eval_rs", *map(str, arguments)]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_message(saved: tuple[Path, Path]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run(*saved, stdout=full)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "dml-eval: can't write the result: No space left on device\n",
+    )
+
+
+def test_a_closed_pipe_ends_it_quietly(saved: tuple[Path, Path]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = run(*saved, stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_negative_shape_and_a_pipe_are_no_files_of_arrays(saved: tuple[Path, Path], tmp_path: Path) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-400, 16), }".ljust(117) + b"\n"
+    (tmp_path / "negative.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    os.mkfifo(tmp_path / "pipe.npy")
+    for name, reason in (("negative.npy", "is not an intact .npy file"), ("pipe.npy", "is no regular file")):
+        done = run(tmp_path / name, saved[1], stdout=subprocess.DEVNULL)
+        assert done.returncode == 2
+        assert reason in done.stderr
+        assert "Traceback" not in done.stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from dml_eval_rs.retrieval import SIMILARITIES, TIES, evaluate, evaluate_codes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, and return 0 on success, 2 for bad input, 130 for Ctrl-C."""
+    """Run the command, and return 0 on success, 2 for an error, 130 for Ctrl-C, 141 if nobody reads the output."""
     options = _parser().parse_args(argv)
     try:
         arrays = [_load(path) for path in (options.embeddings, options.labels)]
@@ -50,7 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(result.to_dict(), indent=2) if options.json else result)
+    try:
+        print(json.dumps(result.to_dict(), indent=2) if options.json else result, flush=True)
+    except OSError as error:
+        # Python flushes the standard output once more at its end, which would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        print(f"dml-eval: can't write the result: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -111,11 +121,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _load(path: Path) -> npt.NDArray[Any]:
     """Map a .npy file without reading it; objects are never unpickled."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no regular file; expected a .npy file, which is mapped into memory")
     try:
         loaded: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, OverflowError) as error:  # numpy maps a negative shape
         raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error
     if isinstance(loaded, np.lib.npyio.NpzFile):
         loaded.close()
