@@ -49,7 +49,7 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
     """
     if peers is None:
         return
-    absent = [name for name in ("rank", "world_size", "all_gather", "all_reduce") if not hasattr(peers, name)]
+    absent = [name for name in ("rank", "world_size") if not hasattr(peers, name)]
     if absent:
         raise TypeError(
             f"peers is a {type(peers).__name__} without {', '.join(absent)}; "

@@ -92,7 +92,7 @@ def _write(member: _Member, archive: Path, folder: Path) -> None:
         raise DmlError(
             f"{archive} contains the path {member.name!r}, which leads out of the folder; nothing was unpacked"
         )
-    if not path.parts:
+    if not path.parts and not member.folder:  # a folder may be "./", the root itself
         raise DmlError(f"{archive} contains an entry without a name; nothing was unpacked. Download it again")
     if not member.plain:
         raise DmlError(
