@@ -115,7 +115,9 @@ impl<S: Space> Evaluation<'_, S> {
         let (offsets, positives) = self.finder().find(self.space, queries.clone(), &few, self.control)?;
         let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
         let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), usize::MAX)?;
-        traverse_rectangle(self.space, &counter, queries, self.control)?;
+        let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
+        let packing = counter.packing(self.space, pairs, self.control)?;
+        traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
         Ok(counts)
     }
 
@@ -136,8 +138,10 @@ impl<S: Space> Evaluation<'_, S> {
         let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
         let counter = ScreenCounter::new(self.space, self.job(&counts, 0), usize::MAX)?;
         let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
+        let pairs = rounds.iter().map(Round::pairs).sum::<usize>() as u64;
+        let packing = counter.packing(self.space, pairs, self.control)?;
         for round in rounds {
-            traverse_triangle(self.space, &counter, round.rows, round.columns, self.control)?;
+            traverse_triangle(self.space, &packing, &counter, round.rows, round.columns, self.control)?;
             if !peers.is_alone() {
                 counts.exchange(&mut shared, peers)?;
                 counter.refresh();

@@ -93,7 +93,8 @@ impl Round {
         column.clamp(rows.start, rows.end) - rows.start
     }
 
-    fn pairs(&self) -> usize {
+    /// Counts its pairs.
+    pub fn pairs(&self) -> usize {
         self.columns.clone().map(|c| Round::rows_before(&self.rows, c)).sum()
     }
 }

@@ -5,12 +5,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::{allocate, collect, zeros};
 use crate::rank::labels::CountJob;
+use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
-use crate::screen::rounding::{round_down, round_up};
+use crate::screen::expected::SampledValues;
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 
@@ -28,10 +30,10 @@ pub(crate) struct ScreenCounter<'a> {
 /// The screened values of one side of a task: of its rows with the columns as items, or the reverse.
 struct TaskSide<'a, H> {
     first_query: usize,
-    margins: &'a [f64],
+    queries: usize,
     /// Counts of the values above all thresholds.
     above: &'a [u32],
-    /// Values to decide: the query counted from `first_query`, the item, and the screened value.
+    /// Values to decide: the query counted from `first_query`, the item, and bounds of the value.
     hits: H,
 }
 
@@ -57,6 +59,31 @@ impl<'a> ScreenCounter<'a> {
         Ok(ScreenCounter { job, values, active: collect(active)?, counted: zeros(queries)? })
     }
 
+    /// Chooses a packing for the screen of so many pairs.
+    pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
+        let (job, counts) = (&self.job, self.job.counts);
+        let thresholds = || {
+            let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
+            let queries: Vec<u32> = counted.map(|q| (q + job.first_query) as u32).collect();
+            let has_one_label = |query: u32, item: u32| {
+                job.labels.queries[query as usize] == job.labels.gallery[item as usize]
+            };
+            let sampled = SampledValues::compute(space, &queries, has_one_label, control)?;
+            let mut expected = Vec::new();
+            for (i, &query) in sampled.queries.iter().enumerate() {
+                let values = self.active_values(query as usize - job.first_query);
+                let (Some(&first), Some(&lowest)) = (values.first(), values.last()) else { continue };
+                let last = first.min(sampled.at_rank(i, values.len()));
+                // The lowest positive is dropped once as many negatives above it are counted as there are positives.
+                let share = (values.len() as f64 / sampled.above(i, lowest).max(1.0)).min(1.0);
+                expected.push(ExpectedThreshold { query, value: lowest, share });
+                expected.push(ExpectedThreshold { query, value: last, share: 1.0 - share });
+            }
+            Ok(expected)
+        };
+        space.packing(&Goal { pairs, thresholds: &thresholds }, control)
+    }
+
     /// Drops the positives that are inactive by the present counts.
     pub fn refresh(&self) {
         for (q, active) in self.active.iter().enumerate() {
@@ -68,11 +95,11 @@ impl<'a> ScreenCounter<'a> {
         &self.values[self.job.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
 
-    /// Finds the slot of a negative whose value is within `margin` of `screened`, if all such values share one.
-    fn slot_of_screened(&self, q: usize, screened: f64, margin: f64) -> Option<usize> {
+    /// Finds the slot of a negative whose value is between two bounds, if all such values share one.
+    fn slot_between(&self, q: usize, (lower, upper): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
-        let above = values.partition_point(|v| *v > screened + margin);
-        let not_below = above + values[above..].partition_point(|v| *v >= screened - margin);
+        let above = values.partition_point(|v| *v > upper);
+        let not_below = above + values[above..].partition_point(|v| *v >= lower);
         (above == not_below).then_some(self.job.counts.slots_per_positive() * above)
     }
 
@@ -90,27 +117,27 @@ impl<'a> ScreenCounter<'a> {
     fn count_side<S: Space>(
         &self,
         space: &S,
-        side: TaskSide<'_, impl Iterator<Item = (u32, u32, f32)>>,
+        side: TaskSide<'_, impl Iterator<Item = (u32, u32, (f64, f64))>>,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) {
-        let TaskSide { first_query, margins, above, hits } = side;
+        let TaskSide { first_query, queries, above, hits } = side;
         let Buffers { open, keys, negatives } = buffers;
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
         negatives.clear();
-        negatives.extend_from_slice(&above[..margins.len()]);
+        negatives.extend_from_slice(&above[..queries]);
         for (i, &above) in negatives.iter().enumerate() {
             if above > 0 {
                 counts.add(first + i, 0, u64::from(above));
             }
         }
-        for (i, item, screened) in hits {
+        for (i, item, bounds) in hits {
             let q = first + i as usize;
             negatives[i as usize] += 1;
-            if let Some(key) = space.key_of_screened(screened) {
+            if let Some(key) = space.key_of_screened(bounds.0) {
                 counts.add(q, counts.slot(q, key, job.gallery_index(item)), 1);
-            } else if let Some(slot) = self.slot_of_screened(q, f64::from(screened), margins[i as usize]) {
+            } else if let Some(slot) = self.slot_between(q, bounds) {
                 counts.add(q, slot, 1);
             } else {
                 open.push(((q + job.first_query) as u32, item));
@@ -138,10 +165,10 @@ impl Observer for ScreenCounter<'_> {
         if side == Side::Query { self.job.labels.queries[item] } else { self.job.labels.gallery[item] }
     }
 
-    fn thresholds(&self, query: usize, margin: f64) -> (f32, f32) {
+    fn thresholds(&self, query: usize) -> (f64, f64) {
         match self.active_values(query - self.job.first_query) {
-            [] => (f32::INFINITY, f32::INFINITY),
-            values @ [first, ..] => (round_down(values[values.len() - 1] - margin), round_up(first + margin)),
+            [] => (f64::INFINITY, f64::INFINITY),
+            values @ [first, ..] => (values[values.len() - 1], *first),
         }
     }
 
@@ -153,19 +180,25 @@ impl Observer for ScreenCounter<'_> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) {
-        let column = |h: &Hit| (h.row, (task.columns.start + h.column as usize) as u32, h.value);
+        let column = |h: &Hit| {
+            let bounds = task.bounds(h.row, h.column, h.value, task.row_margins[h.row as usize]);
+            (h.row, (task.columns.start + h.column as usize) as u32, bounds)
+        };
         let rows = TaskSide {
             first_query: task.rows.start,
-            margins: task.row_margins,
+            queries: task.rows.len(),
             above: &result.row_above,
             hits: result.row_hits.iter().map(column),
         };
         self.count_side(space, rows, scratch, buffers);
         if task.symmetric {
-            let row = |h: &Hit| (h.column, (task.rows.start + h.row as usize) as u32, h.value);
+            let row = |h: &Hit| {
+                let bounds = task.bounds(h.row, h.column, h.value, task.column_margins[h.column as usize]);
+                (h.column, (task.rows.start + h.row as usize) as u32, bounds)
+            };
             let columns = TaskSide {
                 first_query: task.columns.start,
-                margins: task.column_margins,
+                queries: task.columns.len(),
                 above: &result.column_above,
                 hits: result.column_hits.iter().map(row),
             };

@@ -54,5 +54,7 @@ pub fn count_negatives<S: Space>(
     if few.is_empty() {
         return Ok(());
     }
-    traverse_rectangle(space, &ScreenCounter::new(space, job, threshold)?, 0..queries, control)
+    let counter = ScreenCounter::new(space, job, threshold)?;
+    let packing = counter.packing(space, queries as u64 * gallery_labels.len() as u64, control)?;
+    traverse_rectangle(space, &packing, &counter, 0..queries, control)
 }

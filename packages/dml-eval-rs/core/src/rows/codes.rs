@@ -1,5 +1,7 @@
 //! Binary codes under the Hamming distance: the screen is exact and leaves only ties.
 
+use std::ops::Range;
+
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
 
@@ -8,7 +10,8 @@ use crate::error::{Error, Result, argument};
 use crate::kernel::{Kernel, Word};
 use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::{Matrix, Source};
-use crate::rows::space::{Extent, Scratch, Space};
+use crate::rows::packing::{Axis, Extent, Goal, Packing};
+use crate::rows::space::{Scratch, Space};
 use crate::side::Side;
 
 /// The widest code, in bytes, well within the range where float32 distances are exact.
@@ -62,9 +65,56 @@ impl<'a> Codes<'a> {
         let width = codes.ncols();
         &codes.as_slice().expect("checked by new")[row * width..(row + 1) * width]
     }
+
+    /// Words in a packed code.
+    fn steps(&self) -> usize {
+        self.queries.ncols().div_ceil(4)
+    }
+
+    fn words(&self, side: Side, row: usize) -> impl Iterator<Item = u32> {
+        self.code(side, row).chunks(4).map(|bytes| {
+            let mut padded = [0; 4];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            u32::from_le_bytes(padded)
+        })
+    }
 }
 
-impl Space for Codes<'_> {
+/// The words of codes. Their products are minus the distances, without an error.
+pub(crate) struct CodePacking<'s, 'a>(&'s Codes<'a>);
+
+impl Packing for CodePacking<'_, '_> {
+    fn word(&self) -> Word {
+        Word::Bits
+    }
+
+    fn steps(&self) -> usize {
+        self.0.steps()
+    }
+
+    fn encode(&self, side: Side, _: Axis, rows: Range<usize>, width: usize, panel: &mut [u32], _: &mut [Extent]) {
+        for (lane, row) in rows.enumerate() {
+            for (word, packed) in panel[lane..].iter_mut().step_by(width).zip(self.0.words(side, row)) {
+                *word = packed;
+            }
+        }
+    }
+
+    fn margin(&self, _row: Extent, _column: Extent) -> f64 {
+        0.0
+    }
+
+    fn offset(&self) -> f64 {
+        0.0
+    }
+}
+
+impl<'a> Space for Codes<'a> {
+    type Packing<'s>
+        = CodePacking<'s, 'a>
+    where
+        Self: 's;
+
     fn rows(&self, side: Side) -> usize {
         if side == Side::Query { self.queries.nrows() } else { self.gallery.nrows() }
     }
@@ -73,29 +123,8 @@ impl Space for Codes<'_> {
         self.kernel
     }
 
-    fn word(&self) -> Word {
-        Word::Bits
-    }
-
-    fn steps(&self) -> usize {
-        self.queries.ncols().div_ceil(4)
-    }
-
-    fn biased(&self) -> bool {
-        false
-    }
-
-    fn encode(&self, side: Side, row: usize, _scratch: &mut Scratch, words: &mut [u32]) -> Extent {
-        for (word, bytes) in words.iter_mut().zip(self.code(side, row).chunks(4)) {
-            let mut padded = [0; 4];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            *word = u32::from_le_bytes(padded);
-        }
-        Extent::default()
-    }
-
-    fn margin(&self, _row: Extent, _column: Extent) -> f64 {
-        0.0
+    fn packing(&self, _goal: &Goal<'_>, _control: &Control) -> Result<CodePacking<'_, 'a>> {
+        Ok(CodePacking(self))
     }
 
     fn value(&self, _query: usize, key: f64) -> f64 {
@@ -106,8 +135,8 @@ impl Space for Codes<'_> {
         0.0
     }
 
-    fn key_of_screened(&self, screened: f32) -> Option<f64> {
-        Some(f64::from(screened))
+    fn key_of_screened(&self, screened: f64) -> Option<f64> {
+        Some(screened)
     }
 
     fn keys(&self, pairs: &[(u32, u32)], _scratch: &mut Scratch, keys: &mut Vec<f64>) {
@@ -123,8 +152,10 @@ impl Space for Codes<'_> {
         fill(
             shape,
             (queries, items),
-            |side, row, scratch, words| {
-                self.encode(side, row, scratch, words);
+            |side, row, _, words| {
+                for (word, packed) in words.iter_mut().zip(self.words(side, row)) {
+                    *word = packed;
+                }
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
             |_, negative| 0.0 + f64::from(negative),

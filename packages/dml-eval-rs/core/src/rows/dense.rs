@@ -1,12 +1,4 @@
-//! Real vectors under a similarity: keys, packing, and the error bound of the screen.
-//!
-//! With rows x scaled (cosine: to length 1; else by one power of two so that no row is longer than 1), ũ the packed row of u,
-//! r ≥ |ũ − u| and n ≥ |u|:
-//!
-//! |fl(ũᵢ·ũⱼ) − uᵢ·uⱼ| ≤ rᵢ(nⱼ + rⱼ) + nᵢ rⱼ + γ (nᵢ + rᵢ)(nⱼ + rⱼ)
-//!
-//! by Cauchy–Schwarz, γ being the bound of a float32 sum in any order. docs/internals/evaluator-exactness.md derives it, and the
-//! terms for biases, underflow, and the rounding of the keys.
+//! Real vectors under a similarity, and the keys that order them.
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
@@ -16,7 +8,9 @@ use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::{rescale, scale_below_one};
 use crate::rows::similarity::Similarity;
-use crate::rows::space::{Extent, Scratch, Space};
+use crate::rows::dense_packing::DensePacking;
+use crate::rows::packing::Goal;
+use crate::rows::space::{Scratch, Space};
 use crate::rows::validation::{rescales, validate};
 use crate::side::Side;
 
@@ -149,6 +143,35 @@ impl<'a> Dense<'a> {
         true
     }
 
+    pub(super) fn dim(&self) -> usize {
+        self.queries.dim()
+    }
+
+    /// Whether the queries are their own gallery.
+    pub(super) fn is_own_gallery(&self) -> bool {
+        self.gallery_squares.is_none()
+    }
+
+    pub(super) fn word(&self) -> Word {
+        self.word
+    }
+
+    pub(super) fn similarity(&self) -> Similarity {
+        self.similarity
+    }
+
+    /// Copies a row in the units of the screen.
+    pub(super) fn scale_row(&self, side: Side, row: usize, out: &mut Vec<f64>) {
+        self.widen(side, row, out);
+        let factor = match self.similarity {
+            Similarity::Cosine => 1.0 / self.squares(side)[row].sqrt(),
+            Similarity::Dot | Similarity::Euclidean => self.scale,
+        };
+        for v in out {
+            *v *= factor;
+        }
+    }
+
     /// Computes the key from a sum over a query and this item.
     fn key(&self, item: u32, sum: f64) -> f64 {
         // Adding zero turns minus zero, which is tied with zero, into zero.
@@ -169,40 +192,15 @@ impl<'a> Dense<'a> {
 }
 
 /// Half a unit in the last place of float32 and of float64, relative.
-const UNIT32: f64 = 1.0 / (1 << 24) as f64;
-const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
+pub(super) const UNIT32: f64 = 1.0 / (1 << 24) as f64;
+pub(super) const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
 
-/// Rounds to the nearest bfloat16, ties to even; for magnitudes of at most 1.
-fn bfloat16(x: f32) -> f32 {
-    let bits = x.to_bits();
-    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
-}
+impl<'a> Space for Dense<'a> {
+    type Packing<'s>
+        = DensePacking<'s, 'a>
+    where
+        Self: 's;
 
-/// Rounds x·factor into `packed`; returns the squared lengths of x·factor and of the rounding error.
-fn round(x: &[f64], factor: f64, packed: &mut Vec<f32>, narrow: impl Fn(f32) -> f32) -> (f64, f64) {
-    // Sums in lanes, which do not wait for one another.
-    const LANES: usize = 8;
-    let (mut norm2, mut residual2) = ([0.0; LANES], [0.0; LANES]);
-    packed.resize(x.len(), 0.0);
-    let mut take = |x: &[f64], packed: &mut [f32]| {
-        for (((v, out), norm2), residual2) in x.iter().zip(packed).zip(&mut norm2).zip(&mut residual2) {
-            let exact = v * factor;
-            *out = narrow(exact as f32);
-            let difference = f64::from(*out) - exact;
-            *norm2 += exact * exact;
-            *residual2 += difference * difference;
-        }
-    };
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    let (packed_chunks, packed_rest) = packed.as_chunks_mut::<LANES>();
-    for (x, packed) in chunks.iter().zip(packed_chunks) {
-        take(x, packed);
-    }
-    take(rest, packed_rest);
-    (norm2.iter().sum(), residual2.iter().sum())
-}
-
-impl Space for Dense<'_> {
     fn rows(&self, side: Side) -> usize {
         self.matrix(side).rows()
     }
@@ -211,65 +209,8 @@ impl Space for Dense<'_> {
         self.kernel
     }
 
-    fn word(&self) -> Word {
-        self.word
-    }
-
-    fn steps(&self) -> usize {
-        match self.word {
-            Word::BFloat16Pair => self.queries.dim().div_ceil(2),
-            _ => self.queries.dim(),
-        }
-    }
-
-    fn biased(&self) -> bool {
-        self.similarity == Similarity::Euclidean
-    }
-
-    fn encode(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [u32]) -> Extent {
-        self.widen(side, row, &mut scratch.other);
-        let factor = match self.similarity {
-            Similarity::Cosine => 1.0 / self.squares(side)[row].sqrt(),
-            _ => self.scale,
-        };
-        let (norm2, residual2) = if self.word == Word::BFloat16Pair {
-            let sizes = round(&scratch.other, factor, &mut scratch.packed, bfloat16);
-            for (word, pair) in words.iter_mut().zip(scratch.packed.chunks(2)) {
-                let high = pair.get(1).map_or(0, |v| v.to_bits());
-                *word = high | (pair[0].to_bits() >> 16);
-            }
-            sizes
-        } else {
-            let sizes = round(&scratch.other, factor, &mut scratch.packed, |v| v);
-            for (word, v) in words.iter_mut().zip(&scratch.packed) {
-                *word = v.to_bits();
-            }
-            sizes
-        };
-        let norm = norm2.sqrt();
-        let bias = if self.biased() { norm2 / 2.0 } else { 0.0 };
-        // The scaled row was rounded before, and so were these sums.
-        let rounding = norm * (self.queries.dim() as f64 + 8.0) * 2.0 * UNIT64;
-        Extent { norm, residual: residual2.sqrt() + rounding, bias }
-    }
-
-    fn margin(&self, row: Extent, column: Extent) -> f64 {
-        let dim = self.queries.dim() as f64;
-        // Two roundings a term, enough for kernels with and without fused terms: docs/internals/evaluator-exactness.md.
-        let operations = (2.0 * dim + 8.0) * UNIT32;
-        if operations >= 0.5 {
-            return f64::INFINITY;
-        }
-        let gamma = operations / (1.0 - operations);
-        let lengths = (row.norm + row.residual) * (column.norm + column.residual);
-        let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
-        let biasing = if self.biased() { 8.0 * UNIT32 * (lengths + row.bias + column.bias) } else { 0.0 };
-        // The rounding of both keys, the screened item's and the positive's, and the underflow of their products, at most
-        // dim · 2^−1074 · scale² ≤ dim · 2^−76; no scaled row is longer than 1.
-        let deciding = 16.0 * (dim + 8.0) * UNIT64 * (row.norm + 1.0) * (column.norm.max(row.norm) + 1.0);
-        // Products that the CPU may have flushed to zero.
-        let underflow = (dim + 8.0) * f64::from(f32::MIN_POSITIVE) * 4.0;
-        (packing + gamma * lengths + biasing + deciding + underflow) * 1.0001
+    fn packing(&self, goal: &Goal<'_>, control: &Control) -> Result<DensePacking<'_, 'a>> {
+        DensePacking::new(self, goal, control)
     }
 
     fn value(&self, query: usize, key: f64) -> f64 {
@@ -284,7 +225,7 @@ impl Space for Dense<'_> {
         64.0 * (self.queries.dim() as f64 + 8.0) * UNIT64
     }
 
-    fn key_of_screened(&self, _screened: f32) -> Option<f64> {
+    fn key_of_screened(&self, _screened: f64) -> Option<f64> {
         None
     }
 

@@ -3,10 +3,17 @@
 pub(crate) mod classes;
 pub(crate) mod codes;
 pub(crate) mod dense;
+mod dense_packing;
 pub(crate) mod derived;
+mod frame;
 mod key_table;
 pub(crate) mod matrix;
+pub(crate) mod packing;
 pub(crate) mod panels;
+mod prefix;
+mod prefix_choice;
+mod principal;
+mod sample;
 mod scaling;
 pub(crate) mod similarity;
 pub(crate) mod space;

@@ -1,5 +1,7 @@
 //! Rows packed for the products: panels with one lane for each row or column of a tile, step by step.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use zerocopy::FromZeros;
 
@@ -35,6 +37,22 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
                     }
                 }
             },
+        );
+        Ok((Panels { words, words_per_panel }, extras))
+    }
+
+    /// Packs `rows` rows of `steps` words; `encode` writes the rows of a panel together, and the last panel is padded with zeros.
+    pub fn load_together<E: Clone + Default + Send>(
+        rows: usize,
+        width: usize,
+        steps: usize,
+        encode: impl Fn(Range<usize>, &mut [T], &mut [E]) + Sync,
+    ) -> Result<(Self, Vec<E>)> {
+        let words_per_panel = steps * width;
+        let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
+        let mut extras = full(rows, E::default())?;
+        words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate().for_each(
+            |(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras),
         );
         Ok((Panels { words, words_per_panel }, extras))
     }

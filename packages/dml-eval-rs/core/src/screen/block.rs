@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::memory::zeros;
+use crate::rows::packing::{Axis, Extent, Packing};
 use crate::rows::panels::Panels;
-use crate::rows::space::{Extent, Space};
 use crate::side::Side;
 
 /// Some rows of one side, packed for the products, with the sizes that bound their errors.
@@ -14,21 +13,19 @@ pub(crate) struct Block {
     /// The largest of each size of an extent.
     pub worst: Extent,
     pub extents: Vec<Extent>,
-    /// The biases of the extents in float32, padded to whole panels.
-    pub biases: Vec<f32>,
     panels: Panels<u32>,
 }
 
 impl Block {
-    /// Packs `rows` into panels of `width` lanes and pads the last one with zeros.
-    pub fn load<S: Space>(space: &S, side: Side, rows: Range<usize>, width: usize) -> Result<Block> {
-        let (panels, extents) = Panels::load(rows.len(), width, space.steps(), |row, scratch, words| {
-            space.encode(side, rows.start + row, scratch, words)
-        })?;
+    /// Packs `rows` for an axis of tiles, into panels of `width` lanes, and pads the last one with zeros.
+    pub fn load(packing: &impl Packing, side: Side, axis: Axis, rows: Range<usize>, width: usize) -> Result<Block> {
+        let start = rows.start;
+        let encode = |rows: Range<usize>, panel: &mut [u32], extents: &mut [Extent]| {
+            packing.encode(side, axis, start + rows.start..start + rows.end, width, panel, extents);
+        };
+        let (panels, extents) = Panels::load_together(rows.len(), width, packing.steps(), encode)?;
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
-        let mut biases: Vec<f32> = zeros(rows.len().next_multiple_of(width))?;
-        biases.iter_mut().zip(&extents).for_each(|(bias, extent)| *bias = extent.bias as f32);
-        Ok(Block { rows, worst, extents, biases, panels })
+        Ok(Block { rows, worst, extents, panels })
     }
 
     pub fn panel(&self, p: usize) -> &[u32] {

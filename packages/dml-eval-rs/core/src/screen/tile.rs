@@ -4,16 +4,6 @@ use std::ops::Range;
 
 use crate::screen::tiling::{columns_up_to, reaches_diagonal};
 
-/// Subtracts from each value the biases of its row and its column.
-#[inline]
-pub(crate) fn subtract_biases(tile: &mut [f32], row_biases: &[f32], column_biases: &[f32]) {
-    for (line, row_bias) in tile.chunks_exact_mut(column_biases.len()).zip(row_biases) {
-        for (value, column_bias) in line.iter_mut().zip(column_biases) {
-            *value -= row_bias + column_bias;
-        }
-    }
-}
-
 /// Sets the values that do not count to −∞: those of padding columns, and, for the pairs of one array, those whose row does not
 /// come before the column. The tile is `width` wide; `rows` and `columns` are its items.
 #[inline]
@@ -41,13 +31,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn biases_are_subtracted_by_row_and_by_column() {
-        let mut tile = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0];
-        subtract_biases(&mut tile, &[1.0, 2.0], &[0.5, 0.25, 0.0]);
-        assert_eq!(tile, [8.5, 18.75, 29.0, 37.5, 47.75, 58.0]);
-    }
 
     proptest! {
         #[test]

@@ -10,9 +10,11 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, SweepResult, Thresholds};
 use crate::memory::collect;
+use crate::rows::packing::{Axis, Extent, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Block;
-use crate::screen::tile::{mask_uncounted, subtract_biases};
+use crate::screen::rounding::{round_down, round_up};
+use crate::screen::tile::mask_uncounted;
 use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_above_diagonal};
 use crate::side::Side;
 
@@ -27,8 +29,9 @@ pub(crate) trait Observer: Sync {
     /// Returns an item's group. Two items of one group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
 
-    /// Returns a query's thresholds (`Thresholds::low`, `Thresholds::high`) for a task; `margin` bounds the error of its values.
-    fn thresholds(&self, query: usize, margin: f64) -> (f32, f32);
+    /// Returns two values of a query: items whose values are below the first are ignored, and those above the second may be counted
+    /// without being listed.
+    fn thresholds(&self, query: usize) -> (f64, f64);
 
     /// Receives the values of a task.
     fn observe<S: Space>(
@@ -51,8 +54,22 @@ pub(crate) struct Task<'a> {
     pub row_margins: &'a [f64],
     /// The error bounds of its columns' values.
     pub column_margins: &'a [f64],
+    row_extents: &'a [Extent],
+    column_extents: &'a [Extent],
+    /// The number to add to every product.
+    offset: f64,
     /// Whether the columns are queries of the rows, too. Only pairs whose row comes before the column count then.
     pub symmetric: bool,
+}
+
+impl Task<'_> {
+    /// Returns bounds of the value of a row and a column from their product and the margin.
+    #[inline]
+    pub fn bounds(&self, row: u32, column: u32, product: f32, margin: f64) -> (f64, f64) {
+        let value = f64::from(product) + self.offset;
+        let rests = self.row_extents[row as usize].rest * self.column_extents[column as usize].rest;
+        (value - margin - 2.0 * rests, value + margin)
+    }
 }
 
 /// The packed rows and columns of a task.
@@ -97,28 +114,36 @@ impl ThresholdBuffers {
     }
 }
 
-fn tile_shape<S: Space>(space: &S) -> TileShape {
-    TileShape { height: space.kernel().rows, width: space.kernel().columns, steps: space.steps() }
+/// Computes what a tile's products are compared with, from two values of a query.
+///
+/// A product plus `offset` is at most the margin below a value, and at most the margin and twice the product of the rests above it.
+fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, rests: f64) -> (f32, f32) {
+    (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * rests))
+}
+
+fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
+    TileShape { height: space.kernel().rows, width: space.kernel().columns, steps: packing.steps() }
 }
 
 /// Traverses every pair of an item in `rows` and a later one in `columns`, of one array.
 pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     space: &S,
+    packing: &impl Packing,
     observer: &O,
     rows: Range<usize>,
     columns: Range<usize>,
     control: &Control,
 ) -> Result<()> {
-    let shape = tile_shape(space);
+    let shape = tile_shape(space, packing);
     let size = shape.rows_per_block();
     for columns in blocks(columns, size) {
         control.check()?;
-        let column_block = Block::load(space, Side::Query, columns.clone(), shape.width)?;
+        let column_block = Block::load(packing, Side::Query, Axis::Columns, columns.clone(), shape.width)?;
         for rows in blocks(rows.start..rows.end.min(columns.end), size) {
             control.check()?;
-            let row_block = Block::load(space, Side::Query, rows, shape.height)?;
+            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
-            traverse_blocks(space, observer, blocks, true, control)?;
+            traverse_blocks(space, packing, observer, blocks, true, control)?;
         }
     }
     Ok(())
@@ -127,20 +152,21 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
 /// Traverses every pair of a query in `queries` and a gallery item.
 pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
     space: &S,
+    packing: &impl Packing,
     observer: &O,
     queries: Range<usize>,
     control: &Control,
 ) -> Result<()> {
-    let shape = tile_shape(space);
+    let shape = tile_shape(space, packing);
     let size = shape.rows_per_block();
     for columns in blocks(0..space.rows(Side::Gallery), size) {
         control.check()?;
-        let column_block = Block::load(space, Side::Gallery, columns, shape.width)?;
+        let column_block = Block::load(packing, Side::Gallery, Axis::Columns, columns, shape.width)?;
         for rows in blocks(queries.clone(), size) {
             control.check()?;
-            let row_block = Block::load(space, Side::Query, rows, shape.height)?;
+            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
-            traverse_blocks(space, observer, blocks, false, control)?;
+            traverse_blocks(space, packing, observer, blocks, false, control)?;
         }
     }
     Ok(())
@@ -148,15 +174,16 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
 
 fn traverse_blocks<S: Space, O: Observer>(
     space: &S,
+    packing: &impl Packing,
     observer: &O,
     blocks: Blocks<'_>,
     symmetric: bool,
     control: &Control,
 ) -> Result<()> {
     let Blocks { rows, columns } = blocks;
-    let row_margins = collect(rows.extents.iter().map(|&e| space.margin(e, columns.worst)))?;
-    let column_margins = collect(columns.extents.iter().map(|&e| space.margin(e, rows.worst)))?;
-    let grid = TaskGrid::new(rows.rows.len(), columns.rows.len(), tile_shape(space));
+    let row_margins = collect(rows.extents.iter().map(|&e| packing.margin(e, columns.worst)))?;
+    let column_margins = collect(columns.extents.iter().map(|&e| packing.margin(e, rows.worst)))?;
+    let grid = TaskGrid::new(rows.rows.len(), columns.rows.len(), tile_shape(space, packing));
     (0..grid.len()).into_par_iter().for_each_init(
         || TaskBuffers { tile: vec![0.0; MAX_TILE], ..TaskBuffers::<O::Buffers>::default() },
         |buffers, index| {
@@ -167,12 +194,15 @@ fn traverse_blocks<S: Space, O: Observer>(
             let task = Task {
                 rows: rows.rows.start + task_rows.start..rows.rows.start + task_rows.end,
                 columns: columns.rows.start + task_columns.start..columns.rows.start + task_columns.end,
-                row_margins: &row_margins[task_rows],
-                column_margins: &column_margins[task_columns],
+                row_margins: &row_margins[task_rows.clone()],
+                column_margins: &column_margins[task_columns.clone()],
+                row_extents: &rows.extents[task_rows],
+                column_extents: &columns.extents[task_columns],
+                offset: packing.offset(),
                 symmetric,
             };
             if !symmetric || reaches_above_diagonal(&task.rows, &task.columns) {
-                sweep_task(space, observer, blocks, &task, buffers);
+                sweep_task(space, packing, observer, blocks, &task, buffers);
             }
             control.advance(count_pairs(&task.rows, &task.columns, symmetric));
         },
@@ -182,28 +212,36 @@ fn traverse_blocks<S: Space, O: Observer>(
 
 fn sweep_task<S: Space, O: Observer>(
     space: &S,
+    packing: &impl Packing,
     observer: &O,
     blocks: Blocks<'_>,
     task: &Task<'_>,
     buffers: &mut TaskBuffers<O::Buffers>,
 ) {
     let kernel = space.kernel();
-    let TileShape { height, width, steps } = tile_shape(space);
-    let product = kernel.product(space.word());
+    let TileShape { height, width, steps } = tile_shape(space, packing);
+    let product = kernel.product(packing.word());
     let TaskBuffers { tile, rows: row_thresholds, columns: column_thresholds, result, scratch, observer: own } =
         buffers;
     let padded = task.columns.len().next_multiple_of(width);
     row_thresholds.fill(
         task.rows.len(),
-        task.rows
-            .clone()
-            .zip(task.row_margins)
-            .map(|(query, &margin)| (observer.thresholds(query, margin), observer.group(Side::Query, query))),
+        task.rows.clone().enumerate().map(|(row, query)| {
+            let rests = task.row_extents[row].rest * blocks.columns.worst.rest;
+            let thresholds =
+                product_thresholds(observer.thresholds(query), task.offset, task.row_margins[row], rests);
+            (thresholds, observer.group(Side::Query, query))
+        }),
     );
     column_thresholds.fill(
         padded,
-        task.columns.clone().zip(task.column_margins).map(|(item, &margin)| {
-            let thresholds = if task.symmetric { observer.thresholds(item, margin) } else { IMPASSABLE };
+        task.columns.clone().enumerate().map(|(column, item)| {
+            let thresholds = if task.symmetric {
+                let rests = task.column_extents[column].rest * blocks.rows.worst.rest;
+                product_thresholds(observer.thresholds(item), task.offset, task.column_margins[column], rests)
+            } else {
+                IMPASSABLE
+            };
             (thresholds, observer.group(Side::Gallery, item))
         }),
     );
@@ -218,10 +256,6 @@ fn sweep_task<S: Space, O: Observer>(
             }
             let row_at = rows.start - blocks.rows.rows.start;
             product.tile(steps, blocks.rows.panel(row_at / height), blocks.columns.panel(column_at / width), tile);
-            if space.biased() {
-                let column_biases = &blocks.columns.biases[column_at..column_at + width];
-                subtract_biases(tile, &blocks.rows.biases[row_at..row_at + rows.len()], column_biases);
-            }
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
             let row_side = row_thresholds.slice(i..i + rows.len());
             kernel.sweep(tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);

@@ -10,7 +10,9 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::collect;
+use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
+use crate::screen::expected::SampledValues;
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::side::Side;
@@ -112,8 +114,8 @@ impl Observer for Search {
         }
     }
 
-    fn thresholds(&self, query: usize, margin: f64) -> (f32, f32) {
-        (round_down(f64::from(self.threshold(query - self.first_query)) - margin), f32::INFINITY)
+    fn thresholds(&self, query: usize) -> (f64, f64) {
+        (f64::from(self.threshold(query - self.first_query)), f64::INFINITY)
     }
 
     fn observe<S: Space>(
@@ -138,14 +140,14 @@ impl Observer for Search {
             let mut threshold = self.threshold(q);
             for &h in hits {
                 let hit = result.row_hits[h as usize];
-                let value = f64::from(hit.value);
-                let upper = round_up(value + margin);
+                let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
+                let (lower, upper) = (round_down(lower), round_up(upper));
                 // The threshold may have risen since the task began.
                 if upper < threshold {
                     continue;
                 }
                 let index = (task.columns.start + hit.column as usize) as u32;
-                list.candidates.push(Candidate { index, lower: round_down(value - margin), upper });
+                list.candidates.push(Candidate { index, lower, upper });
                 if list.candidates.len() >= list.limit {
                     self.cut(space, q, &mut list, scratch);
                     threshold = self.threshold(q);
@@ -214,6 +216,14 @@ pub fn nearest<S: Space, T: Send>(
     }
     let batch = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 32))).clamp(1, queries);
     control.add_to_total(queries as u64 * gallery as u64);
+    let thresholds = || {
+        let all = collect(0..queries as u32)?;
+        let sampled = SampledValues::compute(space, &all, |query, item| exclude_self && query == item, control)?;
+        let threshold = |(i, &query)| ExpectedThreshold { query, value: sampled.at_rank(i, k), share: 1.0 };
+        Ok(sampled.queries.iter().enumerate().map(threshold).collect())
+    };
+    let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
+    let packing = space.packing(&goal, control)?;
     for first in (0..queries).step_by(batch) {
         let rows = first..(first + batch).min(queries);
         let search = Search {
@@ -225,7 +235,7 @@ pub fn nearest<S: Space, T: Send>(
             )?,
             thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
         };
-        traverse_rectangle(space, &search, rows, control)?;
+        traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
         search.shortlists.into_par_iter().zip(out).enumerate().for_each_init(
             Scratch::default,

@@ -1,0 +1,101 @@
+//! A frame of reference for a screen: rows relative to a centre, which makes the numbers of rows that are alike small.
+//!
+//! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2 − |cⱼ|²/2. So in either case a value is
+//! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. The biases b are counted from their mean, so that they are small, too.
+
+use crate::exact::{dot, square};
+use crate::rows::similarity::Similarity;
+
+/// The least share of the rows' squared lengths that their mean's has where rows are centred.
+const WORTH_CENTRING: f64 = 0.1;
+
+/// A centre, and the biases that make up for it.
+pub(super) struct Frame {
+    similarity: Similarity,
+    /// Empty where rows are not centred.
+    centre: Vec<f64>,
+    centre_length: f64,
+    mean_bias: f64,
+    offset: f64,
+}
+
+impl Frame {
+    /// Chooses a frame for rows like those of a sample, (rows, dim).
+    pub fn of_sample(sample: &[f64], dim: usize, similarity: Similarity) -> Self {
+        let rows = (sample.len() / dim) as f64;
+        let mut centre = vec![0.0; dim];
+        for row in sample.chunks_exact(dim) {
+            for (sum, v) in centre.iter_mut().zip(row) {
+                *sum += v / rows;
+            }
+        }
+        if square(&centre) < WORTH_CENTRING * square(sample) / rows {
+            centre.clear();
+        }
+        let centre_length = square(&centre).sqrt();
+        let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };
+        if frame.is_biased() {
+            let bias = |row: &[f64]| frame.enter(&mut row.to_vec()).0;
+            frame.mean_bias = sample.chunks_exact(dim).map(bias).sum::<f64>() / rows;
+            let constant = if similarity == Similarity::Euclidean { 0.0 } else { square(&frame.centre) };
+            frame.offset = -2.0 * frame.mean_bias - constant;
+        }
+        frame
+    }
+
+    /// Whether a number is subtracted from every product of a row.
+    pub fn is_biased(&self) -> bool {
+        self.similarity == Similarity::Euclidean || !self.centre.is_empty()
+    }
+
+    /// The number to add to every product without its biases.
+    pub fn offset(&self) -> f64 {
+        self.offset
+    }
+
+    /// Subtracts the centre from a row. Returns the row's bias, the squared length of the result, and the lengths of row and
+    /// centre together.
+    pub fn enter(&self, row: &mut [f64]) -> (f64, f64, f64) {
+        let before = square(row);
+        let along = if self.centre.is_empty() { 0.0 } else { dot(row, &self.centre) };
+        for (v, c) in row.iter_mut().zip(&self.centre) {
+            *v -= c;
+        }
+        let after = if self.centre.is_empty() { before } else { square(row) };
+        let bias = match self.similarity {
+            Similarity::Euclidean => after / 2.0,
+            Similarity::Cosine | Similarity::Dot => -along,
+        };
+        (bias - self.mean_bias, after, before.sqrt() + self.centre_length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn products_biases_and_offset_add_up_to_the_value() {
+        const DIM: usize = 11;
+        let mut random = Random::new(5);
+        for shift in [0.0, 0.1, 1.0, 30.0] {
+            let sample: Vec<f64> = (0..40 * DIM).map(|_| random.uniform() - 0.5 + shift).collect();
+            for similarity in [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean] {
+                let frame = Frame::of_sample(&sample, DIM, similarity);
+                assert_eq!(frame.centre.is_empty(), shift < 0.05);
+                for (x, y) in sample.chunks_exact(DIM).zip(sample.chunks_exact(DIM).skip(7)) {
+                    let (mut c, mut d) = (x.to_vec(), y.to_vec());
+                    let ((bias, after, length), (other, ..)) = (frame.enter(&mut c), frame.enter(&mut d));
+                    let value = match similarity {
+                        Similarity::Euclidean => -x.iter().zip(y).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 2.0,
+                        _ => dot(x, y),
+                    };
+                    let found = dot(&c, &d) - bias - other + frame.offset();
+                    assert!((found - value).abs() <= 1e-13 * length * length, "{found} {value}");
+                    assert!((after - square(&c)).abs() == 0.0 && length >= square(x).sqrt());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The choice of a prefix: how many directions make a screen cheapest, or none.
+//!
+//! A screen of whole rows costs their words. A screen of prefixes costs fewer, and a key for each value that remains above its
+//! threshold. A sample of both sides tells how many do. Data without long directions, on which a prefix can't pay, is recognised
+//! by a few products.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::kernel::Word;
+use crate::memory::{allocate, zeros};
+use crate::rows::dense::Dense;
+use crate::rows::frame::Frame;
+use crate::rows::packing::{ExpectedThreshold, Goal};
+use crate::rows::prefix::Prefix;
+use crate::rows::principal::{multiply, principal_directions};
+use crate::rows::sample::Sample;
+use crate::rows::space::Space;
+use crate::side::Side;
+
+/// The least work, in words of pairs, that repays a choice.
+const LEAST_WORK: u64 = 4 << 30;
+/// Rows of each side in the sample.
+const SAMPLE: usize = 1024;
+/// Rows whose products tell the effective dimension.
+const EFFECTIVE: usize = 128;
+/// The largest effective dimension, as a share of the dimension, for which a prefix may pay.
+const LARGEST_EFFECTIVE: f64 = 1.0 / 3.0;
+/// Items of the sample that are compared with thresholds.
+const ITEMS: usize = 512;
+/// Directions by which prefixes differ, and the most.
+const DIRECTIONS: usize = 16;
+const MOST: usize = 256;
+/// Costs in words of a pair: of its comparison, and of a key, that of a short row and each of its numbers.
+const COMPARISON: f64 = 12.0;
+const SHORT_KEY: f64 = 5000.0;
+const KEY_NUMBER: f64 = 30.0;
+/// The largest cost relative to that of whole rows, since a sample tells only approximately.
+const WORTH: f64 = 0.8;
+/// The relative rounding errors of two bfloat16, both of half a unit in the last place.
+const BFLOAT16_ERROR: f64 = 1.0 / 256.0;
+
+/// Chooses the prefix that makes a screen cheapest. `None` if that is whole rows, of `steps` words.
+pub(super) fn choose_prefix(
+    of: &Dense<'_>,
+    frame: &Frame,
+    steps: usize,
+    goal: &Goal<'_>,
+    control: &Control,
+) -> Result<Option<Prefix>> {
+    let (kernel, dim) = (of.kernel(), of.dim());
+    if goal.pairs.saturating_mul(steps as u64) < LEAST_WORK || dim < 4 * DIRECTIONS {
+        return Ok(None);
+    }
+    let Sample { mut rows, items } = Sample::draw(of, SAMPLE)?;
+    let framed: Vec<(f64, f64, f64)> = rows.chunks_exact_mut(dim).map(|row| frame.enter(row)).collect();
+    let count = MOST.min(dim / 2).min(framed.len() / 2) / DIRECTIONS * DIRECTIONS;
+    if count == 0 || effective_dimension(of, &rows[..EFFECTIVE.min(framed.len()) * dim], control)? > LARGEST_EFFECTIVE * dim as f64 {
+        return Ok(None);
+    }
+    let directions = principal_directions(kernel, &rows, dim, count, control)?;
+    let thresholds = (goal.thresholds)()?;
+    if thresholds.is_empty() {
+        return Ok(None);
+    }
+    let per_word = if of.word() == Word::BFloat16Pair { 2 } else { 1 };
+    let others = (if frame.is_biased() { 2 } else { 0 }) + 1;
+    let shares = passing_shares(of, frame, &directions, (&rows, &items, &framed), &thresholds, control)?;
+    let cost = |words: f64, share: f64| words + COMPARISON + share * (SHORT_KEY + KEY_NUMBER * dim as f64);
+    let costs = shares.iter().enumerate().map(|(i, share)| {
+        let length = (i + 1) * DIRECTIONS - 1;
+        (cost((length + others).div_ceil(per_word) as f64, *share), length)
+    });
+    let best = costs.min_by(|a, b| a.0.total_cmp(&b.0));
+    match best {
+        Some((cost, length)) if cost < WORTH * (steps as f64 + COMPARISON) => {
+            Prefix::new(kernel, &directions[..length * dim], dim, control).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Estimates the number of directions, were all equally long, for which the rows' products are as large as these.
+fn effective_dimension(of: &Dense<'_>, rows: &[f64], control: &Control) -> Result<f64> {
+    let products = multiply(of.kernel(), rows, rows, of.dim(), control)?;
+    let count = rows.len() / of.dim();
+    let (mut squares, mut others) = (0.0, 0.0);
+    for (at, product) in products.iter().enumerate() {
+        if at / count == at % count { squares += product } else { others += product * product }
+    }
+    let (mean_square, mean_other) = (squares / count as f64, others / (count * (count - 1)).max(1) as f64);
+    Ok(if mean_other > 0.0 { mean_square * mean_square / mean_other } else { f64::INFINITY })
+}
+
+/// Computes the share of the pairs that remain above their thresholds, for prefixes of one, two, ... times `DIRECTIONS` directions.
+fn passing_shares(
+    of: &Dense<'_>,
+    frame: &Frame,
+    directions: &[f64],
+    (rows, items, framed): (&[f64], &[u32], &[(f64, f64, f64)]),
+    thresholds: &[ExpectedThreshold],
+    control: &Control,
+) -> Result<Vec<f64>> {
+    let (dim, kernel) = (of.dim(), of.kernel());
+    let count = directions.len() / dim;
+    let spacing = items.len().div_ceil(ITEMS);
+    let mut item_rows = allocate(items.len().div_ceil(spacing) * dim)?;
+    for row in rows.chunks_exact(dim).take(items.len()).step_by(spacing) {
+        item_rows.extend_from_slice(row);
+    }
+    let (items, framed): (Vec<u32>, Vec<_>) =
+        items.iter().copied().zip(framed.iter().copied()).step_by(spacing).unzip();
+    let mut queries = allocate(thresholds.len() * dim)?;
+    let mut row = Vec::new();
+    let mut framed_queries = allocate(thresholds.len())?;
+    for threshold in thresholds {
+        of.scale_row(Side::Query, threshold.query as usize, &mut row);
+        framed_queries.push(frame.enter(&mut row));
+        queries.extend_from_slice(&row);
+    }
+    let of_items = multiply(kernel, &item_rows, directions, dim, control)?;
+    let of_queries = multiply(kernel, &queries, directions, dim, control)?;
+    let steps = count / DIRECTIONS;
+    let mut passed: Vec<f64> = zeros(steps)?;
+    let mut pairs = 0.0;
+    let rests = |square: f64, coordinates: &[f64]| {
+        let mut left = square;
+        coordinates
+            .chunks_exact(DIRECTIONS)
+            .map(|part| {
+                left -= part.iter().map(|v| v * v).sum::<f64>();
+                left.max(0.0).sqrt()
+            })
+            .collect::<Vec<f64>>()
+    };
+    let item_rests: Vec<_> =
+        framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.1, item)).collect();
+    for ((threshold, query), &(bias, square, _)) in thresholds.iter().zip(of_queries.chunks_exact(count)).zip(&framed_queries) {
+        let query_rests = rests(square, query);
+        for (((index, item), item_rests), &(item_bias, item_square, _)) in
+            items.iter().zip(of_items.chunks_exact(count)).zip(&item_rests).zip(&framed)
+        {
+            if of.is_own_gallery() && *index == threshold.query {
+                continue;
+            }
+            pairs += threshold.share;
+            let rounding = if of.word() == Word::BFloat16Pair { BFLOAT16_ERROR * (square * item_square).sqrt() } else { 0.0 };
+            let mut value = frame.offset() - bias - item_bias + rounding;
+            let parts = query.chunks_exact(DIRECTIONS).zip(item.chunks_exact(DIRECTIONS));
+            for (step, (a, b)) in parts.enumerate() {
+                value += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+                if value + query_rests[step] * item_rests[step] >= threshold.value {
+                    passed[step] += threshold.share;
+                }
+            }
+        }
+    }
+    for share in &mut passed {
+        *share /= f64::max(pairs, 1.0);
+    }
+    Ok(passed)
+}

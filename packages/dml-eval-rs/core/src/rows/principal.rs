@@ -1,0 +1,163 @@
+//! Directions along which rows vary most: orthogonal iteration on a sample.
+//!
+//! Any orthonormal directions give correct bounds; these give tight ones.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::exact::{packed_position, padded_len};
+use crate::kernel::{Kernel, Sum};
+use crate::memory::{collect, zeros};
+use crate::rows::key_table::{Shape, fill};
+use crate::side::Side;
+
+const ITERATIONS: usize = 4;
+
+/// Multiplies each row of `a`, (rows, dim), with each of `b`.
+pub(super) fn multiply(
+    kernel: &'static Kernel,
+    a: &[f64],
+    b: &[f64],
+    dim: usize,
+    control: &Control,
+) -> Result<Vec<f64>> {
+    let (rows, columns) = (a.len() / dim, b.len() / dim);
+    let steps = padded_len(dim);
+    let mut products: Vec<f64> = zeros(rows * columns)?;
+    let (rows, columns) = (collect(0..rows as u32)?, collect(0..columns as u32)?);
+    fill(
+        Shape { rows: kernel.exact.rows, columns: kernel.exact.columns, steps, tiles: 8 },
+        (&rows, &columns),
+        |side, row, _, words| {
+            let of = if side == Side::Query { a } else { b };
+            for (i, v) in of[row * dim..][..dim].iter().enumerate() {
+                words[packed_position(i, steps)] = *v;
+            }
+        },
+        |rows, columns, tile: &mut [f64]| kernel.exact_tile(Sum::Dot64, rows, columns, tile),
+        |_, sum| sum,
+        &mut products,
+        control,
+    )?;
+    Ok(products)
+}
+
+/// Copies rows, (rows, dim), as columns.
+fn transposed(x: &[f64], dim: usize) -> Result<Vec<f64>> {
+    let rows = x.len() / dim;
+    let mut columns: Vec<f64> = zeros(x.len())?;
+    for (r, row) in x.chunks_exact(dim).enumerate() {
+        for (c, v) in row.iter().enumerate() {
+            columns[c * rows + r] = *v;
+        }
+    }
+    Ok(columns)
+}
+
+/// Makes rows, (count, dim), orthonormal, each to those before it. Omits rows that depend on those before.
+fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize) {
+    /// The least share of its length that a row keeps: rounding errors are the rest of shorter ones.
+    const LEAST: f64 = 1e-9;
+    let mut kept = 0;
+    for index in 0..rows.len() / dim {
+        let (before, from) = rows.split_at_mut(index * dim);
+        let row = &mut from[..dim];
+        let length = kernel.dot64(row, row).sqrt();
+        // Once more removes what rounding left.
+        for _ in 0..2 {
+            for other in before[..kept * dim].chunks_exact(dim) {
+                let along = kernel.dot64(row, other);
+                for (v, o) in row.iter_mut().zip(other) {
+                    *v -= along * o;
+                }
+            }
+        }
+        let left = kernel.dot64(row, row).sqrt();
+        if left > LEAST * length {
+            for v in &mut *row {
+                *v /= left;
+            }
+            rows.copy_within(index * dim..(index + 1) * dim, kept * dim);
+            kept += 1;
+        }
+    }
+    rows.truncate(kept * dim);
+}
+
+/// Finds about `count` orthonormal directions, (count, dim), along which the rows of a sample, (rows, dim), are long: roughly those
+/// of the largest eigenvalues of the second moments, largest first. `count` is at most the number of rows.
+pub(super) fn principal_directions(
+    kernel: &'static Kernel,
+    sample: &[f64],
+    dim: usize,
+    count: usize,
+    control: &Control,
+) -> Result<Vec<f64>> {
+    let columns = transposed(sample, dim)?;
+    let rows = sample.len() / dim;
+    let mut directions = collect(sample[..count * dim].iter().copied())?;
+    orthonormalize(kernel, &mut directions, dim);
+    for _ in 0..ITERATIONS {
+        let coordinates = multiply(kernel, &directions, sample, dim, control)?;
+        directions = multiply(kernel, &coordinates, &columns, rows, control)?;
+        // The longest first: the first keeps its direction, and the others what is orthogonal to it.
+        let mut order: Vec<&[f64]> = directions.chunks_exact(dim).collect();
+        order.sort_by(|a, b| kernel.dot64(b, b).total_cmp(&kernel.dot64(a, a)));
+        directions = order.concat();
+        orthonormalize(kernel, &mut directions, dim);
+    }
+    Ok(directions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{names, select};
+    use crate::random::Random;
+
+    /// Makes rows of three long directions, a fourth that depends on them, and short ones.
+    fn sample(rows: usize, dim: usize) -> Vec<f64> {
+        let mut random = Random::new(2);
+        let mut x = vec![0.0; rows * dim];
+        for row in x.chunks_exact_mut(dim) {
+            for (i, v) in row.iter_mut().enumerate() {
+                *v = (random.uniform() - 0.5) * [9.0, 5.0, 3.0].get(i).copied().unwrap_or(0.01);
+            }
+        }
+        x
+    }
+
+    #[test]
+    fn products_are_those_of_rows() {
+        let (a, b) = (sample(13, 21), sample(50, 21));
+        for name in names() {
+            let kernel = select(Some(name)).unwrap();
+            let found = multiply(kernel, &a, &b, 21, &Control::default()).unwrap();
+            for (i, x) in a.chunks_exact(21).enumerate() {
+                for (j, y) in b.chunks_exact(21).enumerate() {
+                    assert_eq!(found[i * 50 + j].to_bits(), kernel.dot64(x, y).to_bits());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_directions_come_first_and_are_orthonormal() {
+        let (kernel, dim) = (select(None).unwrap(), 40);
+        let found = principal_directions(kernel, &sample(300, dim), dim, 8, &Control::default()).unwrap();
+        assert_eq!(found.len(), 8 * dim);
+        let products = multiply(kernel, &found, &found, dim, &Control::default()).unwrap();
+        for (at, product) in products.iter().enumerate() {
+            assert!((product - f64::from(u8::from(at / 8 == at % 8))).abs() < 1e-14, "{product}");
+        }
+        for (i, direction) in found.chunks_exact(dim).take(3).enumerate() {
+            assert!(direction[i].abs() > 0.99, "{i}: {direction:?}");
+        }
+    }
+
+    #[test]
+    fn dependent_rows_are_omitted() {
+        let mut rows = vec![3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0];
+        orthonormalize(select(None).unwrap(), &mut rows, 3);
+        assert_eq!(rows, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+    }
+}

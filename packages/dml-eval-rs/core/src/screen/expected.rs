@@ -1,0 +1,60 @@
+//! Thresholds that a screen will reach, expected from a sample, by which its packing is chosen.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::memory::{collect, zeros};
+use crate::rows::space::Space;
+use crate::side::Side;
+
+/// Queries of a sample.
+const QUERIES: usize = 48;
+/// Gallery items of a sample.
+const ITEMS: usize = 1024;
+
+/// Some queries, evenly spaced, and for each the values of the items of a sample, descending.
+pub(crate) struct SampledValues {
+    pub queries: Vec<u32>,
+    items: usize,
+    gallery: usize,
+    values: Vec<f64>,
+}
+
+impl SampledValues {
+    /// Computes the values of some of these queries; those of items for which `is_left_out` is −∞.
+    pub fn compute<S: Space>(
+        space: &S,
+        queries: &[u32],
+        is_left_out: impl Fn(u32, u32) -> bool,
+        control: &Control,
+    ) -> Result<Self> {
+        let gallery = space.rows(Side::Gallery);
+        let spaced = |all: usize, most: usize| (0..all.min(most)).map(move |i| i * all / all.min(most));
+        let queries = collect(spaced(queries.len(), QUERIES).map(|i| queries[i]))?;
+        let items = collect(spaced(gallery, ITEMS).map(|i| i as u32))?;
+        let mut values: Vec<f64> = zeros(queries.len() * items.len())?;
+        space.key_table(&queries, &items, &mut values, control)?;
+        for (values, &query) in values.chunks_exact_mut(items.len()).zip(&queries) {
+            for (value, &item) in values.iter_mut().zip(&items) {
+                *value =
+                    if is_left_out(query, item) { f64::NEG_INFINITY } else { space.value(query as usize, *value) };
+            }
+            values.sort_unstable_by(|a, b| b.total_cmp(a));
+        }
+        Ok(SampledValues { queries, items: items.len(), gallery, values })
+    }
+
+    fn of(&self, i: usize) -> &[f64] {
+        &self.values[i * self.items..][..self.items]
+    }
+
+    /// Estimates the value of the item of this rank, from 1, for the `i`-th of the queries.
+    pub fn at_rank(&self, i: usize, rank: usize) -> f64 {
+        self.of(i)[(rank.saturating_sub(1) * self.items / self.gallery).min(self.items - 1)]
+    }
+
+    /// Estimates the number of items above a value, for the `i`-th of the queries.
+    pub fn above(&self, i: usize, value: f64) -> f64 {
+        let above = self.of(i).partition_point(|v| *v > value);
+        above as f64 * self.gallery as f64 / self.items as f64
+    }
+}
