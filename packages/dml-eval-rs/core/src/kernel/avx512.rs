@@ -146,14 +146,24 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
         }
     }
     for r in 0..rows.group.len() {
-        let row_group = _mm512_set1_epi32(rows.group[r] as i32);
         let row_low = _mm512_set1_ps(rows.low[r]);
+        let mut values = [_mm512_setzero_ps(); VECTORS];
+        let mut passing = 0;
+        for v in 0..VECTORS {
+            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+            values[v] = unsafe { _mm512_loadu_ps(tile.as_ptr().add(r * COLUMNS + 16 * v)) };
+            let lowest = _mm512_min_ps(row_low, low[v]);
+            passing |= _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], lowest);
+        }
+        // In most rows no value passes.
+        if passing == 0 {
+            continue;
+        }
+        let row_group = _mm512_set1_epi32(rows.group[r] as i32);
         let row_high = _mm512_set1_ps(rows.high[r]);
         let mut row_above = 0;
         for v in 0..VECTORS {
-            let at = r * COLUMNS + 16 * v;
-            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-            let values = unsafe { _mm512_loadu_ps(tile.as_ptr().add(at)) };
+            let values = values[v];
             let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
             let row_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, row_high);
             let column_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]);

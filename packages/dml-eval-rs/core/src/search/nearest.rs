@@ -1,6 +1,7 @@
 //! Exact nearest neighbours: screened candidates, decided by their keys.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -9,7 +10,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::collect;
+use crate::memory::{allocate, collect, zeros};
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
@@ -17,6 +18,12 @@ use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::side::Side;
 
+/// Items of a sample whose keys give the first thresholds, for one nearest item; more for more, by their square root.
+const SAMPLE: usize = 32;
+/// Keys of the sample in memory at a time.
+const SAMPLE_KEYS: usize = 1 << 20;
+/// Candidates beyond k before they are pruned.
+const SPARE: usize = 32;
 /// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
 /// Groups of all queries and of all gallery items, so that every query is compared with every item.
@@ -53,24 +60,48 @@ impl Search {
         f32::from_bits(self.thresholds[q].load(Relaxed))
     }
 
-    /// Drops the candidates that k others certainly beat; if the bounds leave too many, the keys decide.
+    /// The number of candidates beyond the k nearest at which they are pruned.
+    fn spare(&self) -> usize {
+        self.k / 4 + SPARE
+    }
+
+    /// Drops the candidates that k others certainly beat; if the bounds leave too many, keys decide: first those of the k most
+    /// promising, then all.
     fn cut<S: Space>(&self, space: &S, q: usize, list: &mut Shortlist, scratch: &mut Scratch) {
-        let k = self.k;
-        if list.candidates.len() > k {
+        let most = self.k + self.spare() / 2;
+        if list.candidates.len() > self.k {
             self.raise_threshold(q, &mut list.candidates);
-            if list.candidates.len() > k + k / 2 + 8 {
-                let decided = decide(space, self.first_query + q, &list.candidates, k, scratch);
-                list.candidates.clear();
-                list.candidates.extend(decided.into_iter().map(|(key, index)| {
-                    // The rounding of the value is far below that of its float32 bounds.
-                    let value = space.value(self.first_query + q, key);
-                    let slack = space.value_slack();
-                    Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack) }
-                }));
-                self.raise_threshold(q, &mut list.candidates);
-            }
         }
-        list.limit = list.candidates.len().max(k) + k / 4 + 4;
+        if list.candidates.len() > most {
+            list.candidates.select_nth_unstable_by(self.k - 1, |a, b| b.upper.total_cmp(&a.upper));
+            self.sharpen(space, q, &mut list.candidates[..self.k], scratch);
+            self.raise_threshold(q, &mut list.candidates);
+        }
+        if list.candidates.len() > most {
+            let decided = decide(space, self.first_query + q, &list.candidates, self.k, scratch);
+            list.candidates.clear();
+            list.candidates.extend(decided.into_iter().map(|(key, index)| self.certain(space, q, key, index)));
+            self.raise_threshold(q, &mut list.candidates);
+        }
+        list.limit = list.candidates.len().max(self.k) + self.spare();
+    }
+
+    /// Makes a candidate of an item whose key is known.
+    fn certain<S: Space>(&self, space: &S, q: usize, key: f64, index: u32) -> Candidate {
+        // The rounding of the value is far below that of its float32 bounds.
+        let (value, slack) = (space.value(self.first_query + q, key), space.value_slack());
+        Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack) }
+    }
+
+    /// Replaces the bounds of candidates by those of their keys.
+    fn sharpen<S: Space>(&self, space: &S, q: usize, candidates: &mut [Candidate], scratch: &mut Scratch) {
+        let query = (self.first_query + q) as u32;
+        let pairs: Vec<(u32, u32)> = candidates.iter().map(|c| (query, c.index)).collect();
+        let mut keys = Vec::with_capacity(pairs.len());
+        space.keys(&pairs, scratch, &mut keys);
+        for (candidate, key) in candidates.iter_mut().zip(keys) {
+            *candidate = self.certain(space, q, key, candidate.index);
+        }
     }
 
     /// Raises the threshold to the k-th largest lower bound, and drops the candidates below it.
@@ -185,6 +216,41 @@ impl ByRow {
     }
 }
 
+/// Computes lower bounds of the values of the k-th nearest items, as float32 bits: those of the k-th nearest in a sample.
+///
+/// They spare the traversal most of the candidates of its first tasks.
+fn first_thresholds<S: Space>(
+    space: &S,
+    queries: Range<usize>,
+    k: usize,
+    exclude_self: bool,
+    control: &Control,
+) -> Result<Vec<AtomicU32>> {
+    let gallery = space.rows(Side::Gallery);
+    let drawn = ((SAMPLE as f64 * (k as f64).sqrt()) as usize).max(2 * k + 1);
+    if drawn > gallery / 8 {
+        return collect(queries.map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())));
+    }
+    let items = collect((0..drawn).map(|i| (i * gallery / drawn) as u32))?;
+    let mut thresholds = allocate(queries.len())?;
+    let mut keys: Vec<f64> = zeros(drawn * (SAMPLE_KEYS / drawn).clamp(1, queries.len()))?;
+    for first in queries.clone().step_by(keys.len() / drawn) {
+        let together = collect(first as u32..queries.end.min(first + keys.len() / drawn) as u32)?;
+        let keys = &mut keys[..together.len() * drawn];
+        space.key_table(&together, &items, keys, control)?;
+        control.check()?;
+        thresholds.par_extend(keys.par_chunks_exact_mut(drawn).zip(&together).map(|(keys, &query)| {
+            if exclude_self && let Ok(own) = items.binary_search(&query) {
+                keys[own] = f64::NEG_INFINITY;
+            }
+            let (_, kth, _) = keys.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+            let value = space.value(query as usize, *kth) - space.value_slack();
+            AtomicU32::new(round_down(value).to_bits())
+        }));
+    }
+    Ok(thresholds)
+}
+
 /// Finds the `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
 ///
 /// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. With `exclude_self`
@@ -214,7 +280,7 @@ pub fn nearest<S: Space, T: Send>(
             indices.len()
         ));
     }
-    let batch = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 32))).clamp(1, queries);
+    let batch = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 2 * SPARE))).clamp(1, queries);
     control.add_to_total(queries as u64 * gallery as u64);
     let thresholds = || {
         let all = collect(0..queries as u32)?;
@@ -231,9 +297,9 @@ pub fn nearest<S: Space, T: Send>(
             first_query: first,
             exclude_self,
             shortlists: collect(
-                rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 })),
+                rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + SPARE })),
             )?,
-            thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
+            thresholds: first_thresholds(space, rows.clone(), k, exclude_self, control)?,
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
