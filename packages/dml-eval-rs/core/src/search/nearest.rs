@@ -22,6 +22,8 @@ use crate::side::Side;
 const SAMPLE: usize = 32;
 /// Keys of the sample in memory at a time.
 const SAMPLE_KEYS: usize = 1 << 20;
+/// Halves of a search, each of the rest, whose thresholds are expected.
+const HALVES: i32 = 5;
 /// Candidates beyond k before they are pruned.
 const SPARE: usize = 32;
 /// The approximate most bytes of candidates in memory.
@@ -285,8 +287,13 @@ pub fn nearest<S: Space, T: Send>(
     let thresholds = || {
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| exclude_self && query == item, control)?;
-        let threshold = |(i, &query)| ExpectedThreshold { query, value: sampled.at_rank(i, k), share: 1.0 };
-        Ok(sampled.queries.iter().enumerate().map(threshold).collect())
+        // When a share 1/m of the items was compared, the k-th nearest of these has about the rank m·k among all.
+        let halves = |i: usize, query: u32| {
+            (0..HALVES).map(move |half| (i, query, k << half, 0.5f64.powi(half + 1)))
+        };
+        let all = sampled.queries.iter().enumerate().flat_map(|(i, &query)| halves(i, query));
+        let expected = |(i, query, rank, share)| ExpectedThreshold { query, value: sampled.at_rank(i, rank), share };
+        Ok(all.map(expected).collect())
     };
     let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
     let packing = space.packing(&goal, control)?;
