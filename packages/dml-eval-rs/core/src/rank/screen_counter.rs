@@ -65,9 +65,8 @@ impl<'a> ScreenCounter<'a> {
         let thresholds = || {
             let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
             let queries: Vec<u32> = counted.map(|q| (q + job.first_query) as u32).collect();
-            let has_one_label = |query: u32, item: u32| {
-                job.labels.queries[query as usize] == job.labels.gallery[item as usize]
-            };
+            let has_one_label =
+                |query: u32, item: u32| job.labels.queries[query as usize] == job.labels.gallery[item as usize];
             let sampled = SampledValues::compute(space, &queries, has_one_label, control)?;
             let mut expected = Vec::new();
             for (i, &query) in sampled.queries.iter().enumerate() {

@@ -66,7 +66,15 @@ pub(crate) trait Packing: Sync {
     /// Words in a packed row.
     fn steps(&self) -> usize;
     /// Packs some rows into a panel, `panel[step * width + lane]`; lanes beyond the rows keep their zeros.
-    fn encode(&self, side: Side, axis: Axis, rows: Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]);
+    fn encode(
+        &self,
+        side: Side,
+        axis: Axis,
+        rows: Range<usize>,
+        width: usize,
+        panel: &mut [u32],
+        extents: &mut [Extent],
+    );
     /// Bounds the rounding errors for any pair of a row and a column within these extents.
     fn margin(&self, row: Extent, column: Extent) -> f64;
     /// The number to add to every product.

@@ -51,9 +51,11 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         let words_per_panel = steps * width;
         let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
         let mut extras = full(rows, E::default())?;
-        words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate().for_each(
-            |(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras),
-        );
+        words
+            .par_chunks_mut(words_per_panel)
+            .zip(extras.par_chunks_mut(width))
+            .enumerate()
+            .for_each(|(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras));
         Ok((Panels { words, words_per_panel }, extras))
     }
 

@@ -17,9 +17,10 @@ use crate::rows::sample::Sample;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// The least work, in words of pairs, that repays a choice.
-const LEAST_WORK: u64 = 4 << 30;
-/// Rows of each side in the sample.
+/// The least work, in words of pairs for each product that a choice takes: at most a tenth of the time goes into the choice.
+const LEAST_WORK: u64 = 300;
+/// Rows of each side in the sample for each direction, and the most.
+const SAMPLE_PER_DIRECTION: usize = 8;
 const SAMPLE: usize = 1024;
 /// Rows whose products tell the effective dimension.
 const EFFECTIVE: usize = 128;
@@ -48,13 +49,16 @@ pub(super) fn choose_prefix(
     control: &Control,
 ) -> Result<Option<Prefix>> {
     let (kernel, dim) = (of.kernel(), of.dim());
-    if goal.pairs.saturating_mul(steps as u64) < LEAST_WORK || dim < 4 * DIRECTIONS {
+    let count = MOST.min(dim / 4) / DIRECTIONS * DIRECTIONS;
+    let drawn = SAMPLE.min(SAMPLE_PER_DIRECTION * count);
+    let products = (drawn * count * dim) as u64;
+    if count == 0 || goal.pairs.saturating_mul(steps as u64) < LEAST_WORK * products {
         return Ok(None);
     }
-    let Sample { mut rows, items } = Sample::draw(of, SAMPLE)?;
+    let Sample { mut rows, items } = Sample::draw(of, drawn)?;
     let framed: Vec<(f64, f64, f64)> = rows.chunks_exact_mut(dim).map(|row| frame.enter(row)).collect();
-    let count = MOST.min(dim / 2).min(framed.len() / 2) / DIRECTIONS * DIRECTIONS;
-    if count == 0 || effective_dimension(of, &rows[..EFFECTIVE.min(framed.len()) * dim], control)? > LARGEST_EFFECTIVE * dim as f64 {
+    let some = &rows[..EFFECTIVE.min(framed.len()) * dim];
+    if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
     }
     let directions = principal_directions(kernel, &rows, dim, count, control)?;
@@ -109,11 +113,12 @@ fn passing_shares(
     }
     let (items, framed): (Vec<u32>, Vec<_>) =
         items.iter().copied().zip(framed.iter().copied()).step_by(spacing).unzip();
-    let mut queries = allocate(thresholds.len() * dim)?;
+    let by_query: Vec<&[ExpectedThreshold]> = thresholds.chunk_by(|a, b| a.query == b.query).collect();
+    let mut queries = allocate(by_query.len() * dim)?;
     let mut row = Vec::new();
-    let mut framed_queries = allocate(thresholds.len())?;
-    for threshold in thresholds {
-        of.scale_row(Side::Query, threshold.query as usize, &mut row);
+    let mut framed_queries = allocate(by_query.len())?;
+    for thresholds in &by_query {
+        of.scale_row(Side::Query, thresholds[0].query as usize, &mut row);
         framed_queries.push(frame.enter(&mut row));
         queries.extend_from_slice(&row);
     }
@@ -134,23 +139,25 @@ fn passing_shares(
     };
     let item_rests: Vec<_> =
         framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.1, item)).collect();
-    for ((threshold, query), &(bias, square, _)) in thresholds.iter().zip(of_queries.chunks_exact(count)).zip(&framed_queries) {
+    for ((thresholds, query), &(bias, square, _)) in
+        by_query.iter().zip(of_queries.chunks_exact(count)).zip(&framed_queries)
+    {
         let query_rests = rests(square, query);
         for (((index, item), item_rests), &(item_bias, item_square, _)) in
             items.iter().zip(of_items.chunks_exact(count)).zip(&item_rests).zip(&framed)
         {
-            if of.is_own_gallery() && *index == threshold.query {
+            if of.is_own_gallery() && *index == thresholds[0].query {
                 continue;
             }
-            pairs += threshold.share;
-            let rounding = if of.word() == Word::BFloat16Pair { BFLOAT16_ERROR * (square * item_square).sqrt() } else { 0.0 };
+            pairs += thresholds.iter().map(|threshold| threshold.share).sum::<f64>();
+            let rounding =
+                if of.word() == Word::BFloat16Pair { BFLOAT16_ERROR * (square * item_square).sqrt() } else { 0.0 };
             let mut value = frame.offset() - bias - item_bias + rounding;
             let parts = query.chunks_exact(DIRECTIONS).zip(item.chunks_exact(DIRECTIONS));
             for (step, (a, b)) in parts.enumerate() {
                 value += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-                if value + query_rests[step] * item_rests[step] >= threshold.value {
-                    passed[step] += threshold.share;
-                }
+                let most = value + query_rests[step] * item_rests[step];
+                passed[step] += thresholds.iter().filter(|t| most >= t.value).map(|t| t.share).sum::<f64>();
             }
         }
     }

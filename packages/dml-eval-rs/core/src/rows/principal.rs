@@ -10,7 +10,7 @@ use crate::memory::{collect, zeros};
 use crate::rows::key_table::{Shape, fill};
 use crate::side::Side;
 
-const ITERATIONS: usize = 4;
+const ITERATIONS: usize = 3;
 
 /// Multiplies each row of `a`, (rows, dim), with each of `b`.
 pub(super) fn multiply(

@@ -35,8 +35,7 @@ impl SampledValues {
         space.key_table(&queries, &items, &mut values, control)?;
         for (values, &query) in values.chunks_exact_mut(items.len()).zip(&queries) {
             for (value, &item) in values.iter_mut().zip(&items) {
-                *value =
-                    if is_left_out(query, item) { f64::NEG_INFINITY } else { space.value(query as usize, *value) };
+                *value = if is_left_out(query, item) { f64::NEG_INFINITY } else { space.value(query as usize, *value) };
             }
             values.sort_unstable_by(|a, b| b.total_cmp(a));
         }

@@ -228,8 +228,7 @@ fn sweep_task<S: Space, O: Observer>(
         task.rows.len(),
         task.rows.clone().enumerate().map(|(row, query)| {
             let rests = task.row_extents[row].rest * blocks.columns.worst.rest;
-            let thresholds =
-                product_thresholds(observer.thresholds(query), task.offset, task.row_margins[row], rests);
+            let thresholds = product_thresholds(observer.thresholds(query), task.offset, task.row_margins[row], rests);
             (thresholds, observer.group(Side::Query, query))
         }),
     );

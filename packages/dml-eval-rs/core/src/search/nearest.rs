@@ -288,9 +288,7 @@ pub fn nearest<S: Space, T: Send>(
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| exclude_self && query == item, control)?;
         // When a share 1/m of the items was compared, the k-th nearest of these has about the rank m·k among all.
-        let halves = |i: usize, query: u32| {
-            (0..HALVES).map(move |half| (i, query, k << half, 0.5f64.powi(half + 1)))
-        };
+        let halves = |i: usize, query: u32| (0..HALVES).map(move |half| (i, query, k << half, 0.5f64.powi(half + 1)));
         let all = sampled.queries.iter().enumerate().flat_map(|(i, &query)| halves(i, query));
         let expected = |(i, query, rank, share)| ExpectedThreshold { query, value: sampled.at_rank(i, rank), share };
         Ok(all.map(expected).collect())
