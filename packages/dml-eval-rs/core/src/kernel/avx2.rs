@@ -2,9 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::exact_macros::{exact_product, exact_routines, single_precision_routines};
+use crate::exact::{PAIRS, combine};
+
+use super::exact_macros::{exact_product, exact_routines};
 use super::portable;
-use super::routines::{ExactProducts, Kernel, SweepResult, Thresholds};
+use super::routines::{ExactProducts, Kernel, Pairs32, SweepResult, Thresholds};
 
 const ROWS: usize = 6;
 const COLUMNS: usize = 16;
@@ -106,7 +108,62 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
 }
 
 exact_routines!("avx2,popcnt");
-single_precision_routines!(true, "avx2,fma");
+
+/// The stated lanes are those of two registers. `$step(sum, q, g)` adds a term to half of them.
+macro_rules! single_precision {
+    ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+        #[target_feature(enable = "avx2,fma")]
+        fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
+            let mut sums = [[_mm256_setzero_pd(); 2]; PAIRS];
+            let length = q[0].len();
+            let whole = length / 8 * 8;
+            for at in (0..whole).step_by(8) {
+                for (sums, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
+                    for (half, sum) in sums.iter_mut().enumerate() {
+                        // SAFETY: `at + 8` is at most the length of `q`; `Kernel` checks that all rows have one length.
+                        let ($q, $g) = unsafe {
+                            (_mm_loadu_ps(q.as_ptr().add(at + 4 * half)), _mm_loadu_ps(g.as_ptr().add(at + 4 * half)))
+                        };
+                        let ($sum, $q, $g) = (*sum, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
+                        *sum = $step;
+                    }
+                }
+            }
+            if whole < length {
+                for (sums, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
+                    // Terms of zeros change no sum.
+                    let (mut q_rest, mut g_rest) = ([0.0; 8], [0.0; 8]);
+                    q_rest[..length - whole].copy_from_slice(&q[whole..]);
+                    g_rest[..length - whole].copy_from_slice(&g[whole..]);
+                    for (half, sum) in sums.iter_mut().enumerate() {
+                        // SAFETY: both arrays hold eight numbers.
+                        let ($q, $g) = unsafe {
+                            (_mm_loadu_ps(q_rest.as_ptr().add(4 * half)), _mm_loadu_ps(g_rest.as_ptr().add(4 * half)))
+                        };
+                        let ($sum, $q, $g) = (*sum, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
+                        *sum = $step;
+                    }
+                }
+            }
+            sums.map(|[low, high]| {
+                let mut lanes = [0.0; 8];
+                // SAFETY: `lanes` holds eight numbers.
+                unsafe {
+                    _mm256_storeu_pd(lanes.as_mut_ptr(), low);
+                    _mm256_storeu_pd(lanes.as_mut_ptr().add(4), high);
+                }
+                combine(lanes)
+            })
+        }
+    };
+}
+
+// The product of two float32 is exact in float64, so fusing changes no bit.
+single_precision!(dots32, |sum, q, g| _mm256_fmadd_pd(q, g, sum));
+single_precision!(distances32, |sum, q, g| {
+    let difference = _mm256_sub_pd(q, g);
+    _mm256_add_pd(sum, _mm256_mul_pd(difference, difference))
+});
 
 macro_rules! exact {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {

@@ -148,15 +148,15 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
     for r in 0..rows.group.len() {
         let row_low = _mm512_set1_ps(rows.low[r]);
         let mut values = [_mm512_setzero_ps(); VECTORS];
-        let mut passing = 0;
+        let (mut row_passing, mut column_passing) = ([0; VECTORS], [0; VECTORS]);
         for v in 0..VECTORS {
             // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
             values[v] = unsafe { _mm512_loadu_ps(tile.as_ptr().add(r * COLUMNS + 16 * v)) };
-            let lowest = _mm512_min_ps(row_low, low[v]);
-            passing |= _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], lowest);
+            row_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], row_low);
+            column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
         }
         // In most rows no value passes.
-        if passing == 0 {
+        if row_passing.iter().chain(&column_passing).fold(0, |any, mask| any | mask) == 0 {
             continue;
         }
         let row_group = _mm512_set1_epi32(rows.group[r] as i32);
@@ -170,8 +170,8 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
             row_above += row_counted.count_ones();
             above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
             // Counting takes no branch; listing is rare.
-            let row_listed = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, row_low) & !row_counted;
-            let column_listed = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values, low[v]) & !column_counted;
+            let row_listed = row_passing[v] & apart & !row_counted;
+            let column_listed = column_passing[v] & apart & !column_counted;
             if (row_listed | column_listed) != 0 {
                 list(row_listed, r, v, tile, origin, &mut result.row_hits);
                 list(column_listed, r, v, tile, origin, &mut result.column_hits);

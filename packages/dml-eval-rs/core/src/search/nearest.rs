@@ -25,7 +25,7 @@ const SAMPLE_KEYS: usize = 1 << 20;
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
 /// Candidates beyond k before they are pruned.
-const SPARE: usize = 32;
+const SPARE: usize = 8;
 /// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
 /// Groups of all queries and of all gallery items, so that every query is compared with every item.
