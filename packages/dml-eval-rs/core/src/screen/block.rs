@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
+use crate::memory::collect;
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::rows::panels::Panels;
 use crate::side::Side;
@@ -13,6 +14,8 @@ pub(crate) struct Block {
     /// The largest of each size of an extent.
     pub worst: Extent,
     pub extents: Vec<Extent>,
+    /// The rests of the extents; empty if all are 0.
+    pub rests: Vec<f64>,
     panels: Panels<u32>,
 }
 
@@ -25,7 +28,8 @@ impl Block {
         };
         let (panels, extents) = Panels::load_together(rows.len(), width, packing.steps(), encode)?;
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
-        Ok(Block { rows, worst, extents, panels })
+        let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
+        Ok(Block { rows, worst, extents, rests, panels })
     }
 
     pub fn panel(&self, p: usize) -> &[u32] {

@@ -10,7 +10,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, SweepResult, Thresholds};
 use crate::memory::collect;
-use crate::rows::packing::{Axis, Extent, Packing};
+use crate::rows::packing::{Axis, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Block;
 use crate::screen::rounding::{round_down, round_up};
@@ -54,8 +54,8 @@ pub(crate) struct Task<'a> {
     pub row_margins: &'a [f64],
     /// The error bounds of its columns' values.
     pub column_margins: &'a [f64],
-    row_extents: &'a [Extent],
-    column_extents: &'a [Extent],
+    /// The rests of rows and columns, where not all of them is packed.
+    rests: Option<(&'a [f64], &'a [f64])>,
     /// The number to add to every product.
     offset: f64,
     /// Whether the columns are queries of the rows, too. Only pairs whose row comes before the column count then.
@@ -67,7 +67,7 @@ impl Task<'_> {
     #[inline]
     pub fn bounds(&self, row: u32, column: u32, product: f32, margin: f64) -> (f64, f64) {
         let value = f64::from(product) + self.offset;
-        let rests = self.row_extents[row as usize].rest * self.column_extents[column as usize].rest;
+        let rests = self.rests.map_or(0.0, |(rows, columns)| rows[row as usize] * columns[column as usize]);
         (value - margin - 2.0 * rests, value + margin)
     }
 }
@@ -196,8 +196,7 @@ fn traverse_blocks<S: Space, O: Observer>(
                 columns: columns.rows.start + task_columns.start..columns.rows.start + task_columns.end,
                 row_margins: &row_margins[task_rows.clone()],
                 column_margins: &column_margins[task_columns.clone()],
-                row_extents: &rows.extents[task_rows],
-                column_extents: &columns.extents[task_columns],
+                rests: (!rows.rests.is_empty()).then(|| (&rows.rests[task_rows], &columns.rests[task_columns])),
                 offset: packing.offset(),
                 symmetric,
             };
@@ -227,7 +226,7 @@ fn sweep_task<S: Space, O: Observer>(
     row_thresholds.fill(
         task.rows.len(),
         task.rows.clone().enumerate().map(|(row, query)| {
-            let rests = task.row_extents[row].rest * blocks.columns.worst.rest;
+            let rests = task.rests.map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.rest);
             let thresholds = product_thresholds(observer.thresholds(query), task.offset, task.row_margins[row], rests);
             (thresholds, observer.group(Side::Query, query))
         }),
@@ -236,7 +235,7 @@ fn sweep_task<S: Space, O: Observer>(
         padded,
         task.columns.clone().enumerate().map(|(column, item)| {
             let thresholds = if task.symmetric {
-                let rests = task.column_extents[column].rest * blocks.rows.worst.rest;
+                let rests = task.rests.map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.rest);
                 product_thresholds(observer.thresholds(item), task.offset, task.column_margins[column], rests)
             } else {
                 IMPASSABLE

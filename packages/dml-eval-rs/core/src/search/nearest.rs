@@ -24,8 +24,9 @@ const SAMPLE: usize = 32;
 const SAMPLE_KEYS: usize = 1 << 20;
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
-/// Candidates beyond k before they are pruned.
-const SPARE: usize = 8;
+/// The most candidates beyond k, and a quarter of k, before they are pruned. A threshold rises when they are, so few are kept
+/// for a small k.
+const SPARE: usize = 32;
 /// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
 /// Groups of all queries and of all gallery items, so that every query is compared with every item.
@@ -38,6 +39,32 @@ struct Candidate {
     index: u32,
     lower: f32,
     upper: f32,
+    /// Whether the bounds are those of the key.
+    is_sharp: bool,
+}
+
+impl Candidate {
+    fn of_key<S: Space>(space: &S, query: usize, key: f64, index: u32) -> Self {
+        // The rounding of the value is far below that of its float32 bounds.
+        let (value, slack) = (space.value(query, key), space.value_slack());
+        Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack), is_sharp: true }
+    }
+}
+
+/// Returns the number of candidates beyond the k nearest at which they are pruned.
+fn spare(k: usize) -> usize {
+    k / 4 + SPARE.min(4 * k + 4)
+}
+
+/// Replaces the bounds of candidates by those of their keys.
+fn sharpen<S: Space>(space: &S, query: usize, candidates: &mut [Candidate], scratch: &mut Scratch) {
+    let blunt = || candidates.iter().filter(|c| !c.is_sharp);
+    let pairs: Vec<(u32, u32)> = blunt().map(|c| (query as u32, c.index)).collect();
+    let mut keys = Vec::with_capacity(pairs.len());
+    space.keys(&pairs, scratch, &mut keys);
+    for (candidate, key) in candidates.iter_mut().filter(|c| !c.is_sharp).zip(keys) {
+        *candidate = Candidate::of_key(space, query, key, candidate.index);
+    }
 }
 
 /// One query's candidates: every item that may be among the k nearest.
@@ -62,48 +89,31 @@ impl Search {
         f32::from_bits(self.thresholds[q].load(Relaxed))
     }
 
-    /// The number of candidates beyond the k nearest at which they are pruned.
-    fn spare(&self) -> usize {
-        self.k / 4 + SPARE
-    }
-
-    /// Drops the candidates that k others certainly beat; if the bounds leave too many, keys decide: first those of the k most
-    /// promising, then all.
+    /// Drops the candidates that k others certainly beat; if the bounds leave too many, keys sharpen those of the k most promising,
+    /// then all, and then decide.
     fn cut<S: Space>(&self, space: &S, q: usize, list: &mut Shortlist, scratch: &mut Scratch) {
-        let most = self.k + self.spare() / 2;
-        if list.candidates.len() > self.k {
-            self.raise_threshold(q, &mut list.candidates);
+        let (k, query) = (self.k, self.first_query + q);
+        let most = k + spare(k) / 2;
+        let Shortlist { candidates, limit } = list;
+        if candidates.len() > k {
+            self.raise_threshold(q, candidates);
         }
-        if list.candidates.len() > most {
-            list.candidates.select_nth_unstable_by(self.k - 1, |a, b| b.upper.total_cmp(&a.upper));
-            self.sharpen(space, q, &mut list.candidates[..self.k], scratch);
-            self.raise_threshold(q, &mut list.candidates);
+        if candidates.len() > most {
+            candidates.select_nth_unstable_by(k - 1, |a, b| b.upper.total_cmp(&a.upper));
+            sharpen(space, query, &mut candidates[..k], scratch);
+            self.raise_threshold(q, candidates);
         }
-        if list.candidates.len() > most {
-            let decided = decide(space, self.first_query + q, &list.candidates, self.k, scratch);
-            list.candidates.clear();
-            list.candidates.extend(decided.into_iter().map(|(key, index)| self.certain(space, q, key, index)));
-            self.raise_threshold(q, &mut list.candidates);
+        if candidates.len() > most {
+            sharpen(space, query, candidates, scratch);
+            self.raise_threshold(q, candidates);
         }
-        list.limit = list.candidates.len().max(self.k) + self.spare();
-    }
-
-    /// Makes a candidate of an item whose key is known.
-    fn certain<S: Space>(&self, space: &S, q: usize, key: f64, index: u32) -> Candidate {
-        // The rounding of the value is far below that of its float32 bounds.
-        let (value, slack) = (space.value(self.first_query + q, key), space.value_slack());
-        Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack) }
-    }
-
-    /// Replaces the bounds of candidates by those of their keys.
-    fn sharpen<S: Space>(&self, space: &S, q: usize, candidates: &mut [Candidate], scratch: &mut Scratch) {
-        let query = (self.first_query + q) as u32;
-        let pairs: Vec<(u32, u32)> = candidates.iter().map(|c| (query, c.index)).collect();
-        let mut keys = Vec::with_capacity(pairs.len());
-        space.keys(&pairs, scratch, &mut keys);
-        for (candidate, key) in candidates.iter_mut().zip(keys) {
-            *candidate = self.certain(space, q, key, candidate.index);
+        if candidates.len() > most {
+            let decided = decide(space, query, candidates, k, scratch);
+            candidates.clear();
+            candidates.extend(decided.into_iter().map(|(key, index)| Candidate::of_key(space, query, key, index)));
+            self.raise_threshold(q, candidates);
         }
+        *limit = candidates.len().max(k) + spare(k);
     }
 
     /// Raises the threshold to the k-th largest lower bound, and drops the candidates below it.
@@ -180,7 +190,7 @@ impl Observer for Search {
                     continue;
                 }
                 let index = (task.columns.start + hit.column as usize) as u32;
-                list.candidates.push(Candidate { index, lower, upper });
+                list.candidates.push(Candidate { index, lower, upper, is_sharp: false });
                 if list.candidates.len() >= list.limit {
                     self.cut(space, q, &mut list, scratch);
                     threshold = self.threshold(q);
@@ -302,7 +312,7 @@ pub fn nearest<S: Space, T: Send>(
             first_query: first,
             exclude_self,
             shortlists: collect(
-                rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + SPARE })),
+                rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + spare(k) })),
             )?,
             thresholds: first_thresholds(space, rows.clone(), k, exclude_self, control)?,
         };
