@@ -15,11 +15,15 @@ use crate::error::Result;
 use crate::exact::{packed_position, padded_len};
 use crate::kernel::Word;
 use crate::rows::dense::{Dense, UNIT32, UNIT64};
-use crate::rows::frame::Frame;
+use crate::rows::frame::{Frame, Framed};
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
 use crate::rows::prefix::Prefix;
 use crate::rows::prefix_choice::choose_prefix;
+#[cfg(test)]
+use crate::rows::principal::principal_directions;
 use crate::rows::sample::Sample;
+#[cfg(test)]
+use crate::rows::space::Space;
 use crate::side::Side;
 
 /// The number of bfloat16 whose sum is a float32.
@@ -67,15 +71,6 @@ fn round(x: &[f64], packed: &mut Vec<f32>, narrow: impl Fn(f32) -> f32) -> (f64,
     (norm2.iter().sum(), residual2.iter().sum())
 }
 
-/// A row in the frame, before it is packed.
-#[derive(Clone, Copy, Default)]
-struct Framed {
-    bias: f64,
-    /// The squared length of the centred row.
-    square: f64,
-    length: f64,
-}
-
 impl<'s, 'a> DensePacking<'s, 'a> {
     /// Chooses a packing for the work, from a sample of the rows. Any packing gives correct bounds.
     pub fn new(of: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
@@ -84,6 +79,38 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let whole = DensePacking { of, frame, prefix: None };
         let prefix = choose_prefix(of, &whole.frame, whole.steps(), goal, control)?;
         Ok(DensePacking { prefix, ..whole })
+    }
+
+    /// Makes packings of every kind: whole rows, and prefixes along principal and other directions, centred or not.
+    #[cfg(test)]
+    pub fn of_each_kind(of: &'s Dense<'a>) -> Vec<Self> {
+        let (dim, similarity, control) = (of.dim(), of.similarity(), Control::default());
+        let sample = Sample::draw(of, 256).unwrap().rows;
+        let mean: Vec<f64> = (0..dim)
+            .map(|i| sample.iter().skip(i).step_by(dim).sum::<f64>() * dim as f64 / sample.len() as f64)
+            .collect();
+        let mut kinds = Vec::new();
+        for centre in [Vec::new(), mean] {
+            let frame = || Frame::around(centre.clone(), &sample, dim, similarity);
+            kinds.push(DensePacking { of, frame: frame(), prefix: None });
+            let mut rows = sample.clone();
+            rows.chunks_exact_mut(dim).for_each(|row| {
+                frame().enter(row);
+            });
+            let most = (rows.len() / dim).min(64);
+            let counts = [1, dim / 2, dim].into_iter().filter(|count| (1..=most).contains(count));
+            let principal = counts.map(|count| principal_directions(of.kernel(), &rows, dim, count, &control).unwrap());
+            // Some axes, exactly orthonormal, and about orthonormal.
+            let axes = |length: f64| {
+                let count = if dim <= 512 { dim.div_ceil(3) } else { 0 };
+                (0..dim * count).map(|at| if at / dim == at % dim { length } else { 0.0 }).collect::<Vec<f64>>()
+            };
+            for directions in principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|of| !of.is_empty()) {
+                let prefix = Prefix::new(of.kernel(), &directions, dim, &control).unwrap();
+                kinds.push(DensePacking { of, frame: frame(), prefix: Some(prefix) });
+            }
+        }
+        kinds
     }
 
     fn packs_bfloat16(&self) -> bool {
@@ -148,8 +175,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
 
     fn frame_row(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Framed {
         self.of.scale_row(side, row, out);
-        let (bias, square, length) = self.frame.enter(out);
-        Framed { bias, square, length }
+        self.frame.enter(out)
     }
 }
 

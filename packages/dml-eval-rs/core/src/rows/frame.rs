@@ -9,6 +9,17 @@ use crate::rows::similarity::Similarity;
 /// The least share of the rows' squared lengths that their mean's has where rows are centred.
 const WORTH_CENTRING: f64 = 0.1;
 
+/// The sizes of a row in a frame.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Framed {
+    /// The number to subtract from its products.
+    pub bias: f64,
+    /// The squared length of the centred row.
+    pub square: f64,
+    /// The lengths of the given row and of the centre together.
+    pub length: f64,
+}
+
 /// A centre, and the biases that make up for it.
 pub(super) struct Frame {
     similarity: Similarity,
@@ -32,10 +43,16 @@ impl Frame {
         if square(&centre) < WORTH_CENTRING * square(sample) / rows {
             centre.clear();
         }
+        Frame::around(centre, sample, dim, similarity)
+    }
+
+    /// Makes the frame with this centre, or none if it is empty, for rows like those of a sample.
+    pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Self {
         let centre_length = square(&centre).sqrt();
         let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };
         if frame.is_biased() {
-            let bias = |row: &[f64]| frame.enter(&mut row.to_vec()).0;
+            let rows = (sample.len() / dim) as f64;
+            let bias = |row: &[f64]| frame.enter(&mut row.to_vec()).bias;
             frame.mean_bias = sample.chunks_exact(dim).map(bias).sum::<f64>() / rows;
             let constant = if similarity == Similarity::Euclidean { 0.0 } else { square(&frame.centre) };
             frame.offset = -2.0 * frame.mean_bias - constant;
@@ -53,9 +70,8 @@ impl Frame {
         self.offset
     }
 
-    /// Subtracts the centre from a row. Returns the row's bias, the squared length of the result, and the lengths of row and
-    /// centre together.
-    pub fn enter(&self, row: &mut [f64]) -> (f64, f64, f64) {
+    /// Subtracts the centre from a row.
+    pub fn enter(&self, row: &mut [f64]) -> Framed {
         let before = square(row);
         let along = if self.centre.is_empty() { 0.0 } else { dot(row, &self.centre) };
         for (v, c) in row.iter_mut().zip(&self.centre) {
@@ -66,7 +82,7 @@ impl Frame {
             Similarity::Euclidean => after / 2.0,
             Similarity::Cosine | Similarity::Dot => -along,
         };
-        (bias - self.mean_bias, after, before.sqrt() + self.centre_length)
+        Framed { bias: bias - self.mean_bias, square: after, length: before.sqrt() + self.centre_length }
     }
 }
 
@@ -79,19 +95,19 @@ mod tests {
     fn products_biases_and_offset_add_up_to_the_value() {
         const DIM: usize = 11;
         let mut random = Random::new(5);
-        for shift in [0.0, 0.1, 1.0, 30.0] {
+        for shift in [0.0, 0.2, 1.0, 30.0] {
             let sample: Vec<f64> = (0..40 * DIM).map(|_| random.uniform() - 0.5 + shift).collect();
             for similarity in [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean] {
                 let frame = Frame::of_sample(&sample, DIM, similarity);
                 assert_eq!(frame.centre.is_empty(), shift < 0.05);
                 for (x, y) in sample.chunks_exact(DIM).zip(sample.chunks_exact(DIM).skip(7)) {
                     let (mut c, mut d) = (x.to_vec(), y.to_vec());
-                    let ((bias, after, length), (other, ..)) = (frame.enter(&mut c), frame.enter(&mut d));
+                    let (Framed { bias, square: after, length }, other) = (frame.enter(&mut c), frame.enter(&mut d));
                     let value = match similarity {
                         Similarity::Euclidean => -x.iter().zip(y).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 2.0,
                         _ => dot(x, y),
                     };
-                    let found = dot(&c, &d) - bias - other + frame.offset();
+                    let found = dot(&c, &d) - bias - other.bias + frame.offset();
                     assert!((found - value).abs() <= 1e-13 * length * length, "{found} {value}");
                     assert!((after - square(&c)).abs() == 0.0 && length >= square(x).sqrt());
                 }

@@ -3,7 +3,7 @@
 pub(crate) mod classes;
 pub(crate) mod codes;
 pub(crate) mod dense;
-mod dense_packing;
+pub(crate) mod dense_packing;
 pub(crate) mod derived;
 mod frame;
 mod key_table;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::kernel::Word;
 use crate::memory::{allocate, zeros};
 use crate::rows::dense::Dense;
-use crate::rows::frame::Frame;
+use crate::rows::frame::{Frame, Framed};
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::prefix::Prefix;
 use crate::rows::principal::{multiply, principal_directions};
@@ -17,8 +17,9 @@ use crate::rows::sample::Sample;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// The least work, in words of pairs for each product that a choice takes: at most a tenth of the time goes into the choice.
-const LEAST_WORK: u64 = 300;
+/// The least work, in words of pairs for each product of a choice's sample: a choice takes at most a third of the time of a screen
+/// of whole rows.
+const LEAST_WORK: u64 = 100;
 /// Rows of each side in the sample for each direction, and the most.
 const SAMPLE_PER_DIRECTION: usize = 8;
 const SAMPLE: usize = 1024;
@@ -56,7 +57,7 @@ pub(super) fn choose_prefix(
         return Ok(None);
     }
     let Sample { mut rows, items } = Sample::draw(of, drawn)?;
-    let framed: Vec<(f64, f64, f64)> = rows.chunks_exact_mut(dim).map(|row| frame.enter(row)).collect();
+    let framed: Vec<Framed> = rows.chunks_exact_mut(dim).map(|row| frame.enter(row)).collect();
     let some = &rows[..EFFECTIVE.min(framed.len()) * dim];
     if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
@@ -100,7 +101,7 @@ fn passing_shares(
     of: &Dense<'_>,
     frame: &Frame,
     directions: &[f64],
-    (rows, items, framed): (&[f64], &[u32], &[(f64, f64, f64)]),
+    (rows, items, framed): (&[f64], &[u32], &[Framed]),
     thresholds: &[ExpectedThreshold],
     control: &Control,
 ) -> Result<Vec<f64>> {
@@ -138,21 +139,23 @@ fn passing_shares(
             .collect::<Vec<f64>>()
     };
     let item_rests: Vec<_> =
-        framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.1, item)).collect();
-    for ((thresholds, query), &(bias, square, _)) in
-        by_query.iter().zip(of_queries.chunks_exact(count)).zip(&framed_queries)
+        framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.square, item)).collect();
+    for ((thresholds, query), framed_query) in by_query.iter().zip(of_queries.chunks_exact(count)).zip(&framed_queries)
     {
-        let query_rests = rests(square, query);
-        for (((index, item), item_rests), &(item_bias, item_square, _)) in
+        let query_rests = rests(framed_query.square, query);
+        for (((index, item), item_rests), framed_item) in
             items.iter().zip(of_items.chunks_exact(count)).zip(&item_rests).zip(&framed)
         {
             if of.is_own_gallery() && *index == thresholds[0].query {
                 continue;
             }
             pairs += thresholds.iter().map(|threshold| threshold.share).sum::<f64>();
-            let rounding =
-                if of.word() == Word::BFloat16Pair { BFLOAT16_ERROR * (square * item_square).sqrt() } else { 0.0 };
-            let mut value = frame.offset() - bias - item_bias + rounding;
+            let rounding = if of.word() == Word::BFloat16Pair {
+                BFLOAT16_ERROR * (framed_query.square * framed_item.square).sqrt()
+            } else {
+                0.0
+            };
+            let mut value = frame.offset() - framed_query.bias - framed_item.bias + rounding;
             let parts = query.chunks_exact(DIRECTIONS).zip(item.chunks_exact(DIRECTIONS));
             for (step, (a, b)) in parts.enumerate() {
                 value += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
