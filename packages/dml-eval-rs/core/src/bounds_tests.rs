@@ -19,7 +19,7 @@ use crate::rows::matrix::{Matrix, Source};
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Extent, Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
-use crate::search::nearest::nearest;
+use crate::search::nearest::nearest_screened;
 use crate::side::Side;
 
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
@@ -222,7 +222,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
         let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
-            nearest(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
+            nearest_screened(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
                 let mut all = Vec::new();
