@@ -298,3 +298,12 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
         check(&Codes::new(codes.view(), None, kernel).unwrap(), &all, &pairs);
     }
 }
+
+#[test]
+fn a_few_very_long_rows_stay_within_the_margin() {
+    // Panels of so few rows are narrow, and their products are sums over chunks.
+    let x = scattered(3, 1_000_000, (0.5, 1.0), 5);
+    for similarity in SIMILARITIES {
+        largest_fraction(&x, None, similarity);
+    }
+}

@@ -21,7 +21,7 @@ use crate::error::{Result, argument};
 
 pub use float_environment::set_default_float_environment;
 pub use routines::Kernel;
-pub(crate) use routines::{Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
+pub(crate) use routines::{CheckedProduct, Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
 
 #[cfg(target_arch = "x86_64")]
 static KERNELS: [&Kernel; 5] =

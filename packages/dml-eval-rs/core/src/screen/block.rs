@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::zeros;
-use crate::rows::panels::Panels;
+use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::space::{Extent, Space};
 use crate::side::Side;
 
@@ -16,13 +16,13 @@ pub(crate) struct Block {
     pub extents: Vec<Extent>,
     /// The biases of the extents in float32, padded to whole panels.
     pub biases: Vec<f32>,
-    panels: Panels<u32>,
+    panels: NarrowPanels,
 }
 
 impl Block {
-    /// Packs `rows` into panels of `width` lanes and pads the last one with zeros.
+    /// Packs `rows` into panels of `width` lanes.
     pub fn load<S: Space>(space: &S, side: Side, rows: Range<usize>, width: usize) -> Result<Block> {
-        let (panels, extents) = Panels::load(rows.len(), width, space.steps(), |row, scratch, words| {
+        let (panels, extents) = NarrowPanels::load(rows.len(), width, space.steps(), |row, scratch, words| {
             space.encode(side, rows.start + row, scratch, words)
         })?;
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
@@ -31,7 +31,7 @@ impl Block {
         Ok(Block { rows, worst, extents, biases, panels })
     }
 
-    pub fn panel(&self, p: usize) -> &[u32] {
+    pub fn panel(&self, p: usize) -> Panel<'_> {
         self.panels.panel(p)
     }
 }

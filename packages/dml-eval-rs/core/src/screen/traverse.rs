@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, SweepResult, Thresholds};
 use crate::memory::collect;
+use crate::rows::narrow_panels::multiply;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Block;
 use crate::screen::tile::{mask_uncounted, subtract_biases};
@@ -110,11 +111,10 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let shape = tile_shape(space);
-    let size = shape.rows_per_block();
-    for columns in blocks(columns, size) {
+    for columns in blocks(columns, shape.rows_per_block(shape.width)) {
         control.check()?;
         let column_block = Block::load(space, Side::Query, columns.clone(), shape.width)?;
-        for rows in blocks(rows.start..rows.end.min(columns.end), size) {
+        for rows in blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height)) {
             control.check()?;
             let row_block = Block::load(space, Side::Query, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
@@ -132,11 +132,10 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let shape = tile_shape(space);
-    let size = shape.rows_per_block();
-    for columns in blocks(0..space.rows(Side::Gallery), size) {
+    for columns in blocks(0..space.rows(Side::Gallery), shape.rows_per_block(shape.width)) {
         control.check()?;
         let column_block = Block::load(space, Side::Gallery, columns, shape.width)?;
-        for rows in blocks(queries.clone(), size) {
+        for rows in blocks(queries.clone(), shape.rows_per_block(shape.height)) {
             control.check()?;
             let row_block = Block::load(space, Side::Query, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
@@ -217,7 +216,12 @@ fn sweep_task<S: Space, O: Observer>(
                 break;
             }
             let row_at = rows.start - blocks.rows.rows.start;
-            product.tile(steps, blocks.rows.panel(row_at / height), blocks.columns.panel(column_at / width), tile);
+            multiply(
+                product,
+                steps,
+                (blocks.rows.panel(row_at / height), blocks.columns.panel(column_at / width)),
+                tile,
+            );
             if space.biased() {
                 let column_biases = &blocks.columns.biases[column_at..column_at + width];
                 subtract_biases(tile, &blocks.rows.biases[row_at..row_at + rows.len()], column_biases);

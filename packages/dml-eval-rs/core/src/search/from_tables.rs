@@ -205,16 +205,13 @@ mod tests {
 
     fn check<S: Space>(tables: &Tables, space: &S) {
         let (control, k) = (Control::default(), tables.k);
-        let found = |search: &dyn Fn(&mut [u64], &mut [i64]) -> Result<()>| {
-            let out = space.rows(Side::Query) * k;
-            let (mut keys, mut indices) = (vec![0; out], vec![0; out]);
-            search(&mut keys, &mut indices).unwrap();
-            (keys, indices)
-        };
+        let out = space.rows(Side::Query) * k;
         let score = |_: usize, key: f64| key.to_bits();
-        assert_eq!(
-            found(&|keys, indices| tables.search(space, &control, score, keys, indices)),
-            found(&|keys, indices| nearest_screened(space, k, tables.exclude_self, &control, score, keys, indices)),
-        );
+        let (mut keys, mut indices) = (vec![0; out], vec![0; out]);
+        tables.search(space, &control, score, &mut keys, &mut indices).unwrap();
+        let (mut screened, mut screened_indices) = (vec![0; out], vec![0; out]);
+        let exclude_self = tables.exclude_self;
+        nearest_screened(space, k, exclude_self, &control, score, &mut screened, &mut screened_indices).unwrap();
+        assert_eq!((keys, indices), (screened, screened_indices));
     }
 }
