@@ -2,6 +2,7 @@
 
 pub(crate) mod classes;
 pub(crate) mod codes;
+pub(crate) mod comparable;
 pub(crate) mod dense;
 pub(crate) mod derived;
 mod key_table;

@@ -7,7 +7,7 @@ use crate::side::Side;
 
 /// Sizes of a row that bound the error of its screened values, in the units of the screen.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// The length of the exact row.
     pub norm: f64,
     /// The distance between the exact row and the packed one.
@@ -29,7 +29,7 @@ impl Extent {
 
 /// Buffers of one thread.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     pub query: Vec<f64>,
     pub other: Vec<f64>,
     pub packed: Vec<f32>,
@@ -39,7 +39,7 @@ pub(crate) struct Scratch {
 ///
 /// The *key* decides: larger is nearer, equal is tied. The *value* grows with the key, and a product of packed rows approximates
 /// it within `margin`: where two values differ by more than the margin, their keys differ in the same direction.
-pub(crate) trait Space: Sync {
+pub trait Space: Sync {
     fn rows(&self, side: Side) -> usize;
     fn kernel(&self) -> &'static Kernel;
     fn word(&self) -> Word;

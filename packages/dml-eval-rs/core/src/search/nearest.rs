@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::collect;
+use crate::rows::comparable::Comparable;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
@@ -188,8 +189,7 @@ impl ByRow {
 ///
 /// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. With `exclude_self`
 /// the gallery is the query set, and each query leaves itself out by index.
-#[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
-pub fn nearest<S: Space, T: Send>(
+pub fn nearest<S: Comparable, T: Send>(
     space: &S,
     k: usize,
     exclude_self: bool,
