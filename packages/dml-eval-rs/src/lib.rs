@@ -55,7 +55,7 @@ fn precision(name: &str) -> Result<Option<Precision>> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, screen=None, many_positives=None))]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, screen=None, many_positives=None, directions=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 fn evaluate<'py>(
     py: Python<'py>,
@@ -72,6 +72,7 @@ fn evaluate<'py>(
     kernel: Option<&str>,
     screen: Option<&str>,
     many_positives: Option<usize>,
+    directions: Option<usize>,
 ) -> PyResult<NumpyColumns<'py>> {
     let (similarity, ties): (Similarity, Ties) = (EVALUATE.check(similarity.parse())?, EVALUATE.check(ties.parse())?);
     let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
@@ -81,7 +82,7 @@ fn evaluate<'py>(
     let options = EvaluateOptions { recall_at, ties, many_positives };
     let columns = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
         let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
-        let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
+        let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?.with_directions(directions);
         let results = dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)?;
         Ok(columns(&options.recall_at, results))
     })?;
@@ -134,7 +135,7 @@ fn binarize<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, threads=None, progress=None, kernel=None, screen=None))]
+#[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, threads=None, progress=None, kernel=None, screen=None, directions=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "two arrays")]
 fn knn<'py>(
@@ -148,6 +149,7 @@ fn knn<'py>(
     progress: Option<Py<PyAny>>,
     kernel: Option<&str>,
     screen: Option<&str>,
+    directions: Option<usize>,
 ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
     let similarity: Similarity = KNN.check(similarity.parse())?;
     let kernel = KNN.check(dml_eval::select_kernel(kernel))?;
@@ -158,7 +160,7 @@ fn knn<'py>(
     let (mut similarities_guard, mut indices_guard) = (similarities.readwrite(), indices.readwrite());
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
     run(py, KNN, threads, progress, |control| {
-        let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?;
+        let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?.with_directions(directions);
         let score = |query, key| space.similarity_of_key(query, key);
         dml_eval::nearest(&space, k, exclude_self, control, score, out, out_indices)
     })?;

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import tracemalloc
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import StreamingEvaluator, evaluate, evaluate_codes
+from dml_eval_rs import StreamingEvaluator, evaluate, evaluate_codes, streaming
 
 RNG = np.random.default_rng(0)
 GALLERY = RNG.integers(-2, 3, (90, 5)).astype(np.float32) + np.float32(0.5)
@@ -38,8 +40,9 @@ def test_blocks_in_any_order_give_the_bits_of_one_call(
 ) -> None:
     parts = data.draw(st.permutations(blocks(cuts)))
     evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS, similarity=similarity, ties=ties, recall_at=(1, 5))
-    for part in parts:
-        evaluator.find_positives(GALLERY[part], LABELS[part], part.start)
+    with patch.object(streaming, "_SORTED", data.draw(st.sampled_from([1, 20, 10**6]))):
+        for part in parts:
+            evaluator.find_positives(GALLERY[part], LABELS[part], part.start)
     for part in data.draw(st.permutations(parts)):
         evaluator.count_negatives(GALLERY[part], LABELS[part], part.start)
     whole = evaluate(
@@ -55,6 +58,45 @@ def test_queries_from_the_gallery_leave_themselves_out_by_index(ties: Any) -> No
         for part in blocks([40, 70]):
             step(GALLERY[part], LABELS[part])
     assert_same_bits(evaluator.result(), evaluate(GALLERY, LABELS, ties=ties))
+
+
+@pytest.mark.parametrize("what", ["queries", "integers", "strings", "variable strings", "indices"])
+def test_queries_that_differ_in_the_last_entry_are_not_merged(what: str) -> None:
+    if what == "variable strings" and not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("numpy 1 has no StringDType")
+
+    def evaluator(last: int) -> StreamingEvaluator:
+        changed = np.array([0] * 4999 + [last])
+        labels = changed if what in ("integers", "strings", "variable strings") else np.zeros(5000, np.int64)
+        if what in ("strings", "variable strings"):
+            # Longer than the strings that a StringDType keeps in the array's own buffer.
+            labels = np.char.add("a label of many letters ", labels.astype("U4"))
+        if what == "variable strings":
+            labels = labels.astype(np.dtypes.StringDType())
+        codes = (changed if what == "queries" else np.zeros(5000))[:, None].astype(np.uint8)
+        indices = changed if what == "indices" else None
+        return StreamingEvaluator(codes, labels, similarity="hamming", indices=indices)
+
+    evaluator(1).merge(evaluator(1))
+    with pytest.raises(ValueError, match="differ in queries, labels or options"):
+        evaluator(1).merge(evaluator(2))
+
+
+def test_queries_and_positives_take_little_memory_beside_the_state() -> None:
+    n = 500_000
+    codes, labels = np.zeros((n, 1), np.uint8), np.arange(n) // 2
+    offsets, keys, indices = np.arange(n + 1, dtype=np.uint64), np.zeros(n), np.arange(n, dtype=np.uint64)
+    with patch.object(streaming, "_SORTED", 1000):
+        tracemalloc.start()
+        evaluator = StreamingEvaluator(codes, labels, similarity="hamming")
+        created, creating = tracemalloc.get_traced_memory()
+        partial = evaluator._with_positives(offsets, keys, indices, ())
+        joining = tracemalloc.get_traced_memory()[1] - created
+        tracemalloc.stop()
+    assert len(partial.keys) == n
+    # Two numbers a query; then two more, and three a positive.
+    assert creating < 2 * 8 * n + 2**20
+    assert joining < (2 + 3) * 8 * n + 2**20
 
 
 @pytest.mark.parametrize("ties", TIES)

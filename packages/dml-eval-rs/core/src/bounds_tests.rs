@@ -21,7 +21,7 @@ use crate::rows::packing::{Extent, Packing};
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
-use crate::search::nearest::nearest;
+use crate::search::nearest::nearest_screened;
 use crate::side::Side;
 
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
@@ -227,8 +227,11 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
     let (labels, gallery_labels) = (label(queries.rows()), gallery.map(|g| label(g.rows())));
-    for (kernel, precision) in screens() {
+    let dim = queries.dim();
+    let directions = [0, 1, dim.min(64) / 2, dim.min(64)];
+    for ((kernel, precision), directions) in screens().flat_map(|screen| directions.map(|of| (screen, of))) {
         let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
+        let space = space.with_directions(Some(directions));
         for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
             let ranked = |many_positives| {
                 let options = Options { recall_at: vec![2], ties, many_positives: Some(many_positives) };
@@ -239,7 +242,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
         let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
-            nearest(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
+            nearest_screened(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
                 let mut all = Vec::new();
@@ -249,6 +252,36 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
                 assert_eq!(indices[query * k..][..k], order[..k], "{} {precision:?} {similarity:?} {k}", kernel.name);
             }
         }
+    }
+}
+
+/// Makes rows that differ along `axes` axes, and that all have the same length, with either sign, along one more.
+fn opposite_rests(rows: usize, axes: usize, seed: u64) -> Array2<f32> {
+    let mut random = Random::new(seed);
+    Array2::from_shape_fn((rows, axes + 9), |(row, i)| match i {
+        i if i < axes => random.uniform() as f32 - 0.5,
+        i if i == axes + 3 => [0.75, -0.75][row % 2],
+        _ => 0.0,
+    })
+}
+
+#[test]
+fn rests_of_equal_and_of_opposite_direction_reach_their_bounds() {
+    let x = opposite_rests(40, 6, 5);
+    for (kernel, precision) in screens() {
+        for similarity in SIMILARITIES {
+            let control = Control::default();
+            let space = Dense::new(Matrix::F32(x.view()), None, similarity, precision, kernel, &control).unwrap();
+            let axes: Vec<f64> = (0..6 * 15).map(|at| f64::from(u8::from(at / 15 == at % 15))).collect();
+            let packing = DensePacking::along(&space, &axes);
+            let fraction = fraction_of(&space, &packing, true);
+            let tight = if space.has_coarse_words() { 0.9 } else { 0.999 };
+            assert!((tight..=1.0).contains(&fraction), "{} {precision:?} {similarity:?}: {fraction}", kernel.name);
+        }
+    }
+    for similarity in SIMILARITIES {
+        assert_screen_decides_nothing(&x, None, similarity);
+        assert_screen_decides_nothing(&x, Some(&opposite_rests(30, 6, 6)), similarity);
     }
 }
 
@@ -313,5 +346,14 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
             check(&space, &all, &pairs);
         }
         check(&Codes::new(codes.view(), None, kernel).unwrap(), &all, &pairs);
+    }
+}
+
+#[test]
+fn a_few_very_long_rows_stay_within_the_margin() {
+    // Panels of so few rows are narrow, and their products are sums over chunks.
+    let x = scattered(3, 1_000_000, (0.5, 1.0), 5);
+    for similarity in SIMILARITIES {
+        largest_fraction(&x, None, similarity);
     }
 }

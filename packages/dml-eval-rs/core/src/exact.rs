@@ -5,6 +5,10 @@
 //! `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))`. Nothing else in this crate may decide a comparison, so every result has the
 //! same bits on every machine, for any number of threads and any block size.
 
+/// Half a unit in the last place of float32 and of float64, relative.
+pub(crate) const UNIT32: f64 = 1.0 / (1 << 24) as f64;
+pub(crate) const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
+
 /// Lanes of a sum.
 const LANES: usize = 8;
 

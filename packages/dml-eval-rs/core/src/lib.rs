@@ -1,4 +1,6 @@
-//! Exact retrieval and clustering metrics: counts of certified comparisons, never a sort.
+#![doc = include_str!("../README.md")]
+//!
+//! # How it works
 //!
 //! A [`Matrix`] is viewed as a [`Dense`] space, packed codes as [`Codes`]. [`evaluate`] finds every query's positives, counts the
 //! negatives between them ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). [`nearest`] searches and
@@ -33,6 +35,9 @@ mod screen;
 mod search;
 mod side;
 
+pub use half;
+pub use ndarray;
+
 pub use cluster::agreement::{Average, ami, ari, nmi};
 pub use cluster::kmeans::{KMeans, Options as KMeansOptions, kmeans};
 pub use control::Control;
@@ -48,6 +53,7 @@ pub use rank::metrics::{PerQuery, mean};
 pub use rank::partial_counts::{PartialCounts, Positive, Ties};
 pub use rank::streaming::{count_negatives, find_positives};
 pub use rows::codes::{Codes, binarize};
+pub use rows::comparable::Comparable;
 pub use rows::dense::{Dense, Precision};
 pub use rows::derived::{Concatenated, Normalized};
 pub use rows::matrix::{Matrix, Source};

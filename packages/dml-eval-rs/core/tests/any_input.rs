@@ -69,6 +69,8 @@ fn bits(results: &PerQuery) -> Vec<u64> {
 
 /// Numbers of positives from which on all keys of a query are computed: always, from some number on, or never.
 const MANY_POSITIVES: [usize; 3] = [0, 8, usize::MAX];
+/// Directions along which rows are screened; `None` for the cheapest number.
+const DIRECTIONS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(5)];
 
 /// Asserts that every kernel has the same outcome.
 fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
@@ -93,13 +95,15 @@ fn assert_evaluations_agree<'a>(
     let (labels, gallery_labels) = (label(&queries), gallery.as_ref().map(label));
     assert_kernels_agree(|name, precision| {
         let kernel = select_kernel(Some(name))?;
-        let space = Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
-        let ranked = |many_positives| {
+        let ranked = |(many_positives, directions)| {
+            let space = Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
             let options =
                 EvaluateOptions { recall_at: vec![1, 3, u64::MAX], ties, many_positives: Some(many_positives) };
+            let space = space.with_directions(directions);
             evaluate(&space, &labels, gallery_labels.as_deref(), &options, &Alone, &Control::default())
         };
-        let found = MANY_POSITIVES.map(ranked);
+        let ways = MANY_POSITIVES.into_iter().flat_map(|many| DIRECTIONS.map(|directions| (many, directions)));
+        let found: Vec<_> = ways.map(ranked).collect();
         assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
         found[0].as_ref().map(bits).map_err(Error::clone)
     });
@@ -151,12 +155,14 @@ proptest! {
         (x, g) in wide_sides(),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         k in 1usize..9,
+        directions in proptest::sample::select(&DIRECTIONS[..]),
     ) {
         let queries = Matrix::F64(x.view());
         let gallery = g.as_ref().map(|g| Matrix::F64(g.view()));
         let n = g.as_ref().unwrap_or(&x).nrows();
         assert_kernels_agree(|name, precision| {
             let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
+            let space = space.with_directions(directions);
             // A search for all items has no threshold, so its order is that of the keys.
             let found = |k: usize| {
                 let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);

@@ -46,6 +46,7 @@ def evaluate(
     kernel: str | None = None,
     screen: str | None = None,
     many_positives: int | None = None,
+    directions: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
 def evaluate_codes(
     codes: npt.NDArray[np.uint8],
@@ -73,6 +74,7 @@ def knn(
     progress: _Progress | None = None,
     kernel: str | None = None,
     screen: str | None = None,
+    directions: int | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
 def knn_codes(
     codes: npt.NDArray[np.uint8],

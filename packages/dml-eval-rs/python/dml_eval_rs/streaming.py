@@ -17,7 +17,9 @@ from dml_eval_rs import _native, arguments
 from dml_eval_rs.evaluation import Evaluation
 from dml_eval_rs.retrieval import SIMILARITIES, TIES, Ties, evaluation_of
 
-_BUCKET = 65_536  # items
+_BUCKET = 65_536  # items of a sum of labels
+_HASHED = 4096  # queries hashed at a time
+_SORTED = 1 << 20  # positives sorted at a time, but at least one query's
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -329,19 +331,30 @@ class StreamingEvaluator:
         indices: npt.NDArray[np.uint64],
         found: Ranges,
     ) -> PartialCounts:
+        """Return the state with these positives, too; each query's are sorted by key, and of equal keys by index."""
         partial = self._partial
-        query_P = np.concatenate([_owners(partial.offsets), _owners(offsets)])
-        keys_P, indices_P = np.concatenate([partial.keys, keys]), np.concatenate([partial.indices, indices])
-        order = np.lexsort((indices_P, ~_order_of(keys_P), query_P))
-        n = len(self._queries)
-        sizes = np.bincount(query_P, minlength=n)
+        joined = partial.offsets + offsets
+        keys_P, indices_P = np.empty(len(partial.keys) + len(keys)), np.empty(int(joined[-1]), np.uint64)
+        # Some queries at a time, so that sorting needs little memory beside the result.
+        start, n = 0, len(self._queries)
+        while start < n:
+            fitting = int(np.searchsorted(joined, joined[start] + np.uint64(_SORTED), "right")) - 1
+            stop = max(start + 1, fitting)
+            old, new = (slice(int(o[start]), int(o[stop])) for o in (partial.offsets, offsets))
+            query_p = np.concatenate([_owners(o[start : stop + 1]) for o in (partial.offsets, offsets)])
+            key_p = np.concatenate([partial.keys[old], keys[new]])
+            index_p = np.concatenate([partial.indices[old], indices[new]])
+            order = np.lexsort((index_p, ~_order_of(key_p), query_p))
+            both = slice(int(joined[start]), int(joined[stop]))
+            keys_P[both], indices_P[both] = key_p[order], index_p[order]
+            start = stop
         wide = 2 if self._ties == "expected" else 1
         return replace(
             partial,
             found=found,
-            offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64),
-            keys=keys_P[order],
-            indices=indices_P[order],
+            offsets=joined,
+            keys=keys_P,
+            indices=indices_P,
             counts=np.zeros(wide * len(keys_P) + n, np.uint64),
         )
 
@@ -355,10 +368,12 @@ class StreamingEvaluator:
             str(self._queries.dtype),
         )
         digest.update(repr(options).encode())
-        for start in range(0, len(self._queries), 4096):
-            digest.update(np.ascontiguousarray(self._queries[start : start + 4096]).tobytes())
-        digest.update(repr((self._labels.dtype.str, self._labels.tolist())).encode())
-        digest.update(b"" if self._query_indices is None else self._query_indices.tobytes())
+        digest.update(self._labels.dtype.str.encode())
+        for start in range(0, len(self._queries), _HASHED):
+            part = slice(start, start + _HASHED)
+            digest.update(_bytes_of(self._queries[part]))
+            digest.update(_bytes_of(self._labels[part]))
+            digest.update(b"" if self._query_indices is None else _bytes_of(self._query_indices[part]))
         return digest.hexdigest()
 
 
@@ -377,25 +392,29 @@ def _indices(x: npt.ArrayLike, queries: int) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(array, np.int64)
 
 
+def _bytes_of(part: npt.NDArray[Any]) -> bytes:
+    """Return bytes that differ if the entries of two arrays of one dtype do."""
+    # The buffer of a StringDType holds pointers.
+    return repr(part.tolist()).encode() if part.dtype.kind == "T" else part.tobytes()
+
+
 def _label_sums(labels: npt.NDArray[Any], start: int) -> dict[int, int]:
     """Sum hashes of (label, index) modulo 2**64 over each bucket of the gallery; the order of blocks doesn't matter."""
-    labels = (
-        labels.astype(np.int64) if labels.dtype.kind == "b" else labels
-    )  # True equals 1, but prints otherwise
-    distinct, inverse = np.unique(labels, return_inverse=True)
-    hashes = np.array(
-        [
-            int.from_bytes(hashlib.blake2b(repr(label).encode(), digest_size=8).digest(), "little")
-            for label in distinct.tolist()
-        ],
-        dtype=np.uint64,
-    )
-    index_G = np.arange(start, start + len(labels), dtype=np.uint64)
-    mixed_G = hashes[inverse.reshape(-1)] * (np.uint64(2) * index_G + np.uint64(1))
-    buckets = index_G // np.uint64(_BUCKET)
-    edges = np.flatnonzero(np.diff(buckets, prepend=buckets[:1] + np.uint64(1)))
-    sums = np.add.reduceat(mixed_G, edges)
-    return {int(bucket): int(total) for bucket, total in zip(buckets[edges], sums)}
+    sums, stop = {}, start + len(labels)
+    for bucket in range(start // _BUCKET, -(-stop // _BUCKET)):
+        low, high = max(start, bucket * _BUCKET), min(stop, (bucket + 1) * _BUCKET)
+        part = labels[low - start : high - start]
+        # True equals 1, but prints otherwise.
+        distinct, inverse = np.unique(
+            part.astype(np.int64) if part.dtype.kind == "b" else part, return_inverse=True
+        )
+        hashes = [
+            hashlib.blake2b(repr(label).encode(), digest_size=8).digest() for label in distinct.tolist()
+        ]
+        hash_G = np.frombuffer(b"".join(hashes), "<u8")[inverse.reshape(-1)]
+        index_G = np.arange(low, high, dtype=np.uint64)
+        sums[bucket] = int((hash_G * (np.uint64(2) * index_G + np.uint64(1))).sum(dtype=np.uint64))
+    return sums
 
 
 def _add(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:

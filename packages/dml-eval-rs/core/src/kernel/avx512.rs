@@ -16,17 +16,23 @@ const EXACT_COLUMNS: usize = 24;
 pub(super) static WITH_BFLOAT16: Kernel = Kernel {
     name: "avx512-bf16",
     bfloat16: Some(bfloat16),
+    // Cooper Lake has bfloat16 products, and no VPOPCNTDQ.
+    hamming: hamming_of_this_cpu,
     available: || has_avx512() && is_x86_feature_detected!("avx512bf16"),
-    ..PLAIN
+    ..WITHOUT_VPOPCNTDQ
 };
 
-pub(super) static PLAIN: Kernel = Kernel {
-    name: "avx512",
+pub(super) static WITH_VPOPCNTDQ: Kernel =
+    Kernel { name: "avx512", hamming, available: || has_avx512() && has_vpopcntdq(), ..WITHOUT_VPOPCNTDQ };
+
+/// For Skylake-SP and Cascade Lake.
+pub(super) static WITHOUT_VPOPCNTDQ: Kernel = Kernel {
+    name: "avx512-no-vpopcntdq",
     rows: ROWS,
     columns: COLUMNS,
     float32,
     bfloat16: None::<Product>,
-    hamming,
+    hamming: hamming_by_lookup,
     sweep,
     dots32,
     dot64,
@@ -42,8 +48,11 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vpopcntdq")
         && is_x86_feature_detected!("popcnt")
+}
+
+fn has_vpopcntdq() -> bool {
+    is_x86_feature_detected!("avx512vpopcntdq")
 }
 
 #[target_feature(enable = "avx512f")]
@@ -127,6 +136,58 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
                 _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), _mm512_cvtepi32_ps(negative));
             }
         }
+    }
+}
+
+/// Counts the bits of each byte by table look-up of its two nibbles.
+#[target_feature(enable = "avx512f,avx512bw")]
+fn hamming_by_lookup(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    /// A byte's sum grows by at most 8 a step, and must stay below 256.
+    const STEPS_PER_BYTE: usize = 31;
+    /// (a ^ b) & c as a truth table.
+    const DIFFERING_WITHIN: i32 = 0x28;
+    let table = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+    let nibble = _mm512_set1_epi8(0x0f);
+    let (ones8, ones16) = (_mm512_set1_epi8(1), _mm512_set1_epi16(1));
+    for v in 0..VECTORS {
+        let mut totals = [_mm512_setzero_si512(); ROWS];
+        let mut from = 0;
+        while from < steps {
+            let to = (from + STEPS_PER_BYTE).min(steps);
+            let mut bytes = [_mm512_setzero_si512(); ROWS];
+            for step in from..to {
+                // SAFETY: the caller checked that the panels hold `steps` steps of ROWS and COLUMNS words.
+                let low = unsafe { _mm512_loadu_si512(columns.as_ptr().add(step * COLUMNS + 16 * v).cast()) };
+                let high = _mm512_srli_epi32::<4>(low);
+                for (byte, &word) in bytes.iter_mut().zip(&rows[step * ROWS..(step + 1) * ROWS]) {
+                    let (row_low, row_high) = (_mm512_set1_epi32(word as i32), _mm512_set1_epi32((word >> 4) as i32));
+                    let low = _mm512_ternarylogic_epi32::<DIFFERING_WITHIN>(row_low, low, nibble);
+                    let high = _mm512_ternarylogic_epi32::<DIFFERING_WITHIN>(row_high, high, nibble);
+                    let bits = _mm512_add_epi8(_mm512_shuffle_epi8(table, low), _mm512_shuffle_epi8(table, high));
+                    *byte = _mm512_add_epi8(*byte, bits);
+                }
+            }
+            for (total, byte) in totals.iter_mut().zip(bytes) {
+                let words = _mm512_madd_epi16(_mm512_maddubs_epi16(byte, ones8), ones16);
+                *total = _mm512_add_epi32(*total, words);
+            }
+            from = to;
+        }
+        for (r, total) in totals.iter().enumerate() {
+            let negative = _mm512_sub_epi32(_mm512_setzero_si512(), *total);
+            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+            unsafe { _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), _mm512_cvtepi32_ps(negative)) };
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn hamming_of_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+    if has_vpopcntdq() {
+        // SAFETY: the CPU has the instructions; the caller checked the lengths, which both routines need alike.
+        unsafe { hamming(steps, rows, columns, tile) }
+    } else {
+        hamming_by_lookup(steps, rows, columns, tile);
     }
 }
 

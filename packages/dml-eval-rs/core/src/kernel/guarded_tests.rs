@@ -102,6 +102,26 @@ proptest! {
     }
 
     #[test]
+    fn bit_products_count_all_differing_bits(steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>()) {
+        // From no bit to all bits, so that no intermediate sum overflows.
+        let mut random = crate::random::Random::new(seed);
+        let mut words = |n: usize, density: u8| -> Vec<u32> {
+            let mut word = || (0..32).fold(0, |word, bit| word | u32::from(random.below(255) < density as usize) << bit);
+            (0..n).map(|_| word()).collect()
+        };
+        for kernel in kernels() {
+            let (height, width) = (kernel.rows, kernel.columns);
+            let (rows, columns) = (words(steps * height, densities[0]), words(steps * width, densities[1]));
+            let mut tile = vec![f32::NAN; height * width];
+            kernel.product(Word::Bits).tile(steps, &rows, &columns, &mut tile);
+            for (at, value) in tile.into_iter().enumerate() {
+                let bits = |step: usize| (rows[step * height + at / width] ^ columns[step * width + at % width]).count_ones();
+                prop_assert_eq!(value, -((0..steps).map(bits).sum::<u32>() as f32), "{}", kernel.name);
+            }
+        }
+    }
+
+    #[test]
     fn exact_sums_touch_nothing_outside_their_rows_and_have_the_same_bits(len in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
         let values: Vec<Vec<f32>> = (0..2 * PAIRS as u64).map(|i| numbers(len, seed ^ i)).collect();
         let mut rows: Vec<_> = values.iter().map(|row| Guarded::new(row, at_end)).collect();

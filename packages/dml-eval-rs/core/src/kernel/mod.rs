@@ -21,10 +21,11 @@ use crate::error::{Result, argument};
 
 pub use float_environment::set_default_float_environment;
 pub use routines::Kernel;
-pub(crate) use routines::{Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
+pub(crate) use routines::{CheckedProduct, Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
 
 #[cfg(target_arch = "x86_64")]
-static KERNELS: [&Kernel; 4] = [&avx512::WITH_BFLOAT16, &avx512::PLAIN, &avx2::KERNEL, &portable::KERNEL];
+static KERNELS: [&Kernel; 5] =
+    [&avx512::WITH_BFLOAT16, &avx512::WITH_VPOPCNTDQ, &avx512::WITHOUT_VPOPCNTDQ, &avx2::KERNEL, &portable::KERNEL];
 #[cfg(not(target_arch = "x86_64"))]
 static KERNELS: [&Kernel; 1] = [&portable::KERNEL];
 

@@ -104,7 +104,7 @@ pub(crate) const MAX_TILE: usize = 8 * 48;
 
 /// The contents of a packed word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub enum Word {
     Float32,
     BFloat16Pair,
     Bits,

@@ -14,6 +14,7 @@ use crate::rank::positives::PositiveFinder;
 use crate::rank::screen_counter::ScreenCounter;
 use crate::rank::table_counter::{count_from_tables, many_positives};
 use crate::rows::classes::Classes;
+use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
 use crate::side::Side;
@@ -36,8 +37,7 @@ pub struct Options {
 ///
 /// Labels are dense codes, shared by both sides. Without `gallery_labels` the queries are their own gallery and each leaves
 /// itself out. With peers each does a part of the work, and all get the same result: that of one alone.
-#[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
-pub fn evaluate<S: Space>(
+pub fn evaluate<S: Comparable>(
     space: &S,
     labels: &[u32],
     gallery_labels: Option<&[u32]>,

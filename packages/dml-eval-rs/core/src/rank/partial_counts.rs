@@ -175,3 +175,71 @@ impl PartialCounts {
         at_most
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
+
+    /// Three positives of one query, two of them tied.
+    fn counts(ties: Ties, slots: &[u64]) -> PartialCounts {
+        let positives = [(2.0, 0), (1.0, 1), (1.0, 2)].map(|(key, index)| Positive { key, index });
+        PartialCounts::new(ties, vec![0, 3], positives.to_vec(), slots).unwrap()
+    }
+
+    /// Lists all counts from 0 to `most` of so many slots.
+    fn all_counts(slots: usize, most: u64) -> Vec<Vec<u64>> {
+        (0..slots).fold(vec![vec![]], |lists, _| {
+            lists.iter().flat_map(|list| (0..=most).map(move |n| [list.as_slice(), &[n]].concat())).collect()
+        })
+    }
+
+    /// A thread that reads the slots while others add to them sees any mixture of earlier and later counts, since the reads are
+    /// relaxed. Each count that it sees is at most the final one, so this covers every interleaving and every reordering.
+    #[test]
+    fn a_positive_inactive_in_any_view_of_the_counts_is_inactive_in_the_end() {
+        for ties in TIES {
+            let slots = if ties == Ties::Expected { 7 } else { 4 };
+            let most = if ties == Ties::Expected { 1 } else { 3 };
+            let lists = all_counts(slots, most);
+            let active: Vec<usize> = lists.iter().map(|list| counts(ties, list).count_active(0, 3)).collect();
+            assert!(active.contains(&1) && active.contains(&3));
+            for (seen, active_seen) in lists.iter().zip(&active) {
+                for (last, active_last) in lists.iter().zip(&active) {
+                    let earlier = seen.iter().zip(last).all(|(seen, last)| seen <= last);
+                    assert!(!earlier || active_last <= active_seen, "{ties:?} {seen:?} {last:?}");
+                    // A search that begins where an earlier view ended finds the same.
+                    assert!(!earlier || counts(ties, last).count_active(0, *active_seen) == *active_last);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_that_count_at_once_lose_no_negative_and_see_active_positives_become_fewer() {
+        const EACH: u64 = 20_000;
+        for ties in TIES {
+            let shared = counts(ties, &[]);
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let shared = &shared;
+                    scope.spawn(move || {
+                        let mut active = 3;
+                        for i in 0..EACH {
+                            // Slowly from the last slot to the first, so that positives become inactive one by one.
+                            let key = [0.5, 1.0, 1.5, 2.5][(4 * i / EACH) as usize];
+                            shared.add(0, shared.slot(0, key, 9 + thread), 1);
+                            let now = shared.count_active(0, 3);
+                            assert!(now <= active);
+                            active = now;
+                        }
+                    });
+                }
+            });
+            assert_eq!(shared.counts().unwrap().iter().sum::<u64>(), 4 * EACH);
+            assert_eq!(shared.slots(0)[0].load(Relaxed), EACH);
+            assert_eq!(shared.count_active(0, 3), 1);
+        }
+    }
+}

@@ -8,15 +8,14 @@ use crate::rank::positives::PositiveFinder;
 use crate::rank::screen_counter::ScreenCounter;
 use crate::rank::table_counter::{count_from_tables, many_positives};
 use crate::rows::classes::Classes;
-use crate::rows::space::Space;
+use crate::rows::comparable::Comparable;
 use crate::screen::traverse::traverse_rectangle;
 
 /// Finds the positives of all queries in one part of a gallery. The part's first item has the index `first_item` in the whole.
 ///
 /// `query_indices` holds each query's own index in the whole gallery, by which it is left out, and −1 for queries outside it.
 /// Returns the start of each query's positives (and the end of the last), and the positives.
-#[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
-pub fn find_positives<S: Space>(
+pub fn find_positives<S: Comparable>(
     space: &S,
     labels: &[u32],
     gallery_labels: &[u32],
@@ -31,8 +30,7 @@ pub fn find_positives<S: Space>(
 }
 
 /// Counts the negatives of all queries in one part of a gallery.
-#[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
-pub fn count_negatives<S: Space>(
+pub fn count_negatives<S: Comparable>(
     space: &S,
     counts: &PartialCounts,
     labels: &[u32],

@@ -81,7 +81,7 @@ impl<'a> Codes<'a> {
 }
 
 /// The words of codes. Their products are minus the distances, without an error.
-pub(crate) struct CodePacking<'s, 'a>(&'s Codes<'a>);
+pub struct CodePacking<'s, 'a>(&'s Codes<'a>);
 
 impl Packing for CodePacking<'_, '_> {
     fn word(&self) -> Word {

@@ -2,15 +2,11 @@
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::exact::{PAIRS, cosine_key, packed_position, padded_len};
-use crate::kernel::{Kernel, Sum, Word};
-use crate::rows::dense_packing::DensePacking;
-use crate::rows::key_table::{Shape, fill};
+use crate::exact::{PAIRS, cosine_key};
+use crate::kernel::{Kernel, Word};
 use crate::rows::matrix::{Matrix, Source};
-use crate::rows::packing::Goal;
 use crate::rows::scaling::{rescale, scale_below_one};
 use crate::rows::similarity::Similarity;
-use crate::rows::space::{Scratch, Space};
 use crate::rows::validation::{rescales, validate};
 use crate::side::Side;
 
@@ -47,15 +43,16 @@ impl Precision {
 
 /// Two validated matrices and a similarity.
 pub struct Dense<'a> {
-    queries: Matrix<'a>,
-    gallery: Matrix<'a>,
-    similarity: Similarity,
-    kernel: &'static Kernel,
+    pub(super) queries: Matrix<'a>,
+    pub(super) gallery: Matrix<'a>,
+    pub(super) similarity: Similarity,
+    pub(super) kernel: &'static Kernel,
     word: Word,
-    query_squares: Vec<f64>,
-    gallery_squares: Option<Vec<f64>>,
+    pub(super) query_squares: Vec<f64>,
+    pub(super) gallery_squares: Option<Vec<f64>>,
     /// A power of two that makes the longest row at most 1; 1 under the cosine.
     scale: f64,
+    directions: Option<usize>,
 }
 
 impl<'a> Dense<'a> {
@@ -95,7 +92,27 @@ impl<'a> Dense<'a> {
             _ => Word::Float32,
         };
         let gallery = gallery.unwrap_or(queries);
-        Ok(Dense { queries, gallery, similarity, kernel, word, query_squares, gallery_squares, scale })
+        Ok(Dense {
+            queries,
+            gallery,
+            similarity,
+            kernel,
+            word,
+            query_squares,
+            gallery_squares,
+            scale,
+            directions: None,
+        })
+    }
+
+    /// Screens the rows' coordinates along so many of their principal directions, or whole rows if 0. The default is the
+    /// cheapest by an estimate. It changes no bit of a result.
+    pub fn with_directions(self, directions: Option<usize>) -> Self {
+        Dense { directions, ..self }
+    }
+
+    pub(super) fn directions(&self) -> Option<usize> {
+        self.directions
     }
 
     /// Computes the similarity from a key: the cosine, the dot product, or minus the squared distance.
@@ -103,6 +120,15 @@ impl<'a> Dense<'a> {
         match self.similarity {
             Similarity::Cosine => self.value(query, key) as f32,
             _ => key as f32,
+        }
+    }
+
+    /// Returns the value of a key of this query.
+    pub(super) fn value(&self, query: usize, key: f64) -> f64 {
+        match self.similarity {
+            Similarity::Cosine => (key.abs() / self.query_squares[query]).sqrt().copysign(key),
+            Similarity::Dot => key * self.scale * self.scale,
+            Similarity::Euclidean => key * self.scale * self.scale * 0.5,
         }
     }
 
@@ -120,8 +146,16 @@ impl<'a> Dense<'a> {
         }
     }
 
+    pub(super) fn rows(&self, side: Side) -> usize {
+        self.matrix(side).rows()
+    }
+
+    pub(super) fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
     /// Computes sums of products (or squared distances) from float32 rows in place; returns false if a row has another type.
-    fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
+    pub(super) fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
         for together in pairs.chunks(PAIRS) {
             let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
             for (slot, &(query, item)) in together.iter().enumerate() {
@@ -156,6 +190,12 @@ impl<'a> Dense<'a> {
         self.word
     }
 
+    /// Whether the screen's words are coarser than float32.
+    #[cfg(test)]
+    pub(crate) fn has_coarse_words(&self) -> bool {
+        self.word == Word::BFloat16Pair
+    }
+
     pub(super) fn similarity(&self) -> Similarity {
         self.similarity
     }
@@ -173,7 +213,7 @@ impl<'a> Dense<'a> {
     }
 
     /// Computes the key from a sum over a query and this item.
-    fn key(&self, item: u32, sum: f64) -> f64 {
+    pub(super) fn key(&self, item: u32, sum: f64) -> f64 {
         // Adding zero turns minus zero, which is tied with zero, into zero.
         0.0 + match self.similarity {
             Similarity::Cosine => cosine_key(sum, self.squares(Side::Gallery)[item as usize]),
@@ -182,104 +222,11 @@ impl<'a> Dense<'a> {
         }
     }
 
-    fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) {
+    pub(super) fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) {
         out.resize(self.queries.dim(), 0.0);
         self.matrix(side).widen(row, out);
         if rescales(self.matrix(side), self.similarity) {
             rescale(out);
         }
-    }
-}
-
-/// Half a unit in the last place of float32 and of float64, relative.
-pub(super) const UNIT32: f64 = 1.0 / (1 << 24) as f64;
-pub(super) const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
-
-impl<'a> Space for Dense<'a> {
-    type Packing<'s>
-        = DensePacking<'s, 'a>
-    where
-        Self: 's;
-
-    fn rows(&self, side: Side) -> usize {
-        self.matrix(side).rows()
-    }
-
-    fn kernel(&self) -> &'static Kernel {
-        self.kernel
-    }
-
-    fn packing(&self, goal: &Goal<'_>, control: &Control) -> Result<DensePacking<'_, 'a>> {
-        DensePacking::new(self, goal, control)
-    }
-
-    fn value(&self, query: usize, key: f64) -> f64 {
-        match self.similarity {
-            Similarity::Cosine => (key.abs() / self.query_squares[query]).sqrt().copysign(key),
-            Similarity::Dot => key * self.scale * self.scale,
-            Similarity::Euclidean => key * self.scale * self.scale * 0.5,
-        }
-    }
-
-    fn value_slack(&self) -> f64 {
-        64.0 * (self.queries.dim() as f64 + 8.0) * UNIT64
-    }
-
-    fn key_of_screened(&self, _screened: f64) -> Option<f64> {
-        None
-    }
-
-    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) {
-        let first = keys.len();
-        if !self.sum_in_place(pairs, keys) {
-            keys.truncate(first);
-            let mut q = std::mem::take(&mut scratch.query);
-            for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
-                self.widen(Side::Query, of_query[0].0 as usize, &mut q);
-                for &(_, g) in of_query {
-                    self.widen(Side::Gallery, g as usize, &mut scratch.other);
-                    keys.push(match self.similarity {
-                        Similarity::Euclidean => self.kernel.distance64(&q, &scratch.other),
-                        _ => self.kernel.dot64(&q, &scratch.other),
-                    });
-                }
-            }
-            scratch.query = q;
-        }
-        for (key, &(_, g)) in keys[first..].iter_mut().zip(pairs) {
-            *key = self.key(g, *key);
-        }
-    }
-
-    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
-        let sum = match self.similarity {
-            Similarity::Euclidean => Sum::Distance,
-            _ if self.queries.is_double() || self.gallery.is_double() => Sum::Dot64,
-            _ => Sum::Dot32,
-        };
-        let products = &self.kernel.exact;
-        let steps = padded_len(self.queries.dim());
-        fill(
-            Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
-            (queries, items),
-            |side, row, scratch, words| {
-                self.widen(side, row, &mut scratch.other);
-                for (i, v) in scratch.other.iter().enumerate() {
-                    words[packed_position(i, steps)] = *v;
-                }
-            },
-            |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |item, sum| self.key(item, sum),
-            keys,
-            control,
-        )
-    }
-
-    fn items_per_positive(&self) -> usize {
-        50
-    }
-
-    fn bytes(&self) -> usize {
-        self.queries.bytes() + if self.gallery_squares.is_some() { self.gallery.bytes() } else { 0 }
     }
 }

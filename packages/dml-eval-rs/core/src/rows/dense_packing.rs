@@ -12,9 +12,9 @@ use std::ops::Range;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{packed_position, padded_len};
+use crate::exact::{UNIT32, UNIT64, packed_position, padded_len};
 use crate::kernel::Word;
-use crate::rows::dense::{Dense, UNIT32, UNIT64};
+use crate::rows::dense::Dense;
 use crate::rows::frame::{Frame, Framed};
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
 use crate::rows::prefix::Prefix;
@@ -22,15 +22,13 @@ use crate::rows::prefix_choice::choose_prefix;
 #[cfg(test)]
 use crate::rows::principal::principal_directions;
 use crate::rows::sample::Sample;
-#[cfg(test)]
-use crate::rows::space::Space;
 use crate::side::Side;
 
 /// The number of bfloat16 whose sum is a float32.
 const PIECES: usize = 3;
 
 /// How the rows of a [`Dense`] space are packed.
-pub(crate) struct DensePacking<'s, 'a> {
+pub struct DensePacking<'s, 'a> {
     pub(super) of: &'s Dense<'a>,
     pub(super) frame: Frame,
     pub(super) prefix: Option<Prefix>,
@@ -81,6 +79,15 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         Ok(DensePacking { prefix, ..whole })
     }
 
+    /// Makes a packing of rows that are not centred, along these directions.
+    #[cfg(test)]
+    pub fn along(of: &'s Dense<'a>, directions: &[f64]) -> Self {
+        let sample = Sample::draw(of, 256).unwrap().rows;
+        let frame = Frame::around(Vec::new(), &sample, of.dim(), of.similarity());
+        let prefix = Prefix::new(of.kernel(), directions, of.dim(), &Control::default()).unwrap();
+        DensePacking { of, frame, prefix: Some(prefix) }
+    }
+
     /// Makes packings of every kind: whole rows, and prefixes along principal and other directions, centred or not.
     #[cfg(test)]
     pub fn of_each_kind(of: &'s Dense<'a>) -> Vec<Self> {
@@ -97,7 +104,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
             rows.chunks_exact_mut(dim).for_each(|row| {
                 frame().enter(row);
             });
-            let most = (rows.len() / dim).min(64);
+            let most = if dim <= 4096 { (rows.len() / dim).min(64) } else { 0 };
             let counts = [1, dim / 2, dim].into_iter().filter(|count| (1..=most).contains(count));
             let principal = counts.map(|count| principal_directions(of.kernel(), &rows, dim, count, &control).unwrap());
             // Some axes, exactly orthonormal, and about orthonormal.

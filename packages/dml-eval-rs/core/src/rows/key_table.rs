@@ -9,8 +9,9 @@ use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
 
-/// Words of packed items in memory at a time.
-const WORDS: usize = 1 << 20;
+/// Words of packed queries and of packed items in memory at a time, but at least a panel's.
+const QUERY_WORDS: usize = 8 << 20;
+const ITEM_WORDS: usize = 1 << 20;
 /// Queries that a thread takes at a time, approximately, while an item's panel is in its core's cache.
 const QUERIES_PER_GROUP: usize = 64;
 
@@ -43,30 +44,33 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
         let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(side, indices[i] as usize, scratch, words);
         Panels::load(indices.len(), width, steps, row).map(|(panels, _)| panels)
     };
-    let query_panels = pack(Side::Query, queries, height)?;
     let together = (QUERIES_PER_GROUP / height).max(1);
-    let block = (WORDS / (steps * width)).max(1) * width;
-    for (b, block_items) in items.chunks(block).enumerate() {
-        let item_panels = pack(Side::Gallery, block_items, width)?;
-        keys.par_chunks_mut(together * height * items.len()).enumerate().for_each_init(
-            || vec![V::default(); tiles * height * width],
-            |values, (group, keys)| {
-                for (c, columns) in block_items.chunks(width).enumerate() {
-                    if control.is_cancelled() {
-                        return;
-                    }
-                    for (r, lines) in keys.chunks_mut(height * items.len()).enumerate() {
-                        tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
-                        for (line, values) in lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width)) {
-                            let line = &mut line[b * block + c * width..][..columns.len()];
-                            for ((out, &item), &value) in line.iter_mut().zip(columns).zip(values) {
-                                *out = key(item, value);
+    let (query_block, item_block) =
+        ((QUERY_WORDS / (steps * height)).max(1) * height, (ITEM_WORDS / (steps * width)).max(1) * width);
+    for (block_queries, keys) in queries.chunks(query_block).zip(keys.chunks_mut(query_block * items.len())) {
+        let query_panels = pack(Side::Query, block_queries, height)?;
+        for (b, block_items) in items.chunks(item_block).enumerate() {
+            let item_panels = pack(Side::Gallery, block_items, width)?;
+            keys.par_chunks_mut(together * height * items.len()).enumerate().for_each_init(
+                || vec![V::default(); tiles * height * width],
+                |values, (group, keys)| {
+                    for (c, columns) in block_items.chunks(width).enumerate() {
+                        if control.is_cancelled() {
+                            return;
+                        }
+                        for (r, lines) in keys.chunks_mut(height * items.len()).enumerate() {
+                            tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
+                            for (line, values) in lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width)) {
+                                let line = &mut line[b * item_block + c * width..][..columns.len()];
+                                for ((out, &item), &value) in line.iter_mut().zip(columns).zip(values) {
+                                    *out = key(item, value);
+                                }
                             }
                         }
                     }
-                }
-            },
-        );
+                },
+            );
+        }
     }
     Ok(())
 }

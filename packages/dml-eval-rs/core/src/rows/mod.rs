@@ -2,12 +2,15 @@
 
 pub(crate) mod classes;
 pub(crate) mod codes;
+pub(crate) mod comparable;
 pub(crate) mod dense;
 pub(crate) mod dense_packing;
+mod dense_space;
 pub(crate) mod derived;
 mod frame;
 mod key_table;
 pub(crate) mod matrix;
+pub(crate) mod narrow_panels;
 pub(crate) mod packing;
 pub(crate) mod panels;
 mod prefix;

@@ -8,7 +8,7 @@ use crate::side::Side;
 
 /// Sizes of a packed row, in the units of the screen.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// The length of the exact row, or of the part of it that is packed.
     pub norm: f64,
     /// The distance between that and its rounded numbers.
@@ -36,21 +36,21 @@ impl Extent {
 
 /// The axis of a tile that a panel serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Axis {
+pub enum Axis {
     Rows,
     Columns,
 }
 
 /// A value below which a query's items are ignored during a share of the screen, as far as it is known in advance.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpectedThreshold {
+pub struct ExpectedThreshold {
     pub query: u32,
     pub value: f64,
     pub share: f64,
 }
 
 /// The work that a screen is for.
-pub(crate) struct Goal<'a> {
+pub struct Goal<'a> {
     /// Pairs to screen.
     pub pairs: u64,
     /// Computes the expected thresholds of some queries.
@@ -61,7 +61,7 @@ pub(crate) struct Goal<'a> {
 ///
 /// With s a product of packed rows plus `offset`, m the margin of their extents, and r, r' their rests, the value is between
 /// s − m − 2rr' and s + m. Where two values' bounds don't overlap, their keys differ in the same direction.
-pub(crate) trait Packing: Sync {
+pub trait Packing: Sync {
     fn word(&self) -> Word;
     /// Words in a packed row.
     fn steps(&self) -> usize;

@@ -5,9 +5,8 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{packed_position, padded_len};
+use crate::exact::{UNIT64, packed_position, padded_len};
 use crate::kernel::{Kernel, Sum};
-use crate::rows::dense::UNIT64;
 use crate::rows::panels::Panels;
 use crate::rows::principal::multiply;
 

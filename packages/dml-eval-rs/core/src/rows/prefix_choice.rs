@@ -14,7 +14,6 @@ use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::prefix::Prefix;
 use crate::rows::principal::{multiply, principal_directions};
 use crate::rows::sample::Sample;
-use crate::rows::space::Space;
 use crate::side::Side;
 
 /// The least work, in words of pairs for each product of a choice's sample: a choice takes at most a third of the time of a screen
@@ -50,6 +49,9 @@ pub(super) fn choose_prefix(
     control: &Control,
 ) -> Result<Option<Prefix>> {
     let (kernel, dim) = (of.kernel(), of.dim());
+    if let Some(given) = of.directions() {
+        return prefix_of(of, frame, given, control);
+    }
     let count = MOST.min(dim / 4) / DIRECTIONS * DIRECTIONS;
     let drawn = SAMPLE.min(SAMPLE_PER_DIRECTION * count);
     let products = (drawn * count * dim) as u64;
@@ -82,6 +84,20 @@ pub(super) fn choose_prefix(
         }
         _ => Ok(None),
     }
+}
+
+/// Makes a prefix of about so many directions, or none if 0.
+fn prefix_of(of: &Dense<'_>, frame: &Frame, directions: usize, control: &Control) -> Result<Option<Prefix>> {
+    let Sample { mut rows, .. } = Sample::draw(of, SAMPLE)?;
+    let count = directions.min(of.dim()).min(rows.len() / of.dim());
+    if count == 0 {
+        return Ok(None);
+    }
+    rows.chunks_exact_mut(of.dim()).for_each(|row| {
+        frame.enter(row);
+    });
+    let directions = principal_directions(of.kernel(), &rows, of.dim(), count, control)?;
+    if directions.is_empty() { Ok(None) } else { Prefix::new(of.kernel(), &directions, of.dim(), control).map(Some) }
 }
 
 /// Estimates the number of directions, were all equally long, for which the rows' products are as large as these.
@@ -168,4 +184,60 @@ fn passing_shares(
         *share /= f64::max(pairs, 1.0);
     }
     Ok(passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+
+    use super::*;
+    use crate::kernel::{names, select};
+    use crate::random::Random;
+    use crate::rows::dense::Precision;
+    use crate::rows::matrix::Matrix;
+    use crate::rows::packing::Packing;
+    use crate::rows::similarity::Similarity;
+    use crate::rows::space::Space;
+
+    const DIM: usize = 96;
+    const ROWS: usize = 2000;
+
+    /// Makes rows whose numbers beyond the first `long` are smaller by a factor.
+    fn rows(long: usize, factor: f64) -> Array2<f32> {
+        let mut random = Random::new(4);
+        let factor = |i: usize| if i < long { 1.0 } else { factor };
+        Array2::from_shape_fn((ROWS, DIM), |(_, i)| ((random.uniform() - 0.5) * factor(i)) as f32)
+    }
+
+    /// Returns the words of a packed row of a screen whose items count above the similarity 0.95.
+    fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
+        let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
+        let rows = Matrix::F32(x.view());
+        let space = Dense::new(rows, None, Similarity::Cosine, Precision::BFloat16, kernel, &control).unwrap();
+        let expected = |query| ExpectedThreshold { query, value: 0.95, share: 1.0 };
+        let thresholds = || Ok((0..40).map(expected).collect());
+        let goal = Goal { pairs, thresholds: &thresholds };
+        let chosen = space.packing(&goal, &control).unwrap().steps();
+        let whole = space.with_directions(Some(0));
+        let whole = whole.packing(&goal, &control).unwrap().steps();
+        (chosen, whole)
+    }
+
+    #[test]
+    fn long_directions_are_screened_alone() {
+        for kernel in names() {
+            let (chosen, whole) = words(&rows(10, 0.02), kernel, 1 << 40);
+            assert!(2 * chosen < whole, "{kernel}: {chosen} of {whole} words");
+        }
+    }
+
+    #[test]
+    fn equally_long_directions_and_little_work_are_screened_whole() {
+        for kernel in names() {
+            let (chosen, whole) = words(&rows(DIM, 1.0), kernel, 1 << 40);
+            assert_eq!(chosen, whole);
+            let (chosen, whole) = words(&rows(10, 0.02), kernel, 1 << 10);
+            assert_eq!(chosen, whole);
+        }
+    }
 }

@@ -3,7 +3,6 @@
 use crate::error::Result;
 use crate::memory::allocate;
 use crate::rows::dense::Dense;
-use crate::rows::space::Space;
 use crate::side::Side;
 
 /// Evenly spaced rows in the units of the screen: those of the gallery, and those of the queries if they are others.

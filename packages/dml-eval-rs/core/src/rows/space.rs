@@ -8,7 +8,7 @@ use crate::side::Side;
 
 /// Buffers of one thread.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     pub query: Vec<f64>,
     pub other: Vec<f64>,
 }
@@ -16,7 +16,7 @@ pub(crate) struct Scratch {
 /// Two sides of rows, and the order of the gallery for each query.
 ///
 /// The *key* decides: larger is nearer, equal is tied. The *value* grows with the key. A [`Packing`] bounds it.
-pub(crate) trait Space: Sync {
+pub trait Space: Sync {
     type Packing<'s>: Packing
     where
         Self: 's;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::collect;
+use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
-use crate::rows::panels::Panels;
 use crate::side::Side;
 
 /// Some rows of one side, packed for the products, with the sizes that bound their errors.
@@ -16,23 +16,23 @@ pub(crate) struct Block {
     pub extents: Vec<Extent>,
     /// The rests of the extents; empty if all are 0.
     pub rests: Vec<f64>,
-    panels: Panels<u32>,
+    panels: NarrowPanels,
 }
 
 impl Block {
-    /// Packs `rows` for an axis of tiles, into panels of `width` lanes, and pads the last one with zeros.
+    /// Packs `rows` for an axis of tiles, into panels of `width` lanes, padded with zeros.
     pub fn load(packing: &impl Packing, side: Side, axis: Axis, rows: Range<usize>, width: usize) -> Result<Block> {
         let start = rows.start;
-        let encode = |rows: Range<usize>, panel: &mut [u32], extents: &mut [Extent]| {
-            packing.encode(side, axis, start + rows.start..start + rows.end, width, panel, extents);
+        let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extents: &mut [Extent]| {
+            packing.encode(side, axis, start + rows.start..start + rows.end, lanes, panel, extents);
         };
-        let (panels, extents) = Panels::load_together(rows.len(), width, packing.steps(), encode)?;
+        let (panels, extents) = NarrowPanels::load(rows.len(), width, packing.steps(), encode)?;
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
         let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
         Ok(Block { rows, worst, extents, rests, panels })
     }
 
-    pub fn panel(&self, p: usize) -> &[u32] {
+    pub fn panel(&self, p: usize) -> Panel<'_> {
         self.panels.panel(p)
     }
 }

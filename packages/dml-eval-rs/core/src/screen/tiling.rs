@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// Packed bytes of a block. Two blocks are in memory at a time.
+/// The most packed bytes of a block of more than one panel. Two blocks are in memory at a time.
 const BLOCK_BYTES: usize = 24 << 20;
 /// Approximate packed bytes of a task's rows and columns, which stay in a core's second-level cache.
 const TASK_ROW_BYTES: usize = 192 << 10;
@@ -30,10 +30,9 @@ pub(crate) struct TileShape {
 }
 
 impl TileShape {
-    /// Computes the rows of a block: whole panels of either side, at least one of each.
-    pub fn rows_per_block(self) -> usize {
-        let panels = self.height * self.width;
-        (BLOCK_BYTES / (WORD_BYTES * self.steps)).div_ceil(panels).max(1) * panels
+    /// Computes the rows (or columns) of a block: whole panels of `lanes` rows, at least one.
+    pub fn rows_per_block(self, lanes: usize) -> usize {
+        (BLOCK_BYTES / (WORD_BYTES * self.steps * lanes)).max(1) * lanes
     }
 
     /// Computes the rows (or columns) of a task: whole panels of `lanes` rows in about so many bytes, and at most so many panels.
@@ -172,9 +171,12 @@ mod tests {
         #[test]
         fn blocks_and_tasks_are_whole_panels(height in 1usize..9, width in 1usize..49, steps in 1usize..100_000) {
             let shape = TileShape { height, width, steps };
-            let block = shape.rows_per_block();
-            prop_assert!(block > 0 && block.is_multiple_of(height) && block.is_multiple_of(width));
-            prop_assert!(block * steps * WORD_BYTES <= BLOCK_BYTES + height * width * steps * WORD_BYTES);
+            for lanes in [height, width] {
+                let block = shape.rows_per_block(lanes);
+                prop_assert!(block > 0 && block.is_multiple_of(lanes));
+                prop_assert!(block == lanes || block * steps * WORD_BYTES <= BLOCK_BYTES);
+                prop_assert!((block + lanes) * steps * WORD_BYTES > BLOCK_BYTES);
+            }
             let grid = TaskGrid::new(1, 1, shape);
             prop_assert!(grid.task_rows.is_multiple_of(height) && (1..=MOST_ROW_PANELS).contains(&(grid.task_rows / height)));
             prop_assert!(grid.task_columns.is_multiple_of(width) && (1..=MOST_COLUMN_PANELS).contains(&(grid.task_columns / width)));

@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, SweepResult, Thresholds};
 use crate::memory::collect;
+use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Block;
@@ -135,11 +136,10 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let shape = tile_shape(space, packing);
-    let size = shape.rows_per_block();
-    for columns in blocks(columns, size) {
+    for columns in blocks(columns, shape.rows_per_block(shape.width)) {
         control.check()?;
         let column_block = Block::load(packing, Side::Query, Axis::Columns, columns.clone(), shape.width)?;
-        for rows in blocks(rows.start..rows.end.min(columns.end), size) {
+        for rows in blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height)) {
             control.check()?;
             let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
@@ -158,11 +158,10 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
     control: &Control,
 ) -> Result<()> {
     let shape = tile_shape(space, packing);
-    let size = shape.rows_per_block();
-    for columns in blocks(0..space.rows(Side::Gallery), size) {
+    for columns in blocks(0..space.rows(Side::Gallery), shape.rows_per_block(shape.width)) {
         control.check()?;
         let column_block = Block::load(packing, Side::Gallery, Axis::Columns, columns, shape.width)?;
-        for rows in blocks(queries.clone(), size) {
+        for rows in blocks(queries.clone(), shape.rows_per_block(shape.height)) {
             control.check()?;
             let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
@@ -253,7 +252,12 @@ fn sweep_task<S: Space, O: Observer>(
                 break;
             }
             let row_at = rows.start - blocks.rows.rows.start;
-            product.tile(steps, blocks.rows.panel(row_at / height), blocks.columns.panel(column_at / width), tile);
+            multiply(
+                product,
+                steps,
+                (blocks.rows.panel(row_at / height), blocks.columns.panel(column_at / width)),
+                tile,
+            );
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
             let row_side = row_thresholds.slice(i..i + rows.len());
             kernel.sweep(tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);

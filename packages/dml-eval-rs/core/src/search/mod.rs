@@ -1,3 +1,4 @@
 //! Searches of a gallery.
 
+mod from_tables;
 pub(crate) mod nearest;

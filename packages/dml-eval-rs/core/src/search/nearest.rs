@@ -1,4 +1,4 @@
-//! Exact nearest neighbours: screened candidates, decided by their keys.
+//! Exact nearest neighbours: of screened candidates decided by their keys, or from tables of keys if k is large.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -11,11 +11,13 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::{allocate, collect, zeros};
+use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
+use crate::search::from_tables::nearest_from_tables;
 use crate::side::Side;
 
 /// Items of a sample whose keys give the first thresholds, for one nearest item; more for more, by their square root.
@@ -267,8 +269,7 @@ fn first_thresholds<S: Space>(
 ///
 /// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. With `exclude_self`
 /// the gallery is the query set, and each query leaves itself out by index.
-#[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
-pub fn nearest<S: Space, T: Send>(
+pub fn nearest<S: Comparable, T: Send>(
     space: &S,
     k: usize,
     exclude_self: bool,
@@ -292,6 +293,32 @@ pub fn nearest<S: Space, T: Send>(
             indices.len()
         ));
     }
+    if prefers_tables(k, gallery) {
+        nearest_from_tables(space, k, exclude_self, control, score, scores, indices)
+    } else {
+        nearest_screened(space, k, exclude_self, control, score, scores, indices)
+    }
+}
+
+/// Whether so many neighbours take less time from tables of keys than from a screen, by the measurements in
+/// docs/internals/evaluator-speed.md.
+fn prefers_tables(k: usize, gallery: usize) -> bool {
+    const LEAST: usize = 32;
+    const ITEMS_PER_NEIGHBOUR: usize = 24;
+    k >= LEAST.max(gallery / ITEMS_PER_NEIGHBOUR)
+}
+
+/// Finds the `k` nearest gallery items of every query among those that the screen can't rule out.
+pub(crate) fn nearest_screened<S: Space, T: Send>(
+    space: &S,
+    k: usize,
+    exclude_self: bool,
+    control: &Control,
+    score: impl Fn(usize, f64) -> T + Sync,
+    scores: &mut [T],
+    indices: &mut [i64],
+) -> Result<()> {
+    let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let batch = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 2 * SPARE))).clamp(1, queries);
     control.add_to_total(queries as u64 * gallery as u64);
     let thresholds = || {

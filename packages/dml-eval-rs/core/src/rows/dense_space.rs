@@ -1,0 +1,99 @@
+//! Real vectors as a space: their keys, pair by pair and in tables.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::exact::{UNIT64, packed_position, padded_len};
+use crate::kernel::{Kernel, Sum};
+use crate::rows::dense::Dense;
+use crate::rows::dense_packing::DensePacking;
+use crate::rows::key_table::{Shape, fill};
+use crate::rows::matrix::Source;
+use crate::rows::packing::Goal;
+use crate::rows::similarity::Similarity;
+use crate::rows::space::{Scratch, Space};
+use crate::side::Side;
+
+impl<'a> Space for Dense<'a> {
+    type Packing<'s>
+        = DensePacking<'s, 'a>
+    where
+        Self: 's;
+
+    fn rows(&self, side: Side) -> usize {
+        self.rows(side)
+    }
+
+    fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    fn packing(&self, goal: &Goal<'_>, control: &Control) -> Result<DensePacking<'_, 'a>> {
+        DensePacking::new(self, goal, control)
+    }
+
+    fn value(&self, query: usize, key: f64) -> f64 {
+        self.value(query, key)
+    }
+
+    fn value_slack(&self) -> f64 {
+        64.0 * (self.queries.dim() as f64 + 8.0) * UNIT64
+    }
+
+    fn key_of_screened(&self, _screened: f64) -> Option<f64> {
+        None
+    }
+
+    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) {
+        let first = keys.len();
+        if !self.sum_in_place(pairs, keys) {
+            keys.truncate(first);
+            let mut q = std::mem::take(&mut scratch.query);
+            for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
+                self.widen(Side::Query, of_query[0].0 as usize, &mut q);
+                for &(_, g) in of_query {
+                    self.widen(Side::Gallery, g as usize, &mut scratch.other);
+                    keys.push(match self.similarity {
+                        Similarity::Euclidean => self.kernel.distance64(&q, &scratch.other),
+                        _ => self.kernel.dot64(&q, &scratch.other),
+                    });
+                }
+            }
+            scratch.query = q;
+        }
+        for (key, &(_, g)) in keys[first..].iter_mut().zip(pairs) {
+            *key = self.key(g, *key);
+        }
+    }
+
+    fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
+        let sum = match self.similarity {
+            Similarity::Euclidean => Sum::Distance,
+            _ if self.queries.is_double() || self.gallery.is_double() => Sum::Dot64,
+            _ => Sum::Dot32,
+        };
+        let products = &self.kernel.exact;
+        let steps = padded_len(self.queries.dim());
+        fill(
+            Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
+            (queries, items),
+            |side, row, scratch, words| {
+                self.widen(side, row, &mut scratch.other);
+                for (i, v) in scratch.other.iter().enumerate() {
+                    words[packed_position(i, steps)] = *v;
+                }
+            },
+            |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
+            |item, sum| self.key(item, sum),
+            keys,
+            control,
+        )
+    }
+
+    fn items_per_positive(&self) -> usize {
+        50
+    }
+
+    fn bytes(&self) -> usize {
+        self.queries.bytes() + if self.gallery_squares.is_some() { self.gallery.bytes() } else { 0 }
+    }
+}

@@ -1,0 +1,196 @@
+//! Panels of which the last may be narrow: a few very long rows are not padded to all lanes of a tile.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::kernel::CheckedProduct;
+use crate::rows::panels::Panels;
+
+/// Words from which on a panel of a few rows is narrow; a panel of fewer words costs less time padded.
+const LONG: usize = 6 << 20;
+/// Steps for which a narrow panel is padded at a time.
+const CHUNK: usize = 256;
+
+/// Packed rows: panels of `width` lanes, and perhaps a last one with a lane for each of its rows.
+pub(crate) struct NarrowPanels {
+    width: usize,
+    whole: Panels<u32>,
+    narrow: Option<Narrow>,
+}
+
+struct Narrow {
+    panel: Panels<u32>,
+    /// The number of panels before it.
+    position: usize,
+    lanes: usize,
+}
+
+/// One panel: `words[step * lanes + lane]`, of which a product needs `width` lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Panel<'a> {
+    words: &'a [u32],
+    lanes: usize,
+    width: usize,
+}
+
+impl NarrowPanels {
+    /// Packs `rows` rows of `steps` words; `encode` writes the rows of a panel of so many lanes together.
+    pub fn load<E: Clone + Default + Send>(
+        rows: usize,
+        width: usize,
+        steps: usize,
+        encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) + Sync,
+    ) -> Result<(Self, Vec<E>)> {
+        Self::pack(rows, width, steps, steps * width > LONG, encode)
+    }
+
+    fn pack<E: Clone + Default + Send>(
+        rows: usize,
+        width: usize,
+        steps: usize,
+        is_long: bool,
+        encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) + Sync,
+    ) -> Result<(Self, Vec<E>)> {
+        let lanes = rows % width;
+        // With more rows, padding would cost less memory than a narrow panel costs time.
+        let is_narrow = is_long && 0 < lanes && 2 * lanes <= width;
+        let padded = if is_narrow { rows - lanes } else { rows };
+        let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| encode(rows, width, panel, extras);
+        let (whole, mut extras) = Panels::load_together(padded, width, steps, whole_panel)?;
+        let mut narrow = None;
+        if is_narrow {
+            let (panel, last) =
+                Panels::load_together(lanes, lanes, steps, |_, panel: &mut [u32], extras: &mut [E]| {
+                    encode(padded..rows, lanes, panel, extras);
+                })?;
+            extras.extend(last);
+            narrow = Some(Narrow { panel, position: padded / width, lanes });
+        }
+        Ok((NarrowPanels { width, whole, narrow }, extras))
+    }
+
+    pub fn panel(&self, p: usize) -> Panel<'_> {
+        match &self.narrow {
+            Some(last) if last.position == p => {
+                Panel { words: last.panel.panel(0), lanes: last.lanes, width: self.width }
+            }
+            _ => Panel { words: self.whole.panel(p), lanes: self.width, width: self.width },
+        }
+    }
+}
+
+impl<'a> Panel<'a> {
+    /// Returns the words of some steps, padded in `buffer` if the panel is narrow.
+    fn padded<'b>(&self, from: usize, to: usize, buffer: &'b mut [u32]) -> &'b [u32]
+    where
+        'a: 'b,
+    {
+        let words = &self.words[from * self.lanes..to * self.lanes];
+        if self.lanes == self.width {
+            return words;
+        }
+        for (padded, words) in buffer.chunks_exact_mut(self.width).zip(words.chunks_exact(self.lanes)) {
+            padded[..self.lanes].copy_from_slice(words);
+        }
+        buffer
+    }
+}
+
+/// Fills a tile with the products of two panels. The sums of chunks are added in float32, in one of the orders that the error
+/// bound of the screen is for.
+#[inline]
+pub(crate) fn multiply(
+    product: CheckedProduct,
+    steps: usize,
+    (rows, columns): (Panel<'_>, Panel<'_>),
+    tile: &mut [f32],
+) {
+    if rows.lanes == rows.width && columns.lanes == columns.width {
+        product.tile(steps, rows.words, columns.words, tile);
+    } else {
+        multiply_in_chunks(product, steps, (rows, columns), tile);
+    }
+}
+
+#[cold]
+fn multiply_in_chunks(
+    product: CheckedProduct,
+    steps: usize,
+    (rows, columns): (Panel<'_>, Panel<'_>),
+    tile: &mut [f32],
+) {
+    let (mut row_words, mut column_words) = (vec![0; CHUNK * rows.width], vec![0; CHUNK * columns.width]);
+    let mut part = vec![0.0; rows.width * columns.width];
+    tile.fill(0.0);
+    for from in (0..steps).step_by(CHUNK) {
+        let to = (from + CHUNK).min(steps);
+        let (rows, columns) = (rows.padded(from, to, &mut row_words), columns.padded(from, to, &mut column_words));
+        product.tile(to - from, rows, columns, &mut part);
+        for (sum, value) in tile.iter_mut().zip(&part) {
+            *sum += value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::{Word, names, select};
+    use crate::rows::space::Scratch;
+
+    proptest! {
+        #[test]
+        fn narrow_panels_have_the_products_of_their_rows(
+            steps in 1usize..700, lanes in (1usize..9, 1usize..49), seed in any::<u64>(),
+        ) {
+            for name in names() {
+                let kernel = select(Some(name)).unwrap();
+                let (height, width) = (kernel.rows, kernel.columns);
+                let (rows, columns) = (lanes.0.min(height), lanes.1.min(width));
+                let mut random = crate::random::Random::new(seed);
+                // Small integers, whose sums are exact in any order.
+                let mut numbers = |n: usize| (0..n).map(|_| random.below(7) as f32 - 3.0).collect::<Vec<f32>>();
+                let (x, y) = (numbers(rows * steps), numbers(columns * steps));
+                let panel = |lanes: usize, numbers: &[f32]| {
+                    let encode = |lane: usize, _: &mut Scratch, words: &mut [u32]| {
+                        words.iter_mut().enumerate().for_each(|(step, word)| *word = numbers[step * lanes + lane].to_bits());
+                    };
+                    Panels::load(lanes, lanes, steps, encode).unwrap().0
+                };
+                let (row_panel, column_panel) = (panel(rows, &x), panel(columns, &y));
+                let row_panel = Panel { words: row_panel.panel(0), lanes: rows, width: height };
+                let column_panel = Panel { words: column_panel.panel(0), lanes: columns, width };
+                let mut tile = vec![f32::NAN; height * width];
+                multiply(kernel.product(Word::Float32), steps, (row_panel, column_panel), &mut tile);
+                for r in 0..rows {
+                    for c in 0..columns {
+                        let sum: f32 = (0..steps).map(|step| x[step * rows + r] * y[step * columns + c]).sum();
+                        prop_assert_eq!(tile[r * width + c], sum, "{}", name);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn every_row_is_in_its_panel(rows in 1usize..30, width in 1usize..9, is_long in any::<bool>()) {
+            const STEPS: usize = 3;
+            let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extras: &mut [usize]| {
+                for (lane, row) in rows.enumerate() {
+                    panel[(STEPS - 1) * lanes + lane] = row as u32 + 1;
+                    extras[lane] = row;
+                }
+            };
+            let (panels, extras) = NarrowPanels::pack(rows, width, STEPS, is_long, encode).unwrap();
+            prop_assert_eq!(extras, (0..rows).collect::<Vec<_>>());
+            for row in 0..rows {
+                let panel = panels.panel(row / width);
+                prop_assert_eq!(panel.words[(STEPS - 1) * panel.lanes + row % width], row as u32 + 1);
+            }
+            let last = panels.panel((rows - 1) / width);
+            let few = 2 * (rows % width) <= width && !rows.is_multiple_of(width);
+            prop_assert_eq!(last.lanes, if is_long && few { rows % width } else { width });
+        }
+    }
+}
