@@ -12,6 +12,8 @@ mod avx2;
 mod avx512;
 mod exact_macros;
 mod float_environment;
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod float_environment_tests;
 #[cfg(all(test, unix))]
 mod guarded_tests;
 #[cfg(target_arch = "aarch64")]
