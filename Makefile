@@ -8,10 +8,10 @@ RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') 
 METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/*/*/Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs wheels lock clean
+.PHONY: help setup demo test test-aarch64 check bench docs wheels lock clean
 
 help: ## list the verbs
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: .venv/.installed ## install everything into .venv, and build the evaluator
 
@@ -21,6 +21,9 @@ demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/dem
 test: setup ## every test
 	cargo test --workspace --exclude dml-eval-rs --release --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-aarch64: ## the Rust core's tests and clippy for aarch64, cross-compiled and emulated
+	sh packages/dml-eval-rs/core/test-aarch64.sh
 
 check: setup ## formats, lints, types, stubs and import rules
 	$(BIN)/ruff format --check .

@@ -27,7 +27,10 @@ impl<T: Copy> Guarded<T> {
                 libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
             assert_ne!(region, libc::MAP_FAILED);
             let start = region.cast::<u8>().add(PAGE);
-            assert_eq!(libc::mprotect(start.cast(), inner, libc::PROT_READ | libc::PROT_WRITE), 0);
+            // An emulator may refuse to change the protection of no page.
+            if inner > 0 {
+                assert_eq!(libc::mprotect(start.cast(), inner, libc::PROT_READ | libc::PROT_WRITE), 0);
+            }
             let data = start.add(if at_end { inner - size_of_val(values) } else { 0 }).cast::<T>();
             data.copy_from_nonoverlapping(values.as_ptr(), values.len());
             Guarded { region, bytes, data, len: values.len() }

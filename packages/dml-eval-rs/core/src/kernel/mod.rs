@@ -12,9 +12,15 @@ mod avx2;
 mod avx512;
 mod exact_macros;
 mod float_environment;
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod float_environment_tests;
 #[cfg(all(test, unix))]
 mod guarded_tests;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
+#[cfg(test)]
+mod rounding_tests;
 mod routines;
 
 use crate::error::{Result, argument};
@@ -26,7 +32,9 @@ pub(crate) use routines::{CheckedProduct, Hit, MAX_TILE, Sum, SweepResult, Thres
 #[cfg(target_arch = "x86_64")]
 static KERNELS: [&Kernel; 5] =
     [&avx512::WITH_BFLOAT16, &avx512::WITH_VPOPCNTDQ, &avx512::WITHOUT_VPOPCNTDQ, &avx2::KERNEL, &portable::KERNEL];
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+static KERNELS: [&Kernel; 3] = [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 static KERNELS: [&Kernel; 1] = [&portable::KERNEL];
 
 /// Selects the fastest kernel that this CPU can run, or the one named `name`.
