@@ -11,11 +11,14 @@ use crate::kernel::{Kernel, SweepResult, names, select};
 use crate::peers::Alone;
 use crate::random::Random;
 use crate::rank::evaluate::{Options, evaluate};
+use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
 use crate::rank::partial_counts::Ties;
+use crate::rank::relation::Relation;
 use crate::rows::codes::Codes;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::matrix::{Matrix, Source};
+use crate::rows::own_item::OwnItem;
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Extent, Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
@@ -196,8 +199,7 @@ fn a_sum_whose_error_has_no_bound_has_an_infinite_margin() {
 }
 
 fn bits(found: &PerQuery) -> Vec<u64> {
-    let columns = [&found.recall[0], &found.r_precision, &found.map_at_r, &found.reciprocal_rank];
-    columns.into_iter().flatten().map(|v| v.to_bits()).collect()
+    found.columns.iter().flatten().map(|v| v.to_bits()).collect()
 }
 
 fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) {
@@ -210,19 +212,22 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
     let (labels, gallery_labels) = (label(queries.rows()), gallery.map(|g| label(g.rows())));
+    let relation = Relation::of_labels(&labels, gallery_labels.as_deref()).unwrap();
     for (kernel, precision) in screens() {
         let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
         for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
             let ranked = |many_positives| {
-                let options = Options { recall_at: vec![2], ties, many_positives: Some(many_positives) };
-                bits(&evaluate(&space, &labels, gallery_labels.as_deref(), &options, &Alone, &control).unwrap())
+                let metrics = vec![Metric::Recall(2), Metric::RPrecision, Metric::MapAtR, Metric::ReciprocalRank];
+                let many_positives = Some(many_positives);
+                let options = Options { metrics, ties, may_lack_matches: false, many_positives };
+                bits(&evaluate(&space, &relation, &options, &Alone, &control).unwrap())
             };
             assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
         }
         let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
-            nearest(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
+            nearest(&space, k, OwnItem::Absent, &control, |_, key| key, &mut keys, &mut indices).unwrap();
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
                 let mut all = Vec::new();

@@ -11,6 +11,7 @@ import warnings
 from dml_eval_rs import _native
 from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
 from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
+from dml_eval_rs.lists import relevance_from_labels
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
@@ -33,6 +34,7 @@ __all__ = [
     "knn",
     "knn_codes",
     "nmi",
+    "relevance_from_labels",
 ]
 
 __version__ = "0.1.0"

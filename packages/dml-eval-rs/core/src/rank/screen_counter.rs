@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::error::Result;
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::{allocate, collect, zeros};
-use crate::rank::labels::CountJob;
+use crate::rank::count_job::CountJob;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task};
@@ -109,7 +109,7 @@ impl<'a> ScreenCounter<'a> {
             let q = first + i as usize;
             negatives[i as usize] += 1;
             if let Some(key) = space.key_of_screened(screened) {
-                counts.add(q, counts.slot(q, key, job.gallery_index(item)), 1);
+                counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
             } else if let Some(slot) = self.slot_of_screened(q, f64::from(screened), margins[i as usize]) {
                 counts.add(q, slot, 1);
             } else {
@@ -121,7 +121,7 @@ impl<'a> ScreenCounter<'a> {
         space.keys(open, scratch, keys);
         for (&(query, item), &key) in open.iter().zip(keys.iter()) {
             let q = query as usize - job.first_query;
-            counts.add(q, counts.slot(q, key, job.gallery_index(item)), 1);
+            counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
         }
         for (i, &negatives) in negatives.iter().enumerate() {
             if negatives > 0 {
@@ -135,7 +135,11 @@ impl Observer for ScreenCounter<'_> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        if side == Side::Query { self.job.labels.queries[item] } else { self.job.labels.gallery[item] }
+        self.job.relation.class(side, item)
+    }
+
+    fn uncounted(&self, query: usize) -> &[u32] {
+        self.job.relation.uncounted(query)
     }
 
     fn thresholds(&self, query: usize, margin: f64) -> (f32, f32) {

@@ -6,6 +6,7 @@ pub(crate) mod dense;
 pub(crate) mod derived;
 mod key_table;
 pub(crate) mod matrix;
+pub(crate) mod own_item;
 pub(crate) mod panels;
 mod scaling;
 pub(crate) mod similarity;

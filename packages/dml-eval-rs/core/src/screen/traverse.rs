@@ -14,6 +14,7 @@ use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Block;
 use crate::screen::tile::{mask_uncounted, subtract_biases};
 use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_above_diagonal};
+use crate::screen::uncounted::UncountedPairs;
 use crate::side::Side;
 
 /// Thresholds that no value passes.
@@ -26,6 +27,12 @@ pub(crate) trait Observer: Sync {
 
     /// Returns an item's group. Two items of one group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
+
+    /// Returns the gallery items that a query is not compared with although their group is another, ascending. A traversal of a
+    /// triangle ignores them.
+    fn uncounted(&self, _query: usize) -> &[u32] {
+        &[]
+    }
 
     /// Returns a query's thresholds (`Thresholds::low`, `Thresholds::high`) for a task; `margin` bounds the error of its values.
     fn thresholds(&self, query: usize, margin: f64) -> (f32, f32);
@@ -67,6 +74,7 @@ struct TaskBuffers<B> {
     tile: Vec<f32>,
     rows: ThresholdBuffers,
     columns: ThresholdBuffers,
+    uncounted: UncountedPairs,
     result: SweepResult,
     scratch: Scratch,
     observer: B,
@@ -190,8 +198,15 @@ fn sweep_task<S: Space, O: Observer>(
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space);
     let product = kernel.product(space.word());
-    let TaskBuffers { tile, rows: row_thresholds, columns: column_thresholds, result, scratch, observer: own } =
-        buffers;
+    let TaskBuffers {
+        tile,
+        rows: row_thresholds,
+        columns: column_thresholds,
+        uncounted,
+        result,
+        scratch,
+        observer: own,
+    } = buffers;
     let padded = task.columns.len().next_multiple_of(width);
     row_thresholds.fill(
         task.rows.len(),
@@ -207,6 +222,7 @@ fn sweep_task<S: Space, O: Observer>(
             (thresholds, observer.group(Side::Gallery, item))
         }),
     );
+    uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns);
     result.reset(task.rows.len(), padded);
     for j in (0..padded).step_by(width) {
         let columns = task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
@@ -223,6 +239,7 @@ fn sweep_task<S: Space, O: Observer>(
                 subtract_biases(tile, &blocks.rows.biases[row_at..row_at + rows.len()], column_biases);
             }
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
+            uncounted.mask(tile, (i, j));
             let row_side = row_thresholds.slice(i..i + rows.len());
             kernel.sweep(tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);
         }

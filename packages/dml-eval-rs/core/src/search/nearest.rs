@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::collect;
+use crate::rows::own_item::OwnItem;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
@@ -17,9 +18,8 @@ use crate::side::Side;
 
 /// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
-/// Groups of all queries and of all gallery items, so that every query is compared with every item.
-const QUERY_GROUP: u32 = u32::MAX - 1;
-const GALLERY_GROUP: u32 = u32::MAX;
+/// The group of a query that is no gallery item; an item's group is its index, which is below this.
+const NO_GROUP: u32 = u32::MAX;
 
 /// A gallery item whose value lies between two bounds.
 #[derive(Clone, Copy)]
@@ -37,16 +37,16 @@ struct Shortlist {
 }
 
 /// A search in progress.
-struct Search {
+struct Search<'a> {
     k: usize,
     first_query: usize,
-    exclude_self: bool,
+    own: OwnItem<'a>,
     shortlists: Vec<Mutex<Shortlist>>,
     /// For each query a lower bound of the k-th nearest item's value, as float32 bits.
     thresholds: Vec<AtomicU32>,
 }
 
-impl Search {
+impl Search<'_> {
     fn threshold(&self, q: usize) -> f32 {
         f32::from_bits(self.thresholds[q].load(Relaxed))
     }
@@ -101,14 +101,13 @@ fn decide<S: Space>(
     order
 }
 
-impl Observer for Search {
+impl Observer for Search<'_> {
     type Buffers = ByRow;
 
     fn group(&self, side: Side, item: usize) -> u32 {
         match side {
-            _ if self.exclude_self => item as u32,
-            Side::Query => QUERY_GROUP,
-            Side::Gallery => GALLERY_GROUP,
+            Side::Gallery => item as u32,
+            Side::Query => self.own.of(item).map_or(NO_GROUP, |own| own as u32),
         }
     }
 
@@ -185,24 +184,26 @@ impl ByRow {
 
 /// Finds the `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. With `exclude_self`
-/// the gallery is the query set, and each query leaves itself out by index.
+/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. Each query leaves out its
+/// own item.
 #[expect(private_bounds, reason = "only this crate's spaces keep the promise that keys decide")]
 pub fn nearest<S: Space, T: Send>(
     space: &S,
     k: usize,
-    exclude_self: bool,
+    own: OwnItem<'_>,
     control: &Control,
     score: impl Fn(usize, f64) -> T + Sync,
     scores: &mut [T],
     indices: &mut [i64],
 ) -> Result<()> {
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let most = gallery - usize::from(exclude_self);
+    own.check(queries, gallery as u64)?;
+    let leaves_out = (0..queries).any(|query| own.of(query).is_some());
+    let most = gallery - usize::from(leaves_out);
     if k < 1 || k > most {
         return argument(format!(
             "k is {k}; expected 1 to {most}, the gallery's size{}",
-            if exclude_self { " without the query itself" } else { "" }
+            if leaves_out { " without the query itself" } else { "" }
         ));
     }
     if scores.len() != queries * k || indices.len() != queries * k {
@@ -219,7 +220,7 @@ pub fn nearest<S: Space, T: Send>(
         let search = Search {
             k,
             first_query: first,
-            exclude_self,
+            own,
             shortlists: collect(
                 rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + k / 4 + 4 })),
             )?,
