@@ -184,14 +184,11 @@ def _encode(
     ]
     checked = [arguments.partition(x, name) for x, name in zip(special, ("junk", "distractors"), strict=True)]
     *codes, junk_codes, distractor_codes = arguments.encode(*parts, *checked)
+    is_junk = np.isin(codes[-1], junk_codes)
     for i, code in enumerate(codes):
         alone = np.isin(code, distractor_codes)
         if alone.any():
             first = 1 + max(int(part.max()) for part in (*codes, distractor_codes))
             codes[i] = code.copy()
             codes[i][alone] = np.arange(first, first + alone.sum(), dtype=np.uint32)
-    if len(junk_codes) == 0:
-        return codes, None
-    # A query of no identity matches nothing: with a gallery, the items of its label are left out.
-    is_junk = np.isin(codes[-1], junk_codes)
     return codes, is_junk if is_junk.any() else None

@@ -83,7 +83,8 @@ def evaluate(
             (M,) numbers of at least 0, the gains of nDCG; grade 0 is no match. See `relevance_from_labels`.
         ignored: items left out of each query's ranking, listed as in `relevant`: neither matches nor others.
         indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside it.
-        junk: a label, or labels, of items that are left out of the evaluation: they are in no ranking, and no queries.
+        junk: a label, or labels, of items that are left out of the gallery and, if they are their own gallery, of the
+            queries.
         distractors: a label, or labels, of items that match nothing, but remain in the rankings.
         unmatched: what a query without a match counts as. ``"skip"``: nothing, its values are NaN; ``"zero"``: a miss,
             all of its values are 0.
