@@ -92,7 +92,7 @@ fn evaluate<'py>(
             Some(_) if gallery.is_some() => (queries.view(), Some(Matrix::Derived(&part))),
             Some(_) => (Matrix::Derived(&part), None),
         };
-        let screen = screen.unwrap_or_else(|| view.screen());
+        let screen = screen.unwrap_or_else(|| view.screen(&options.metrics));
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control);
         let space = space.map_err(|error| view.kept.map_or(error.clone(), |rows| error.of_selected(selected, rows)))?;
         let relation = view.build(gallery.map(|gallery| gallery.rows()), 0)?;

@@ -1,6 +1,6 @@
 //! Arrays of a relation of queries to gallery items.
 
-use dml_eval::{Lists, Precision, Relation, Result};
+use dml_eval::{Lists, Metric, Precision, Relation, Result};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -81,8 +81,11 @@ impl<'a> RelationView<'a> {
         Ok(relation)
     }
 
-    /// Chooses the faster screen.
-    pub fn screen(&self) -> Precision {
+    /// Chooses the faster screen. If every rank matters, every match is a threshold among very many values.
+    pub fn screen(&self, metrics: &[Metric]) -> Precision {
+        if metrics.iter().any(|metric| metric.depth() == u64::MAX) {
+            return Precision::Float32;
+        }
         match self.relevant {
             Some(lists) => Precision::for_positives(lists.items.len(), lists.len()),
             None => Precision::for_labels(self.labels),

@@ -15,12 +15,12 @@ const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block
 
 /// Runs work on a space of either kind.
 macro_rules! with_space {
-    ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $control:expr, |$space:ident| $work:expr) => {{
+    ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $metrics:expr, $control:expr, |$space:ident| $work:expr) => {{
         let kernel = dml_eval::select_kernel(None)?;
         match ($queries, $gallery) {
             (Sides::Rows(queries), Sides::Rows(gallery)) => {
                 let similarity: Similarity = $similarity.parse()?;
-                let screen = $relation.screen();
+                let screen = $relation.screen($metrics);
                 let $space = Dense::new(queries, Some(gallery), similarity, screen, kernel, $control)?;
                 $work
             }
@@ -70,7 +70,7 @@ pub fn find_positives<'py>(
     let (queries, gallery) = (queries.view(), gallery.view());
     let relation = relation.view()?;
     let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
-        with_space!(queries, gallery, similarity, relation, control, |space| {
+        with_space!(queries, gallery, similarity, relation, &[], control, |space| {
             let relation = relation.build(None, first_item)?;
             let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
             Ok((
@@ -122,7 +122,7 @@ pub fn count_negatives<'py>(
     let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
-        with_space!(queries, gallery, similarity, relation, control, |space| {
+        with_space!(queries, gallery, similarity, relation, &metrics, control, |space| {
             let relation = relation.build(None, first_item)?;
             dml_eval::count_negatives(&space, &partial, &relation, control)?;
             partial.counts()

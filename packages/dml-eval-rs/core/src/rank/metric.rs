@@ -32,7 +32,8 @@ pub enum Metric {
 
 impl Metric {
     /// Returns the last rank that matters to this metric, apart from the ranks up to R and the first positive's.
-    pub(crate) fn depth(self) -> u64 {
+    #[must_use]
+    pub fn depth(self) -> u64 {
         match self {
             Metric::Precision(k) | Metric::AveragePrecisionAt(k) | Metric::Ndcg(k) => k,
             Metric::AveragePrecision | Metric::InverseNegativePenalty => u64::MAX,

@@ -35,12 +35,20 @@ struct TaskSide<'a, H> {
     hits: H,
 }
 
-/// A thread's buffers: pairs that the screen leaves open, their keys, and each query's negatives in a task.
+/// The most slots of a query for which a thread adds up a task's counts by itself, where they are many.
+const LOCAL_SLOTS: usize = 16;
+
+/// A thread's buffers.
 #[derive(Default)]
 pub(crate) struct Buffers {
+    /// Pairs that the screen leaves open.
     open: Vec<(u32, u32)>,
+    /// Their keys.
     keys: Vec<f64>,
+    /// Each query's negatives in a task.
     negatives: Vec<u32>,
+    /// Each query's negatives in a task after fewer than `LOCAL_SLOTS` positives; empty in tasks with few hits.
+    local: Vec<u32>,
 }
 
 impl<'a> ScreenCounter<'a> {
@@ -68,12 +76,21 @@ impl<'a> ScreenCounter<'a> {
         &self.values[self.job.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
 
-    /// Finds the slot of a negative whose value is within `margin` of `screened`, if all such values share one.
-    fn slot_of_screened(&self, q: usize, screened: f64, margin: f64) -> Option<usize> {
+    /// Returns the number of positives before a negative whose value is within `margin` of `screened`, if it is the same for all
+    /// such values.
+    fn positives_before(&self, q: usize, screened: f64, margin: f64) -> Option<usize> {
         let values = self.active_values(q);
-        let above = values.partition_point(|v| *v > screened + margin);
-        let not_below = above + values[above..].partition_point(|v| *v >= screened - margin);
-        (above == not_below).then_some(self.job.counts.slots_per_positive() * above)
+        let (highest, lowest) = (screened + margin, screened - margin);
+        let (above, not_below) = if values.len() < LOCAL_SLOTS {
+            // Without a branch, which the CPU would mispredict half of the time.
+            values.iter().fold((0, 0), |(above, not_below), v| {
+                (above + usize::from(*v > highest), not_below + usize::from(*v >= lowest))
+            })
+        } else {
+            let above = values.partition_point(|v| *v > highest);
+            (above, above + values[above..].partition_point(|v| *v >= lowest))
+        };
+        (above == not_below).then_some(above)
     }
 
     /// Drops inactive positives once the negatives since the last update reach half of the active positives.
@@ -90,12 +107,12 @@ impl<'a> ScreenCounter<'a> {
     fn count_side<S: Space>(
         &self,
         space: &S,
-        side: TaskSide<'_, impl Iterator<Item = (u32, u32, f32)>>,
+        side: TaskSide<'_, impl ExactSizeIterator<Item = (u32, u32, f32)>>,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) {
         let TaskSide { first_query, margins, above, hits } = side;
-        let Buffers { open, keys, negatives } = buffers;
+        let Buffers { open, keys, negatives, local } = buffers;
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
         negatives.clear();
@@ -105,16 +122,28 @@ impl<'a> ScreenCounter<'a> {
                 counts.add(first + i, 0, u64::from(above));
             }
         }
+        local.clear();
+        if hits.len() > LOCAL_SLOTS * margins.len() {
+            local.resize(LOCAL_SLOTS * margins.len(), 0);
+        }
         for (i, item, screened) in hits {
             let q = first + i as usize;
             negatives[i as usize] += 1;
             if let Some(key) = space.key_of_screened(screened) {
                 counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
-            } else if let Some(slot) = self.slot_of_screened(q, f64::from(screened), margins[i as usize]) {
-                counts.add(q, slot, 1);
+            } else if let Some(before) = self.positives_before(q, f64::from(screened), margins[i as usize]) {
+                if before < LOCAL_SLOTS && !local.is_empty() {
+                    local[LOCAL_SLOTS * i as usize + before] += 1;
+                } else {
+                    counts.add(q, counts.slots_per_positive() * before, 1);
+                }
             } else {
                 open.push(((q + job.first_query) as u32, item));
             }
+        }
+        for (at, &negatives) in local.iter().enumerate().filter(|(_, negatives)| **negatives > 0) {
+            let (i, before) = (at / LOCAL_SLOTS, at % LOCAL_SLOTS);
+            counts.add(first + i, counts.slots_per_positive() * before, u64::from(negatives));
         }
         open.sort_unstable();
         keys.clear();
