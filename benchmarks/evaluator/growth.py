@@ -119,7 +119,13 @@ def kernels(items: int) -> None:
             product = time.process_time() - start
             start = time.process_time()
             _native.evaluate_codes(
-                codes, None, Relation(labels=code), metrics=["recall@1"], ties="index", threads=1, kernel=kernel
+                codes,
+                None,
+                Relation(labels=code),
+                metrics=["recall@1"],
+                ties="index",
+                threads=1,
+                kernel=kernel,
             )
             hamming = time.process_time() - start
             rates = (2 * DIM * pairs / product / 1e9, 2048 * pairs / hamming / 1e9)

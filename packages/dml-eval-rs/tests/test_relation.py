@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,9 @@ def lists_of(sets: Sequence[Mapping[int, float] | set[int]], *, graded: bool = F
 def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Draw queries, and perhaps a gallery, with many ties."""
     low, high = (0, 3) if similarity == "hamming" else (-2, 2)
-    dtype = np.uint8 if similarity == "hamming" else draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    dtype = (
+        np.uint8 if similarity == "hamming" else draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    )
 
     def rows() -> np.ndarray:
         row = st.lists(st.integers(low, high), min_size=2, max_size=2).filter(any)
@@ -73,7 +76,12 @@ def assert_same(found: Evaluation, expected: dict[str, np.ndarray]) -> None:
 
 
 def assert_measured_as_expected(
-    x: np.ndarray, labels: Any, gallery: Any, gallery_labels: Any, options: Any, expected: dict[str, np.ndarray]
+    x: np.ndarray,
+    labels: Any,
+    gallery: Any,
+    gallery_labels: Any,
+    options: Any,
+    expected: dict[str, np.ndarray],
 ) -> None:
     """Compare with the reference, or with the error where no query has a match."""
     if np.isnan(expected["reciprocal_rank"]).all():
@@ -123,9 +131,7 @@ def test_labels_groups_junk_and_own_items_are_those_of_the_reference(
 @pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(data=st.data())
-def test_listed_matches_and_grades_are_those_of_the_reference(
-    similarity: str, ties: str, data: Any
-) -> None:
+def test_listed_matches_and_grades_are_those_of_the_reference(similarity: str, ties: str, data: Any) -> None:
     x, gallery = data.draw(sides(similarity))
     n_items = len(x if gallery is None else gallery)
     options: dict[str, Any] = {"similarity": similarity, "ties": ties}
@@ -177,7 +183,9 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
 def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> None:
     """A literal loop of its protocol: drop junk and the query's identity in the query's camera, then CMC and AP."""
     rng = np.random.default_rng(0)
-    identities = rng.integers(-1, 4 if large else 60, 700)  # -1: junk; 0 here: distractors, which no query shows
+    identities = rng.integers(
+        -1, 4 if large else 60, 700
+    )  # -1: junk; 0 here: distractors, which no query shows
     cameras = rng.integers(0, 6, 700)
     x = rng.normal(size=(700, 8)) + np.random.default_rng(1).normal(size=(62, 8))[identities]
     queries = np.flatnonzero(identities > 0)[:80]
@@ -260,7 +268,7 @@ def test_blocks_with_groups_give_the_bits_of_one_call(ties: Any, classes: int, u
 @pytest.mark.parametrize("groups", [None, np.zeros(2, int)])
 def test_blocks_and_queries_both_have_groups_or_neither(groups: Any) -> None:
     evaluator = StreamingEvaluator(np.eye(2), [0, 0], groups=groups)
-    with pytest.raises(ValueError, match="groups came without .*; expected the groups of both, or neither"):
+    with pytest.raises(ValueError, match=r"groups came without .*; expected the groups of both, or neither"):
         evaluator.find_positives(np.eye(2), [0, 0], groups=[1, 1] if groups is None else None)
 
 
@@ -293,10 +301,12 @@ def test_relevance_is_that_of_every_pair_of_label_sets(
         return None if x is None else np.array([[label in labels for label in range(5)] for labels in x])
 
     named = [[f"label {label}" for label in labels] for labels in sets]
-    named_gallery = None if gallery is None else [[f"label {label}" for label in labels] for labels in gallery]
+    named_gallery = (
+        None if gallery is None else [[f"label {label}" for label in labels] for labels in gallery]
+    )
     for pair in ((sets, gallery), (hot(sets), hot(gallery)), (named, named_gallery)):
         offsets, items, grades = relevance_from_labels(*pair, graded=True)  # type: ignore[arg-type]
         assert [
-            dict(zip(items[a:b].tolist(), grades[a:b].tolist())) for a, b in zip(offsets[:-1], offsets[1:])
+            dict(zip(items[a:b].tolist(), grades[a:b].tolist())) for a, b in itertools.pairwise(offsets)
         ] == expected
         assert [x.tolist() for x in relevance_from_labels(*pair)] == [offsets.tolist(), items.tolist()]  # type: ignore[arg-type]

@@ -283,9 +283,7 @@ class Evaluation:
             for title, name in _TITLES_BY_K.items()
             for k, value in self._by_k(name).items()
         ]
-        rows += [
-            (title, f"{self.means[name]:.4f}") for title, name in _TITLES.items() if name in self.means
-        ]
+        rows += [(title, f"{self.means[name]:.4f}") for title, name in _TITLES.items() if name in self.means]
         rows += [
             (name, f"{value:.4f}")
             for name, value in (("NMI", self.nmi), ("AMI", self.ami), ("ARI", self.ari))
@@ -313,13 +311,9 @@ class Evaluation:
         by_k = {
             f"{metric}@{k}": value for name, metric in _BY_K.items() for k, value in metrics[name].items()
         }
-        single = {
-            metric: metrics[name] for name, metric in _SINGLE.items() if metrics[name] is not None
-        }
+        single = {metric: metrics[name] for name, metric in _SINGLE.items() if metrics[name] is not None}
         others = ("nmi", "ami", "ari", "n_queries", "n_unmatched")
-        return cls(
-            means={**by_k, **single}, per_query=per_query, **{name: metrics[name] for name in others}
-        )
+        return cls(means={**by_k, **single}, per_query=per_query, **{name: metrics[name] for name in others})
 
     def _by_k(self, metric: str) -> dict[int, float]:
         found = {}

@@ -5,7 +5,6 @@ Shapes: `Q` queries, `G` gallery, `M` listed pairs of a query and an item.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +121,9 @@ def relate(
     codes, is_junk = _encode([side[2] for side in sides], junk, distractors)
     group_codes: list[npt.NDArray[np.uint32]] = []
     if groups is not None:
-        checked = [arguments.labels(group, name, rows, rows_name) for rows, rows_name, _, group, name in sides]
+        checked = [
+            arguments.labels(group, name, rows, rows_name) for rows, rows_name, _, group, name in sides
+        ]
         group_codes = arguments.encode(*checked, name="groups")
     kept = None
     if is_junk is not None:
@@ -176,12 +177,7 @@ def _encode(
     parts: list[npt.NDArray[Any]], junk: npt.ArrayLike, distractors: npt.ArrayLike
 ) -> tuple[list[npt.NDArray[np.uint32]], npt.NDArray[np.bool_] | None]:
     """Encode labels densely, each distractor as a class of its own; return which items of the last part are junk."""
-    special = [
-        np.atleast_1d(np.asarray(x))
-        if np.size(x)
-        else parts[0][:0]
-        for x in (junk, distractors)
-    ]
+    special = [np.atleast_1d(np.asarray(x)) if np.size(x) else parts[0][:0] for x in (junk, distractors)]
     checked = [arguments.partition(x, name) for x, name in zip(special, ("junk", "distractors"), strict=True)]
     *codes, junk_codes, distractor_codes = arguments.encode(*parts, *checked)
     is_junk = np.isin(codes[-1], junk_codes)

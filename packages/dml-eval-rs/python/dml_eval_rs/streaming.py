@@ -93,12 +93,16 @@ class StreamingEvaluator:
     ) -> None:
         self._similarity = arguments.one_of(similarity, "similarity", (*SIMILARITIES, "hamming"))
         self._ties = arguments.one_of(ties, "ties", TIES)
-        self._metrics = metric_names(recall_at, precision_at, average_precision_at, ndcg_at, average_precision)
+        self._metrics = metric_names(
+            recall_at, precision_at, average_precision_at, ndcg_at, average_precision
+        )
         self._unmatched = arguments.one_of(unmatched, "unmatched", UNMATCHED)
         self._threads = arguments.threads(threads)
         self._queries = self._items(queries, "queries")
         self._labels = arguments.labels(labels, "labels", self._queries, "queries")
-        self._groups = None if groups is None else arguments.labels(groups, "groups", self._queries, "queries")
+        self._groups = (
+            None if groups is None else arguments.labels(groups, "groups", self._queries, "queries")
+        )
         self._query_indices = None if indices is None else check_indices(indices, len(self._queries), 2**62)
         n = len(self._queries)
         self._partial = PartialCounts(
@@ -141,8 +145,12 @@ class StreamingEvaluator:
                 "the first count"
             )
         if (groups is None) != (self._groups is None):
-            given, missing = ("a block's", "the queries'") if self._groups is None else ("the queries'", "a block's")
-            raise ValueError(f"{given} groups came without {missing}; expected the groups of both, or neither")
+            given, missing = (
+                ("a block's", "the queries'") if self._groups is None else ("the queries'", "a block's")
+            )
+            raise ValueError(
+                f"{given} groups came without {missing}; expected the groups of both, or neither"
+            )
         items, relation, start, sums = self._block(block, labels, first_index, partial.found)
         if groups is not None and self._groups is not None:
             groups_G = arguments.labels(groups, "groups", items, "block")

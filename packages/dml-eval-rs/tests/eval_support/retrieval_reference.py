@@ -167,7 +167,8 @@ def evaluate(
         def gain(g: int, q: int = q) -> float:
             if relevant is not None:
                 return relevant[q].get(g, 0)
-            assert labels is not None and gallery_labels is not None
+            assert labels is not None
+            assert gallery_labels is not None
             return float(gallery_labels[g] == labels[q] and labels[q] not in distractors)
 
         def is_left_out(g: int, q: int = q) -> bool:
