@@ -131,7 +131,13 @@ impl<'a> Relation<'a> {
             *of_group.entry((label, group)).or_default() += 1;
         }
         let mut numbers = allocate(queries.len())?;
-        let (mut offsets, mut items) = (allocate(queries.len() + 1)?, Vec::new());
+        let listed = match &self.candidates {
+            Candidates::Labelled(_) => None,
+            Candidates::Listed(lists) => Some(lists),
+        };
+        let most = [listed, self.left_out.as_ref()].map(|lists| lists.map_or(0, |lists| lists.items.len()));
+        let mut offsets = allocate(queries.len() + 1)?;
+        let mut items = allocate(most.iter().sum::<usize>() + queries.len())?;
         offsets.push(0);
         let mut named = Vec::new();
         for q in 0..queries.len() {
@@ -144,13 +150,11 @@ impl<'a> Relation<'a> {
             let of_group =
                 self.groups.as_ref().and_then(|groups| of_group.get(&(queries[q], groups.queries[q]))).unwrap_or(&0);
             numbers.push((self.candidates(q).len() - left_out.count()) as u32 - of_group);
-            if !named.is_empty() && matches!(self.candidates, Candidates::Listed(_)) {
+            if listed.is_some() {
                 named.extend_from_slice(self.candidates(q));
                 named.sort_unstable();
                 named.dedup();
                 items.extend_from_slice(&named);
-            } else if matches!(self.candidates, Candidates::Listed(_)) {
-                items.extend_from_slice(self.candidates(q));
             } else {
                 items.extend(named.iter().filter(|item| gallery[**item as usize] != queries[q]));
             }
