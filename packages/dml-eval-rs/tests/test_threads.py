@@ -76,7 +76,10 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda: relevance_from_labels([{label} for label in LABELS.tolist()]),
         lambda lists: evaluate(X, relevant=lists, average_precision=True, ndcg_at=10),
     ),
-    "relevance_from_labels": (lambda: None, lambda _: relevance_from_labels([{label} for label in LABELS.tolist()])),
+    "relevance_from_labels": (
+        lambda: None,
+        lambda _: relevance_from_labels([{label} for label in LABELS.tolist()]),
+    ),
     "knn": (lambda: None, lambda _: knn(X, X, 5)),
     "knn_codes": (lambda: None, lambda _: knn_codes(CODES, CODES, 5)),
     "kmeans": (lambda: None, lambda _: kmeans(X, 9)),
