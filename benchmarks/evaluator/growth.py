@@ -19,6 +19,7 @@ from compare import machine
 from data import birds_like, codes_of, stanford_like
 
 from dml_eval_rs import _native, ami, arguments, evaluate, evaluate_codes, kmeans, nmi
+from dml_eval_rs.relation import Relation
 
 DIM = 512
 
@@ -106,11 +107,10 @@ def kernels(items: int) -> None:
             start = time.process_time()
             _native.evaluate(
                 x,
-                code,
                 None,
-                None,
+                Relation(labels=code),
                 similarity="cosine",
-                recall_at=[1],
+                metrics=["recall@1"],
                 ties="index",
                 threads=1,
                 kernel=kernel,
@@ -119,7 +119,13 @@ def kernels(items: int) -> None:
             product = time.process_time() - start
             start = time.process_time()
             _native.evaluate_codes(
-                codes, code, None, None, recall_at=[1], ties="index", threads=1, kernel=kernel
+                codes,
+                None,
+                Relation(labels=code),
+                metrics=["recall@1"],
+                ties="index",
+                threads=1,
+                kernel=kernel,
             )
             hamming = time.process_time() - start
             rates = (2 * DIM * pairs / product / 1e9, 2048 * pairs / hamming / 1e9)

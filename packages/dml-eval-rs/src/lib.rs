@@ -2,18 +2,20 @@
 
 mod convert;
 mod peers;
+mod relation;
 mod running;
 mod streaming;
 
 use dml_eval::{
-    Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Normalized, PerQuery, Precision,
-    Result, Similarity, Source, Ties,
+    Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Metric, Normalized, OwnItem, PerQuery,
+    Precision, Result, Selected, Side, Similarity, Source, Ties,
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
-use convert::{Items, Rows, optional_slice, zeros};
+use convert::{Items, Rows, zeros};
 use peers::run_with_peers;
+use relation::RelationArrays;
 use running::{ArgumentNames, run};
 
 const EVALUATE: ArgumentNames = ArgumentNames { queries: "embeddings", gallery: "gallery" };
@@ -27,27 +29,29 @@ const KNN: ArgumentNames = ArgumentNames { queries: "queries", gallery: "gallery
 type Column<Values> = (String, Values, f64);
 type NumpyColumns<'py> = Vec<Column<Bound<'py, PyArray1<f64>>>>;
 
-/// Names the metrics, and computes their means: a part of the work, to be done in `run`.
-fn columns(recall_at: &[u64], results: PerQuery) -> Vec<Column<Vec<f64>>> {
-    let column = |name: String, values: Vec<f64>| {
+/// The metrics, and the number of queries without a match.
+type Metrics<Columns> = (Columns, usize);
+
+/// Names the metrics, computes their means, and counts the queries without a match, which are misses if `zero`: a part of the
+/// work, to be done in `run`.
+fn columns(results: PerQuery, zero: bool) -> Metrics<Vec<Column<Vec<f64>>>> {
+    let unmatched = results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());
+    let named = results.metrics.into_iter().zip(results.columns).map(|(metric, mut values)| {
+        if zero {
+            values.iter_mut().filter(|v| v.is_nan()).for_each(|v| *v = 0.0);
+        }
         let mean = dml_eval::mean(&values);
-        (name, values, mean)
-    };
-    recall_at
-        .iter()
-        .zip(results.recall)
-        .map(|(k, values)| column(format!("recall@{k}"), values))
-        .chain([
-            column("precision_at_1".into(), results.precision_at_1),
-            column("r_precision".into(), results.r_precision),
-            column("map_at_r".into(), results.map_at_r),
-            column("reciprocal_rank".into(), results.reciprocal_rank),
-        ])
-        .collect()
+        (metric.to_string(), values, mean)
+    });
+    (named.collect(), unmatched)
 }
 
-fn to_numpy(py: Python<'_>, columns: Vec<Column<Vec<f64>>>) -> NumpyColumns<'_> {
-    columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect()
+fn metrics(names: &[String]) -> Result<Vec<Metric>> {
+    names.iter().map(|name| name.parse()).collect()
+}
+
+fn to_numpy(py: Python<'_>, (columns, unmatched): Metrics<Vec<Column<Vec<f64>>>>) -> Metrics<NumpyColumns<'_>> {
+    (columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect(), unmatched)
 }
 
 fn precision(name: &str) -> Result<Option<Precision>> {
@@ -55,17 +59,17 @@ fn precision(name: &str) -> Result<Option<Precision>> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, similarity, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, screen=None, many_positives=None, directions=None))]
+#[pyo3(signature = (embeddings, gallery, relation, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None, kernel=None, screen=None, many_positives=None, directions=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 fn evaluate<'py>(
     py: Python<'py>,
     embeddings: Rows<'py>,
-    labels: PyReadonlyArray1<'py, u32>,
     gallery: Option<Rows<'py>>,
-    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
+    relation: RelationArrays<'py>,
     similarity: &str,
-    recall_at: Vec<u64>,
+    metrics: Vec<String>,
     ties: &str,
+    zero_unmatched: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
@@ -73,47 +77,59 @@ fn evaluate<'py>(
     screen: Option<&str>,
     many_positives: Option<usize>,
     directions: Option<usize>,
-) -> PyResult<NumpyColumns<'py>> {
+) -> PyResult<Metrics<NumpyColumns<'py>>> {
     let (similarity, ties): (Similarity, Ties) = (EVALUATE.check(similarity.parse())?, EVALUATE.check(ties.parse())?);
     let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
     let screen = EVALUATE.check(screen.map_or(Ok(None), precision))?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
-    let (labels, gallery_labels) = (labels.as_slice()?, optional_slice(&gallery_labels)?);
-    let options = EvaluateOptions { recall_at, ties, many_positives };
+    let (view, metrics) = (relation.view()?, EVALUATE.check(self::metrics(&metrics))?);
+    let options = EvaluateOptions { metrics, ties, may_lack_matches: zero_unmatched, many_positives };
     let columns = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
-        let screen = screen.unwrap_or_else(|| Precision::for_labels(labels));
-        let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?.with_directions(directions);
-        let results = dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)?;
-        Ok(columns(&options.recall_at, results))
+        let selected = if gallery.is_some() { Side::Gallery } else { Side::Query };
+        let all = gallery.unwrap_or(queries);
+        let part = Selected(&all, view.kept.unwrap_or_default());
+        let (queries, gallery) = match view.kept {
+            None => (queries.view(), gallery.as_ref().map(Matrix::view)),
+            Some(_) if gallery.is_some() => (queries.view(), Some(Matrix::Derived(&part))),
+            Some(_) => (Matrix::Derived(&part), None),
+        };
+        let screen = screen.unwrap_or_else(|| view.screen(&options.metrics));
+        let space = Dense::new(queries, gallery, similarity, screen, kernel, control);
+        let space = space
+            .map(|space| space.with_directions(directions))
+            .map_err(|error| view.kept.map_or(error.clone(), |rows| error.of_selected(selected, rows)))?;
+        let relation = view.build(gallery.map(|gallery| gallery.rows()), 0)?;
+        Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))
 }
 
 #[pyfunction]
-#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, recall_at, ties, threads=None, progress=None, peers=None, kernel=None, many_positives=None))]
+#[pyo3(signature = (codes, gallery_codes, relation, *, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None, kernel=None, many_positives=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 fn evaluate_codes<'py>(
     py: Python<'py>,
     codes: PyReadonlyArray2<'py, u8>,
-    labels: PyReadonlyArray1<'py, u32>,
     gallery_codes: Option<PyReadonlyArray2<'py, u8>>,
-    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
-    recall_at: Vec<u64>,
+    relation: RelationArrays<'py>,
+    metrics: Vec<String>,
     ties: &str,
+    zero_unmatched: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
     many_positives: Option<usize>,
-) -> PyResult<NumpyColumns<'py>> {
+) -> PyResult<Metrics<NumpyColumns<'py>>> {
     let ties: Ties = CODES.check(ties.parse())?;
     let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
     let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
-    let (labels, gallery_labels) = (labels.as_slice()?, optional_slice(&gallery_labels)?);
-    let options = EvaluateOptions { recall_at, ties, many_positives };
+    let (view, metrics) = (relation.view()?, CODES.check(self::metrics(&metrics))?);
+    let options = EvaluateOptions { metrics, ties, may_lack_matches: zero_unmatched, many_positives };
+    let gallery = gallery_codes.as_ref().map(|g| g.as_array().nrows());
     let columns = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
-        let results = dml_eval::evaluate(&space, labels, gallery_labels, &options, peers, control)?;
-        Ok(columns(&options.recall_at, results))
+        let relation = view.build(gallery, 0)?;
+        Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))
 }
@@ -134,8 +150,17 @@ fn binarize<'py>(
     Ok(codes)
 }
 
+/// Returns each query's own item: that of its index, or that of `indices`.
+fn own_item<'a>(exclude_self: bool, indices: &'a Option<PyReadonlyArray1<'_, i64>>) -> PyResult<OwnItem<'a>> {
+    Ok(match indices {
+        Some(indices) => OwnItem::Listed(indices.as_slice()?),
+        None if exclude_self => OwnItem::SameIndex,
+        None => OwnItem::Absent,
+    })
+}
+
 #[pyfunction]
-#[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, threads=None, progress=None, kernel=None, screen=None, directions=None))]
+#[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, indices=None, threads=None, progress=None, kernel=None, screen=None, directions=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "two arrays")]
 fn knn<'py>(
@@ -145,6 +170,7 @@ fn knn<'py>(
     k: usize,
     similarity: &str,
     exclude_self: bool,
+    indices: Option<PyReadonlyArray1<'py, i64>>,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     kernel: Option<&str>,
@@ -155,20 +181,22 @@ fn knn<'py>(
     let kernel = KNN.check(dml_eval::select_kernel(kernel))?;
     let screen = KNN.check(screen.map_or(Ok(None), precision))?.unwrap_or(Precision::BFloat16);
     let (rows, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
+    let own = indices;
     let similarities = zeros(py, [rows.rows(), k])?;
     let indices = zeros(py, [rows.rows(), k])?;
     let (mut similarities_guard, mut indices_guard) = (similarities.readwrite(), indices.readwrite());
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
+    let own = own_item(exclude_self, &own)?;
     run(py, KNN, threads, progress, |control| {
         let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?.with_directions(directions);
         let score = |query, key| space.similarity_of_key(query, key);
-        dml_eval::nearest(&space, k, exclude_self, control, score, out, out_indices)
+        dml_eval::nearest(&space, k, own, control, score, out, out_indices)
     })?;
     Ok((similarities, indices))
 }
 
 #[pyfunction]
-#[pyo3(signature = (codes, gallery_codes, k, *, exclude_self, threads=None, progress=None, kernel=None))]
+#[pyo3(signature = (codes, gallery_codes, k, *, exclude_self, indices=None, threads=None, progress=None, kernel=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "two arrays")]
 fn knn_codes<'py>(
@@ -177,18 +205,21 @@ fn knn_codes<'py>(
     gallery_codes: Option<PyReadonlyArray2<'py, u8>>,
     k: usize,
     exclude_self: bool,
+    indices: Option<PyReadonlyArray1<'py, i64>>,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     kernel: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i64>>)> {
     let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
     let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
+    let own = indices;
     let distances = zeros(py, [codes.as_array().nrows(), k])?;
     let indices = zeros(py, [codes.as_array().nrows(), k])?;
     let (mut distances_guard, mut indices_guard) = (distances.readwrite(), indices.readwrite());
     let (out, out_indices) = (distances_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
+    let own = own_item(exclude_self, &own)?;
     run(py, CODES, threads, progress, |control| {
-        dml_eval::nearest(&space, k, exclude_self, control, Codes::distance, out, out_indices)
+        dml_eval::nearest(&space, k, own, control, Codes::distance, out, out_indices)
     })?;
     Ok((distances, indices))
 }

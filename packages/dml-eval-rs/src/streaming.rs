@@ -1,25 +1,26 @@
 //! An evaluation in parts: positives of one block of a gallery, negatives of one block, and the metrics.
 
 use dml_eval::{
-    Codes, Control, Dense, Error, PartialCounts, PerQuery, Positive, Precision, Result, Similarity, Ties, collect,
+    Codes, Control, Dense, Error, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect,
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::convert::Items;
+use crate::relation::RelationArrays;
 use crate::running::{ArgumentNames, run};
-use crate::{NumpyColumns, columns, to_numpy};
+use crate::{Metrics, NumpyColumns, columns, to_numpy};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
 /// Runs work on a space of either kind.
 macro_rules! with_space {
-    ($queries:expr, $gallery:expr, $similarity:expr, $labels:expr, $control:expr, |$space:ident| $work:expr) => {{
+    ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $metrics:expr, $control:expr, |$space:ident| $work:expr) => {{
         let kernel = dml_eval::select_kernel(None)?;
         match ($queries, $gallery) {
             (Sides::Rows(queries), Sides::Rows(gallery)) => {
                 let similarity: Similarity = $similarity.parse()?;
-                let screen = Precision::for_labels($labels);
+                let screen = $relation.screen($metrics);
                 let $space = Dense::new(queries, Some(gallery), similarity, screen, kernel, $control)?;
                 $work
             }
@@ -54,27 +55,24 @@ impl Items<'_> {
 type Positives<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
 
 #[pyfunction]
-#[pyo3(signature = (queries, labels, gallery, gallery_labels, *, similarity, first_item, query_indices, threads=None, progress=None))]
+#[pyo3(signature = (queries, gallery, relation, *, similarity, first_item, threads=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn find_positives<'py>(
     py: Python<'py>,
     queries: Items<'py>,
-    labels: PyReadonlyArray1<'py, u32>,
     gallery: Items<'py>,
-    gallery_labels: PyReadonlyArray1<'py, u32>,
+    relation: RelationArrays<'py>,
     similarity: &str,
     first_item: u64,
-    query_indices: Option<PyReadonlyArray1<'py, i64>>,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Positives<'py>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
-    let query_indices = query_indices.as_ref().map(|i| i.as_slice()).transpose()?;
+    let relation = relation.view()?;
     let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
-        with_space!(queries, gallery, similarity, labels, control, |space| {
-            let (offsets, positives) =
-                dml_eval::find_positives(&space, labels, gallery_labels, first_item, query_indices, control)?;
+        with_space!(queries, gallery, similarity, relation, &[], control, |space| {
+            let relation = relation.build(None, first_item)?;
+            let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
             Ok((
                 collect(offsets.into_iter().map(|o| o as u64))?,
                 collect(positives.iter().map(|p| p.key))?,
@@ -86,23 +84,30 @@ pub fn find_positives<'py>(
 }
 
 /// Builds the partial counts from the arrays in which the facade keeps them.
-fn partial_counts(ties: &str, offsets: &[u64], keys: &[f64], indices: &[u64], counts: &[u64]) -> Result<PartialCounts> {
+fn partial_counts(
+    ties: &str,
+    metrics: &[Metric],
+    offsets: &[u64],
+    keys: &[f64],
+    indices: &[u64],
+    counts: &[u64],
+) -> Result<PartialCounts> {
     let ties: Ties = ties.parse()?;
     let positives = collect(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
-    PartialCounts::new(ties, collect(offsets.iter().map(|o| *o as usize))?, positives, counts)
+    PartialCounts::new(ties, metrics, collect(offsets.iter().map(|o| *o as usize))?, positives, counts)
 }
 
 #[pyfunction]
-#[pyo3(signature = (queries, labels, gallery, gallery_labels, *, similarity, ties, first_item, offsets, keys, indices, counts, threads=None, progress=None))]
+#[pyo3(signature = (queries, gallery, relation, *, similarity, ties, metrics, first_item, offsets, keys, indices, counts, threads=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn count_negatives<'py>(
     py: Python<'py>,
     queries: Items<'py>,
-    labels: PyReadonlyArray1<'py, u32>,
     gallery: Items<'py>,
-    gallery_labels: PyReadonlyArray1<'py, u32>,
+    relation: RelationArrays<'py>,
     similarity: &str,
     ties: &str,
+    metrics: Vec<String>,
     first_item: u64,
     offsets: PyReadonlyArray1<'py, u64>,
     keys: PyReadonlyArray1<'py, f64>,
@@ -112,13 +117,14 @@ pub fn count_negatives<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let (labels, gallery_labels) = (labels.as_slice()?, gallery_labels.as_slice()?);
+    let relation = relation.view()?;
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let counts = counts.as_slice()?;
+    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
-        let partial = partial_counts(ties, offsets, keys, indices, counts)?;
-        with_space!(queries, gallery, similarity, labels, control, |space| {
-            dml_eval::count_negatives(&space, &partial, labels, gallery_labels, first_item, control)?;
+        let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
+        with_space!(queries, gallery, similarity, relation, &metrics, control, |space| {
+            let relation = relation.build(None, first_item)?;
+            dml_eval::count_negatives(&space, &partial, &relation, control)?;
             partial.counts()
         })
     })?;
@@ -126,25 +132,26 @@ pub fn count_negatives<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (ties, offsets, keys, indices, counts, recall_at, *, threads=None))]
+#[pyo3(signature = (ties, metrics, offsets, keys, indices, counts, *, zero_unmatched=false, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn compute_metrics<'py>(
     py: Python<'py>,
     ties: &str,
+    metrics: Vec<String>,
     offsets: PyReadonlyArray1<'py, u64>,
     keys: PyReadonlyArray1<'py, f64>,
     indices: PyReadonlyArray1<'py, u64>,
     counts: PyReadonlyArray1<'py, u64>,
-    recall_at: Vec<u64>,
+    zero_unmatched: bool,
     threads: Option<usize>,
-) -> PyResult<NumpyColumns<'py>> {
+) -> PyResult<Metrics<NumpyColumns<'py>>> {
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let counts = counts.as_slice()?;
+    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let columns = run(py, NAMES, threads, None, |control| {
-        let partial = partial_counts(ties, offsets, keys, indices, counts)?;
-        let mut results = PerQuery::new(partial.queries(), recall_at.len())?;
-        results.compute(&partial, 0, &recall_at, control)?;
-        Ok(columns(&recall_at, results))
+        let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
+        let mut results = PerQuery::new(partial.queries(), &metrics)?;
+        results.compute(&partial, 0, None, control)?;
+        Ok(columns(results, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import platform
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml_eval_rs import _native, arguments, binarize, evaluate, evaluate_codes, knn, knn_codes
+from dml_eval_rs.relation import Relation
 
 KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
 RECALL_AT = (1, 2, 3, 5, 100)
+STANDARD = ["precision_at_1", "r_precision", "map_at_r", "reciprocal_rank"]
+# With and without a K, within and beyond R and the gallery, and those that need every rank.
+MORE = st.sampled_from(
+    [
+        [],
+        ["precision@1", "precision@4", "average_precision@1", "average_precision@3", "ndcg@1", "ndcg@3"],
+        ["average_precision@100", "ndcg@100", "precision@100"],
+        ["average_precision", "inverse_negative_penalty"],
+    ]
+)
 # The number of matches from which all keys of a query are computed: always, sometimes, or never.
 MANY_POSITIVES = st.sampled_from([0, 2, 3, 10**6])
 # Directions along which rows are screened; None for the cheapest number.
@@ -28,7 +40,15 @@ DIRECTIONS = st.sampled_from([None, 0, 1, 3])
 TOLERANCE = 1e-12
 
 
-def assert_same(columns: list[tuple[str, np.ndarray, float]], expected: dict[str, np.ndarray]) -> None:
+def names(recall_at: Iterable[int], more: Iterable[str] = ()) -> list[str]:
+    return [*(f"recall@{k}" for k in recall_at), *STANDARD, *more]
+
+
+def assert_same(
+    found: tuple[list[tuple[str, np.ndarray, float]], int], expected: dict[str, np.ndarray]
+) -> None:
+    columns, n_unmatched = found
+    assert n_unmatched == np.isnan(expected["reciprocal_rank"]).sum()
     assert [name for name, _, _ in columns] == list(expected)
     for name, values, mean in columns:
         np.testing.assert_allclose(values, expected[name], rtol=0, atol=TOLERANCE, err_msg=name)
@@ -96,15 +116,17 @@ def test_every_metric_is_that_of_a_full_sort(
     embeddings, labels, gallery, gallery_labels = problem
     if not has_matches(labels, gallery_labels):
         return
-    expected = reference.evaluate(*problem, similarity=similarity, recall_at=RECALL_AT, ties=ties)
+    more = data.draw(MORE)
+    expected = reference.evaluate(
+        *problem, similarity=similarity, recall_at=RECALL_AT, ties=ties, metrics=more
+    )
     codes = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
     columns = _native.evaluate(
         embeddings,
-        codes[0],
         gallery,
-        codes[1] if gallery is not None else None,
+        Relation(labels=codes[0], gallery_labels=codes[1] if gallery is not None else None),
         similarity=similarity,
-        recall_at=list(RECALL_AT),
+        metrics=names(RECALL_AT, more),
         ties=ties,
         threads=data.draw(st.integers(1, 2)),
         kernel=kernel,
@@ -146,10 +168,9 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
     screen = data.draw(st.sampled_from(["float32", "bfloat16"]))
     columns = _native.evaluate(
         x,
-        labels_x,
         y,
-        labels_y,
-        recall_at=list(RECALL_AT),
+        Relation(labels=labels_x, gallery_labels=labels_y),
+        metrics=names(RECALL_AT),
         kernel=kernel,
         screen=screen,
         many_positives=data.draw(MANY_POSITIVES),
@@ -169,13 +190,12 @@ def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, 
     labels = np.arange(300, dtype=np.uint32) % 100
     results = set()
     for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "bfloat16"), (0, 10**6)):
-        columns = _native.evaluate(
+        columns, _ = _native.evaluate(
             x,
-            labels,
             None,
-            None,
+            Relation(labels=labels),
             similarity=similarity,
-            recall_at=[1],
+            metrics=names([1]),
             ties="index",
             kernel=kernel,
             screen=screen,
@@ -204,16 +224,23 @@ def test_codes_are_ranked_by_their_hamming_distance(kernel: str, ties: str, data
         gallery_labels = np.array(data.draw(st.lists(st.integers(0, 2), min_size=m, max_size=m)))
     if not has_matches(labels, gallery_labels):
         return
+    more = data.draw(MORE)
     expected = reference.evaluate(
-        codes, labels, gallery, gallery_labels, similarity="hamming", recall_at=RECALL_AT, ties=ties
+        codes,
+        labels,
+        gallery,
+        gallery_labels,
+        similarity="hamming",
+        recall_at=RECALL_AT,
+        ties=ties,
+        metrics=more,
     )
     dense = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
     columns = _native.evaluate_codes(
         codes,
-        dense[0],
         gallery,
-        dense[1] if gallery is not None else None,
-        recall_at=list(RECALL_AT),
+        Relation(labels=dense[0], gallery_labels=dense[1] if gallery is not None else None),
+        metrics=names(RECALL_AT, more),
         ties=ties,
         kernel=kernel,
         many_positives=data.draw(MANY_POSITIVES),
@@ -321,13 +348,12 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     for kernel in KERNELS:
         for screen in ("float32", "bfloat16"):
             for threads in (1, 2, 3):
-                columns = _native.evaluate(
+                columns, _ = _native.evaluate(
                     x,
-                    labels,
                     None,
-                    None,
+                    Relation(labels=labels),
                     similarity=similarity,
-                    recall_at=[1, 10, 100],
+                    metrics=names([1, 10, 100], ["ndcg@20", "average_precision"]),
                     ties="index",
                     threads=threads,
                     kernel=kernel,
@@ -343,9 +369,14 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
         np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    "more", [[], ["ndcg@60"], ["average_precision"]], ids=["few ranks", "more ranks", "all ranks"]
+)
 @pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
-def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(similarity: str, ties: str) -> None:
+def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
+    similarity: str, ties: str, more: list[str]
+) -> None:
     rng = np.random.default_rng(4)
     # One class of hundreds, some of tens, many of a few; small integers, so that ties are everywhere.
     labels = np.minimum(rng.geometric(0.004, 1500) // 8, 90).astype(np.uint32)
@@ -355,16 +386,18 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(similari
     for many_positives in (None, 0, 30, 10**6):
         for threads in (1, 2):
             options: Any = {
-                "recall_at": [1, 50],
+                "metrics": names([1, 50], more),
                 "ties": ties,
                 "threads": threads,
                 "many_positives": many_positives,
             }
             if similarity == "hamming":
-                columns = _native.evaluate_codes(x.astype(np.uint8), labels, None, None, **options)
+                columns, _ = _native.evaluate_codes(
+                    x.astype(np.uint8), None, Relation(labels=labels), **options
+                )
             else:
-                columns = _native.evaluate(
-                    x.astype(np.float32), labels, None, None, similarity=similarity, **options
+                columns, _ = _native.evaluate(
+                    x.astype(np.float32), None, Relation(labels=labels), similarity=similarity, **options
                 )
             results.add(b"".join(values.tobytes() for _, values, _ in columns))
     assert len(results) == 1

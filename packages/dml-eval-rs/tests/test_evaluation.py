@@ -148,3 +148,74 @@ def test_a_k_beyond_the_gallery_means_all_of_it_and_repeats_count_once() -> None
     result = evaluate(noisy(3.0), LABELS, recall_at=[1, 10**12, 1])
     assert list(result.recall) == [1, 10**12]
     assert result.recall[10**12] == 1.0
+
+
+@pytest.fixture(scope="module")
+def complete() -> Evaluation:
+    return evaluate(
+        noisy(0.8),
+        LABELS,
+        recall_at=(1, 10),
+        precision_at=(1, 5),
+        average_precision_at=5,
+        ndcg_at=(5, 20),
+        average_precision=True,
+    )
+
+
+def test_each_requested_metric_has_a_name_a_mean_and_intervals(complete: Evaluation) -> None:
+    worse = evaluate(
+        noisy(1.6, 2),
+        LABELS,
+        recall_at=(1, 10),
+        precision_at=(1, 5),
+        average_precision_at=5,
+        ndcg_at=(5, 20),
+        average_precision=True,
+    )
+    assert list(complete.per_query)[6:] == [
+        "precision@1", "precision@5", "average_precision@5", "ndcg@5", "ndcg@20", "average_precision",
+        "inverse_negative_penalty",
+    ]  # fmt: skip
+    for name, values in complete.per_query.items():
+        assert complete[name] == pytest.approx(values.mean(), abs=1e-12)
+        interval = complete.confidence_interval(name)
+        assert interval.low <= complete[name] <= interval.high
+        assert complete.compare(worse, name).difference > 0
+        by_class = complete.per_class(name, LABELS)
+        assert np.mean(list(by_class.values())) == pytest.approx(complete[name], abs=1e-12)
+    assert complete.cmc == complete.recall
+    assert complete.precision == {1: complete.precision_at_1, 5: complete["precision@5"]}
+    assert complete.average_precision_at == {5: complete["average_precision@5"]}
+    assert complete.ndcg == {5: complete["ndcg@5"], 20: complete["ndcg@20"]}
+    assert complete.average_precision == complete["average_precision"]
+    assert complete.mean_inverse_negative_penalty == complete["mean_inverse_negative_penalty"]
+    assert "mINP" in str(complete)
+    with pytest.raises(KeyError, match="no metric 'ndcg@7'; expected one of 'recall@1'"):
+        complete["ndcg@7"]
+
+
+def test_a_saved_evaluation_is_restored(better: Evaluation, complete: Evaluation) -> None:
+    for evaluation in (better, complete):
+        loaded = json.loads(json.dumps(evaluation.to_dict()))
+        assert Evaluation.from_dict(loaded, evaluation.per_query) == evaluation
+
+
+def test_metrics_of_the_whole_ranking_say_how_to_request_them(better: Evaluation) -> None:
+    for name in ("average_precision", "mean_inverse_negative_penalty"):
+        with pytest.raises(
+            AttributeError, match=r"was not measured.*evaluate\(..., average_precision=True\)"
+        ):
+            getattr(better, name)
+    assert better.precision == {}
+
+
+def test_unmatched_queries_are_left_out_or_misses() -> None:
+    x, labels = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), [0, 0, 1]
+    skipped = evaluate(x, labels, average_precision=True)
+    missed = evaluate(x, labels, average_precision=True, unmatched="zero")
+    assert (skipped.n_unmatched, missed.n_unmatched) == (1, 1)
+    for name in skipped.per_query:
+        np.testing.assert_array_equal(missed.per_query[name], np.nan_to_num(skipped.per_query[name]))
+        assert missed[name] == pytest.approx(2 / 3 * skipped[name])
+    assert evaluate(x, [0, 1, 2], unmatched="zero").recall[1] == 0

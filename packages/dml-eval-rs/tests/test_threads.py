@@ -26,6 +26,7 @@ from dml_eval_rs import (
     knn,
     knn_codes,
     nmi,
+    relevance_from_labels,
 )
 
 RNG = np.random.default_rng(0)
@@ -71,6 +72,14 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "evaluate with a gallery and nmi": (lambda: None, lambda _: evaluate(X, LABELS, X, LABELS, nmi=True)),
     "evaluate_codes": (lambda: None, lambda _: evaluate_codes(CODES, LABELS)),
     "binarize": (lambda: None, lambda _: binarize(X)),
+    "evaluate with lists": (
+        lambda: relevance_from_labels([{label} for label in LABELS.tolist()]),
+        lambda lists: evaluate(X, relevant=lists, average_precision=True, ndcg_at=10),
+    ),
+    "relevance_from_labels": (
+        lambda: None,
+        lambda _: relevance_from_labels([{label} for label in LABELS.tolist()]),
+    ),
     "knn": (lambda: None, lambda _: knn(X, X, 5)),
     "knn_codes": (lambda: None, lambda _: knn_codes(CODES, CODES, 5)),
     "kmeans": (lambda: None, lambda _: kmeans(X, 9)),

@@ -9,8 +9,8 @@ use std::hint::black_box;
 
 use dml_eval::ndarray::Array2;
 use dml_eval::{
-    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Kernel, Matrix, Precision, Similarity, Ties,
-    binarize, evaluate, kernel_names, kmeans, nearest, select_kernel,
+    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Kernel, Matrix, Metric, OwnItem, Precision, Relation,
+    Similarity, Ties, binarize, evaluate, kernel_names, kmeans, nearest, select_kernel,
 };
 
 const ROUNDS: usize = 5;
@@ -67,18 +67,24 @@ fn main() {
     let large_classes: Vec<u32> = (0..4000).map(|i| i / 1000).collect();
     let mut codes = Array2::zeros((4000, 32));
     binarize(Matrix::F32(x.view()), 0.0, codes.view_mut(), &control).expect("valid arguments");
-    let options = || EvaluateOptions { recall_at: vec![1, 10], ties: Ties::Index, many_positives: None };
+    let options = || EvaluateOptions {
+        metrics: vec![Metric::Recall(1), Metric::Recall(10), Metric::MapAtR],
+        ties: Ties::Index,
+        may_lack_matches: false,
+        many_positives: None,
+    };
     let dense = |labels: &[u32], kernel| {
         let precision = Precision::for_labels(labels);
         Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control).expect("valid rows")
     };
     let rank = |labels: &[u32], kernel| {
-        black_box(evaluate(&dense(labels, kernel), labels, None, &options(), &Alone, &control)).expect("valid labels");
+        let relation = Relation::of_labels(labels, None).expect("valid labels");
+        black_box(evaluate(&dense(labels, kernel), &relation, &options(), &Alone, &control)).expect("valid labels");
     };
     let search = |k: usize, kernel| {
         let (mut scores, mut indices) = (vec![0.0; 4000 * k], vec![0; 4000 * k]);
         let space = dense(&labels, kernel);
-        nearest(&space, k, true, &control, |_, key| key, &mut scores, &mut indices).expect("a valid k");
+        nearest(&space, k, OwnItem::SameIndex, &control, |_, key| key, &mut scores, &mut indices).expect("a valid k");
         black_box((scores, indices));
     };
     let all = 4000 * 4000;
@@ -92,7 +98,8 @@ fn main() {
             pairs: all / 2,
             run: Box::new(|kernel| {
                 let space = Codes::new(codes.view(), None, kernel).expect("valid codes");
-                black_box(evaluate(&space, &labels, None, &options(), &Alone, &control)).expect("valid labels");
+                let relation = Relation::of_labels(&labels, None).expect("valid labels");
+                black_box(evaluate(&space, &relation, &options(), &Alone, &control)).expect("valid labels");
             }),
         },
         Work {

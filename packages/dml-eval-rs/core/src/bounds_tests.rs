@@ -11,12 +11,15 @@ use crate::kernel::{Kernel, SweepResult, names, select};
 use crate::peers::Alone;
 use crate::random::Random;
 use crate::rank::evaluate::{Options, evaluate};
+use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
 use crate::rank::partial_counts::Ties;
+use crate::rank::relation::Relation;
 use crate::rows::codes::Codes;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::dense_packing::DensePacking;
 use crate::rows::matrix::{Matrix, Source};
+use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{Extent, Packing};
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Scratch, Space};
@@ -213,8 +216,7 @@ fn a_sum_whose_error_has_no_bound_has_an_infinite_margin() {
 }
 
 fn bits(found: &PerQuery) -> Vec<u64> {
-    let columns = [&found.recall[0], &found.r_precision, &found.map_at_r, &found.reciprocal_rank];
-    columns.into_iter().flatten().map(|v| v.to_bits()).collect()
+    found.columns.iter().flatten().map(|v| v.to_bits()).collect()
 }
 
 fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) {
@@ -227,6 +229,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
     let (labels, gallery_labels) = (label(queries.rows()), gallery.map(|g| label(g.rows())));
+    let relation = Relation::of_labels(&labels, gallery_labels.as_deref()).unwrap();
     let dim = queries.dim();
     let directions = [0, 1, dim.min(64) / 2, dim.min(64)];
     for ((kernel, precision), directions) in screens().flat_map(|screen| directions.map(|of| (screen, of))) {
@@ -234,15 +237,17 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
         let space = space.with_directions(Some(directions));
         for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
             let ranked = |many_positives| {
-                let options = Options { recall_at: vec![2], ties, many_positives: Some(many_positives) };
-                bits(&evaluate(&space, &labels, gallery_labels.as_deref(), &options, &Alone, &control).unwrap())
+                let metrics = vec![Metric::Recall(2), Metric::RPrecision, Metric::MapAtR, Metric::ReciprocalRank];
+                let many_positives = Some(many_positives);
+                let options = Options { metrics, ties, may_lack_matches: false, many_positives };
+                bits(&evaluate(&space, &relation, &options, &Alone, &control).unwrap())
             };
             assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
         }
         let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
-            nearest_screened(&space, k, false, &control, |_, key| key, &mut keys, &mut indices).unwrap();
+            nearest_screened(&space, k, OwnItem::Absent, &control, |_, key| key, &mut keys, &mut indices).unwrap();
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
                 let mut all = Vec::new();

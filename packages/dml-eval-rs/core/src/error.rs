@@ -89,3 +89,18 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub(crate) fn argument<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Argument(message.into()))
 }
+
+impl Error {
+    /// Replaces the index of a row among selected ones by that in the whole array.
+    #[must_use]
+    pub fn of_selected(mut self, selected: Side, rows: &[usize]) -> Self {
+        if let Error::NonFinite { side, row, .. }
+        | Error::ZeroNorm { side, row, .. }
+        | Error::TooLarge { side, row, .. } = &mut self
+            && *side == selected
+        {
+            *row = rows[*row];
+        }
+        self
+    }
+}

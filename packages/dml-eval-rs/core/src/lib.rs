@@ -17,7 +17,7 @@
 //! | 4 | `screen` | the traversal of all pairs, and what the screen leaves open |
 //! | 3 | `rows` | matrices, packed panels, and the two spaces with their keys and error bounds |
 //! | 2 | `kernel` | one implementation of the inner loops for each instruction set |
-//! | 1 | `control`, `error`, `exact`, `memory`, `peers`, `random`, `side` | shared by all |
+//! | 1 | `control`, `error`, `exact`, `logarithm`, `memory`, `peers`, `random`, `side` | shared by all |
 
 #[cfg(test)]
 mod bounds_tests;
@@ -26,6 +26,7 @@ mod control;
 mod error;
 mod exact;
 mod kernel;
+mod logarithm;
 mod memory;
 mod peers;
 mod random;
@@ -49,14 +50,18 @@ pub use kernel::{
 pub use memory::collect;
 pub use peers::{Alone, Peers};
 pub use rank::evaluate::{Options as EvaluateOptions, evaluate};
+pub use rank::lists::Lists;
+pub use rank::metric::Metric;
 pub use rank::metrics::{PerQuery, mean};
 pub use rank::partial_counts::{PartialCounts, Positive, Ties};
+pub use rank::relation::Relation;
 pub use rank::streaming::{count_negatives, find_positives};
 pub use rows::codes::{Codes, binarize};
 pub use rows::comparable::Comparable;
 pub use rows::dense::{Dense, Precision};
-pub use rows::derived::{Concatenated, Normalized};
+pub use rows::derived::{Concatenated, Normalized, Selected};
 pub use rows::matrix::{Matrix, Source};
+pub use rows::own_item::OwnItem;
 pub use rows::similarity::Similarity;
 pub use search::nearest::nearest;
 pub use side::Side;

@@ -1,8 +1,9 @@
 //! Any shapes and bytes give a result or an error, never a panic, and the same bits from every kernel.
 
 use dml_eval::{
-    Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, PartialCounts, PerQuery, Positive,
-    Precision, Similarity, Source, Ties, evaluate, kernel_names, kmeans, nearest, select_kernel,
+    Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
+    PerQuery, Positive, Precision, Relation, Similarity, Source, Ties, evaluate, kernel_names, kmeans, nearest,
+    select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
 use proptest::prelude::*;
@@ -58,13 +59,33 @@ fn wide_sides() -> impl Strategy<Value = (Array2<f64>, Option<Array2<f64>>)> {
 }
 
 fn bits(results: &PerQuery) -> Vec<u64> {
-    let columns = results.recall.iter().chain([
-        &results.precision_at_1,
-        &results.r_precision,
-        &results.map_at_r,
-        &results.reciprocal_rank,
-    ]);
-    columns.flatten().map(|v| v.to_bits()).collect()
+    results.columns.iter().flatten().map(|v| v.to_bits()).collect()
+}
+
+/// Metrics that need the first ranks alone, and those that need every rank.
+const METRICS: [&[Metric]; 2] = [
+    &[
+        Metric::Recall(1),
+        Metric::Recall(u64::MAX),
+        Metric::PrecisionAt1,
+        Metric::RPrecision,
+        Metric::MapAtR,
+        Metric::ReciprocalRank,
+    ],
+    &[
+        Metric::RPrecision,
+        Metric::Precision(7),
+        Metric::AveragePrecisionAt(3),
+        Metric::Ndcg(20),
+        Metric::Ndcg(u64::MAX),
+        Metric::AveragePrecision,
+        Metric::InverseNegativePenalty,
+    ],
+];
+
+fn options(metrics: &[Metric], ties: Ties, many_positives: usize) -> EvaluateOptions {
+    let many_positives = Some(many_positives);
+    EvaluateOptions { metrics: metrics.to_vec(), ties, may_lack_matches: false, many_positives }
 }
 
 /// Numbers of positives from which on all keys of a query are computed: always, from some number on, or never.
@@ -88,19 +109,19 @@ fn assert_evaluations_agree<'a>(
     gallery: Option<Matrix<'a>>,
     similarity: Similarity,
     ties: Ties,
+    metrics: &[Metric],
     classes: u32,
 ) {
     let label =
         |x: &Matrix<'_>| (0..x.rows() as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect::<Vec<_>>();
     let (labels, gallery_labels) = (label(&queries), gallery.as_ref().map(label));
+    let relation = Relation::of_labels(&labels, gallery_labels.as_deref()).unwrap();
     assert_kernels_agree(|name, precision| {
         let kernel = select_kernel(Some(name))?;
         let ranked = |(many_positives, directions)| {
             let space = Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
-            let options =
-                EvaluateOptions { recall_at: vec![1, 3, u64::MAX], ties, many_positives: Some(many_positives) };
             let space = space.with_directions(directions);
-            evaluate(&space, &labels, gallery_labels.as_deref(), &options, &Alone, &Control::default())
+            evaluate(&space, &relation, &options(metrics, ties, many_positives), &Alone, &Control::default())
         };
         let ways = MANY_POSITIVES.into_iter().flat_map(|many| DIRECTIONS.map(|directions| (many, directions)));
         let found: Vec<_> = ways.map(ranked).collect();
@@ -135,9 +156,10 @@ proptest! {
         (x, g) in (1usize..40).prop_flat_map(|dim| (rows(dim), proptest::option::of(rows(dim)))),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         ties in proptest::sample::select(&TIES[..]),
+        metrics in proptest::sample::select(&METRICS[..]),
         classes in 1u32..9,
     ) {
-        assert_evaluations_agree(Matrix::F32(x.view()), g.as_ref().map(|g| Matrix::F32(g.view())), similarity, ties, classes);
+        assert_evaluations_agree(Matrix::F32(x.view()), g.as_ref().map(|g| Matrix::F32(g.view())), similarity, ties, metrics, classes);
     }
 
     #[test]
@@ -145,9 +167,10 @@ proptest! {
         (x, g) in wide_sides(),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         ties in proptest::sample::select(&TIES[..]),
+        metrics in proptest::sample::select(&METRICS[..]),
         classes in 1u32..9,
     ) {
-        assert_evaluations_agree(Matrix::F64(x.view()), g.as_ref().map(|g| Matrix::F64(g.view())), similarity, ties, classes);
+        assert_evaluations_agree(Matrix::F64(x.view()), g.as_ref().map(|g| Matrix::F64(g.view())), similarity, ties, metrics, classes);
     }
 
     #[test]
@@ -166,7 +189,7 @@ proptest! {
             // A search for all items has no threshold, so its order is that of the keys.
             let found = |k: usize| {
                 let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
-                nearest(&space, k, false, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
+                nearest(&space, k, OwnItem::Absent, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
                 Ok::<_, Error>((keys, indices))
             };
             let (few, all) = (found(k.min(n))?, found(n)?);
@@ -187,7 +210,7 @@ proptest! {
             let (queries, gallery) = (Matrix::F32(x.view()), Matrix::F32(g.view()));
             let space = Dense::new(queries, Some(gallery), similarity, precision, select_kernel(Some(name))?, &Control::default())?;
             let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
-            nearest(&space, k, false, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
+            nearest(&space, k, OwnItem::Absent, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
             Ok((keys, indices))
         });
     }
@@ -198,14 +221,15 @@ proptest! {
         values in proptest::collection::vec(any::<u8>(), 70 * 60),
         n in 2usize..60,
         ties in proptest::sample::select(&TIES[..]),
+        metrics in proptest::sample::select(&METRICS[..]),
     ) {
         let codes = Array2::from_shape_vec((n, width), values[..n * width].to_vec()).expect("enough bytes");
         let labels: Vec<u32> = (0..n as u32).map(|i| i % 3).collect();
         assert_kernels_agree(|name, _| {
             let space = Codes::new(codes.view(), None, select_kernel(Some(name))?)?;
             let ranked = |many_positives| {
-                let options = EvaluateOptions { recall_at: vec![1, 5], ties, many_positives: Some(many_positives) };
-                evaluate(&space, &labels, None, &options, &Alone, &Control::default())
+                let relation = Relation::of_labels(&labels, None)?;
+                evaluate(&space, &relation, &options(metrics, ties, many_positives), &Alone, &Control::default())
             };
             let found = MANY_POSITIVES.map(ranked);
             assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
@@ -232,12 +256,13 @@ proptest! {
         keys in proptest::collection::vec(number(), 0..6),
         earlier in proptest::collection::vec(0u64..9, 0..12),
         ties in proptest::sample::select(&TIES[..]),
+        metrics in proptest::sample::select(&METRICS[..]),
     ) {
         let positives = keys.iter().map(|k| Positive { key: f64::from(*k), index: 0 }).collect();
-        if let Ok(counts) = PartialCounts::new(ties, offsets, positives, &earlier) {
-            let mut results = PerQuery::new(counts.queries(), 1).unwrap();
-            results.compute(&counts, 0, &[3], &Control::default()).unwrap();
-            prop_assert_eq!(results.map_at_r.len(), counts.queries());
+        if let Ok(counts) = PartialCounts::new(ties, metrics, offsets, positives, &earlier) {
+            let mut results = PerQuery::new(counts.queries(), metrics).unwrap();
+            results.compute(&counts, 0, None, &Control::default()).unwrap();
+            prop_assert_eq!(results.values(Metric::RPrecision).unwrap().len(), counts.queries());
         }
     }
 }

@@ -3,13 +3,15 @@
 use std::sync::{Barrier, Mutex};
 
 use dml_eval::{
-    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision, Result, Similarity, Ties,
-    evaluate, kmeans, select_kernel,
+    Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision, Relation, Result,
+    Similarity, Ties, evaluate, kmeans, select_kernel,
 };
 use ndarray::Array2;
 use proptest::prelude::*;
 
 const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
+
+const METRICS: [&[&str]; 2] = [&["recall@5", "map_at_r"], &["ndcg@9", "average_precision"]];
 
 /// The memory in which peers that are threads of this process exchange numbers.
 struct Exchange {
@@ -76,22 +78,28 @@ proptest! {
         separate in any::<bool>(),
         ties in proptest::sample::select(&TIES[..]),
         many_positives in proptest::sample::select(&[0, 8, usize::MAX][..]),
+        metrics in proptest::sample::select(&METRICS[..]),
         peers in 2usize..6,
     ) {
         let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
         let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
-        let options = EvaluateOptions { recall_at: vec![1, 5], ties, many_positives: Some(many_positives) };
+        let options = EvaluateOptions {
+            metrics: metrics.iter().map(|name| name.parse().unwrap()).collect(),
+            ties,
+            may_lack_matches: true,
+            many_positives: Some(many_positives),
+        };
         let (kernel, control) = (select_kernel(None).unwrap(), Control::default());
         let gallery = separate.then(|| Matrix::F32(x.view()));
-        let gallery_labels = separate.then_some(&labels[..]);
+        let relation = Relation::of_labels(&labels, separate.then_some(&labels[..])).unwrap();
         let space = Dense::new(
             Matrix::F32(x.view()), gallery, Similarity::Cosine, Precision::BFloat16, kernel, &control,
         ).unwrap();
         let codes = Array2::from_shape_fn((n, 2), |(i, j)| values[3 * i + j] as u8);
         let codes = Codes::new(codes.view(), separate.then(|| codes.view()), kernel).unwrap();
         let evaluate_both = |peers: &dyn Peers| [
-            evaluate(&space, &labels, gallery_labels, &options, peers, &Control::default()),
-            evaluate(&codes, &labels, gallery_labels, &options, peers, &Control::default()),
+            evaluate(&space, &relation, &options, peers, &Control::default()),
+            evaluate(&codes, &relation, &options, peers, &Control::default()),
         ].map(|found| found.map(|found| format!("{found:?}")));
         let alone = evaluate_both(&Alone);
         for found in run_peers(peers, evaluate_both) {

@@ -1,7 +1,8 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi`, `ami` and
-`ari` compare partitions. docs/reference/metrics.md of the repository defines every number.
+`evaluate` and `evaluate_codes` measure, `relevance_from_labels` lists matches for them, `knn` and `knn_codes` search,
+`kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. docs/reference/metrics.md of the repository defines every
+number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dml_eval_rs import _native
 from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
 from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
 from dml_eval_rs.peers import Peers
+from dml_eval_rs.relevance import relevance_from_labels
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
 from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
@@ -33,6 +35,7 @@ __all__ = [
     "knn",
     "knn_codes",
     "nmi",
+    "relevance_from_labels",
 ]
 
 __version__ = "0.1.0"

@@ -6,7 +6,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs.metric_names import Columns
 from dml_eval_rs.peers import Peers
+from dml_eval_rs.relation import Relation
 
 _Rows = npt.NDArray[np.float16] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
 _Progress = Callable[[int, int], object]
@@ -33,13 +35,13 @@ OPTIMIZED: Final[bool]
 
 def evaluate(
     embeddings: _Rows,
-    labels: npt.NDArray[np.uint32],
     gallery: _Rows | None,
-    gallery_labels: npt.NDArray[np.uint32] | None,
+    relation: Relation,
     *,
     similarity: str,
-    recall_at: list[int],
+    metrics: list[str],
     ties: str,
+    zero_unmatched: bool = False,
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
@@ -47,21 +49,21 @@ def evaluate(
     screen: str | None = None,
     many_positives: int | None = None,
     directions: int | None = None,
-) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
+) -> Columns: ...
 def evaluate_codes(
     codes: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.uint32],
     gallery_codes: npt.NDArray[np.uint8] | None,
-    gallery_labels: npt.NDArray[np.uint32] | None,
+    relation: Relation,
     *,
-    recall_at: list[int],
+    metrics: list[str],
     ties: str,
+    zero_unmatched: bool = False,
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
     kernel: str | None = None,
     many_positives: int | None = None,
-) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
+) -> Columns: ...
 def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
 def knn(
     queries: _Rows,
@@ -70,6 +72,7 @@ def knn(
     *,
     similarity: str,
     exclude_self: bool,
+    indices: npt.NDArray[np.int64] | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
     kernel: str | None = None,
@@ -82,6 +85,7 @@ def knn_codes(
     k: int,
     *,
     exclude_self: bool,
+    indices: npt.NDArray[np.int64] | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
     kernel: str | None = None,
@@ -111,24 +115,22 @@ _Items = _Rows | npt.NDArray[np.uint8]
 
 def find_positives(
     queries: _Items,
-    labels: npt.NDArray[np.uint32],
     gallery: _Items,
-    gallery_labels: npt.NDArray[np.uint32],
+    relation: Relation,
     *,
     similarity: str,
     first_item: int,
-    query_indices: npt.NDArray[np.int64] | None,
     threads: int | None = None,
     progress: _Progress | None = None,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]: ...
 def count_negatives(
     queries: _Items,
-    labels: npt.NDArray[np.uint32],
     gallery: _Items,
-    gallery_labels: npt.NDArray[np.uint32],
+    relation: Relation,
     *,
     similarity: str,
     ties: str,
+    metrics: list[str],
     first_item: int,
     offsets: npt.NDArray[np.uint64],
     keys: npt.NDArray[np.float64],
@@ -139,11 +141,12 @@ def count_negatives(
 ) -> npt.NDArray[np.uint64]: ...
 def compute_metrics(
     ties: str,
+    metrics: list[str],
     offsets: npt.NDArray[np.uint64],
     keys: npt.NDArray[np.float64],
     indices: npt.NDArray[np.uint64],
     counts: npt.NDArray[np.uint64],
-    recall_at: list[int],
     *,
+    zero_unmatched: bool = False,
     threads: int | None = None,
-) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
+) -> Columns: ...

@@ -88,12 +88,12 @@ def partition(x: object, name: str) -> npt.NDArray[Any]:
     return array
 
 
-def encode(*parts: npt.NDArray[Any]) -> list[npt.NDArray[np.uint32]]:
+def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[np.uint32]]:
     """Encode labels densely over all parts: two labels get the same code if and only if they are equal."""
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1:
         raise TypeError(
-            "labels have dtype "
+            f"{name} have dtype "
             + " and ".join(str(part.dtype) for part in parts)
             + "; expected integers on both sides, or strings on both"
         )

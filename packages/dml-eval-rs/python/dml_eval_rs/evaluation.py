@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+# An attribute's name → the metric's in `per_query`, for metrics with a K and without.
+_BY_K = {
+    "recall": "recall",
+    "precision": "precision",
+    "average_precision_at": "average_precision",
+    "ndcg": "ndcg",
+}
+_SINGLE = {
+    "precision_at_1": "precision_at_1",
+    "r_precision": "r_precision",
+    "map_at_r": "map_at_r",
+    "mean_reciprocal_rank": "reciprocal_rank",
+    "average_precision": "average_precision",
+    "mean_inverse_negative_penalty": "inverse_negative_penalty",
+}
+# A title in the table → the metric.
+_TITLES_BY_K = {"Recall": "recall", "Precision": "precision", "MAP": "average_precision", "nDCG": "ndcg"}
+_TITLES = {
+    "Precision@1": "precision_at_1",
+    "R-precision": "r_precision",
+    "MAP@R": "map_at_r",
+    "MRR": "reciprocal_rank",
+    "mAP": "average_precision",
+    "mINP": "inverse_negative_penalty",
+}
 _RESAMPLES = 2000
 _PERMUTATIONS = 10_000
 _NUMBERS_AT_A_TIME = 4_000_000
@@ -47,34 +72,95 @@ class Evaluation:
     """Retrieval metrics, and clustering metrics where requested.
 
     docs/reference/metrics.md of the repository defines them. All but counts are in [0, 1]; `ami` and `ari` may be
-    slightly below.
+    slightly below. ``evaluation[name]`` is the mean of ``per_query[name]``.
 
     Attributes:
-        recall: K → Recall@K, the share of queries with a match among their K nearest.
-        precision_at_1: the share of queries whose nearest item is a match.
-        r_precision: mean of matches among the R nearest, over R.
-        map_at_r: mean of (1/R) Σ_{i≤R} precision(i)·match(i).
-        mean_reciprocal_rank: mean of 1 / rank of the first match, over the whole gallery.
+        means: name → mean over the queries, for each name in `per_query`.
         nmi: normalised mutual information of labels and clusters; None if not requested.
         ami: mutual information of both, adjusted for chance; None if not requested.
         ari: Rand index of both, adjusted for chance; None if not requested.
         n_queries: number of all queries, with or without a match.
-        n_unmatched: number of queries without a match in the gallery, which no mean includes.
-        per_query: name → float64 array (n_queries,), NaN for the unmatched: ``"recall@1"``, … for each K,
-            ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``.
+        n_unmatched: number of queries without a match. No mean includes them, unless ``unmatched="zero"``.
+        per_query: name → float64 array (n_queries,), NaN for the unmatched (or 0): ``"recall@1"``, … for each K,
+            ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``, and, where requested,
+            ``"precision@5"``, ``"average_precision@5"``, ``"ndcg@5"``, … for each K, ``"average_precision"``,
+            ``"inverse_negative_penalty"``.
     """
 
-    recall: Mapping[int, float]
-    precision_at_1: float
-    r_precision: float
-    map_at_r: float
-    mean_reciprocal_rank: float
+    means: Mapping[str, float]
     nmi: float | None
     ami: float | None
     ari: float | None
     n_queries: int
     n_unmatched: int
     per_query: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+
+    @property
+    def recall(self) -> Mapping[int, float]:
+        """K → Recall@K, the share of queries with a match among their K nearest."""
+        return self._by_k("recall")
+
+    @property
+    def cmc(self) -> Mapping[int, float]:
+        """K → the cumulative matching characteristic at rank K: another name of `recall`."""
+        return self.recall
+
+    @property
+    def precision(self) -> Mapping[int, float]:
+        """K → mean of matches among the K nearest, over K; for each K of `precision_at`."""
+        return self._by_k("precision")
+
+    @property
+    def average_precision_at(self) -> Mapping[int, float]:
+        """K → mean of 1/min(K, R) Σ_{i≤K} precision(i)·match(i); for each K of `average_precision_at`."""
+        return self._by_k("average_precision")
+
+    @property
+    def ndcg(self) -> Mapping[int, float]:
+        """K → mean normalised discounted cumulative gain of the K nearest; for each K of `ndcg_at`."""
+        return self._by_k("ndcg")
+
+    @property
+    def precision_at_1(self) -> float:
+        """The share of queries whose nearest item is a match."""
+        return self.means["precision_at_1"]
+
+    @property
+    def r_precision(self) -> float:
+        """Mean of matches among the R nearest, over R."""
+        return self.means["r_precision"]
+
+    @property
+    def map_at_r(self) -> float:
+        """Mean of (1/R) Σ_{i≤R} precision(i)·match(i)."""
+        return self.means["map_at_r"]
+
+    @property
+    def mean_reciprocal_rank(self) -> float:
+        """Mean of 1 / rank of the first match, over the whole gallery."""
+        return self.means["reciprocal_rank"]
+
+    @property
+    def average_precision(self) -> float:
+        """Mean average precision (mAP) over the whole ranking; needs ``average_precision=True``."""
+        return self._of_whole_ranking("average_precision")
+
+    @property
+    def mean_inverse_negative_penalty(self) -> float:
+        """Mean of R / rank of the last match (mINP); needs ``average_precision=True``."""
+        return self._of_whole_ranking("inverse_negative_penalty")
+
+    def __getitem__(self, name: str) -> float:
+        """Return a metric's mean over the queries.
+
+        Args:
+            name: one of `per_query`'s names, such as ``"recall@1"``; ``"mean_reciprocal_rank"`` and
+                ``"mean_inverse_negative_penalty"`` are accepted as well.
+
+        Raises:
+            KeyError: if there is no such metric.
+        """
+        return self.means[self._key(name)]
 
     def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
         """Return the bootstrap confidence interval of a metric's mean.
@@ -83,7 +169,7 @@ class Evaluation:
         (Efron 1979, percentile method).
 
         Args:
-            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is accepted as well.
+            name: a metric, as in ``evaluation[name]``.
             level: the confidence level, above 0 and below 1.
             seed: seed of the resamples. The same seed gives the same interval.
 
@@ -106,7 +192,7 @@ class Evaluation:
 
         Args:
             other: the second model's evaluation, with the same queries in the same order.
-            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is accepted as well.
+            name: a metric, as in ``evaluation[name]``.
             level: the confidence level of the difference's interval.
             seed: seed of the signs and the resamples.
 
@@ -152,7 +238,7 @@ class Evaluation:
         """Return a metric's mean over the queries of each class.
 
         Args:
-            name: one of `per_query`'s names; ``"mean_reciprocal_rank"`` is accepted as well.
+            name: a metric, as in ``evaluation[name]``.
             labels: (n_queries,), the queries' labels.
 
         Returns:
@@ -178,11 +264,11 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return all but the per-query values, ready for JSON: each K as a string, None where not requested."""
         return {
-            "recall": {str(k): value for k, value in self.recall.items()},
-            "precision_at_1": self.precision_at_1,
-            "r_precision": self.r_precision,
-            "map_at_r": self.map_at_r,
-            "mean_reciprocal_rank": self.mean_reciprocal_rank,
+            **{
+                name: {str(k): value for k, value in self._by_k(metric).items()}
+                for name, metric in _BY_K.items()
+            },
+            **{name: self.means.get(metric) for name, metric in _SINGLE.items()},
             "nmi": self.nmi,
             "ami": self.ami,
             "ari": self.ari,
@@ -192,13 +278,12 @@ class Evaluation:
 
     def __str__(self) -> str:
         """Return a table of two columns."""
-        rows = [(f"Recall@{k}", f"{value:.4f}") for k, value in self.recall.items()]
-        rows += [
-            ("Precision@1", f"{self.precision_at_1:.4f}"),
-            ("R-precision", f"{self.r_precision:.4f}"),
-            ("MAP@R", f"{self.map_at_r:.4f}"),
-            ("MRR", f"{self.mean_reciprocal_rank:.4f}"),
+        rows = [
+            (f"{title}@{k}", f"{value:.4f}")
+            for title, name in _TITLES_BY_K.items()
+            for k, value in self._by_k(name).items()
         ]
+        rows += [(title, f"{self.means[name]:.4f}") for title, name in _TITLES.items() if name in self.means]
         rows += [
             (name, f"{value:.4f}")
             for name, value in (("NMI", self.nmi), ("AMI", self.ami), ("ARI", self.ari))
@@ -223,18 +308,31 @@ class Evaluation:
         Raises:
             KeyError: if a metric is missing.
         """
-        return cls(
-            **{
-                field.name: metrics[field.name]
-                for field in fields(cls)
-                if field.name not in ("recall", "per_query")
-            },
-            recall={int(k): value for k, value in metrics["recall"].items()},
-            per_query=per_query,
-        )
+        by_k = {
+            f"{metric}@{k}": value for name, metric in _BY_K.items() for k, value in metrics[name].items()
+        }
+        single = {metric: metrics[name] for name, metric in _SINGLE.items() if metrics[name] is not None}
+        others = ("nmi", "ami", "ari", "n_queries", "n_unmatched")
+        return cls(means={**by_k, **single}, per_query=per_query, **{name: metrics[name] for name in others})
+
+    def _by_k(self, metric: str) -> dict[int, float]:
+        found = {}
+        for name, mean in self.means.items():
+            of, _, k = name.partition("@")
+            if of == metric and k:
+                found[int(k)] = mean
+        return found
+
+    def _of_whole_ranking(self, name: str) -> float:
+        if name not in self.means:
+            raise AttributeError(
+                f"{name} was not measured, since it needs the ranks of all matches; "
+                "expected evaluate(..., average_precision=True)"
+            )
+        return self.means[name]
 
     def _key(self, name: str) -> str:
-        key = "reciprocal_rank" if name == "mean_reciprocal_rank" else name
+        key = _SINGLE.get(name, name)
         if key not in self.per_query:
             raise KeyError(f"no metric {name!r}; expected one of {', '.join(map(repr, self.per_query))}")
         return key

@@ -12,26 +12,42 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
-from dml_eval_rs.clustering import AVERAGES, Agreement, Average, check_clusters, cluster_agreement
+from dml_eval_rs.clustering import AVERAGES, Average, check_clusters, cluster_agreement
 from dml_eval_rs.evaluation import Evaluation
+from dml_eval_rs.metric_names import evaluation_of, metric_names
 from dml_eval_rs.peers import Peers, check_alike
+from dml_eval_rs.relation import GradedLists, Lists, relate
 
 Similarity = Literal["cosine", "dot", "euclidean"]
 Ties = Literal["index", "optimistic", "pessimistic", "expected"]
+Unmatched = Literal["skip", "zero"]
 Progress = Callable[[int, int], object]
 
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
+UNMATCHED = ("skip", "zero")
 
 
 def evaluate(
     embeddings: npt.ArrayLike,
-    labels: npt.ArrayLike,
+    labels: npt.ArrayLike | None = None,
     gallery: npt.ArrayLike | None = None,
     gallery_labels: npt.ArrayLike | None = None,
     *,
+    groups: npt.ArrayLike | None = None,
+    gallery_groups: npt.ArrayLike | None = None,
+    relevant: Lists | GradedLists | None = None,
+    ignored: Lists | None = None,
+    indices: npt.ArrayLike | None = None,
+    junk: npt.ArrayLike = (),
+    distractors: npt.ArrayLike = (),
+    unmatched: Unmatched = "skip",
     similarity: Similarity = "cosine",
     recall_at: Iterable[int] = (1, 10, 100, 1000),
+    precision_at: Iterable[int] = (),
+    average_precision_at: Iterable[int] = (),
+    ndcg_at: Iterable[int] = (),
+    average_precision: bool = False,
     ties: Ties = "index",
     nmi: bool = False,
     nmi_average: Average = "arithmetic",
@@ -43,8 +59,10 @@ def evaluate(
 ) -> Evaluation:
     """Measure Recall@K, precision@1, R-precision, MAP@R and reciprocal rank exactly, per query and on average.
 
-    A positive's rank is 1 + the number of other gallery items before it. With ranks r and R positives: Recall@K =
-    [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal rank = 1/min r.
+    A match's rank is 1 + the number of other gallery items before it. With ranks r and R matches: Recall@K =
+    [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal rank = 1/min r. On request:
+    precision@K = #{r ≤ K}/K, AP@K = 1/min(K, R) Σ_{r≤K} #{r' ≤ r}/r, nDCG@K = Σ_{r≤K} grade/log₂(r + 1) over that of
+    the best order, AP = (1/R) Σ #{r' ≤ r}/r, and the inverse negative penalty R/max r.
 
     MAP@R and R-precision: Musgrave, Belongie and Lim, "A Metric Learning Reality Check" (2020), section 3.2.
     Every comparison has the result of float64 arithmetic in one stated order, on every machine and for any
@@ -53,12 +71,30 @@ def evaluate(
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite. They need not be contiguous, normalised or in memory
             (`numpy.memmap`).
-        labels: (Q,) integers of any width, booleans or strings.
+        labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label.
         gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
             its index. With a gallery no item is left out.
-        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
+        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` and `labels` are.
+        groups: (Q,) integers, booleans or strings, such as cameras: a gallery item with the query's label and group is
+            left out of its ranking, as if it weren't in the gallery (the rule of re-identification).
+        gallery_groups: (G,), of the groups' kind. Given if and only if `gallery` and `groups` are.
+        relevant: the matches of each query, instead of labels: ``(offsets, indices)``, (Q + 1,) and (M,) integers;
+            ``indices[offsets[q]:offsets[q + 1]]`` are gallery items. ``(offsets, indices, grades)`` grades them by
+            (M,) numbers of at least 0, the gains of nDCG; grade 0 is no match. See `relevance_from_labels`.
+        ignored: items left out of each query's ranking, listed as in `relevant`: neither matches nor others.
+        indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside it.
+        junk: a label, or labels, of items that are left out of the gallery and, if they are their own gallery, of the
+            queries.
+        distractors: a label, or labels, of items that match nothing, but remain in the rankings.
+        unmatched: what a query without a match counts as. ``"skip"``: nothing, its values are NaN; ``"zero"``: a miss,
+            all of its values are 0.
         similarity: ``"cosine"``, ``"dot"``, or ``"euclidean"`` (the nearest is the most similar).
         recall_at: every K, at least 1. A K beyond the gallery's size means the whole gallery.
+        precision_at: every K of precision@K.
+        average_precision_at: every K of AP@K.
+        ndcg_at: every K of nDCG@K.
+        average_precision: whether to measure average precision and the inverse negative penalty, which need the rank of
+            every match and so take longer.
         ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
             first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of the
             tied items.
@@ -74,7 +110,8 @@ def evaluate(
             process.
 
     Returns:
-        The means over the queries with a match (R ≥ 1), and the values of every query.
+        The means over the queries with a match (R ≥ 1; with ``unmatched="zero"`` over all), and the values of every
+        query.
 
     Raises:
         TypeError: if an array has the wrong kind of dtype, such as integers for embeddings or floats for labels.
@@ -85,20 +122,31 @@ def evaluate(
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     arguments.one_of(ties, "ties", TIES)
+    arguments.one_of(unmatched, "unmatched", UNMATCHED)
     arguments.one_of(nmi_average, "nmi_average", AVERAGES)
-    ks = arguments.counts(recall_at, "recall_at")
+    metrics = metric_names(recall_at, precision_at, average_precision_at, ndcg_at, average_precision)
     checked_threads, checked_seed = arguments.threads(threads), arguments.seed(seed)
     queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
-    labels_Q = arguments.labels(labels, "labels", queries_QD, "embeddings")
-    _both_or_neither(gallery, gallery_labels, "gallery")
-    gallery_GD = code_G = None
-    if gallery is None or gallery_labels is None:
-        (code_Q,) = arguments.encode(labels_Q)
-    else:
+    _check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
+    gallery_GD = None
+    if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
-        labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GD, "gallery")
-        code_Q, code_G = arguments.encode(labels_Q, labels_G)
+    relation = relate(
+        queries_QD,
+        "embeddings",
+        labels,
+        gallery_GD,
+        "gallery",
+        gallery_labels,
+        groups=groups,
+        gallery_groups=gallery_groups,
+        relevant=relevant,
+        ignored=ignored,
+        indices=indices,
+        junk=junk,
+        distractors=distractors,
+    )
     if n_clusters is not None and not nmi:
         raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
     if nmi_average != "arithmetic" and not nmi:
@@ -107,26 +155,30 @@ def evaluate(
         )
     if n_clusters is not None:
         check_clusters(n_clusters, len(queries_QD) + (0 if gallery_GD is None else len(gallery_GD)))
-    options = (similarity, ks, ties, nmi, nmi_average, n_clusters, checked_seed)
-    check_alike(peers, options, queries_QD, gallery_GD, code_Q, code_G)
+    if nmi and (relation.labels is None or relation.kept is not None or np.size(distractors)):
+        raise ValueError(
+            "nmi compares clusters with the labels of all items; expected labels without relevant, junk or distractors"
+        )
+    options = (similarity, metrics, ties, unmatched, nmi, nmi_average, n_clusters, checked_seed)
+    check_alike(peers, options, queries_QD, gallery_GD, *relation.arrays())
     stages = None if progress is None else _Stages(progress)
-    columns = _native.evaluate(
+    found = _native.evaluate(
         queries_QD,
-        code_Q,
         gallery_GD,
-        code_G,
+        relation,
         similarity=similarity,
-        recall_at=ks,
+        metrics=metrics,
         ties=ties,
+        zero_unmatched=unmatched == "zero",
         threads=checked_threads,
         progress=None if stages is None else stages.next(),
         peers=peers,
     )
     agreement = None
-    if nmi:
-        parts = [(queries_QD, code_Q)]
-        if gallery_GD is not None and code_G is not None:
-            parts.append((gallery_GD, code_G))
+    if nmi and relation.labels is not None:
+        parts = [(queries_QD, relation.labels)]
+        if gallery_GD is not None and relation.gallery_labels is not None:
+            parts.append((gallery_GD, relation.gallery_labels))
         agreement = cluster_agreement(
             parts,
             normalize=similarity == "cosine",
@@ -137,16 +189,28 @@ def evaluate(
             progress=None if stages is None else stages.next(),
             peers=peers,
         )
-    return evaluation_of(columns, ks, agreement)
+    return evaluation_of(found, agreement, relation.kept if gallery is None else None, len(queries_QD))
 
 
 def evaluate_codes(
     codes: npt.ArrayLike,
-    labels: npt.ArrayLike,
+    labels: npt.ArrayLike | None = None,
     gallery_codes: npt.ArrayLike | None = None,
     gallery_labels: npt.ArrayLike | None = None,
     *,
+    groups: npt.ArrayLike | None = None,
+    gallery_groups: npt.ArrayLike | None = None,
+    relevant: Lists | GradedLists | None = None,
+    ignored: Lists | None = None,
+    indices: npt.ArrayLike | None = None,
+    junk: npt.ArrayLike = (),
+    distractors: npt.ArrayLike = (),
+    unmatched: Unmatched = "skip",
     recall_at: Iterable[int] = (1, 10, 100, 1000),
+    precision_at: Iterable[int] = (),
+    average_precision_at: Iterable[int] = (),
+    ndcg_at: Iterable[int] = (),
+    average_precision: bool = False,
     ties: Ties = "index",
     threads: int | None = None,
     progress: Progress | None = None,
@@ -160,9 +224,9 @@ def evaluate_codes(
         codes: (Q, W) uint8, eight bits per byte, at most 65,536 bits per code: see `binarize`.
         labels: (Q,) integers of any width, booleans or strings.
         gallery_codes: (G, W) uint8; None: the queries are their own gallery, and each leaves itself out by its index.
-        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` is.
-        recall_at: every K, at least 1.
-        ties: as in `evaluate`.
+        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` and `labels` are.
+        groups, gallery_groups, relevant, ignored, indices, junk, distractors, unmatched: as in `evaluate`.
+        recall_at, precision_at, average_precision_at, ndcg_at, average_precision, ties: as in `evaluate`.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
         peers: as in `evaluate`.
@@ -176,32 +240,48 @@ def evaluate_codes(
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     arguments.one_of(ties, "ties", TIES)
-    ks = arguments.counts(recall_at, "recall_at")
+    arguments.one_of(unmatched, "unmatched", UNMATCHED)
+    metrics = metric_names(recall_at, precision_at, average_precision_at, ndcg_at, average_precision)
     checked_threads = arguments.threads(threads)
     codes_QW = arguments.codes(codes, "codes")
-    labels_Q = arguments.labels(labels, "labels", codes_QW, "codes")
-    _both_or_neither(gallery_codes, gallery_labels, "gallery_codes")
-    gallery_GW = code_G = None
-    if gallery_codes is None or gallery_labels is None:
-        (code_Q,) = arguments.encode(labels_Q)
-    else:
+    _check_labels_of_gallery(gallery_codes, gallery_labels, relevant, "gallery_codes")
+    gallery_GW = None
+    if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
-        labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GW, "gallery_codes")
-        code_Q, code_G = arguments.encode(labels_Q, labels_G)
-    check_alike(peers, (ks, ties), codes_QW, gallery_GW, code_Q, code_G)
-    columns = _native.evaluate_codes(
+    relation = relate(
         codes_QW,
-        code_Q,
+        "codes",
+        labels,
         gallery_GW,
-        code_G,
-        recall_at=ks,
+        "gallery_codes",
+        gallery_labels,
+        groups=groups,
+        gallery_groups=gallery_groups,
+        relevant=relevant,
+        ignored=ignored,
+        indices=indices,
+        junk=junk,
+        distractors=distractors,
+    )
+    check_alike(peers, (metrics, ties, unmatched), codes_QW, gallery_GW, *relation.arrays())
+    n_queries = len(codes_QW)
+    if relation.kept is not None and gallery_GW is None:
+        codes_QW = codes_QW[relation.kept]
+    elif relation.kept is not None and gallery_GW is not None:
+        gallery_GW = gallery_GW[relation.kept]
+    found = _native.evaluate_codes(
+        codes_QW,
+        gallery_GW,
+        relation,
+        metrics=metrics,
         ties=ties,
+        zero_unmatched=unmatched == "zero",
         threads=checked_threads,
         progress=progress,
         peers=peers,
     )
-    return evaluation_of(columns, ks)
+    return evaluation_of(found, None, relation.kept if gallery_GW is None else None, n_queries)
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
@@ -231,8 +311,8 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
         ) from error
 
 
-def _both_or_neither(gallery: object, gallery_labels: object, name: str) -> None:
-    if (gallery is None) != (gallery_labels is None):
+def _check_labels_of_gallery(gallery: object, gallery_labels: object, relevant: object, name: str) -> None:
+    if relevant is None and (gallery is None) != (gallery_labels is None):
         given, missing = (name, "gallery_labels") if gallery_labels is None else ("gallery_labels", name)
         raise ValueError(
             f"{given} came without {missing}; expected both, or neither to make the queries their own gallery"
@@ -255,26 +335,3 @@ class _Stages:
             self._progress(before + done, before + total)
 
         return report
-
-
-def evaluation_of(
-    columns: list[tuple[str, npt.NDArray[np.float64], float]],
-    recall_at: list[int],
-    agreement: Agreement | None = None,
-) -> Evaluation:
-    """Build the result from the core's columns: name, every query's value, mean."""
-    means = {name: mean for name, _, mean in columns}
-    per_query = {name: values for name, values, _ in columns}
-    return Evaluation(
-        recall={k: means[f"recall@{k}"] for k in recall_at},
-        precision_at_1=means["precision_at_1"],
-        r_precision=means["r_precision"],
-        map_at_r=means["map_at_r"],
-        mean_reciprocal_rank=means["reciprocal_rank"],
-        nmi=None if agreement is None else agreement.nmi,
-        ami=None if agreement is None else agreement.ami,
-        ari=None if agreement is None else agreement.ari,
-        n_queries=len(per_query["reciprocal_rank"]),
-        n_unmatched=int(np.isnan(per_query["reciprocal_rank"]).sum()),
-        per_query=per_query,
-    )

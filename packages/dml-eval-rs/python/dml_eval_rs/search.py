@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
+from dml_eval_rs.relation import check_indices
 from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity
 
 
@@ -19,6 +20,7 @@ def knn(
     *,
     similarity: Similarity = "cosine",
     exclude_self: bool = False,
+    indices: npt.ArrayLike | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
@@ -29,9 +31,10 @@ def knn(
     Args:
         queries: (Q, D) float16, float32 or float64, finite. Q may be 0, unless the queries are the gallery.
         gallery: (G, D); None for the queries themselves.
-        k: 1 to G, or to G − 1 with `exclude_self`.
+        k: 1 to G, or to G − 1 if any query leaves an item out.
         similarity: ``"cosine"``, ``"dot"`` or ``"euclidean"``.
         exclude_self: whether query i leaves out gallery item i; the gallery then has Q rows.
+        indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside it.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
 
@@ -51,9 +54,9 @@ def knn(
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
-    checked_k = _check_k(
-        k, len(queries_QD), len(queries_QD if gallery_GD is None else gallery_GD), exclude_self
-    )
+    items = len(queries_QD if gallery_GD is None else gallery_GD)
+    own_Q = _check_own(indices, exclude_self, len(queries_QD), items)
+    checked_k = _check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
     checked_threads = arguments.threads(threads)
     if len(queries_QD) == 0:
         return np.zeros((0, checked_k), np.float32), np.zeros((0, checked_k), np.int64)
@@ -63,6 +66,7 @@ def knn(
         checked_k,
         similarity=similarity,
         exclude_self=exclude_self,
+        indices=own_Q,
         threads=checked_threads,
         progress=progress,
     )
@@ -74,6 +78,7 @@ def knn_codes(
     k: int,
     *,
     exclude_self: bool = False,
+    indices: npt.ArrayLike | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
@@ -84,8 +89,9 @@ def knn_codes(
     Args:
         codes: (Q, W) uint8, eight bits per byte. Q may be 0, unless the codes are the gallery.
         gallery_codes: (G, W) uint8; None for the codes themselves.
-        k: 1 to G, or to G − 1 with `exclude_self`.
+        k: 1 to G, or to G − 1 if any query leaves an item out.
         exclude_self: whether code i leaves out gallery code i; the gallery then has Q rows.
+        indices: (Q,) the index of each code in the gallery, by which it is left out, and -1 for codes outside it.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
 
@@ -102,7 +108,9 @@ def knn_codes(
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
-    checked_k = _check_k(k, len(codes_QW), len(codes_QW if gallery_GW is None else gallery_GW), exclude_self)
+    items = len(codes_QW if gallery_GW is None else gallery_GW)
+    own_Q = _check_own(indices, exclude_self, len(codes_QW), items)
+    checked_k = _check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
     checked_threads = arguments.threads(threads)
     if len(codes_QW) == 0:
         return np.zeros((0, checked_k), np.int32), np.zeros((0, checked_k), np.int64)
@@ -111,18 +119,27 @@ def knn_codes(
         gallery_GW,
         checked_k,
         exclude_self=exclude_self,
+        indices=own_Q,
         threads=checked_threads,
         progress=progress,
     )
 
 
-def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> int:
-    if exclude_self and queries != gallery:
+def _check_own(
+    indices: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
+) -> npt.NDArray[np.int64] | None:
+    if exclude_self and indices is not None:
+        raise ValueError("exclude_self came with indices; expected one of them")
+    if exclude_self and queries != items:
         raise ValueError(
             f"exclude_self leaves out gallery item i for query i, but there are {queries} queries and "
-            f"{gallery} gallery items; expected equal numbers"
+            f"{items} gallery items; expected equal numbers"
         )
-    most = gallery - exclude_self
+    return None if indices is None else check_indices(indices, queries, items)
+
+
+def _check_k(k: int, items: int, leaves_out: bool) -> int:
+    most = items - leaves_out
     checked = arguments.positive(k, "k")
     if most < 1:
         raise ValueError(
@@ -130,6 +147,6 @@ def _check_k(k: int, queries: int, gallery: int, exclude_self: bool) -> int:
         )
     if checked > most:
         raise ValueError(
-            f"k is {k}; expected 1 to {most}, the gallery's size{' without the query itself' if exclude_self else ''}"
+            f"k is {k}; expected 1 to {most}, the gallery's size{' without the query itself' if leaves_out else ''}"
         )
     return checked

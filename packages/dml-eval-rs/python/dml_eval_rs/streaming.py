@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
 from dml_eval_rs.evaluation import Evaluation
-from dml_eval_rs.retrieval import SIMILARITIES, TIES, Ties, evaluation_of
+from dml_eval_rs.metric_names import evaluation_of, metric_names
+from dml_eval_rs.relation import Relation, check_indices
+from dml_eval_rs.retrieval import SIMILARITIES, TIES, UNMATCHED, Ties, Unmatched
 
 _BUCKET = 65_536  # items of a sum of labels
 _HASHED = 4096  # queries hashed at a time
@@ -62,7 +64,8 @@ class StreamingEvaluator:
         queries: (Q, D) float16, float32 or float64, or uint8 codes (Q, W) with ``similarity="hamming"``.
         labels: (Q,) integers, booleans or strings.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
-        recall_at: each K, at least 1.
+        groups: (Q,) integers, booleans or strings, as in `evaluate`; each block then comes with its groups.
+        recall_at, precision_at, average_precision_at, ndcg_at, average_precision, unmatched: as in `evaluate`.
         ties: as in `evaluate`. Indices are those in the whole gallery.
         indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside
             the gallery. None: nothing is left out.
@@ -79,18 +82,30 @@ class StreamingEvaluator:
         labels: npt.ArrayLike,
         *,
         similarity: Literal["cosine", "dot", "euclidean", "hamming"] = "cosine",
+        groups: npt.ArrayLike | None = None,
         recall_at: Iterable[int] = (1, 10, 100, 1000),
+        precision_at: Iterable[int] = (),
+        average_precision_at: Iterable[int] = (),
+        ndcg_at: Iterable[int] = (),
+        average_precision: bool = False,
+        unmatched: Unmatched = "skip",
         ties: Ties = "index",
         indices: npt.ArrayLike | None = None,
         threads: int | None = None,
     ) -> None:
         self._similarity = arguments.one_of(similarity, "similarity", (*SIMILARITIES, "hamming"))
         self._ties = arguments.one_of(ties, "ties", TIES)
-        self._recall_at = arguments.counts(recall_at, "recall_at")
+        self._metrics = metric_names(
+            recall_at, precision_at, average_precision_at, ndcg_at, average_precision
+        )
+        self._unmatched = arguments.one_of(unmatched, "unmatched", UNMATCHED)
         self._threads = arguments.threads(threads)
         self._queries = self._items(queries, "queries")
         self._labels = arguments.labels(labels, "labels", self._queries, "queries")
-        self._query_indices = None if indices is None else _indices(indices, len(self._queries))
+        self._groups = (
+            None if groups is None else arguments.labels(groups, "groups", self._queries, "queries")
+        )
+        self._query_indices = None if indices is None else check_indices(indices, len(self._queries), 2**62)
         n = len(self._queries)
         self._partial = PartialCounts(
             fingerprint=self._fingerprint(),
@@ -105,7 +120,12 @@ class StreamingEvaluator:
         )
 
     def find_positives(
-        self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None = None
+        self,
+        block: npt.ArrayLike,
+        labels: npt.ArrayLike,
+        first_index: int | None = None,
+        *,
+        groups: npt.ArrayLike | None = None,
     ) -> None:
         """Find the positives of a block of the gallery.
 
@@ -113,6 +133,7 @@ class StreamingEvaluator:
             block: (G, D) of any float dtype, or (G, W) uint8 codes if the queries are codes.
             labels: (G,) of the queries' labels' kind.
             first_index: the index of the block's first item in the whole gallery; None if it follows the last block.
+            groups: (G,) of the queries' groups' kind. Given if and only if the queries' are.
 
         Raises:
             TypeError: if an array has the wrong dtype.
@@ -125,15 +146,24 @@ class StreamingEvaluator:
                 f"{_size(partial.counted)} items are counted already; expected every block's positives before "
                 "the first count"
             )
-        items, code_Q, code_G, start, sums = self._block(block, labels, first_index, partial.found)
+        if (groups is None) != (self._groups is None):
+            given, missing = (
+                ("a block's", "the queries'") if self._groups is None else ("the queries'", "a block's")
+            )
+            raise ValueError(
+                f"{given} groups came without {missing}; expected the groups of both, or neither"
+            )
+        items, relation, start, sums = self._block(block, labels, first_index, partial.found)
+        if groups is not None and self._groups is not None:
+            groups_G = arguments.labels(groups, "groups", items, "block")
+            group_Q, group_G = arguments.encode(self._groups, groups_G, name="groups")
+            relation = replace(relation, groups=group_Q, gallery_groups=group_G)
         found = _native.find_positives(
             self._queries,
-            code_Q,
             items,
-            code_G,
+            relation,
             similarity=self._similarity,
             first_item=start,
-            query_indices=self._query_indices,
             threads=self._threads,
         )
         ranges = _join(partial.found, ((start, start + len(items)),))
@@ -157,7 +187,7 @@ class StreamingEvaluator:
                 were not found. The evaluator is then unchanged.
         """
         partial = self._partial
-        items, code_Q, code_G, start, sums = self._block(block, labels, first_index, partial.counted)
+        items, relation, start, sums = self._block(block, labels, first_index, partial.counted)
         stop = start + len(items)
         if not any(low <= start and stop <= high for low, high in partial.found):
             raise ValueError(
@@ -166,11 +196,11 @@ class StreamingEvaluator:
             )
         counts = _native.count_negatives(
             self._queries,
-            code_Q,
             items,
-            code_G,
+            relation,
             similarity=self._similarity,
             ties=self._ties,
+            metrics=self._metrics,
             first_item=start,
             offsets=partial.offsets,
             keys=partial.keys,
@@ -263,28 +293,29 @@ class StreamingEvaluator:
                     f"the labels of some of the items {low} to {high} differ between find_positives and "
                     "count_negatives; expected the same labels in both passes"
                 )
-        if len(partial.keys) == 0:
+        if len(partial.keys) == 0 and self._unmatched == "skip":
             raise ValueError(
                 f"none of the {len(self._queries)} queries has a match in the gallery; expected a label "
                 "that both sides have"
             )
-        columns = _native.compute_metrics(
+        found = _native.compute_metrics(
             self._ties,
+            self._metrics,
             partial.offsets,
             partial.keys,
             partial.indices,
             partial.counts,
-            self._recall_at,
+            zero_unmatched=self._unmatched == "zero",
             threads=self._threads,
         )
-        return evaluation_of(columns, self._recall_at)
+        return evaluation_of(found)
 
     def _items(self, x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
         return arguments.codes(x, name) if self._similarity == "hamming" else arguments.embeddings(x, name)
 
     def _block(
         self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None, before: Ranges
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], npt.NDArray[np.uint32], int, dict[int, int]]:
+    ) -> tuple[npt.NDArray[Any], Relation, int, dict[int, int]]:
         items = self._items(block, "block")
         arguments.same_width(items, "block", self._queries, "queries")
         labels_G = arguments.labels(labels, "labels", items, "block")
@@ -293,7 +324,8 @@ class StreamingEvaluator:
             raise ValueError(f"first_index is {start!r}; expected an integer from 0 to 2**62 - 1")
         _join(before, ((int(start), int(start) + len(items)),))
         code_Q, code_G = arguments.encode(self._labels, labels_G)
-        return items, code_Q, code_G, int(start), _label_sums(labels_G, int(start))
+        relation = Relation(labels=code_Q, gallery_labels=code_G, indices=self._query_indices)
+        return items, relation, int(start), _label_sums(labels_G, int(start))
 
     def _check(self, counts: PartialCounts) -> None:
         """Check that counts from elsewhere, which agree in the fingerprint, can be those of an evaluator.
@@ -363,33 +395,21 @@ class StreamingEvaluator:
         options = (
             self._similarity,
             self._ties,
-            self._recall_at,
+            self._metrics,
+            self._unmatched,
             self._queries.shape,
             str(self._queries.dtype),
         )
         digest.update(repr(options).encode())
-        digest.update(self._labels.dtype.str.encode())
+        names = [names for names in (self._labels, self._groups) if names is not None]
+        digest.update(repr([of.dtype.str for of in names]).encode())
         for start in range(0, len(self._queries), _HASHED):
             part = slice(start, start + _HASHED)
             digest.update(_bytes_of(self._queries[part]))
-            digest.update(_bytes_of(self._labels[part]))
+            for of in names:
+                digest.update(_bytes_of(of[part]))
             digest.update(b"" if self._query_indices is None else _bytes_of(self._query_indices[part]))
         return digest.hexdigest()
-
-
-def _indices(x: npt.ArrayLike, queries: int) -> npt.NDArray[np.int64]:
-    array = np.asarray(x)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"indices has dtype {array.dtype}; expected integers")
-    if array.shape != (queries,):
-        raise ValueError(f"indices has shape {array.shape}; expected ({queries},), one a query")
-    outside = (array < -1) | (array >= 2**62) if array.dtype.kind == "i" else array >= 2**62
-    if outside.any():
-        place = int(np.argmax(outside))
-        raise ValueError(
-            f"indices has {array[place]} at {place}; expected -1, or an index from 0 to 2**62 - 1"
-        )
-    return np.ascontiguousarray(array, np.int64)
 
 
 def _bytes_of(part: npt.NDArray[Any]) -> bytes:

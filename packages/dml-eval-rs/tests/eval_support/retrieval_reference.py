@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -51,85 +51,142 @@ def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[flo
     return [key(query, g, similarity) for g in gallery]
 
 
-def metrics_of_order(matches: Sequence[bool], recall_at: Sequence[int]) -> dict[str, Fraction]:
-    """Apply the definitions to one complete order of the gallery."""
-    r = sum(matches)
-    ranks = [i for i, match in enumerate(matches, 1) if match]
-    out = {f"recall@{k}": Fraction(int(ranks[0] <= k)) for k in recall_at}
-    out["precision_at_1"] = Fraction(int(ranks[0] == 1))
-    out["r_precision"] = Fraction(sum(rank <= r for rank in ranks), r)
-    out["map_at_r"] = (
-        sum((Fraction(i, rank) for i, rank in enumerate(ranks, 1) if rank <= r), Fraction(0)) / r
-    )
-    out["reciprocal_rank"] = Fraction(1, ranks[0])
-    return out
+STANDARD = ("precision_at_1", "r_precision", "map_at_r", "reciprocal_rank")
+
+
+def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
+    """Apply a metric's definition to one complete order of the gallery: the gains, 0 for items that don't match."""
+    of, _, suffix = name.partition("@")
+    k = int(suffix or 0)
+    ranks = [i for i, gain in enumerate(gains, 1) if gain > 0]
+    r = len(ranks)
+
+    def precisions(last: int) -> Fraction:
+        return sum((Fraction(i, rank) for i, rank in enumerate(ranks, 1) if rank <= last), Fraction(0))
+
+    def dcg(gains: Sequence[float]) -> float:
+        return math.fsum(gain / math.log2(i + 1) for i, gain in enumerate(gains[:k], 1))
+
+    if name == "precision_at_1":
+        return Fraction(int(ranks[0] == 1))
+    if name == "r_precision":
+        return Fraction(sum(rank <= r for rank in ranks), r)
+    if name == "map_at_r":
+        return precisions(r) / r
+    if name == "reciprocal_rank":
+        return Fraction(1, ranks[0])
+    if name == "average_precision":
+        return precisions(len(gains)) / r
+    if name == "inverse_negative_penalty":
+        return Fraction(r, ranks[-1])
+    if of == "recall":
+        return Fraction(int(ranks[0] <= k))
+    if of == "precision":
+        return Fraction(sum(rank <= k for rank in ranks), k)
+    if of == "average_precision":
+        return precisions(k) / min(k, r)
+    assert of == "ndcg", name
+    return Fraction(dcg(gains)) / Fraction(dcg(sorted(gains, reverse=True)))
 
 
 def query_metrics(
-    keys: Sequence[float], matches: Sequence[bool], recall_at: Sequence[int], ties: str
+    keys: Sequence[float], gains: Sequence[float], metrics: Sequence[str], ties: str, unmatched: str
 ) -> dict[str, float]:
-    """Measure one query. `keys` and `matches` follow the gallery's order, without the query itself."""
-    if not any(matches):
-        names = [f"recall@{k}" for k in recall_at] + [
-            "precision_at_1",
-            "r_precision",
-            "map_at_r",
-            "reciprocal_rank",
-        ]
-        return dict.fromkeys(names, math.nan)
+    """Measure one query. `keys` and `gains` follow the gallery's order, without the items that are left out."""
+    if not any(gains):
+        return dict.fromkeys(metrics, 0.0 if unmatched == "zero" else math.nan)
     if ties == "expected":
-        return expected_metrics(keys, matches, recall_at)
+        return expected_metrics(keys, gains, metrics)
     prefer: dict[str, Callable[[int], int]] = {
         "index": lambda i: 0,
-        "optimistic": lambda i: 0 if matches[i] else 1,
-        "pessimistic": lambda i: 1 if matches[i] else 0,
+        "optimistic": lambda i: 0 if gains[i] else 1,
+        "pessimistic": lambda i: 1 if gains[i] else 0,
     }
     order = sorted(range(len(keys)), key=lambda i: (-keys[i], prefer[ties](i), i))
-    return {n: float(v) for n, v in metrics_of_order([matches[i] for i in order], recall_at).items()}
+    return {name: float(metric_of_order(name, [gains[i] for i in order])) for name in metrics}
+
+
+def arrangements(gains: Sequence[float]) -> list[list[float]]:
+    """List the distinct orders of some gains."""
+    if not gains:
+        return [[]]
+    rests = {gain: list(gains) for gain in set(gains)}
+    for gain, rest in rests.items():
+        rest.remove(gain)
+    return [[gain, *order] for gain, rest in rests.items() for order in arrangements(rest)]
 
 
 def expected_metrics(
-    keys: Sequence[float], matches: Sequence[bool], recall_at: Sequence[int]
+    keys: Sequence[float], gains: Sequence[float], metrics: Sequence[str]
 ) -> dict[str, float]:
-    """Average over all arrangements of matches within every group of tied items, each equally likely."""
+    """Average over all arrangements of gains within every group of tied items, each equally likely."""
     order = sorted(range(len(keys)), key=lambda i: -keys[i])
-    groups = [[matches[i] for i in g] for _, g in itertools.groupby(order, key=lambda i: keys[i])]
-    arrangements = [
-        [
-            tuple(i in chosen for i in range(len(g)))
-            for chosen in itertools.combinations(range(len(g)), sum(g))
-        ]
-        for g in groups
-    ]
-    total: dict[str, Fraction] = {}
+    groups = [[gains[i] for i in g] for _, g in itertools.groupby(order, key=lambda i: keys[i])]
+    total = dict.fromkeys(metrics, Fraction(0))
     n = 0
-    for choice in itertools.product(*arrangements):
+    for choice in itertools.product(*map(arrangements, groups)):
         n += 1
-        for name, value in metrics_of_order([m for group in choice for m in group], recall_at).items():
-            total[name] = total.get(name, Fraction(0)) + value
+        arranged = [gain for group in choice for gain in group]
+        for name in metrics:
+            total[name] += metric_of_order(name, arranged)
     return {name: float(value / n) for name, value in total.items()}
 
 
 def evaluate(
     embeddings: np.ndarray,
-    labels: Sequence[object],
+    labels: Sequence[object] | None,
     gallery: np.ndarray | None = None,
     gallery_labels: Sequence[object] | None = None,
     *,
     similarity: str,
     recall_at: Sequence[int],
     ties: str,
+    metrics: Sequence[str] = (),
+    groups: Sequence[object] | None = None,
+    gallery_groups: Sequence[object] | None = None,
+    relevant: Sequence[Mapping[int, float]] | None = None,
+    ignored: Sequence[Collection[int]] | None = None,
+    indices: Sequence[int] | None = None,
+    junk: Collection[object] = (),
+    distractors: Collection[object] = (),
+    unmatched: str = "skip",
 ) -> dict[str, np.ndarray]:
-    """Measure every query."""
+    """Measure every query.
+
+    `relevant` holds each query's matches and their grades, instead of labels; `ignored` the items it leaves out. Junk
+    is in no ranking, and no query; distractors match nothing.
+    """
     own = gallery is None
     gallery = embeddings if gallery is None else gallery
-    gallery_labels = labels if gallery_labels is None else gallery_labels
+    gallery_labels = labels if own else gallery_labels
+    gallery_groups = groups if own else gallery_groups
+    names = [f"recall@{k}" for k in recall_at] + list(STANDARD) + list(metrics)
     rows = []
     for q, query in enumerate(embeddings):
-        others = [g for g in range(len(gallery)) if not (own and g == q)]
+
+        def gain(g: int, q: int = q) -> float:
+            if relevant is not None:
+                return relevant[q].get(g, 0)
+            assert labels is not None
+            assert gallery_labels is not None
+            return float(gallery_labels[g] == labels[q] and labels[q] not in distractors)
+
+        def is_left_out(g: int, q: int = q) -> bool:
+            same_group = groups is not None and gallery_groups is not None and gallery_groups[g] == groups[q]
+            return (
+                g == (q if own else -1 if indices is None else indices[q])
+                or (ignored is not None and g in ignored[q])
+                or (gallery_labels is not None and gallery_labels[g] in junk)
+                or (same_group and gain(g) > 0)
+            )
+
+        others = [g for g in range(len(gallery)) if not is_left_out(g)]
+        if labels is not None and labels[q] in junk:
+            rows.append(dict.fromkeys(names, math.nan if own or unmatched == "skip" else 0.0))
+            continue
         keys = keys_of(query, gallery[others], similarity)
-        rows.append(query_metrics(keys, [gallery_labels[g] == labels[q] for g in others], recall_at, ties))
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        rows.append(query_metrics(keys, [gain(g) for g in others], names, ties, unmatched))
+    return {name: np.array([row[name] for row in rows]) for name in names}
 
 
 def nearest(

@@ -1,8 +1,8 @@
 //! Agreement of two partitions, from their contingency table.
 
-use crate::cluster::logarithm::ln;
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
+use crate::logarithm::ln;
 use crate::memory::{collect, zeros};
 
 /// How the two partitions' entropies are averaged in the normalized mutual information.

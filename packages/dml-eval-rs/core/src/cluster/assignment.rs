@@ -10,6 +10,7 @@ use crate::peers::{Peers, gather, part};
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::derived::Selected;
 use crate::rows::matrix::{Matrix, Source};
+use crate::rows::own_item::OwnItem;
 use crate::rows::similarity::Similarity;
 use crate::search::nearest::nearest;
 
@@ -59,7 +60,7 @@ fn assign_here(
     let space = Dense::new(x.view(), Some(centroids), Similarity::Euclidean, Precision::BFloat16, kernel, control)?;
     let mut labels: Vec<i64> = zeros(x.rows())?;
     let mut distances: Vec<f64> = zeros(x.rows())?;
-    nearest(&space, 1, false, control, |_, key| 0.0 - key, &mut distances, &mut labels)?;
+    nearest(&space, 1, OwnItem::Absent, control, |_, key| 0.0 - key, &mut distances, &mut labels)?;
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 

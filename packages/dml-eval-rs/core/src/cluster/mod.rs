@@ -4,4 +4,3 @@ pub(crate) mod agreement;
 mod assignment;
 mod initial_centroids;
 pub(crate) mod kmeans;
-mod logarithm;

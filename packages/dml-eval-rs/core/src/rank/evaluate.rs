@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use crate::control::Control;
-use crate::error::{Error, Result, argument};
-use crate::memory::collect;
+use crate::error::{Error, Result};
 use crate::peers::Peers;
-use crate::rank::labels::{CountJob, Labels};
+use crate::rank::count_job::CountJob;
+use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
-use crate::rank::partial_counts::{PartialCounts, Ties};
+use crate::rank::partial_counts::{PartialCounts, Positive, Ties};
 use crate::rank::plan::{Matches, Plan, Round};
 use crate::rank::positives::PositiveFinder;
+use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
 use crate::rank::table_counter::{count_from_tables, many_positives};
-use crate::rows::classes::Classes;
 use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
@@ -25,61 +25,52 @@ const COUNT_BYTES: usize = 96 << 20;
 /// Options of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Each K of Recall@K, at least 1.
-    pub recall_at: Vec<u64>,
+    /// The metrics.
+    pub metrics: Vec<Metric>,
     /// The order of a match and a non-match with the same key.
     pub ties: Ties,
+    /// Whether to accept that no query has a match. All values are then NaN.
+    pub may_lack_matches: bool,
     /// The number of positives from which on all keys of a query are computed; `None` for the fastest. It changes no bit.
     pub many_positives: Option<usize>,
 }
 
-/// Computes the metrics of every query.
-///
-/// Labels are dense codes, shared by both sides. Without `gallery_labels` the queries are their own gallery and each leaves
-/// itself out. With peers each does a part of the work, and all get the same result: that of one alone.
+/// Computes the metrics of every query. With peers each does a part of the work, and all get the same result: that of one alone.
 pub fn evaluate<S: Comparable>(
     space: &S,
-    labels: &[u32],
-    gallery_labels: Option<&[u32]>,
+    relation: &Relation<'_>,
     options: &Options,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<PerQuery> {
-    let own_gallery = gallery_labels.is_none();
-    let labels = Labels::new(space, labels, gallery_labels.unwrap_or(labels))?;
-    let recall_at = &options.recall_at;
-    if let Some(k) = recall_at.iter().find(|k| **k < 1) {
-        return argument(format!("recall_at holds {k}; expected every K to be at least 1"));
-    }
-    let queries = space.rows(Side::Query);
-    let classes = Classes::new(labels.gallery)?;
-    let many_positives = options.many_positives.unwrap_or_else(|| many_positives(space));
-    let matches = Matches { labels: labels.queries, classes: &classes, own_gallery, many_positives };
-    if (0..queries).all(|q| matches.all(q) == 0) {
+    relation.check(space)?;
+    let queries = relation.queries();
+    if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
         return Err(Error::NoMatches { queries });
     }
-    let query_indices = own_gallery.then(|| collect((0..queries).map(|q| q as i64))).transpose()?;
-    let evaluation = Evaluation { space, labels, matches, query_indices, ties: options.ties, control };
+    let many_positives = options.many_positives.unwrap_or_else(|| many_positives(space));
+    let matches = Matches { relation, many_positives };
+    let evaluation = Evaluation { space, matches, options, control };
     let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::BYTES_PER_POSITIVE;
     let plan = Plan::new(&matches, budget, peers);
-    control.add_to_total(plan.pairs(&matches, labels.gallery.len()) as u64);
+    control.add_to_total(plan.pairs(&matches, space.rows(Side::Gallery)) as u64);
 
-    let mut results = PerQuery::new(queries, recall_at.len())?;
+    let mut results = PerQuery::new(queries, &options.metrics)?;
     for batch in &plan.screened {
         let counts = evaluation.count_by_screen(batch.clone())?;
-        results.compute(&counts, batch.start, recall_at, control)?;
+        results.compute(&counts, batch.start, relation.grades(), control)?;
     }
     for batch in &plan.tabled {
         let counts = evaluation.count_by_tables(batch.clone())?;
-        results.compute(&counts, batch.start, recall_at, control)?;
+        results.compute(&counts, batch.start, relation.grades(), control)?;
     }
     let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
     let tabled = plan.tabled.iter().cloned().flatten().filter(|q| matches.many(*q) > 0);
     let is_exchanged = |q: usize| matches.many(q) > 0 || plan.rounds.is_none() && matches.few(q) > 0;
-    results.exchange(&screened.chain(tabled).collect::<Vec<_>>(), is_exchanged, peers)?;
+    results.exchange(&screened.chain(tabled).collect::<Vec<_>>(), queries, is_exchanged, peers)?;
     if let Some(rounds) = plan.rounds {
         let counts = evaluation.count_by_symmetry(rounds, peers)?;
-        results.compute(&counts, 0, recall_at, control)?;
+        results.compute(&counts, 0, relation.grades(), control)?;
     }
     Ok(results)
 }
@@ -87,33 +78,29 @@ pub fn evaluate<S: Comparable>(
 /// The inputs of an evaluation, and its three strategies of counting. Each returns counts that suffice for all metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
-    labels: Labels<'a>,
     matches: Matches<'a>,
-    /// Each query's index in the gallery, if the queries are their own gallery.
-    query_indices: Option<Vec<i64>>,
-    ties: Ties,
+    options: &'a Options,
     control: &'a Control,
 }
 
 impl<S: Space> Evaluation<'_, S> {
     fn finder(&self) -> PositiveFinder<'_> {
-        PositiveFinder {
-            labels: self.labels.queries,
-            classes: self.matches.classes,
-            first_item: 0,
-            query_indices: self.query_indices.as_deref(),
-        }
+        PositiveFinder(self.matches.relation)
+    }
+
+    fn counts(&self, offsets: Vec<usize>, positives: Vec<Positive>) -> Result<PartialCounts> {
+        PartialCounts::new(self.options.ties, &self.options.metrics, offsets, positives, &[])
     }
 
     fn job<'b>(&'b self, counts: &'b PartialCounts, first_query: usize) -> CountJob<'b> {
-        CountJob { counts, first_query, labels: self.labels, first_item: 0 }
+        CountJob { counts, first_query, relation: self.matches.relation }
     }
 
     /// Screens queries with few positives against the gallery.
     fn count_by_screen(&self, queries: Range<usize>) -> Result<PartialCounts> {
         let few = |q: usize| self.matches.few(q);
         let (offsets, positives) = self.finder().find(self.space, queries.clone(), &few, self.control)?;
-        let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
+        let counts = self.counts(offsets, positives)?;
         let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), usize::MAX)?;
         let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
@@ -125,7 +112,7 @@ impl<S: Space> Evaluation<'_, S> {
     fn count_by_tables(&self, queries: Range<usize>) -> Result<PartialCounts> {
         let many = |q: usize| self.matches.many(q);
         let (offsets, positives) = self.finder().find(self.space, queries.clone(), &many, self.control)?;
-        let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
+        let counts = self.counts(offsets, positives)?;
         let members: Vec<u32> = queries.clone().filter(|q| many(*q) > 0).map(|q| q as u32).collect();
         count_from_tables(self.space, &self.job(&counts, queries.start), &members, self.control)?;
         Ok(counts)
@@ -135,7 +122,7 @@ impl<S: Space> Evaluation<'_, S> {
     fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<PartialCounts> {
         let few = |q: usize| self.matches.few(q);
         let (offsets, positives) = self.finder().find_with_peers(self.space, &few, peers, self.control)?;
-        let counts = PartialCounts::new(self.ties, offsets, positives, &[])?;
+        let counts = self.counts(offsets, positives)?;
         let counter = ScreenCounter::new(self.space, self.job(&counts, 0), usize::MAX)?;
         let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
         let pairs = rounds.iter().map(Round::pairs).sum::<usize>() as u64;
@@ -191,28 +178,31 @@ mod tests {
             let codes: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
             let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
             let space = Dense::new(rows, None, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
-            let labels = Labels::new(&space, &codes, &codes).unwrap();
-            let classes = Classes::new(&codes).unwrap();
+            let relation = Relation::of_labels(&codes, None).unwrap();
+            let options = Options {
+                metrics: vec![Metric::RPrecision, Metric::ReciprocalRank],
+                ties: Ties::Index,
+                may_lack_matches: true,
+                many_positives: None,
+            };
             let evaluation = |many_positives: usize| Evaluation {
                 space: &space,
-                labels,
-                matches: Matches { labels: &codes, classes: &classes, own_gallery: true, many_positives },
-                query_indices: Some((0..n as i64).collect()),
-                ties: Ties::Index,
+                matches: Matches { relation: &relation, many_positives },
+                options: &options,
                 control: &control,
             };
             let batch = start.min(n - 1)..n;
-            let matches = Matches { labels: &codes, classes: &classes, own_gallery: true, many_positives: usize::MAX };
+            let matches = Matches { relation: &relation, many_positives: usize::MAX };
             let rounds = Plan::new(&matches, usize::MAX, &Alone).rounds.unwrap_or_default();
             for (counts, queries) in [
                 (evaluation(usize::MAX).count_by_screen(batch.clone()), batch.clone()),
                 (evaluation(0).count_by_tables(batch.clone()), batch),
                 (evaluation(usize::MAX).count_by_symmetry(rounds, &Alone), 0..n),
             ] {
-                let mut results = PerQuery::new(n, 0).unwrap();
-                results.compute(&counts.unwrap(), queries.start, &[], &control).unwrap();
+                let mut results = PerQuery::new(n, &options.metrics).unwrap();
+                results.compute(&counts.unwrap(), queries.start, None, &control).unwrap();
                 for q in queries {
-                    let found = [results.r_precision[q], results.reciprocal_rank[q]];
+                    let found = [results.columns[0][q], results.columns[1][q]];
                     prop_assert_eq!(found.map(f64::to_bits), reference(&space, &codes, q).map(f64::to_bits));
                 }
             }

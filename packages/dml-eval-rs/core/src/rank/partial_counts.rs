@@ -13,6 +13,7 @@ use zerocopy::FromZeros;
 use crate::error::{Error, Result, argument};
 use crate::memory::{allocate, collect};
 use crate::peers::{Peers, reduce};
+use crate::rank::metric::Metric;
 
 /// The order of a match and a non-match with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Positive {
 #[derive(Debug)]
 pub struct PartialCounts {
     pub(crate) ties: Ties,
+    /// The last rank that matters to a metric, where it is beyond R.
+    depth: u64,
     /// The start of each query's positives, and the end of the last.
     pub(crate) offsets: Vec<usize>,
     /// By key, descending; of equal keys the lower index first.
@@ -67,8 +70,15 @@ impl PartialCounts {
 
     /// Sorts the positives of each query and takes the counts so far.
     ///
-    /// `offsets` delimits each query's part of `positives`; `counts` holds earlier counts of the same positives, or is empty.
-    pub fn new(ties: Ties, offsets: Vec<usize>, mut positives: Vec<Positive>, counts: &[u64]) -> Result<Self> {
+    /// The counts suffice for these metrics. `offsets` delimits each query's part of `positives`; `counts` holds earlier counts of
+    /// the same positives, or is empty.
+    pub fn new(
+        ties: Ties,
+        metrics: &[Metric],
+        offsets: Vec<usize>,
+        mut positives: Vec<Positive>,
+        counts: &[u64],
+    ) -> Result<Self> {
         let valid = offsets.first() == Some(&0) && offsets.last() == Some(&positives.len()) && offsets.is_sorted();
         if !valid {
             return argument(format!(
@@ -86,7 +96,8 @@ impl PartialCounts {
         parts.into_par_iter().with_min_len(64).for_each(|part| {
             part.sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
         });
-        let mut partial = PartialCounts { ties, offsets, positives, slots: Vec::new() };
+        let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
+        let mut partial = PartialCounts { ties, depth, offsets, positives, slots: Vec::new() };
         let slots = partial.slots_per_positive() * partial.positives.len() + partial.queries();
         if !(counts.is_empty() || counts.len() == slots) {
             return argument(format!("counts has {} entries; expected {slots}, or none", counts.len()));
@@ -156,19 +167,28 @@ impl PartialCounts {
         }
     }
 
+    /// Returns the last rank that matters to a metric other than by the first positive.
+    pub(crate) fn last_rank(&self, q: usize) -> u64 {
+        self.depth.max(self.positives(q).len() as u64)
+    }
+
     /// Counts the *active* ones of the first `at_most` positives: those whose ranks still matter, given the counts so far.
     ///
-    /// A rank beyond R matters to no metric, except the first positive's (reciprocal rank, Recall@K). Counts only grow, so a
-    /// positive that is inactive once stays so.
+    /// A rank beyond R and the metrics' depth matters to no metric, except the first positive's (reciprocal rank, Recall@K).
+    /// Counts only grow, so a positive that is inactive once stays so.
     pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
+        if self.depth == u64::MAX {
+            return at_most;
+        }
         let positives = self.positives(q);
         let (slots, per_positive) = (self.slots(q), self.slots_per_positive());
+        let last = self.last_rank(q);
         let tied = |i: usize| self.ties == Ties::Expected && positives[i].key == positives[i - 1].key;
         let sum = |slots: &[AtomicU64]| slots.iter().map(|c| c.load(Relaxed)).sum::<u64>();
         let mut negatives = sum(&slots[..1]);
         for i in 1..at_most {
             negatives += sum(&slots[per_positive * (i - 1) + 1..=per_positive * i]);
-            if !tied(i) && i as u64 + 1 + negatives > positives.len() as u64 {
+            if !tied(i) && i as u64 + 1 + negatives > last {
                 return i;
             }
         }
@@ -185,7 +205,7 @@ mod tests {
     /// Three positives of one query, two of them tied.
     fn counts(ties: Ties, slots: &[u64]) -> PartialCounts {
         let positives = [(2.0, 0), (1.0, 1), (1.0, 2)].map(|(key, index)| Positive { key, index });
-        PartialCounts::new(ties, vec![0, 3], positives.to_vec(), slots).unwrap()
+        PartialCounts::new(ties, &[], vec![0, 3], positives.to_vec(), slots).unwrap()
     }
 
     /// Lists all counts from 0 to `most` of so many slots.

@@ -3,32 +3,24 @@
 use std::ops::Range;
 
 use crate::peers::{Peers, part};
-use crate::rows::classes::Classes;
+use crate::rank::relation::Relation;
 
 /// The number of positives of each query, and the number from which on they are many.
 #[derive(Clone, Copy)]
 pub(crate) struct Matches<'a> {
-    pub labels: &'a [u32],
-    pub classes: &'a Classes,
-    /// Whether the queries are their own gallery, in which each leaves itself out.
-    pub own_gallery: bool,
+    pub relation: &'a Relation<'a>,
     pub many_positives: usize,
 }
 
 impl Matches<'_> {
-    /// Returns the number of a query's positives.
-    pub fn all(&self, query: usize) -> usize {
-        self.classes.members(self.labels[query]).len() - usize::from(self.own_gallery)
-    }
-
     /// Returns the number of a query's positives, or 0 where they are many.
     pub fn few(&self, query: usize) -> usize {
-        Some(self.all(query)).filter(|n| *n < self.many_positives).unwrap_or(0)
+        Some(self.relation.number(query)).filter(|n| *n < self.many_positives).unwrap_or(0)
     }
 
     /// Returns the number of a query's positives, or 0 where they are few.
     pub fn many(&self, query: usize) -> usize {
-        Some(self.all(query)).filter(|n| *n >= self.many_positives).unwrap_or(0)
+        Some(self.relation.number(query)).filter(|n| *n >= self.many_positives).unwrap_or(0)
     }
 }
 
@@ -48,10 +40,10 @@ impl Plan {
     ///
     /// Pairs are compared once for both of their queries where the queries are their own gallery and fit into one batch.
     pub fn new(matches: &Matches<'_>, budget: usize, peers: &dyn Peers) -> Plan {
-        let queries = matches.labels.len();
+        let queries = matches.relation.queries();
         let (few, many) = (|q: usize| matches.few(q), |q: usize| matches.many(q));
         let own_part = |count: &dyn Fn(usize) -> usize| part(peers, queries, |q| u64::from(count(q) > 0));
-        let symmetric = matches.own_gallery && batches(0..queries, few, budget).len() == 1;
+        let symmetric = matches.relation.is_symmetric() && batches(0..queries, few, budget).len() == 1;
         Plan {
             rounds: symmetric.then(|| Round::all(queries, peers)),
             screened: if symmetric { Vec::new() } else { batches(own_part(&few), few, budget) },
@@ -165,8 +157,8 @@ mod tests {
             budget in 0usize..300,
             processes in 1usize..5,
         ) {
-            let classes = Classes::new(&labels).unwrap();
-            let matches = Matches { labels: &labels, classes: &classes, own_gallery, many_positives };
+            let relation = Relation::of_labels(&labels, (!own_gallery).then_some(&labels[..])).unwrap();
+            let matches = Matches { relation: &relation, many_positives };
             let plans: Vec<Plan> = (0..processes).map(|rank| Plan::new(&matches, budget, &Isolated(rank, processes))).collect();
             let symmetric = plans[0].rounds.is_some();
             prop_assert!(plans.iter().all(|plan| plan.rounds.is_some() == symmetric));

@@ -9,18 +9,11 @@ use crate::error::{Error, Result};
 use crate::memory::{allocate, collect, zeros};
 use crate::peers::{Peers, gather, part};
 use crate::rank::partial_counts::Positive;
-use crate::rows::classes::Classes;
+use crate::rank::relation::Relation;
 use crate::rows::space::{Scratch, Space};
 
-/// The labels of queries and of a part of a gallery, in which their positives are found.
-pub(crate) struct PositiveFinder<'a> {
-    pub labels: &'a [u32],
-    pub classes: &'a Classes,
-    /// The index, in the whole gallery, of this part's first item.
-    pub first_item: u64,
-    /// Each query's own index in the whole gallery, by which it is left out; −1 for queries outside it.
-    pub query_indices: Option<&'a [i64]>,
-}
+/// Finds the positives of queries in a gallery, or in a part of it.
+pub(crate) struct PositiveFinder<'a>(pub &'a Relation<'a>);
 
 /// A query, and the slice for its positives.
 type Part<'a> = (u32, &'a mut [Positive]);
@@ -31,19 +24,12 @@ impl PositiveFinder<'_> {
     /// Keys of a table in memory at a time.
     const TABLE_KEYS: usize = 4 << 20;
 
-    /// Lists the gallery items of the query's class, without the query itself.
-    fn others(&self, query: u32) -> impl Iterator<Item = u32> {
-        let own = self.query_indices.map(|i| i[query as usize]);
-        let is_own = move |m: u32| own == i64::try_from(self.first_item + u64::from(m)).ok();
-        self.classes.members(self.labels[query as usize]).iter().copied().filter(move |m| !is_own(*m))
-    }
-
     /// Computes the start of each query's positives, and the end of the last; queries for which `wanted` is 0 have none.
     fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
         let mut offsets = allocate(queries.len() + 1)?;
         offsets.push(0);
         for query in queries {
-            let number = if wanted(query) > 0 { self.others(query as u32).count() } else { 0 };
+            let number = if wanted(query) > 0 { self.0.number(query) } else { 0 };
             offsets.push(offsets[offsets.len() - 1] + number);
         }
         Ok(offsets)
@@ -69,11 +55,11 @@ impl PositiveFinder<'_> {
             }
         }
         // In place: a stable sort would allocate.
-        parts.sort_unstable_by_key(|(query, _)| (self.labels[*query as usize], *query));
-        let label = |part: &Part<'_>| self.labels[part.0 as usize];
-        let classes: Vec<&mut [Part<'_>]> = parts.chunk_by_mut(|a, b| label(a) == label(b)).collect();
+        let id = |part: &Part<'_>| self.0.candidates_id(part.0 as usize);
+        parts.sort_unstable_by_key(|part| (id(part), part.0));
+        let classes: Vec<&mut [Part<'_>]> = parts.chunk_by_mut(|a, b| id(a) == id(b)).collect();
         classes.into_par_iter().try_for_each_init(Buffers::default, |buffers, class| {
-            let members = self.classes.members(label(&class[0]));
+            let members = self.0.candidates(class[0].0 as usize);
             if class.len().min(members.len()) < Self::TABLE {
                 class.iter_mut().for_each(|part| self.find_by_pairs(space, part, buffers, control));
                 return Ok(());
@@ -93,21 +79,21 @@ impl PositiveFinder<'_> {
         peers: &dyn Peers,
         control: &Control,
     ) -> Result<(Vec<usize>, Vec<Positive>)> {
-        let own = part(peers, self.labels.len(), |q| wanted(q) as u64);
+        let queries = self.0.queries();
+        let own = part(peers, queries, |q| wanted(q) as u64);
         let (offsets, positives) = self.find(space, own, wanted, control)?;
         if peers.is_alone() {
             return Ok((offsets, positives));
         }
-        let offsets = self.offsets(0..self.labels.len(), wanted)?;
+        let offsets = self.offsets(0..queries, wanted)?;
         let own = collect(positives.iter().map(|p| p.key))?;
-        let keys = gather(peers, &own, offsets[self.labels.len()])?;
+        let keys = gather(peers, &own, offsets[queries])?;
         if keys.iter().any(|key| !key.is_finite()) {
             return Err(Error::Exchange("all_gather returned keys that are not finite".into()));
         }
-        let queries = (0..self.labels.len()).filter(|q| wanted(*q) > 0);
-        let items = queries.flat_map(|q| self.others(q as u32));
+        let items = (0..queries).filter(|q| wanted(*q) > 0).flat_map(|q| self.0.matches(q));
         let mut positives = allocate(keys.len())?;
-        positives.extend(items.zip(keys).map(|(m, key)| Positive { key, index: self.first_item + u64::from(m) }));
+        positives.extend(items.zip(keys).map(|(item, key)| Positive { key, index: self.0.gallery_index(item) }));
         Ok((offsets, positives))
     }
 
@@ -117,11 +103,11 @@ impl PositiveFinder<'_> {
         }
         let Buffers { pairs, keys, scratch } = buffers;
         pairs.clear();
-        pairs.extend(self.others(part.0).map(|m| (part.0, m)));
+        pairs.extend(self.0.matches(part.0 as usize).map(|item| (part.0, item)));
         keys.clear();
         space.keys(pairs, scratch, keys);
         for ((slot, key), pair) in part.1.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
-            *slot = Positive { key: *key, index: self.first_item + u64::from(pair.1) };
+            *slot = Positive { key: *key, index: self.0.gallery_index(pair.1) };
         }
     }
 
@@ -136,11 +122,9 @@ impl PositiveFinder<'_> {
         let mut keys: Vec<f64> = zeros(queries.len() * members.len())?;
         space.key_table(&queries, members, &mut keys, control)?;
         parts.par_iter_mut().zip(keys.par_chunks(members.len())).for_each(|((query, part), keys)| {
-            let own = self.query_indices.map(|i| i[*query as usize]);
-            let all = members.iter().zip(keys).map(|(m, key)| (self.first_item + u64::from(*m), *key));
-            let others = all.filter(|(index, _)| own != i64::try_from(*index).ok());
-            for (slot, (index, key)) in part.iter_mut().zip(others) {
-                *slot = Positive { key, index };
+            let matches = members.iter().zip(keys).filter(|(item, _)| !self.0.leaves_out(*query as usize, **item));
+            for (slot, (item, key)) in part.iter_mut().zip(matches) {
+                *slot = Positive { key: *key, index: self.0.gallery_index(*item) };
             }
         });
         Ok(())

@@ -9,7 +9,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::{allocate, collect, zeros};
-use crate::rank::labels::CountJob;
+use crate::rank::count_job::CountJob;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
@@ -37,12 +37,20 @@ struct TaskSide<'a, H> {
     hits: H,
 }
 
-/// A thread's buffers: pairs that the screen leaves open, their keys, and each query's negatives in a task.
+/// The most slots of a query for which a thread adds up a task's counts by itself, where they are many.
+const LOCAL_SLOTS: usize = 16;
+
+/// A thread's buffers.
 #[derive(Default)]
 pub(crate) struct Buffers {
+    /// Pairs that the screen leaves open.
     open: Vec<(u32, u32)>,
+    /// Their keys.
     keys: Vec<f64>,
+    /// Each query's negatives in a task.
     negatives: Vec<u32>,
+    /// Each query's negatives in a task after fewer than `LOCAL_SLOTS` positives; empty in tasks with few hits.
+    local: Vec<u32>,
 }
 
 impl<'a> ScreenCounter<'a> {
@@ -65,16 +73,21 @@ impl<'a> ScreenCounter<'a> {
         let thresholds = || {
             let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
             let queries: Vec<u32> = counted.map(|q| (q + job.first_query) as u32).collect();
-            let has_one_label =
-                |query: u32, item: u32| job.labels.queries[query as usize] == job.labels.gallery[item as usize];
-            let sampled = SampledValues::compute(space, &queries, has_one_label, control)?;
+            let is_match = |query: u32, item: u32| {
+                let [query_class, item_class] =
+                    [(Side::Query, query), (Side::Gallery, item)].map(|(side, i)| job.relation.class(side, i as usize));
+                query_class == item_class || job.relation.uncounted(query as usize).binary_search(&item).is_ok()
+            };
+            let sampled = SampledValues::compute(space, &queries, is_match, control)?;
             let mut expected = Vec::new();
             for (i, &query) in sampled.queries.iter().enumerate() {
-                let values = self.active_values(query as usize - job.first_query);
+                let q = query as usize - job.first_query;
+                let values = self.active_values(q);
                 let (Some(&first), Some(&lowest)) = (values.first(), values.last()) else { continue };
-                let last = first.min(sampled.at_rank(i, values.len()));
-                // The lowest positive is dropped once as many negatives above it are counted as there are positives.
-                let share = (values.len() as f64 / sampled.above(i, lowest).max(1.0)).min(1.0);
+                let rank = usize::try_from(counts.last_rank(q)).unwrap_or(usize::MAX).min(space.rows(Side::Gallery));
+                let last = first.min(sampled.at_rank(i, rank)).max(lowest);
+                // The lowest positive is dropped once as many negatives above it are counted as ranks matter.
+                let share = (rank as f64 / sampled.above(i, lowest).max(1.0)).min(1.0);
                 expected.push(ExpectedThreshold { query, value: lowest, share });
                 expected.push(ExpectedThreshold { query, value: last, share: 1.0 - share });
             }
@@ -94,12 +107,19 @@ impl<'a> ScreenCounter<'a> {
         &self.values[self.job.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
 
-    /// Finds the slot of a negative whose value is between two bounds, if all such values share one.
-    fn slot_between(&self, q: usize, (lower, upper): (f64, f64)) -> Option<usize> {
+    /// Returns the number of positives before a negative whose value is between two bounds, if it is the same for all such values.
+    fn positives_before(&self, q: usize, (lowest, highest): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
-        let above = values.partition_point(|v| *v > upper);
-        let not_below = above + values[above..].partition_point(|v| *v >= lower);
-        (above == not_below).then_some(self.job.counts.slots_per_positive() * above)
+        let (above, not_below) = if values.len() < LOCAL_SLOTS {
+            // Without a branch, which the CPU would mispredict half of the time.
+            values.iter().fold((0, 0), |(above, not_below), v| {
+                (above + usize::from(*v > highest), not_below + usize::from(*v >= lowest))
+            })
+        } else {
+            let above = values.partition_point(|v| *v > highest);
+            (above, above + values[above..].partition_point(|v| *v >= lowest))
+        };
+        (above == not_below).then_some(above)
     }
 
     /// Drops inactive positives once the negatives since the last update reach half of the active positives.
@@ -116,12 +136,12 @@ impl<'a> ScreenCounter<'a> {
     fn count_side<S: Space>(
         &self,
         space: &S,
-        side: TaskSide<'_, impl Iterator<Item = (u32, u32, (f64, f64))>>,
+        side: TaskSide<'_, impl ExactSizeIterator<Item = (u32, u32, (f64, f64))>>,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) {
         let TaskSide { first_query, queries, above, hits } = side;
-        let Buffers { open, keys, negatives } = buffers;
+        let Buffers { open, keys, negatives, local } = buffers;
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
         negatives.clear();
@@ -131,23 +151,35 @@ impl<'a> ScreenCounter<'a> {
                 counts.add(first + i, 0, u64::from(above));
             }
         }
+        local.clear();
+        if hits.len() > LOCAL_SLOTS * queries {
+            local.resize(LOCAL_SLOTS * queries, 0);
+        }
         for (i, item, bounds) in hits {
             let q = first + i as usize;
             negatives[i as usize] += 1;
             if let Some(key) = space.key_of_screened(bounds.0) {
-                counts.add(q, counts.slot(q, key, job.gallery_index(item)), 1);
-            } else if let Some(slot) = self.slot_between(q, bounds) {
-                counts.add(q, slot, 1);
+                counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
+            } else if let Some(before) = self.positives_before(q, bounds) {
+                if before < LOCAL_SLOTS && !local.is_empty() {
+                    local[LOCAL_SLOTS * i as usize + before] += 1;
+                } else {
+                    counts.add(q, counts.slots_per_positive() * before, 1);
+                }
             } else {
                 open.push(((q + job.first_query) as u32, item));
             }
+        }
+        for (at, &negatives) in local.iter().enumerate().filter(|(_, negatives)| **negatives > 0) {
+            let (i, before) = (at / LOCAL_SLOTS, at % LOCAL_SLOTS);
+            counts.add(first + i, counts.slots_per_positive() * before, u64::from(negatives));
         }
         open.sort_unstable();
         keys.clear();
         space.keys(open, scratch, keys);
         for (&(query, item), &key) in open.iter().zip(keys.iter()) {
             let q = query as usize - job.first_query;
-            counts.add(q, counts.slot(q, key, job.gallery_index(item)), 1);
+            counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
         }
         for (i, &negatives) in negatives.iter().enumerate() {
             if negatives > 0 {
@@ -161,7 +193,11 @@ impl Observer for ScreenCounter<'_> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        if side == Side::Query { self.job.labels.queries[item] } else { self.job.labels.gallery[item] }
+        self.job.relation.class(side, item)
+    }
+
+    fn uncounted(&self, query: usize) -> &[u32] {
+        self.job.relation.uncounted(query)
     }
 
     fn thresholds(&self, query: usize) -> (f64, f64) {

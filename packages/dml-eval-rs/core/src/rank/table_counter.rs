@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::{collect, zeros};
-use crate::rank::labels::CountJob;
+use crate::rank::count_job::CountJob;
 use crate::rank::partial_counts::Positive;
 use crate::rows::space::Space;
 use crate::side::Side;
@@ -45,19 +45,35 @@ pub(crate) fn count_from_tables<S: Space>(
             let keys = &mut keys[..queries.len() * columns.len()];
             space.key_table(queries, &columns, keys, control)?;
             control.check()?;
-            keys.par_chunks(columns.len()).zip(queries).for_each_init(Buffers::default, |buffers, (keys, &query)| {
-                count_query(job, query as usize, keys, start as usize, buffers);
-            });
+            keys.par_chunks_mut(columns.len()).zip(queries).for_each_init(
+                Buffers::default,
+                |buffers, (keys, &query)| {
+                    mask_uncounted(job, query as usize, keys, start);
+                    count_query(job, query as usize, keys, start as usize, buffers);
+                },
+            );
             control.advance(keys.len() as u64);
         }
     }
     Ok(())
 }
 
+/// Sets the keys of items that are never counted to −∞, given those of the items from `start` on.
+fn mask_uncounted(job: &CountJob<'_>, query: usize, keys: &mut [f64], start: u32) {
+    let items = job.relation.uncounted(query);
+    let end = start as usize + keys.len();
+    for &item in &items[items.partition_point(|item| *item < start)..] {
+        if item as usize >= end {
+            break;
+        }
+        keys[(item - start) as usize] = f64::NEG_INFINITY;
+    }
+}
+
 /// Counts one query's negatives among the items from `start` on, given their keys.
 fn count_query(job: &CountJob<'_>, query: usize, keys: &[f64], start: usize, buffers: &mut Buffers) {
     let Buffers { index, candidates } = buffers;
-    let (q, label) = (query - job.first_query, job.labels.queries[query]);
+    let (q, class) = (query - job.first_query, job.relation.class(Side::Query, query));
     let positives = job.counts.positives(q);
     let slots = job.counts.slots(q);
     let mut active = job.counts.count_active(q, positives.len());
@@ -67,17 +83,17 @@ fn count_query(job: &CountJob<'_>, query: usize, keys: &[f64], start: usize, buf
     let chunk = CHUNK.max(active);
     for (c, keys) in keys.chunks(chunk).enumerate() {
         let first = start + c * chunk;
-        let labels = &job.labels.gallery[first..first + keys.len()];
+        let classes = &job.relation.gallery_classes()[first..first + keys.len()];
         // Without a branch, which the CPU would mispredict half of the time.
         candidates.resize(keys.len(), 0);
         let mut found = 0;
-        for (i, (&key, &other)) in keys.iter().zip(labels).enumerate() {
+        for (i, (&key, &other)) in keys.iter().zip(classes).enumerate() {
             candidates[found] = i as u32;
-            found += usize::from((key >= lowest) & (other != label));
+            found += usize::from((key >= lowest) & (other != class));
         }
         for &i in &candidates[..found] {
             let key = keys[i as usize];
-            let gallery_index = job.gallery_index(first as u32 + i);
+            let gallery_index = job.relation.gallery_index(first as u32 + i);
             let slot = &slots[job.counts.slot_in(q, index.range(key), key, gallery_index)];
             // No other thread counts for this query.
             slot.store(slot.load(Relaxed) + 1, Relaxed);

@@ -35,9 +35,13 @@ impl Precision {
     /// Chooses the faster screen for an evaluation with these labels: many positives make many thresholds, and a coarse screen
     /// leaves too many values within their margins.
     pub fn for_labels(labels: &[u32]) -> Self {
+        Self::for_positives(labels.len(), labels.iter().max().map_or(1, |l| *l as usize + 1))
+    }
+
+    /// Chooses the faster screen for so many positives of so many queries.
+    pub fn for_positives(positives: usize, queries: usize) -> Self {
         const MANY: usize = 24;
-        let classes = labels.iter().max().map_or(1, |l| *l as usize + 1);
-        if labels.len() / classes < MANY { Precision::BFloat16 } else { Precision::Float32 }
+        if positives / queries.max(1) < MANY { Precision::BFloat16 } else { Precision::Float32 }
     }
 }
 

@@ -50,7 +50,7 @@ impl Source for Concatenated<'_> {
 
 /// Some rows of a matrix.
 #[derive(Debug)]
-pub(crate) struct Selected<'a>(pub &'a dyn Source, pub &'a [usize]);
+pub struct Selected<'a>(pub &'a dyn Source, pub &'a [usize]);
 
 impl Source for Selected<'_> {
     fn rows(&self) -> usize {

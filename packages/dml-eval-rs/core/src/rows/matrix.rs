@@ -35,7 +35,7 @@ pub enum Matrix<'a> {
 
 impl Matrix<'_> {
     /// Borrows the same rows for a shorter time.
-    pub(crate) fn view(&self) -> Matrix<'_> {
+    pub fn view(&self) -> Matrix<'_> {
         match self {
             Matrix::F16(x) => Matrix::F16(x.view()),
             Matrix::F32(x) => Matrix::F32(x.view()),

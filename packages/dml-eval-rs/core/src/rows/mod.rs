@@ -11,6 +11,7 @@ mod frame;
 mod key_table;
 pub(crate) mod matrix;
 pub(crate) mod narrow_panels;
+pub(crate) mod own_item;
 pub(crate) mod packing;
 pub(crate) mod panels;
 mod prefix;

@@ -6,3 +6,4 @@ pub(crate) mod rounding;
 mod tile;
 mod tiling;
 pub(crate) mod traverse;
+mod uncounted;

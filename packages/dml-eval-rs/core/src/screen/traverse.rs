@@ -17,6 +17,7 @@ use crate::screen::block::Block;
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::tile::mask_uncounted;
 use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_above_diagonal};
+use crate::screen::uncounted::UncountedPairs;
 use crate::side::Side;
 
 /// Thresholds that no value passes.
@@ -29,6 +30,12 @@ pub(crate) trait Observer: Sync {
 
     /// Returns an item's group. Two items of one group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
+
+    /// Returns the gallery items that a query is not compared with although their group is another, ascending. A traversal of a
+    /// triangle ignores them.
+    fn uncounted(&self, _query: usize) -> &[u32] {
+        &[]
+    }
 
     /// Returns two values of a query: items whose values are below the first are ignored, and those above the second may be counted
     /// without being listed.
@@ -85,6 +92,7 @@ struct TaskBuffers<B> {
     tile: Vec<f32>,
     rows: ThresholdBuffers,
     columns: ThresholdBuffers,
+    uncounted: UncountedPairs,
     result: SweepResult,
     scratch: Scratch,
     observer: B,
@@ -219,8 +227,15 @@ fn sweep_task<S: Space, O: Observer>(
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space, packing);
     let product = kernel.product(packing.word());
-    let TaskBuffers { tile, rows: row_thresholds, columns: column_thresholds, result, scratch, observer: own } =
-        buffers;
+    let TaskBuffers {
+        tile,
+        rows: row_thresholds,
+        columns: column_thresholds,
+        uncounted,
+        result,
+        scratch,
+        observer: own,
+    } = buffers;
     let padded = task.columns.len().next_multiple_of(width);
     row_thresholds.fill(
         task.rows.len(),
@@ -242,6 +257,7 @@ fn sweep_task<S: Space, O: Observer>(
             (thresholds, observer.group(Side::Gallery, item))
         }),
     );
+    uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns);
     result.reset(task.rows.len(), padded);
     for j in (0..padded).step_by(width) {
         let columns = task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
@@ -259,6 +275,7 @@ fn sweep_task<S: Space, O: Observer>(
                 tile,
             );
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
+            uncounted.mask(tile, (i, j));
             let row_side = row_thresholds.slice(i..i + rows.len());
             kernel.sweep(tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);
         }

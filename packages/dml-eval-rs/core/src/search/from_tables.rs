@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::{allocate, collect, zeros};
+use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
 
@@ -45,9 +46,9 @@ impl Place {
 }
 
 /// A search by tables, and the shape of a table.
-struct Tables {
+struct Tables<'a> {
     k: usize,
-    exclude_self: bool,
+    own: OwnItem<'a>,
     /// Queries of a table.
     queries: usize,
     /// Items of a table.
@@ -58,7 +59,7 @@ struct Tables {
 pub(super) fn nearest_from_tables<S: Space, T: Send>(
     space: &S,
     k: usize,
-    exclude_self: bool,
+    own: OwnItem<'_>,
     control: &Control,
     score: impl Fn(usize, f64) -> T + Sync,
     scores: &mut [T],
@@ -66,10 +67,10 @@ pub(super) fn nearest_from_tables<S: Space, T: Send>(
 ) -> Result<()> {
     let queries = (NEAREST_BYTES / (size_of::<Place>() * k)).clamp(1, QUERIES.min(space.rows(Side::Query)));
     let items = (KEYS / queries).min(space.rows(Side::Gallery));
-    Tables { k, exclude_self, queries, items }.search(space, control, score, scores, indices)
+    Tables { k, own, queries, items }.search(space, control, score, scores, indices)
 }
 
-impl Tables {
+impl Tables<'_> {
     fn search<S: Space, T: Send>(
         &self,
         space: &S,
@@ -104,7 +105,7 @@ impl Tables {
                         let places = places.as_mut().map_err(|error| error.clone())?;
                         places.clear();
                         places.append(list);
-                        gather(places, k, keys, columns.clone(), self.exclude_self.then_some(query));
+                        gather(places, k, keys, columns.clone(), self.own.of(query as usize).map(|own| own as u32));
                         if columns.end < items {
                             list.extend_from_slice(places);
                             return Ok(());
@@ -185,13 +186,13 @@ mod tests {
             values in proptest::collection::vec(0i8..3, 70 * 5),
             (rows, dim) in (2usize..70, 1usize..5),
             k in 1usize..70,
-            exclude_self in any::<bool>(),
+            own in proptest::sample::select(&[OwnItem::Absent, OwnItem::SameIndex][..]),
             (queries, items) in (1usize..80, 1usize..80),
         ) {
             let x = Array2::from_shape_fn((rows, dim), |(i, j)| f32::from(values[5 * i + j]));
             let codes = x.mapv(|v| v as u8);
-            let k = k.min(rows - usize::from(exclude_self));
-            let tables = Tables { k, exclude_self, queries, items };
+            let k = k.min(rows - usize::from(own.of(0).is_some()));
+            let tables = Tables { k, own, queries, items };
             for name in names() {
                 let kernel = select(Some(name)).unwrap();
                 let matrix = Matrix::F32(x.view());
@@ -203,15 +204,14 @@ mod tests {
         }
     }
 
-    fn check<S: Space>(tables: &Tables, space: &S) {
+    fn check<S: Space>(tables: &Tables<'_>, space: &S) {
         let (control, k) = (Control::default(), tables.k);
         let out = space.rows(Side::Query) * k;
         let score = |_: usize, key: f64| key.to_bits();
         let (mut keys, mut indices) = (vec![0; out], vec![0; out]);
         tables.search(space, &control, score, &mut keys, &mut indices).unwrap();
         let (mut screened, mut screened_indices) = (vec![0; out], vec![0; out]);
-        let exclude_self = tables.exclude_self;
-        nearest_screened(space, k, exclude_self, &control, score, &mut screened, &mut screened_indices).unwrap();
+        nearest_screened(space, k, tables.own, &control, score, &mut screened, &mut screened_indices).unwrap();
         assert_eq!((keys, indices), (screened, screened_indices));
     }
 }

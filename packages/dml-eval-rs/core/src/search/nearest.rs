@@ -12,6 +12,7 @@ use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::{allocate, collect, zeros};
 use crate::rows::comparable::Comparable;
+use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
@@ -31,9 +32,8 @@ const HALVES: i32 = 5;
 const SPARE: usize = 32;
 /// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
-/// Groups of all queries and of all gallery items, so that every query is compared with every item.
-const QUERY_GROUP: u32 = u32::MAX - 1;
-const GALLERY_GROUP: u32 = u32::MAX;
+/// The group of a query that is no gallery item; an item's group is its index, which is below this.
+const NO_GROUP: u32 = u32::MAX;
 
 /// A gallery item whose value lies between two bounds.
 #[derive(Clone, Copy)]
@@ -77,16 +77,16 @@ struct Shortlist {
 }
 
 /// A search in progress.
-struct Search {
+struct Search<'a> {
     k: usize,
     first_query: usize,
-    exclude_self: bool,
+    own: OwnItem<'a>,
     shortlists: Vec<Mutex<Shortlist>>,
     /// For each query a lower bound of the k-th nearest item's value, as float32 bits.
     thresholds: Vec<AtomicU32>,
 }
 
-impl Search {
+impl Search<'_> {
     fn threshold(&self, q: usize) -> f32 {
         f32::from_bits(self.thresholds[q].load(Relaxed))
     }
@@ -148,14 +148,13 @@ fn decide<S: Space>(
     order
 }
 
-impl Observer for Search {
+impl Observer for Search<'_> {
     type Buffers = ByRow;
 
     fn group(&self, side: Side, item: usize) -> u32 {
         match side {
-            _ if self.exclude_self => item as u32,
-            Side::Query => QUERY_GROUP,
-            Side::Gallery => GALLERY_GROUP,
+            Side::Gallery => item as u32,
+            Side::Query => self.own.of(item).map_or(NO_GROUP, |own| own as u32),
         }
     }
 
@@ -237,7 +236,7 @@ fn first_thresholds<S: Space>(
     space: &S,
     queries: Range<usize>,
     k: usize,
-    exclude_self: bool,
+    own: OwnItem<'_>,
     control: &Control,
 ) -> Result<Vec<AtomicU32>> {
     let gallery = space.rows(Side::Gallery);
@@ -254,7 +253,8 @@ fn first_thresholds<S: Space>(
         space.key_table(&together, &items, keys, control)?;
         control.check()?;
         thresholds.par_extend(keys.par_chunks_exact_mut(drawn).zip(&together).map(|(keys, &query)| {
-            if exclude_self && let Ok(own) = items.binary_search(&query) {
+            let own = own.of(query as usize).map(|own| items.binary_search(&(own as u32)));
+            if let Some(Ok(own)) = own {
                 keys[own] = f64::NEG_INFINITY;
             }
             let (_, kth, _) = keys.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
@@ -267,23 +267,25 @@ fn first_thresholds<S: Space>(
 
 /// Finds the `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. With `exclude_self`
-/// the gallery is the query set, and each query leaves itself out by index.
+/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. Each query leaves out its
+/// own item.
 pub fn nearest<S: Comparable, T: Send>(
     space: &S,
     k: usize,
-    exclude_self: bool,
+    own: OwnItem<'_>,
     control: &Control,
     score: impl Fn(usize, f64) -> T + Sync,
     scores: &mut [T],
     indices: &mut [i64],
 ) -> Result<()> {
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let most = gallery - usize::from(exclude_self);
+    own.check(queries, gallery as u64)?;
+    let leaves_out = (0..queries).any(|query| own.of(query).is_some());
+    let most = gallery - usize::from(leaves_out);
     if k < 1 || k > most {
         return argument(format!(
             "k is {k}; expected 1 to {most}, the gallery's size{}",
-            if exclude_self { " without the query itself" } else { "" }
+            if leaves_out { " without the query itself" } else { "" }
         ));
     }
     if scores.len() != queries * k || indices.len() != queries * k {
@@ -294,9 +296,9 @@ pub fn nearest<S: Comparable, T: Send>(
         ));
     }
     if prefers_tables(k, gallery) {
-        nearest_from_tables(space, k, exclude_self, control, score, scores, indices)
+        nearest_from_tables(space, k, own, control, score, scores, indices)
     } else {
-        nearest_screened(space, k, exclude_self, control, score, scores, indices)
+        nearest_screened(space, k, own, control, score, scores, indices)
     }
 }
 
@@ -312,7 +314,7 @@ fn prefers_tables(k: usize, gallery: usize) -> bool {
 pub(crate) fn nearest_screened<S: Space, T: Send>(
     space: &S,
     k: usize,
-    exclude_self: bool,
+    own: OwnItem<'_>,
     control: &Control,
     score: impl Fn(usize, f64) -> T + Sync,
     scores: &mut [T],
@@ -323,7 +325,12 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     control.add_to_total(queries as u64 * gallery as u64);
     let thresholds = || {
         let all = collect(0..queries as u32)?;
-        let sampled = SampledValues::compute(space, &all, |query, item| exclude_self && query == item, control)?;
+        let sampled = SampledValues::compute(
+            space,
+            &all,
+            |query, item| own.of(query as usize) == Some(u64::from(item)),
+            control,
+        )?;
         // When a share 1/m of the items was compared, the k-th nearest of these has about the rank m·k among all.
         let halves = |i: usize, query: u32| (0..HALVES).map(move |half| (i, query, k << half, 0.5f64.powi(half + 1)));
         let all = sampled.queries.iter().enumerate().flat_map(|(i, &query)| halves(i, query));
@@ -337,11 +344,11 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
         let search = Search {
             k,
             first_query: first,
-            exclude_self,
+            own,
             shortlists: collect(
                 rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + spare(k) })),
             )?,
-            thresholds: first_thresholds(space, rows.clone(), k, exclude_self, control)?,
+            thresholds: first_thresholds(space, rows.clone(), k, own, control)?,
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));

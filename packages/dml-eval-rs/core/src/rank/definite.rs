@@ -1,0 +1,62 @@
+//! Metrics of definite ranks: those under every rule for ties but the expected order.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::rank::gains::Discounts;
+use crate::rank::metric::Metric;
+use crate::rank::partial_counts::PartialCounts;
+
+/// The ranks of a query's positives, ascending. Those beyond the counts' depth may be too small, but stay beyond it.
+pub(crate) struct Ranks(Vec<u64>);
+
+impl Ranks {
+    /// Computes the ranks of at least one positive from complete counts.
+    pub fn new(counts: &PartialCounts, q: usize) -> Self {
+        let mut negatives = 0;
+        let slots = counts.slots(q)[..counts.positives(q).len()].iter().zip(1..);
+        let ranks = slots.map(|(count, position)| {
+            negatives += count.load(Relaxed);
+            negatives + position
+        });
+        Ranks(ranks.collect())
+    }
+
+    /// Counts the positives among the first `k` items.
+    fn hits(&self, k: u64) -> usize {
+        self.0.partition_point(|rank| *rank <= k)
+    }
+
+    /// Adds up the precisions at the positives among the first `k` items.
+    fn precisions(&self, k: u64) -> f64 {
+        let ranks = self.0[..self.hits(k)].iter().zip(1u64..);
+        ranks.fold(0.0, |sum, (rank, hits)| sum + hits as f64 / *rank as f64)
+    }
+
+    /// Computes a metric, given the gain of each positive, and the sum of discounted gains of the best order.
+    pub fn value(
+        &self,
+        metric: Metric,
+        discounts: &Discounts,
+        gain: impl Fn(usize) -> f64,
+        best: impl Fn(u64) -> f64,
+    ) -> f64 {
+        let r = self.0.len() as u64;
+        let flag = |hit: bool| f64::from(u8::from(hit));
+        match metric {
+            Metric::Recall(k) => flag(self.0[0] <= k),
+            Metric::PrecisionAt1 => flag(self.0[0] == 1),
+            Metric::RPrecision => self.hits(r) as f64 / r as f64,
+            Metric::MapAtR => self.precisions(r) / r as f64,
+            Metric::ReciprocalRank => 1.0 / self.0[0] as f64,
+            Metric::Precision(k) => self.hits(k) as f64 / k as f64,
+            Metric::AveragePrecisionAt(k) => self.precisions(k) / k.min(r) as f64,
+            Metric::AveragePrecision => self.precisions(u64::MAX) / r as f64,
+            Metric::InverseNegativePenalty => r as f64 / self.0[self.0.len() - 1] as f64,
+            Metric::Ndcg(k) => {
+                let hits = self.0[..self.hits(k)].iter().enumerate();
+                let sum = hits.fold(0.0, |sum, (i, rank)| sum + gain(i) * discounts.at(*rank));
+                (sum / best(k)).min(1.0)
+            }
+        }
+    }
+}

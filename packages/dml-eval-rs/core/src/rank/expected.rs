@@ -1,0 +1,162 @@
+//! Means of the metrics over all orders of tied items.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::rank::gains::Discounts;
+use crate::rank::metric::Metric;
+use crate::rank::partial_counts::PartialCounts;
+
+/// Items with equal keys, positives among them.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// Items before the group.
+    before: u64,
+    /// Positives before the group.
+    positives_before: u64,
+    positives: u64,
+    negatives: u64,
+}
+
+impl Group {
+    fn size(&self) -> u64 {
+        self.positives + self.negatives
+    }
+
+    /// Counts the group's places among the first `k` items.
+    fn places_within(&self, k: u64) -> u64 {
+        k.saturating_sub(self.before).min(self.size())
+    }
+
+    /// Returns the share of positives.
+    fn density(&self) -> f64 {
+        self.positives as f64 / self.size() as f64
+    }
+
+    /// Returns the group's positives among all, as indices.
+    fn members(&self) -> Range<usize> {
+        self.positives_before as usize..(self.positives_before + self.positives) as usize
+    }
+
+    /// Computes the chance that a positive is among the first K: 1 less the chance that this group's all come later.
+    fn recall(&self, k: u64) -> f64 {
+        let drawn = k.saturating_sub(self.before);
+        if drawn > self.negatives {
+            return 1.0;
+        }
+        // C(negatives, drawn) / C(size, drawn), as a product over the fewer of drawn and positives.
+        let (m, t, s) = (self.negatives, self.positives, self.size());
+        let none = if drawn <= t {
+            (0..drawn).fold(1.0, |p, i| p * ((m - i) as f64 / (s - i) as f64))
+        } else {
+            (0..t).fold(1.0, |p, i| p * ((s - drawn - i) as f64 / (s - i) as f64))
+        };
+        1.0 - none
+    }
+
+    /// Computes the mean of `score` of the rank of the positive that comes first, or, counted from the end, last.
+    fn mean_of_outermost(&self, score: impl Fn(u64) -> f64) -> f64 {
+        let mut mean = 0.0;
+        // The chance that the places so far hold no positive.
+        let mut none = 1.0;
+        for k in 0..=self.negatives {
+            let here = self.positives as f64 / (self.size() - k) as f64;
+            mean += none * here * score(k);
+            none *= 1.0 - here;
+        }
+        mean
+    }
+}
+
+/// A query's positives by key, with the negatives tied with them. Groups beyond the counts' depth may be too early, but stay
+/// beyond it.
+pub(crate) struct Groups {
+    groups: Vec<Group>,
+    positives: u64,
+}
+
+impl Groups {
+    /// Groups at least one positive by complete counts.
+    pub fn new(counts: &PartialCounts, q: usize) -> Self {
+        let slots: Vec<u64> = counts.slots(q).iter().map(|c| c.load(Relaxed)).collect();
+        let mut groups = Vec::new();
+        let mut at = 0;
+        let mut negatives = 0;
+        for tied in counts.positives(q).chunk_by(|a, b| a.key == b.key) {
+            negatives += slots[2 * at];
+            let group = Group {
+                before: at as u64 + negatives,
+                positives_before: at as u64,
+                positives: tied.len() as u64,
+                negatives: slots[2 * at + 1],
+            };
+            negatives += group.negatives;
+            at += tied.len();
+            groups.push(group);
+        }
+        Groups { groups, positives: at as u64 }
+    }
+
+    fn within(&self, k: u64) -> impl Iterator<Item = &Group> {
+        self.groups.iter().take_while(move |group| group.before < k)
+    }
+
+    /// Computes the mean number of positives among the first `k` items.
+    fn hits(&self, k: u64) -> f64 {
+        self.within(k).fold(0.0, |sum, group| sum + group.places_within(k) as f64 * group.density())
+    }
+
+    /// Computes the mean of the sum of the precisions at the positives among the first `k` items.
+    fn precisions(&self, k: u64) -> f64 {
+        let mut precisions = 0.0;
+        for group in self.within(k) {
+            let density = group.density();
+            // Given a positive at the group's k-th place, the rest are equally likely at each other place.
+            let rest = if group.size() > 1 { (group.positives - 1) as f64 / (group.size() - 1) as f64 } else { 0.0 };
+            for k in 0..group.places_within(k) {
+                let found = (group.positives_before + 1) as f64 + k as f64 * rest;
+                precisions += density * found / (group.before + k + 1) as f64;
+            }
+        }
+        precisions
+    }
+
+    /// Computes the mean of a metric, given the gain of each positive, and the sum of discounted gains of the best order.
+    pub fn value(
+        &self,
+        metric: Metric,
+        discounts: &Discounts,
+        gain: impl Fn(usize) -> f64,
+        best: impl Fn(u64) -> f64,
+    ) -> f64 {
+        let (r, first, last) = (self.positives, self.groups[0], self.groups[self.groups.len() - 1]);
+        match metric {
+            Metric::Recall(k) => first.recall(k),
+            Metric::PrecisionAt1 => {
+                if first.before == 0 {
+                    first.density()
+                } else {
+                    0.0
+                }
+            }
+            Metric::RPrecision => self.hits(r) / r as f64,
+            Metric::MapAtR => self.precisions(r) / r as f64,
+            Metric::ReciprocalRank => first.mean_of_outermost(|k| 1.0 / (first.before + k + 1) as f64),
+            Metric::Precision(k) => self.hits(k) / k as f64,
+            Metric::AveragePrecisionAt(k) => self.precisions(k) / k.min(r) as f64,
+            Metric::AveragePrecision => self.precisions(u64::MAX) / r as f64,
+            Metric::InverseNegativePenalty => {
+                last.mean_of_outermost(|k| r as f64 / (last.before + last.size() - k) as f64)
+            }
+            Metric::Ndcg(k) => {
+                let sum = self.within(k).fold(0.0, |sum, group| {
+                    let gains = group.members().map(&gain).sum::<f64>();
+                    let places = group.before + 1..=group.before + group.places_within(k);
+                    let discounted = places.fold(0.0, |sum, rank| sum + discounts.at(rank));
+                    sum + gains / group.size() as f64 * discounted
+                });
+                (sum / best(k)).min(1.0)
+            }
+        }
+    }
+}

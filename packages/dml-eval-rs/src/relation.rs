@@ -1,0 +1,94 @@
+//! Arrays of a relation of queries to gallery items.
+
+use dml_eval::{Lists, Metric, Precision, Relation, Result};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+
+/// The attributes of `dml_eval_rs.relation.Relation`.
+#[derive(FromPyObject)]
+pub struct RelationArrays<'py> {
+    labels: Option<PyReadonlyArray1<'py, u32>>,
+    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
+    groups: Option<PyReadonlyArray1<'py, u32>>,
+    gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
+    indices: Option<PyReadonlyArray1<'py, i64>>,
+    offsets: Option<PyReadonlyArray1<'py, u64>>,
+    items: Option<PyReadonlyArray1<'py, u32>>,
+    grades: Option<PyReadonlyArray1<'py, f64>>,
+    left_out_offsets: Option<PyReadonlyArray1<'py, u64>>,
+    left_out_items: Option<PyReadonlyArray1<'py, u32>>,
+    kept: Option<PyReadonlyArray1<'py, usize>>,
+}
+
+/// Views that can be sent to another thread.
+#[derive(Clone, Copy)]
+pub struct RelationView<'a> {
+    labels: &'a [u32],
+    gallery_labels: Option<&'a [u32]>,
+    groups: Option<&'a [u32]>,
+    gallery_groups: Option<&'a [u32]>,
+    indices: Option<&'a [i64]>,
+    relevant: Option<Lists<'a>>,
+    grades: Option<&'a [f64]>,
+    left_out: Option<Lists<'a>>,
+    /// The rows of the gallery (without one: of the queries) that take part; `None` for all.
+    pub kept: Option<&'a [usize]>,
+}
+
+fn slice<'a, T: numpy::Element>(array: &'a Option<PyReadonlyArray1<'_, T>>) -> PyResult<Option<&'a [T]>> {
+    Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
+}
+
+impl RelationArrays<'_> {
+    pub fn view(&self) -> PyResult<RelationView<'_>> {
+        let lists = |offsets, items| Some(Lists { offsets: slice(offsets).ok()??, items: slice(items).ok()?? });
+        Ok(RelationView {
+            labels: slice(&self.labels)?.unwrap_or_default(),
+            gallery_labels: slice(&self.gallery_labels)?,
+            groups: slice(&self.groups)?,
+            gallery_groups: slice(&self.gallery_groups)?,
+            indices: slice(&self.indices)?,
+            relevant: lists(&self.offsets, &self.items),
+            grades: slice(&self.grades)?,
+            left_out: lists(&self.left_out_offsets, &self.left_out_items),
+            kept: slice(&self.kept)?,
+        })
+    }
+}
+
+impl<'a> RelationView<'a> {
+    /// Builds the relation to a gallery of so many items, the first of which has this index; `None`: to the queries themselves.
+    pub fn build(&self, gallery: Option<usize>, first_item: u64) -> Result<Relation<'a>> {
+        let mut relation = match self.relevant {
+            Some(lists) => Relation::of_lists(lists, gallery)?,
+            None => Relation::of_labels(self.labels, self.gallery_labels)?,
+        };
+        if first_item > 0 {
+            relation = relation.with_first_item(first_item)?;
+        }
+        if let Some(grades) = self.grades {
+            relation = relation.with_grades(grades)?;
+        }
+        if let Some(groups) = self.groups {
+            relation = relation.with_groups(groups, self.gallery_groups)?;
+        }
+        if let Some(indices) = self.indices {
+            relation = relation.with_own_items(indices)?;
+        }
+        if let Some(lists) = self.left_out {
+            relation = relation.with_left_out(lists)?;
+        }
+        Ok(relation)
+    }
+
+    /// Chooses the faster screen. If every rank matters, every match is a threshold among very many values.
+    pub fn screen(&self, metrics: &[Metric]) -> Precision {
+        if metrics.iter().any(|metric| metric.depth() == u64::MAX) {
+            return Precision::Float32;
+        }
+        match self.relevant {
+            Some(lists) => Precision::for_positives(lists.items.len(), lists.len()),
+            None => Precision::for_labels(self.labels),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+"""The same metrics by scikit-learn and pytorch-metric-learning, where both define them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from dml_eval_rs import evaluate, relevance_from_labels
+
+
+@pytest.fixture(scope="module")
+def scores() -> np.ndarray:
+    """Distinct similarities of 40 queries to 120 items, as dot products with the unit vectors."""
+    return np.random.default_rng(0).normal(size=(40, 120))
+
+
+@pytest.fixture(scope="module")
+def grades() -> np.ndarray:
+    return np.random.default_rng(1).choice([0, 0, 0, 0, 1, 2, 5], (40, 120))
+
+
+def listed(grades: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    query, item = np.nonzero(grades)
+    return np.searchsorted(query, np.arange(len(grades) + 1)), item, grades[query, item]
+
+
+def test_average_precision_is_scikit_learns(scores: np.ndarray, grades: np.ndarray) -> None:
+    found = evaluate(
+        scores, relevant=listed(grades), gallery=np.eye(120), similarity="dot", average_precision=True
+    )
+    theirs = [sklearn.metrics.average_precision_score(g > 0, s) for g, s in zip(grades, scores)]
+    np.testing.assert_allclose(found.per_query["average_precision"], theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ties", ["index", "expected"])
+@pytest.mark.parametrize("k", [1, 10, 120])
+def test_ndcg_is_scikit_learns(scores: np.ndarray, grades: np.ndarray, ties: str, k: int) -> None:
+    """It averages over the orders of tied items, too."""
+    if ties == "expected":
+        scores = np.round(scores)
+    found = evaluate(
+        scores,
+        relevant=listed(grades),
+        gallery=np.eye(120),
+        similarity="dot",
+        ndcg_at=k,
+        ties=ties,  # type: ignore[arg-type]
+    )
+    theirs = sklearn.metrics.ndcg_score(grades, scores, k=k)
+    assert found.ndcg[k] == pytest.approx(theirs, abs=1e-12)
+
+
+def test_average_precision_of_the_whole_ranking_is_pytorch_metric_learnings() -> None:
+    calculator = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 8, 200)
+    x = (rng.normal(size=(8, 16))[labels] + rng.normal(size=(200, 16))).astype(np.float32)
+    names = ("mean_average_precision", "mean_average_precision_at_r", "r_precision", "mean_reciprocal_rank")
+    theirs = calculator.AccuracyCalculator(include=names, k=199).get_accuracy(
+        torch.from_numpy(x), torch.from_numpy(labels)
+    )
+    found = evaluate(x, labels, similarity="euclidean", average_precision=True)
+    ours = (found.average_precision, found.map_at_r, found.r_precision, found.mean_reciprocal_rank)
+    # It computes in float32.
+    np.testing.assert_allclose(ours, [theirs[name] for name in names], rtol=0, atol=1e-6)
+
+
+def test_precision_of_several_labels_is_that_of_every_pair() -> None:
+    """NUS-WIDE's protocol in hashing papers: items match if they share a label."""
+    rng = np.random.default_rng(0)
+    hot = rng.random((90, 12)) < 0.15
+    x = rng.normal(size=(90, 6))
+    found = evaluate(
+        x, relevant=relevance_from_labels(hot), precision_at=5, average_precision_at=5, unmatched="zero"
+    )
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    similarity = unit @ unit.T
+    np.fill_diagonal(similarity, -np.inf)
+    matches = (hot.astype(int) @ hot.T > 0)[np.arange(90)[:, None], np.argsort(-similarity)[:, :-1]]
+    assert found.precision[5] == pytest.approx(matches[:, :5].mean(), abs=1e-12)
+    precisions = np.cumsum(matches, axis=1) / np.arange(1, 90)
+    totals = np.minimum(5, matches.sum(axis=1))
+    sums = (precisions * matches)[:, :5].sum(axis=1)
+    expected = np.divide(sums, totals, out=np.zeros(90), where=totals > 0)
+    assert found.average_precision_at[5] == pytest.approx(expected.mean(), abs=1e-12)
