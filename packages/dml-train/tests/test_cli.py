@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -180,9 +178,3 @@ def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
 
     tiny_registry.plugins.register(Ending(), distribution="ending")
     assert dml("end", code=code).stderr == output
-
-
-def test_the_command_starts_without_slow_imports_that_few_commands_need():
-    slow = {"torchvision", "torch.distributed.fsdp", "pytorch_metric_learning", "sklearn", "timm", "optuna"}
-    program = f"import sys, dml_train.cli; sys.exit(', '.join({slow} & sys.modules.keys()) or None)"
-    subprocess.run([sys.executable, "-c", program], check=True)

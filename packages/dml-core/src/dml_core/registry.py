@@ -84,6 +84,18 @@ class Registry:
             )
         raise UnknownName(message + self.plugins.describe_failures())
 
+    def check_names(self, kind: Kind, table: Mapping[str, Any]) -> None:
+        """Check that the components of a recipe's table exist; no factory is imported.
+
+        Raises:
+            UnknownName, DuplicateName: as `entry`.
+            InvalidOption: a table without a name.
+        """
+        _, values = self._resolve(kind, table)
+        for value in values.values():
+            if _is_component_table(value):
+                self.check_names(kind, value)
+
     def check(self, kind: Kind, table: Mapping[str, Any]) -> None:
         """Check a recipe's table without making anything.
 

@@ -8,10 +8,7 @@ from typing import Any
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import CONSOLE, FILE, refuse_existing
-from dml_train.files import read_array, write_json
-from dml_train.recipe.loading import assign
-from dml_train.trained.splits import evaluate_embeddings, evaluate_run
+from dml_train.commands.options import FILE, error_console, refuse_existing
 
 
 @click.command("eval")
@@ -50,6 +47,10 @@ def evaluate_command(
     out: Path | None,
 ) -> None:
     """Evaluate a run's test split, or embeddings with labels."""
+    from dml_train.files import read_array, write_json
+    from dml_train.recipe.loading import assign
+    from dml_train.trained.splits import evaluate_embeddings, evaluate_run
+
     options: dict[str, Any] = {}
     for assignment in assignments:
         assign(options, assignment)
@@ -60,7 +61,12 @@ def evaluate_command(
                 f"{source} is a run's folder, which has its own labels and gallery; give no others"
             )
         result = evaluate_run(
-            source, evaluator=evaluator, options=options, levels=levels, registry=registry, console=CONSOLE
+            source,
+            evaluator=evaluator,
+            options=options,
+            levels=levels,
+            registry=registry,
+            console=error_console(),
         )
     else:
         if levels:

@@ -6,8 +6,6 @@ import click
 
 from dml_core import Registry
 from dml_train.recipe.bundled import bundled_recipes, bundled_text, leading_comment, summary
-from dml_train.recipe.extending import read_chain
-from dml_train.recipe.loading import load_recipe
 
 
 @click.command()
@@ -24,6 +22,9 @@ def recipes(registry: Registry, name: str | None) -> None:
         for each in names:
             click.echo(f"{each:<{width}}  {summary(bundled_text(each))}")
         return
+    from dml_train.recipe.extending import read_chain
+    from dml_train.recipe.loading import load_recipe
+
     child, *parents = read_chain(name)
     if not parents:
         click.echo(child.text, nl=False)

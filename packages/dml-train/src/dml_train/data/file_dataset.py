@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dml_core import options_of
+from dml_core import options_of, signature_of
 from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
 from dml_train.data.decoding import MAX_PIXELS, check_header
 from dml_train.data.file_split import FileSplit
@@ -97,15 +97,14 @@ class FileDatasetFactory:
     Args:
         read: lists the files of each part, from the data set's own options.
 
-    Attributes:
-        options: those of `read`, then those of `FileDataset`.
+    Its options are those of `read`, then those of `FileDataset`.
     """
 
     image_reader = PhotographReader
 
     def __init__(self, read: Callable[..., Parts]) -> None:
         self.read = read
-        self.options = (*options_of(read), *_IMAGE_OPTIONS)
+        self.__signature__ = signature_of([*options_of(read), *_IMAGE_OPTIONS])
         self.__qualname__ = read.__qualname__  # for messages
 
     def __call__(self, *arguments: Any, **options: Any) -> FileDataset:

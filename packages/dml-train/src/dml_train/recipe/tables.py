@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from dml_core import InvalidOption
-from dml_train.networks.model import Pooling
+from dml_train.networks import Pooling
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]

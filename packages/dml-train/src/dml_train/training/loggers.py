@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from dml_core import Component, DmlError
+from dml_core import DmlError
 from dml_train.run_folder import RunFolder
 
 CLOCK = "time/"  # prefix of values read from the clock, which differ from run to run
@@ -139,9 +139,3 @@ def _refusals(path: Path) -> Iterator[None]:
             f"can't write {path}: {error.strerror}; checkpoints are intact. Solve that, then resume the run",
             arguments=("resume",),
         ) from error
-
-
-def components() -> Iterable[Component]:
-    """Yield the loggers of this package."""
-    yield Component("jsonl", JsonLines, "metrics.jsonl, one JSON object a step, in full precision")
-    yield Component("tensorboard", TensorBoard, "TensorBoard event files")

@@ -14,7 +14,8 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
-from dml_train.ranks.ranks import join_ranks, was_restarted
+from dml_train.ranks.environment import was_restarted
+from dml_train.ranks.ranks import join_ranks
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe, differences
 from dml_train.run_folder import RunFolder
