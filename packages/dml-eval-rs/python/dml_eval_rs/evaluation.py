@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -22,6 +23,9 @@ class Interval:
     high: float
     level: float
 
+    def __str__(self) -> str:
+        return f"{self.low:.4f} to {self.high:.4f} ({self.level * 100:.4g} %)"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -40,6 +44,12 @@ class Comparison:
     p_value: float
     interval: Interval
     n_queries: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: difference {self.difference:+.4f}, {self.interval}, p = {self.p_value:.4f}, "
+            f"{self.n_queries:,} queries"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,9 @@ class Evaluation:
         n_unmatched: number of queries without a match in the gallery, which no mean includes.
         per_query: name → float64 array (n_queries,), NaN for the unmatched: ``"recall@1"``, … for each K,
             ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``.
+        n_gallery: number of gallery items; without a gallery, of the queries. A K beyond it is not printed.
+
+    Two evaluations are equal if all their values are.
     """
 
     recall: Mapping[int, float]
@@ -75,6 +88,7 @@ class Evaluation:
     n_queries: int
     n_unmatched: int
     per_query: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+    n_gallery: int
 
     def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
         """Return the bootstrap confidence interval of a metric's mean.
@@ -188,13 +202,19 @@ class Evaluation:
             "ari": self.ari,
             "n_queries": self.n_queries,
             "n_unmatched": self.n_unmatched,
+            "n_gallery": self.n_gallery,
         }
 
-    def __str__(self) -> str:
-        """Return a table of two columns."""
-        rows = [(f"Recall@{k}", f"{value:.4f}") for k, value in self.recall.items()]
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the names and values that a table of the metrics shows.
+
+        A Recall@K of a K beyond the gallery is omitted, and precision@1 where Recall@1 has the same value.
+        """
+        shown = {k: value for k, value in self.recall.items() if k <= self.n_gallery} or self.recall
+        rows = [(f"Recall@{k}", f"{value:.4f}") for k, value in shown.items()]
+        if 1 not in shown:
+            rows.append(("Precision@1", f"{self.precision_at_1:.4f}"))
         rows += [
-            ("Precision@1", f"{self.precision_at_1:.4f}"),
             ("R-precision", f"{self.r_precision:.4f}"),
             ("MAP@R", f"{self.map_at_r:.4f}"),
             ("MRR", f"{self.mean_reciprocal_rank:.4f}"),
@@ -207,6 +227,11 @@ class Evaluation:
         rows.append(("queries", f"{self.n_queries:,}"))
         if self.n_unmatched:
             rows.append(("without a match", f"{self.n_unmatched:,}"))
+        return rows
+
+    def __str__(self) -> str:
+        """Return a table of two columns."""
+        rows = self.rows()
         left, right = (max(len(row[i]) for row in rows) for i in (0, 1))
         return "\n".join(f"{name:<{left}}  {value:>{right}}" for name, value in rows)
 
@@ -233,6 +258,21 @@ class Evaluation:
             per_query=per_query,
         )
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Evaluation):
+            return NotImplemented
+        return all(_same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]  # it holds arrays
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        cells = "".join(
+            f'<tr><th style="text-align: left">{name}</th><td>{value}</td></tr>'
+            for name, value in self.rows()
+        )
+        return f"<table>{cells}</table>"
+
     def _key(self, name: str) -> str:
         key = "reciprocal_rank" if name == "mean_reciprocal_rank" else name
         if key not in self.per_query:
@@ -243,6 +283,19 @@ class Evaluation:
         values_Q = self.per_query[self._key(name)]
         matched: npt.NDArray[np.float64] = values_Q[~np.isnan(values_Q)]
         return matched
+
+
+# help(Evaluation) begins with the class's docstring instead of a line of all fields: users receive evaluations.
+Evaluation.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
+
+
+def _same(a: object, b: object) -> bool:
+    """Whether two values are equal, arrays within mappings too; NaN equals NaN."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+    return a == b
 
 
 def _bootstrap(values: npt.NDArray[np.float64], level: float, seed: int) -> Interval:

@@ -52,8 +52,8 @@ def evaluate(
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite. They need not be contiguous, normalised or in memory
-            (`numpy.memmap`).
-        labels: (Q,) integers of any width, booleans or strings.
+            (`numpy.memmap`). A torch tensor on the CPU is taken without its gradient; bfloat16 becomes float32.
+        labels: (Q,) integers of any width, booleans or strings, also a table's column of text (pandas, polars, Arrow).
         gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
             its index. With a gallery no item is left out.
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
@@ -99,6 +99,7 @@ def evaluate(
         arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
         labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GD, "gallery")
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
+    arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery")
     if n_clusters is not None and not nmi:
         raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
     if nmi_average != "arithmetic" and not nmi:
@@ -137,7 +138,8 @@ def evaluate(
             progress=None if stages is None else stages.next(),
             peers=peers,
         )
-    return evaluation_of(columns, ks, agreement)
+    items = queries_QD if gallery_GD is None else gallery_GD
+    return evaluation_of(columns, ks, len(items), agreement)
 
 
 def evaluate_codes(
@@ -189,6 +191,7 @@ def evaluate_codes(
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
         labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GW, "gallery_codes")
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
+    arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes")
     check_alike(peers, (ks, ties), codes_QW, gallery_GW, code_Q, code_G)
     columns = _native.evaluate_codes(
         codes_QW,
@@ -201,7 +204,7 @@ def evaluate_codes(
         progress=progress,
         peers=peers,
     )
-    return evaluation_of(columns, ks)
+    return evaluation_of(columns, ks, len(codes_QW if gallery_GW is None else gallery_GW))
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
@@ -260,6 +263,7 @@ class _Stages:
 def evaluation_of(
     columns: list[tuple[str, npt.NDArray[np.float64], float]],
     recall_at: list[int],
+    n_gallery: int,
     agreement: Agreement | None = None,
 ) -> Evaluation:
     """Build the result from the core's columns: name, every query's value, mean."""
@@ -277,4 +281,5 @@ def evaluation_of(
         n_queries=len(per_query["reciprocal_rank"]),
         n_unmatched=int(np.isnan(per_query["reciprocal_rank"]).sum()),
         per_query=per_query,
+        n_gallery=n_gallery,
     )

@@ -275,7 +275,7 @@ class StreamingEvaluator:
             self._recall_at,
             threads=self._threads,
         )
-        return evaluation_of(columns, self._recall_at)
+        return evaluation_of(columns, self._recall_at, _size(partial.found))
 
     def _items(self, x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
         return arguments.codes(x, name) if self._similarity == "hamming" else arguments.embeddings(x, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,13 +138,17 @@ class FinishedRun:
 def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
     """List the metrics that are shares, in reading order.
 
+    Omitted are a Recall@K of a K beyond the gallery, and precision@1 beside Recall@1.
+
     Args:
         result: ``to_dict()`` of an evaluation.
         evaluation: gives the intervals, if it is an `IntervalEvaluation`.
     """
-    named = [(f"Recall@{k}", f"recall@{k}", value) for k, value in result.get("recall", {}).items()]
+    recall, items = result.get("recall", {}), result.get("n_gallery", math.inf)
+    shown = {k: value for k, value in recall.items() if int(k) <= items} or recall
+    named = [(f"Recall@{k}", f"recall@{k}", value) for k, value in shown.items()]
     for key, name in LONG_NAMES.items():
-        if isinstance(result.get(key), float):
+        if isinstance(result.get(key), float) and not (key == "precision_at_1" and "1" in shown):
             named.append((name, _PER_QUERY.get(key, key), result[key]))
     metrics = []
     for name, key, value in named:
