@@ -15,9 +15,9 @@ from PIL import Image
 from train_support.report_world import NearestBySorting
 
 from dml_train.measure.evaluate import Embedded
+from dml_train.measure.listing import list_metrics
 from dml_train.report.classes import draw_recall_by_size, group_by_size
 from dml_train.report.figures import draw_curves, make_thumbnail
-from dml_train.report.finished import list_metrics
 from dml_train.report.maps import draw_map, draw_picture_map
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly

@@ -44,12 +44,18 @@ def train(
             nproc, ["train", source, *settings, "--out", str(out), *flags], out, recipe.training.timeout
         )
         return
-    from dml_train.report import write_report
-    from dml_train.report.finished import list_metrics
+    from dml_train.extras import MissingExtra
+    from dml_train.measure.listing import list_metrics
     from dml_train.training.run import train as run_training
 
     folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if is_first_process():
         for metric in list_metrics(folder.read_evaluation()):
             click.echo(f"{metric.name:<22}{metric.value:.4f}")
-        click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")
+        click.echo(folder.evaluation)
+        try:
+            from dml_train.report import write_report
+
+            click.echo(write_report(folder.path))
+        except MissingExtra as error:
+            click.echo(f"no report is written: {error}, then: dml report {out}", err=True)

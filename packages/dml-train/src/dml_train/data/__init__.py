@@ -12,7 +12,6 @@ from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.csv_table import read_csv_table
 from dml_train.data.file_dataset import FileDataset, FileDatasetFactory
 from dml_train.data.file_split import FileSplit
-from dml_train.data.glyphs import Glyphs
 from dml_train.data.image_folder import read_image_folder
 from dml_train.data.preparation import Preparation
 from dml_train.data.published.cars196 import CARS196, read_cars196
@@ -29,7 +28,6 @@ __all__ = [
     "FileDataset",
     "FileDatasetFactory",
     "FileSplit",
-    "Glyphs",
     "Jitter",
     "OfficialSet",
     "Preparation",

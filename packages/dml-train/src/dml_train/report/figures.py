@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
-import matplotlib
-import matplotlib.figure
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from dml_train.extras import extra
 from dml_train.measure.names import is_count, repeats, title_of
+
+with extra("report", "a report"):
+    import matplotlib
+    import matplotlib.figure
 
 _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}

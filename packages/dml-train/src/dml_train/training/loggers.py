@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dml_core import DmlError
+from dml_train.extras import extra
 from dml_train.run_folder import RunFolder
 
 CLOCK = "time/"  # prefix of values read from the clock, which differ from run to run
@@ -99,7 +100,8 @@ class TensorBoard:
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
         # Imported here: it takes a second, and most commands don't train.
-        from torch.utils.tensorboard import SummaryWriter
+        with extra("tensorboard", "the logger 'tensorboard'"):
+            from torch.utils.tensorboard import SummaryWriter
 
         self._path, self._failed = directory / "tensorboard", False
         with _refusals(self._path):
