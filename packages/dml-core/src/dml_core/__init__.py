@@ -23,7 +23,7 @@ from dml_core.errors import (
     nearest,
 )
 from dml_core.hookspecs import hookimpl
-from dml_core.kinds import CONTEXT, KINDS, Kind
+from dml_core.kinds import CONTEXT, KINDS, SINGULAR, Kind
 from dml_core.options import Option, options_of, signature_of
 from dml_core.plugins import Plugins, plugins
 from dml_core.protocols.data import (
@@ -83,6 +83,7 @@ _HOMES = {
 __all__ = [
     "CONTEXT",
     "KINDS",
+    "SINGULAR",
     "Backbone",
     "BatchSampler",
     "ClassBalancedSampler",

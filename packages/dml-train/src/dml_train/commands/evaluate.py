@@ -24,7 +24,7 @@ from dml_train.commands.options import FILE, error_console, refuse_existing
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set an option of the evaluator (recall_at=[1,5]); repeatable.",
+    help="Set a key of the recipe's table of the evaluator (evaluation.recall_at=[1,5]); repeatable.",
 )
 @click.option(
     "--level",
@@ -51,9 +51,19 @@ def evaluate_command(
     from dml_train.recipe.loading import assign
     from dml_train.trained.splits import evaluate_embeddings, evaluate_run
 
-    options: dict[str, Any] = {}
+    document: dict[str, Any] = {"evaluation": {}}
     for assignment in assignments:
-        assign(options, assignment)
+        assign(document, assignment)
+    options = document.pop("evaluation")
+    if document or not isinstance(options, dict):
+        raise DmlError(
+            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes keys of the table [evaluation] alone, "
+            "as evaluation.recall_at=[1,5]"
+        )
+    named = options.pop("name", None)
+    if evaluator and named and evaluator != named:
+        raise DmlError(f"--evaluator is {evaluator!r} and evaluation.name {named!r}; expected one of them")
+    evaluator = evaluator or named
     refuse_existing(out)
     if source.is_dir():
         if labels or gallery or gallery_labels:
