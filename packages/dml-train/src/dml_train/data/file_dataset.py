@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from dml_core import options_of, signature_of
 from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
-from dml_train.data.decoding import MAX_PIXELS, check_header
+from dml_train.data.completeness import check_complete_image
+from dml_train.data.decoding import MAX_PIXELS
 from dml_train.data.file_split import FileSplit
 from dml_train.data.image_reader import PhotographReader
 from dml_train.data.packed import open_pack
@@ -24,7 +25,7 @@ class FileDataset:
     Args:
         parts: the files of each part.
         resize, square, crop, train_crop, min_area, flip, normalize, max_pixels: see `Preparation`.
-        on_bad_image: ``"error"``: every file's header is read here, and a file that turns out damaged later ends the
+        on_bad_image: ``"error"``: every file's header and end are read here, and one damaged in between ends the
             run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
             batches are a function of the files that are good.
         cache: a folder for decoded and resized images, see `open_pack`; None for none. It changes no number.
@@ -76,7 +77,7 @@ class FileDataset:
         if pack is not None:
             bad = {files[place]: reason for place, reason in pack.bad.items()}
         elif on_bad_image == "error":
-            bad = find_bad_images(files, check_header, "check images")
+            bad = find_bad_images(files, check_complete_image, "check images")
         else:
             bad = find_bad_images(files, preparation.load_resized, "check images")
         if on_bad_image == "error":
