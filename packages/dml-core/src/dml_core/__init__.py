@@ -33,6 +33,7 @@ from dml_core.protocols.data import (
     ImageReader,
     ImageReadingFactory,
     Split,
+    TrainingFilesFactory,
 )
 from dml_core.protocols.evaluation import (
     Backbone,
@@ -129,6 +130,7 @@ __all__ = [
     "Split",
     "Step",
     "SubsampledClasses",
+    "TrainingFilesFactory",
     "UnknownName",
     "__version__",
     "all_gather_rows",

@@ -87,6 +87,15 @@ class ImageReadingFactory(Protocol):
         ...
 
 
+@runtime_checkable
+class TrainingFilesFactory(Protocol):
+    """A `dml_datasets` factory that lists its training images, so that `dml embed` can tell them from unseen ones."""
+
+    def training_files(self, **options: Any) -> Sequence[Path]:
+        """List the training files for the options of a recipe's ``[dataset]`` table, without decoding them."""
+        ...
+
+
 class BatchSampler(Protocol):
     """The product of a `dml_samplers` factory: global batches, each a function of (seed, epoch, position)."""
 

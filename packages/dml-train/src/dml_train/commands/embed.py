@@ -59,6 +59,7 @@ def embed(
     from dml_train.measure.evaluate import pack_codes
     from dml_train.trained.folder import embed_folder, has_partial, index_path
     from dml_train.trained.model import open_model
+    from dml_train.trained.overlap import count_training_images
     from dml_train.trained.splits import embed_split
 
     if folder is None:
@@ -90,6 +91,13 @@ def embed(
         workers=model.recipe.training.workers if workers is None else workers,
         console=error_console(),
     )
+    seen = count_training_images(model.recipe, registry, (folder / path for path in done.paths))
+    if seen:
+        click.echo(
+            f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics of them "
+            f"overestimate; for the unseen classes: dml embed {run} --split test --out {out.with_stem(out.stem + '-test')}",
+            err=True,
+        )
     if done.reused:
         click.echo(f"{done.reused} images were embedded already", err=True)
     for path, reason in done.skipped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -112,3 +112,9 @@ class FileDatasetFactory:
         """Read the parts, and make the data set with the image options among `options`."""
         image = {option.name: options.pop(option.name) for option in _IMAGE_OPTIONS if option.name in options}
         return FileDataset(self.read(*arguments, **options), **image)
+
+    def training_files(self, **options: Any) -> Sequence[Path]:
+        """List the training files, good or bad."""
+        own = {option.name for option in options_of(self.read)}
+        parts = self.read(**{name: value for name, value in options.items() if name in own})
+        return [file for files in parts.train.values() for file in files]
