@@ -91,6 +91,10 @@ class ImageReadingFactory(Protocol):
 class TrainingFilesFactory(Protocol):
     """A `dml_datasets` factory that lists its training images, so that `dml embed` can tell them from unseen ones."""
 
+    def __call__(self, **options: Any) -> Dataset:
+        """Make the data set."""
+        ...
+
     def training_files(self, **options: Any) -> Sequence[Path]:
         """List the training files for the options of a recipe's ``[dataset]`` table, without decoding them."""
         ...

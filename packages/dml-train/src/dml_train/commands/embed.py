@@ -93,9 +93,10 @@ def embed(
     )
     seen = count_training_images(model.recipe, registry, (folder / path for path in done.paths))
     if seen:
+        unseen = out.with_stem(f"{out.stem}-test")
         click.echo(
             f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics of them "
-            f"overestimate; for the unseen classes: dml embed {run} --split test --out {out.with_stem(out.stem + '-test')}",
+            f"overestimate; for the unseen classes: dml embed {run} --split test --out {unseen}",
             err=True,
         )
     if done.reused:
