@@ -32,6 +32,17 @@ def test_a_run_writes_its_folder(run):
     assert [c.step for c in checkpoint.intact(folder.checkpoints)] == [12, 8]
 
 
+def test_a_run_says_what_trains_and_what_is_measured(run, quiet):
+    run(training={"steps": 2}, validation={"class_fraction": 0.34, "metric": "recall/1"},
+        evaluation={"every": 1, "unit": "step"})  # fmt: skip
+    said = " ".join(quiet.file.getvalue().split())
+    assert said.startswith("loading the data set 'tiny' tiny (")
+    assert "trains with tiny on" in said
+    assert (
+        ": 2 steps on cpu; 2 classes are held out for validation; then 48 images of 6 other classes" in said
+    )
+
+
 def test_the_loss_falls(run):
     losses = [line["loss"] for line in lines(run(training={"steps": 60})) if "loss" in line]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
