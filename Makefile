@@ -38,6 +38,7 @@ bench: setup ## the benchmarks beside the peers: evaluator, losses, trainer (abo
 	$(BIN)/python benchmarks/evaluator/compare.py
 	$(BIN)/python benchmarks/losses/bench_losses.py
 	$(BIN)/python benchmarks/training/bench_overhead.py
+	$(BIN)/python benchmarks/training/bench_start.py
 
 docs: setup ## check that every link between the pages leads somewhere
 	$(BIN)/python -m pytest -q tests/policy/test_docs.py

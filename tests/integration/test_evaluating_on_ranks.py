@@ -6,7 +6,7 @@ import pytest
 from train_support.measuring_ranks import measure, measure_unmatched
 from train_support.sharded_ranks import in_ranks
 
-from dml_eval_rs.plugin import ExactEvaluator, HammingEvaluator
+from dml_eval_rs.evaluators import ExactEvaluator, HammingEvaluator
 
 EVALUATORS = (
     ExactEvaluator(recall_at=(1, 5), nmi=True),

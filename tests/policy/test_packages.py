@@ -46,7 +46,7 @@ def test_the_changelog_begins_with_the_packages_version(package):
 def test_packages_of_the_project_are_pinned_by_a_compatible_range(package):
     for requirement in requirements(package):
         name = re.match(r"[\w.-]+", requirement)[0]
-        if name in OURS:
+        if name in OURS - {package.name}:  # an extra may name others of its own package
             assert re.search(r">=\d+\.\d+.*,<\d+\.\d+", requirement), f"{requirement}: expected >=X.Y,<X.Z"
 
 

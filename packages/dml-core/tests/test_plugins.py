@@ -11,7 +11,17 @@ from types import ModuleType
 
 import pytest
 
-from dml_core import Component, DmlError, PluginLoadError, Plugins, Registry, hookimpl, plugins
+from dml_core import (
+    Component,
+    DmlError,
+    Option,
+    PluginLoadError,
+    Plugins,
+    Registry,
+    hookimpl,
+    plugins,
+    signature_of,
+)
 from dml_core.contain import contain
 
 
@@ -192,3 +202,69 @@ def test_a_component_needs_a_callable_factory_and_a_summary_of_one_line():
     for summary in ("", "  ", "two\nlines"):
         with pytest.raises(ValueError, match="summary"):
             Component("three", nothing, summary)
+
+
+def test_a_reference_is_imported_when_the_component_is_used(tmp_path, monkeypatch):
+    (tmp_path / "lazy_losses.py").write_text(
+        "class Outer:\n    def make(scale: float = 2.0, *, margin: int):\n        return scale\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    component = Component("lazy", "lazy_losses:Outer.make", "a loss")
+    assert "lazy_losses" not in sys.modules
+    assert [(option.name, option.annotation, option.required) for option in component.options] == [
+        ("scale", float, False),
+        ("margin", int, True),
+    ]
+    assert component.factory(3.0, margin=1) == 3.0
+    assert not component.takes_any_option
+    del sys.modules["lazy_losses"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("no_such_module:Loss", "can't import no_such_module:Loss: ModuleNotFoundError: No module named"),
+        ("broken_losses:Loss", r"ZeroDivisionError: division by zero \(.*broken_losses.py, line 2\)"),
+        ("good_losses:Los", "has no attribute 'Los'"),
+        ("good_losses:number", "good_losses:number is 3; expected a class or function"),
+    ],
+    ids=["module", "import", "name", "number"],
+)
+def test_a_reference_that_leads_nowhere_is_an_error_at_its_use(tmp_path, monkeypatch, reference, message):
+    (tmp_path / "broken_losses.py").write_text("\n1 / 0\n")
+    (tmp_path / "good_losses.py").write_text("number = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    component = Component("lazy", reference, "a loss")
+    loaded = Plugins()
+    loaded.register(make_plugin(dml_losses=lambda: [component]))
+    with pytest.raises(DmlError, match=message):
+        Registry(loaded).build("losses", {"name": "lazy"}, {})
+    for name in ("broken_losses", "good_losses"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("reference", ["", "module", "module:", ":name", "a b:c", "module:a:b"])
+def test_a_reference_names_a_module_and_an_object(reference):
+    with pytest.raises(ValueError, match="expected 'module:name'"):
+        Component("lazy", reference, "a loss")
+
+
+def test_a_failure_names_the_file_and_the_line(tmp_path, monkeypatch):
+    (tmp_path / "missing_import.py").write_text("import sys\n\nimport no_such_module_either\n")
+    (tmp_path / "not_python.py").write_text("x = 1\ndef f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = Plugins([EntryPoint("a", "missing_import", "dml"), EntryPoint("b", "not_python", "dml")])
+    first, second = map(str, loaded.failures)
+    assert first.endswith(f"({tmp_path / 'missing_import.py'}, line 3)")
+    assert second.endswith(f"({tmp_path / 'not_python.py'}, line 2)")
+
+
+def test_a_factory_declares_its_options_by_its_signature():
+    def make(**options):
+        return options
+
+    declared = [Option("margin", float, 0.5), Option("labels")]
+    make.__signature__ = signature_of(declared)
+    component = Component("declared", make, "a loss")
+    assert component.options == tuple(declared)
+    assert not component.takes_any_option

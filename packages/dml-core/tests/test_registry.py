@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -295,3 +296,32 @@ def test_a_factory_without_a_signature_can_declare_its_options():
 
 def test_the_registry_of_this_process_has_the_samplers_of_dml_core():
     assert {"class-balanced", "shuffled"} <= set(registry().entries("samplers"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "suggested"),
+    [
+        ("triplet", "did you mean 'pml/TripletMarginLoss'?"),
+        ("contrastive", "did you mean 'pml/ContrastiveLoss' or 'pml/SNRContrastiveLoss'?"),
+        ("sup-con", "did you mean 'pml/SupConLoss'?"),
+        ("arcface", "did you mean 'arc-face'?"),
+        ("soft-tripel", "did you mean 'soft-triple'?"),
+        ("los", "; known:"),
+    ],
+)
+def test_another_librarys_class_is_suggested_by_a_word_of_its_name(wrong, suggested):
+    names = ("arc-face", "soft-triple", "pml/ArcFaceLoss", "pml/ContrastiveLoss", "pml/SNRContrastiveLoss",
+             "pml/SupConLoss", "pml/TripletMarginLoss")  # fmt: skip
+
+    class Provider:
+        @hookimpl
+        def dml_losses(self):
+            return [Component(name, dict_of, "a loss") for name in names]
+
+    def dict_of(scale: float = 1.0):
+        return scale
+
+    loaded = Plugins()
+    loaded.register(Provider())
+    with pytest.raises(UnknownName, match=re.escape(suggested)):
+        Registry(loaded).entry("losses", wrong)

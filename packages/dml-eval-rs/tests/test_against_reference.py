@@ -295,14 +295,18 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 300, 3000).astype(np.uint32)
     decay = (1 + np.arange(96)) ** -1.5
-    x = ((rng.normal(size=(300, 96))[labels] + rng.normal(size=(3000, 96))) * decay + shift).astype(np.float32)
+    x = ((rng.normal(size=(300, 96))[labels] + rng.normal(size=(3000, 96))) * decay + shift).astype(
+        np.float32
+    )
     x = x @ np.linalg.qr(rng.normal(size=(96, 96)))[0].astype(np.float32)
     options: dict[str, Any] = {"similarity": similarity}
     for kernel, screen in itertools.product(KERNELS, ("float32", "bfloat16")):
         results = set()
         for directions in (0, None, 7, 96):
             same: dict[str, Any] = {**options, "kernel": kernel, "screen": screen, "directions": directions}
-            columns = _native.evaluate(x, labels, None, None, recall_at=[1, 10], ties="index", **same)
+            columns, _ = _native.evaluate(
+                x, None, Relation(labels=labels), metrics=names([1, 10]), ties="index", **same
+            )
             found = _native.knn(x[:200], x, 9, exclude_self=False, **same)
             arrays = [values for _, values, _ in columns] + list(found)
             results.add(b"".join(array.tobytes() for array in arrays))

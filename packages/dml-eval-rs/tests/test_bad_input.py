@@ -104,7 +104,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (
             lambda: evaluate(X, LABELS[:, None]),
             ValueError,
-            r"labels has shape \(6, 1\); expected one dimension",
+            r"labels has shape \(6, 1\); expected one dimension.*use numpy.asarray\(labels\).ravel\(\)",
         ),
         (
             lambda: evaluate(X, LABELS.astype(float)),

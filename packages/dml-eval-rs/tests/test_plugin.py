@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require")
 
 from dml_core import ComparableEvaluation, Evaluator, IntervalEvaluation, RestoringEvaluator
+from dml_core.testing import EvaluatorContract
 from dml_eval_rs import ami, ari, binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi, plugin
 
 RNG = np.random.default_rng(0)
@@ -98,3 +99,13 @@ def test_an_evaluation_is_restored_from_json_and_its_per_query_values() -> None:
         restored = evaluator.restore(saved, dict(measured.per_query))
         assert restored == measured
         assert restored.confidence_interval("map_at_r") == measured.confidence_interval("map_at_r")
+
+
+class TestExact(EvaluatorContract):
+    def make_evaluator(self) -> Evaluator:
+        return FACTORIES["exact"]()
+
+
+class TestHamming(EvaluatorContract):
+    def make_evaluator(self) -> Evaluator:
+        return FACTORIES["hamming"]()

@@ -104,6 +104,7 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "Evaluation.confidence_interval": (lambda: None, lambda _: MEASURED.confidence_interval("map_at_r")),
     "Evaluation.compare": (lambda: None, lambda _: MEASURED.compare(MEASURED, "map_at_r")),
     "Evaluation.per_class": (lambda: None, lambda _: MEASURED.per_class("map_at_r", LABELS)),
+    "Evaluation.rows": (lambda: None, lambda _: MEASURED.rows()),
     "Evaluation.to_dict": (lambda: None, lambda _: MEASURED.to_dict()),
     "Evaluation.from_dict": (
         lambda: None,

@@ -39,6 +39,14 @@ NAMES = sorted(component.name for component in plugin.dml_losses() if component.
 
 
 def test_every_loss_of_the_library_is_registered() -> None:
+    known = {
+        f"pml/{name}"
+        for name, cls in vars(losses).items()
+        if isinstance(cls, type)
+        and issubclass(cls, losses.BaseMetricLossFunction)
+        and name not in ("BaseMetricLossFunction", "GenericPairLoss")
+    }
+    assert set(NAMES) == known
     assert len(NAMES) >= 30
     for name in ("TripletMargin", "Contrastive", "LiftedStructure", "NPairs", "Angular", "Margin", "MultiSimilarity",
                  "Circle", "FastAP", "Histogram"):  # fmt: skip

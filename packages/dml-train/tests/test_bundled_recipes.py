@@ -6,8 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from dml_train.cli import main
-from dml_train.recipe.bundled import bundled_recipes, bundled_text, summary
+from dml_train.recipe.bundled import PAPERS, bundled_recipes, bundled_text, summary
 from dml_train.recipe.extending import read_chain
+from dml_train.studies.reproduce.paper import papers
 
 
 @pytest.mark.parametrize("name", bundled_recipes())
@@ -28,10 +29,31 @@ def test_a_parent_that_is_no_recipe_itself_is_not_listed():
 
 
 def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):
-    done = CliRunner().invoke(main, ["recipes"], obj=tiny_registry)
-    assert done.exit_code == 0
-    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.output.splitlines()}
-    assert listed == {name: summary(bundled_text(name)) for name in bundled_recipes()}
+    """Those for everybody first, and those of a paper by its name."""
+    listed = {}
+    for arguments in [["recipes"], *(["recipes", paper] for paper in PAPERS)]:
+        done = CliRunner().invoke(main, arguments, obj=tiny_registry)
+        assert done.exit_code == 0
+        for line in done.output.splitlines():
+            name, _, text = line.strip().partition("  ")
+            listed[name] = text.strip()
+    assert {name: text for name, text in listed.items() if name in bundled_recipes()} == {
+        name: summary(bundled_text(name)) for name in bundled_recipes()
+    }
+
+
+def test_the_list_is_short_and_begins_with_the_users_own_images(tiny_registry):
+    lines = CliRunner().invoke(main, ["recipes"], obj=tiny_registry).output.splitlines()
+    assert lines[1].strip().startswith("my-images")
+    assert len(lines) < 25
+    for paper in PAPERS:
+        count = sum(name.startswith(f"{paper}/") for name in bundled_recipes())
+        assert any(line.split()[:3] == [paper, str(count), "recipes"] for line in lines)
+
+
+def test_the_papers_are_those_of_the_folders_and_of_the_tables():
+    assert PAPERS.keys() == {name.partition("/")[0] for name in bundled_recipes() if "/" in name}
+    assert {name: paper.title for name, paper in papers().items()} == PAPERS
 
 
 def test_the_command_prints_one_recipe_as_it_was_written(tiny_registry):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Literal
 
 import click
 import numpy as np
 import pytest
 
-from dml_core import Plugins, hookimpl
+from dml_core import Component, Plugins, hookimpl
 from dml_train.processes.stopping import RunInterrupted
 from dml_train.recipe.checking import parse
 from dml_train.training.run import train
@@ -51,7 +50,7 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
     np.save(tmp_path / "e.npy", np.array([[1, 0.1], [1, 0], [0, 1], [0.1, 1]]))
     np.save(tmp_path / "l.npy", np.array([0, 0, 1, 1]))
     out = tmp_path / "figures.json"
-    dml("eval", tmp_path / "e.npy", tmp_path / "l.npy", "--set", "recall_at=[1, 2]", "--out", out)
+    dml("eval", tmp_path / "e.npy", tmp_path / "l.npy", "--set", "evaluation.recall_at=[1, 2]", "--out", out)
     assert json.loads(out.read_text())["recall"] == {"1": 1.0, "2": 1.0}
     np.save(tmp_path / "gl.npy", np.array([1, 1, 0, 0]))
     out.unlink()
@@ -70,7 +69,19 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "both.npz"], "both.npz is an archive of arrays; expected a .npy file"),
         (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels belong together"),
         (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
-        (["e.npy", "l.npy", "--set", "recal_at=[1]"], "did you mean 'recall_at'?"),
+        (["e.npy", "l.npy", "--set", "evaluation.recal_at=[1]"], "did you mean 'recall_at'?"),
+        (
+            ["e.npy", "l.npy", "--set", "recall_at=[1]"],
+            "can't set 'recall_at': dml eval changes keys of the table",
+        ),
+        (
+            ["e.npy", "l.npy", "--set", "evaluation=3"],
+            "can't set 'evaluation': dml eval changes keys of the table",
+        ),
+        (
+            ["e.npy", "l.npy", "--evaluator", "exact", "--set", "evaluation.name=other"],
+            "expected one of them",
+        ),
         (["e.npy", "l.npy", "--out", "l.npy"], "l.npy exists already; nothing was touched"),
         (["e.npy", "l.npy", "--out", "no/such/file.json"], "no/such is not a folder"),
         (["."], "is not a run's folder: it holds no recipe.toml"),
@@ -127,6 +138,28 @@ def test_plugins_lists_components_by_provider(dml):
     assert "  losses      tiny  a softmax" in lines
 
 
+def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
+    def make(scale: float, kind: Literal["a", "b"] = "b", seed: int = 0, **more: object):
+        return None
+
+    class Provider:
+        @hookimpl
+        def dml_losses(self):
+            yield Component("described", make, "a loss", source="Me 2026, Eq. 1")
+
+    tiny_registry.plugins.register(Provider(), distribution="mine", version="2")
+    assert dml("plugins", "described").stdout.splitlines() == [
+        "loss described: a loss",
+        "  of mine 2 (Provider)",
+        "  source: Me 2026, Eq. 1",
+        "  scale  float              required",
+        "  kind   Literal['a', 'b']  default: 'b'",
+        "  seed   int                given by the run",
+        "  and any other key",
+    ]
+    assert "did you mean 'described'?" in dml("plugins", "describd", code=2).stderr
+
+
 def test_a_plugin_that_failed_to_load_is_listed_with_its_reason(dml, tiny_registry):
     point = EntryPoint(name="broken", value="no_such_module", group="dml")
     tiny_registry.plugins.failures.extend(Plugins([point]).failures)
@@ -180,9 +213,3 @@ def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
 
     tiny_registry.plugins.register(Ending(), distribution="ending")
     assert dml("end", code=code).stderr == output
-
-
-def test_the_command_starts_without_slow_imports_that_few_commands_need():
-    slow = {"torchvision", "torch.distributed.fsdp", "pytorch_metric_learning", "sklearn", "timm", "optuna"}
-    program = f"import sys, dml_train.cli; sys.exit(', '.join({slow} & sys.modules.keys()) or None)"
-    subprocess.run([sys.executable, "-c", program], check=True)

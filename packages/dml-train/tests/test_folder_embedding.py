@@ -276,3 +276,21 @@ def test_a_data_set_without_an_image_reader_is_an_error(tiny_registry, tiny_docu
     assert model.input_shape == (1, 4, 4)
     with pytest.raises(DmlError, match=r"'tiny' .* has no attribute 'image_reader'"):
         model.split_of([photos / "class-0" / "0.png"])
+
+
+def test_training_images_are_counted_and_the_unseen_ones_offered(dml, registry, tmp_path):
+    photos = write_photos(tmp_path / "data")
+    run = train_on(photos, tmp_path / "run", registry)
+    (tmp_path / "link").symlink_to(photos)
+    out, total = tmp_path / "e.npy", sum(1 for file in photos.rglob("*.png"))
+    trained = len(registry.build("datasets", open_model(run, registry).recipe.dataset, {"seed": 0}).train)
+    said = dml("embed", run, tmp_path / "link", "--out", out).stderr
+    assert (
+        f"{trained} of these {total} images are training images of the run: metrics of them overestimate"
+        in said
+    )
+    assert f"dml embed {run} --split test --out {tmp_path / 'e-test.npy'}" in said
+    other = write_photos(tmp_path / "other", seed=1)
+    assert "training images" not in dml("embed", run, other, "--out", tmp_path / "o.npy").stderr
+    shutil.rmtree(photos)
+    assert "training images" not in dml("embed", run, other, "--out", tmp_path / "p.npy").stderr

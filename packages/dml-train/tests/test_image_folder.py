@@ -161,3 +161,40 @@ def test_a_file_that_is_no_image_is_named_before_training(folder, content):
     (folder / "class 3" / "bad.png").write_bytes(content)
     with pytest.raises(DmlError, match=r"can't read the image .*class 3/bad\.png: .*repair or remove"):
         small(folder)
+
+
+# --- folders of another form ------------------------------------------------------------------------------------
+
+
+def test_images_without_class_folders_are_counted(tmp_path):
+    for number in range(5):
+        noise(8, 8).save(tmp_path / f"{number}.png")
+    with pytest.raises(
+        DmlError, match="holds 0 folders with images and 5 images directly in it; expected ROOT/CLASS"
+    ):
+        small(tmp_path)
+
+
+def test_a_single_class_is_named(tmp_path):
+    (tmp_path / "cat").mkdir()
+    noise(8, 8).save(tmp_path / "cat" / "a.png")
+    with pytest.raises(
+        DmlError, match=r"holds 1 folder with images \(cat\); expected .* at least two classes"
+    ):
+        small(tmp_path)
+
+
+def test_a_folder_above_the_class_folders_is_answered_with_the_setting(tmp_path, folder):
+    with pytest.raises(DmlError, match=f"holds class folders: --set dataset.root={folder}$"):
+        small(tmp_path)
+
+
+def test_parts_under_other_names_are_not_taken_for_classes(tmp_path):
+    for part in ("train", "val"):
+        for name in ("cat", "dog"):
+            (tmp_path / part / f"{part} {name}").mkdir(parents=True)
+            noise(8, 8).save(tmp_path / part / f"{part} {name}" / "a.png")
+    with pytest.raises(
+        DmlError, match="holds the folders train, val, which are names of parts and not of classes"
+    ):
+        small(tmp_path)

@@ -25,18 +25,35 @@ class Faulty(nn.Module):
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self.fault == "raises":
             raise IndexError("out of range")
+        if self.fault == "each":
+            return embeddings.sum(dim=1)
+        if self.fault == "number":
+            return 3.0
         return embeddings @ torch.ones(3)
+
+
+class Greedy(nn.Module):
+    """A loss that wants more than the trainer has."""
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor, margins: torch.Tensor) -> torch.Tensor:
+        return embeddings.sum()
 
 
 class Plugin:
     @hookimpl
     def dml_losses(self):
         yield Component("faulty", Faulty, "fails")
+        yield Component("greedy", Greedy, "wants margins")
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [("raises", "IndexError: out of range"), ("multiplies", "the first step would fail: RuntimeError")],
+    [
+        ("raises", "IndexError: out of range"),
+        ("multiplies", "the first step would fail: RuntimeError"),
+        ("each", r"Faulty returned a tensor of shape \(2,\); expected a scalar tensor"),
+        ("number", "Faulty returned 3.0; expected a scalar tensor"),
+    ],
 )
 def test_a_loss_that_fails_at_its_first_step_is_named_before_the_folder_is_made(
     tiny_registry, tiny_document, tmp_path, quiet, fault, message
@@ -44,6 +61,16 @@ def test_a_loss_that_fails_at_its_first_step_is_named_before_the_folder_is_made(
     tiny_registry.plugins.register(Plugin(), distribution="faulty")
     document = tiny_document() | {"loss": {"name": "faulty", "fault": fault}}
     with pytest.raises(DmlError, match=message):
+        train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_takes_other_arguments_is_named_with_them(tiny_registry, tiny_document, tmp_path, quiet):
+    tiny_registry.plugins.register(Plugin(), distribution="faulty")
+    document = tiny_document() | {"loss": {"name": "greedy"}}
+    with pytest.raises(
+        DmlError, match=r"Greedy.forward takes \(embeddings.*missing a required argument: 'margins'"
+    ):
         train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
     assert not (tmp_path / "run").exists()
 

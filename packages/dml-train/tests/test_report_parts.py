@@ -15,6 +15,7 @@ from PIL import Image
 from train_support.report_world import NearestBySorting
 
 from dml_train.measure.evaluate import Embedded
+from dml_train.measure.listing import list_metrics
 from dml_train.report.classes import draw_recall_by_size, group_by_size
 from dml_train.report.figures import draw_curves, make_thumbnail
 from dml_train.report.maps import draw_map, draw_picture_map
@@ -213,3 +214,29 @@ def test_thumbnails_are_small_and_drawings_stay_exact():
         48,
         96,
     )
+
+
+def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
+    result = {
+        "recall": {"1": 0.5, "100": 0.9, "1000": 1.0},
+        "precision_at_1": 0.5,
+        "map_at_r": 0.4,
+        "n_gallery": 400,
+    }
+    assert [metric.name for metric in list_metrics(result)] == ["Recall@1", "Recall@100", "MAP@R"]
+    result["recall"] = {"1000": 1.0}
+    assert [metric.name for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
+
+
+def test_curves_show_neither_counts_nor_precision_at_1_twice():
+    lines = [
+        {
+            "step": step,
+            "evaluation/recall/1": step / 9,
+            "evaluation/precision_at_1": step / 9,
+            "evaluation/n_gallery": 3,
+        }
+        for step in (1, 2)
+    ]
+    (figure,) = draw_curves({"run": lines})
+    assert "Recall@1" in figure.alt

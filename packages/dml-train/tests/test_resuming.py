@@ -115,6 +115,28 @@ def test_remains_of_a_run_killed_at_its_start_are_ignored(run, out, resume):
     assert run(resume=resume, training={"steps": 1}).evaluation.exists()
 
 
+def test_a_folder_of_a_run_without_a_step_is_used_again(run, out, tiny_document):
+    """Here the first batch that fails to load; a recipe alone may be the user's, and another file certainly is."""
+    with pytest.raises(DmlError, match="broken image"):
+        run(dataset={"name": "tiny", "broken": 40})
+    assert (out / "recipe.toml").is_file()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(DmlError, match="exists already"):
+        run()
+    (out / "notes.txt").unlink()
+    assert run().evaluation.is_file()
+    with pytest.raises(DmlError, match="exists already"):
+        run()
+
+
+def test_a_recipe_alone_in_a_folder_is_the_users(run, out):
+    out.mkdir()
+    (out / "recipe.toml").write_text("# mine")
+    with pytest.raises(DmlError, match="exists already"):
+        run()
+    assert (out / "recipe.toml").read_text() == "# mine"
+
+
 def test_a_folder_that_cannot_be_locked_is_reported(run, out, monkeypatch):
     def refuse(*arguments):
         raise OSError(errno.ENOSYS, "Function not implemented")  # as on some clusters' file systems

@@ -32,6 +32,17 @@ def test_a_run_writes_its_folder(run):
     assert [c.step for c in checkpoint.intact(folder.checkpoints)] == [12, 8]
 
 
+def test_a_run_says_what_trains_and_what_is_measured(run, quiet):
+    run(training={"steps": 2}, validation={"class_fraction": 0.34, "metric": "recall/1"},
+        evaluation={"every": 1, "unit": "step"})  # fmt: skip
+    said = " ".join(quiet.file.getvalue().split())
+    assert said.startswith("loading the data set 'tiny' tiny (")
+    assert "trains with tiny on" in said
+    assert (
+        ": 2 steps on cpu; 2 classes are held out for validation; then 48 images of 6 other classes" in said
+    )
+
+
 def test_the_loss_falls(run):
     losses = [line["loss"] for line in lines(run(training={"steps": 60})) if "loss" in line]
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
@@ -108,7 +119,7 @@ def test_a_scheduled_value_that_the_loss_refuses_is_named(run, monkeypatch, refu
 
 @pytest.mark.parametrize(
     ("returned", "came"),
-    [(lambda e: e.sum(1), r"a tensor of shape \(8,\)"), (lambda e: {"loss": e.sum()}, r"{'loss': tensor")],
+    [(lambda e: e.sum(1), r"a tensor of shape \(2,\)"), (lambda e: {"loss": e.sum()}, r"{'loss': tensor")],
 )
 def test_a_loss_that_returns_no_scalar_is_named(run, monkeypatch, returned, came):
     monkeypatch.setattr(TinyLoss, "forward", lambda self, embeddings, labels: returned(embeddings))
@@ -345,3 +356,35 @@ def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_pa
     network.finish_backward()
     assert norm.num_batches_tracked == 2
     assert torch.equal(torch.cat(again), embeddings.detach())
+
+
+def test_a_loss_without_any_pair_is_warned_of_once(run, tiny_registry, quiet):
+    class Pairs(torch.nn.Module):
+        def forward(self, embeddings, labels):
+            same = (labels[:, None] == labels).float().fill_diagonal_(0)
+            return ((embeddings @ embeddings.T) * same).sum()
+
+    class Plugin:
+        @hookimpl
+        def dml_losses(self):
+            yield Component("pairs", Pairs, "compares items of a class")
+
+    tiny_registry.plugins.register(Plugin())
+    run(loss={"name": "pairs"}, training={"steps": 9}, sampler={"images_per_class": 1})
+    said = " ".join(quiet.file.getvalue().split())
+    assert said.count("is exactly 0: its batch of 4 items has no two of one class, and the loss 'pairs'") == 1
+
+
+def test_a_loss_that_is_zero_with_pairs_is_not_warned_of(run, tiny_registry, quiet):
+    class Nothing(torch.nn.Module):
+        def forward(self, embeddings, labels):
+            return 0 * embeddings.sum()
+
+    class Plugin:
+        @hookimpl
+        def dml_losses(self):
+            yield Component("nothing", Nothing, "is zero")
+
+    tiny_registry.plugins.register(Plugin())
+    run(loss={"name": "nothing"}, training={"steps": 3})
+    assert "exactly 0" not in " ".join(quiet.file.getvalue().split())

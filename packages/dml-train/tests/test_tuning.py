@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import io
 import json
 
 import pytest
@@ -10,13 +12,14 @@ import tomli_w
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from train_support.tiny_world import TinyDataset
 
 from dml_core import DmlError, InvalidOption
 from dml_train.cli import main
 from dml_train.recipe.loading import load_recipe
 from dml_train.studies import runs as many_runs
-from dml_train.studies.tuning.search import SettingsSearch, best_trial, run_search
+from dml_train.studies.tuning.search import SAMPLER, SettingsSearch, best_trial, run_search
 from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
 
 optuna = pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")
@@ -189,6 +192,28 @@ def test_a_stopped_search_resumes_to_the_same_trials(plan, tmp_path, quiet, monk
     assert len(run_search(plan(), tmp_path / "stopped", 5, console=quiet)) == 5
     with pytest.raises(DmlError, match=r"holds a different search:\n  seed: 0 there, 1 here"):
         run_search(plan(seed=1), tmp_path / "stopped", 4, console=quiet)
+
+
+def test_the_sampler_s_options_and_optuna_s_version_are_recorded(plan, tmp_path, quiet):
+    run_search(plan(), tmp_path / "search", 1, console=quiet)
+    path = tmp_path / "search" / "search.json"
+    saved = json.loads(path.read_text())
+    assert saved["optuna"] == optuna.__version__
+    assert saved["sampler"] == {"name": "TPESampler", **SAMPLER}
+    path.write_text(json.dumps({**saved, "optuna": "4.2.0"}))
+    console = Console(file=io.StringIO(), width=200)
+    run_search(plan(), tmp_path / "search", 1, console=console)
+    assert f"optuna 4.2.0 began this search, and {optuna.__version__} resumes it" in console.file.getvalue()
+    path.write_text(json.dumps({**saved, "sampler": {**saved["sampler"], "multivariate": False}}))
+    with pytest.raises(DmlError, match=r"sampler\.multivariate: False there, True here"):
+        run_search(plan(), tmp_path / "search", 1, console=quiet)
+
+
+def test_no_default_of_the_sampler_that_changed_is_left_to_optuna():
+    """Of optuna 4.2 to 5.0: what isn't pinned is deprecated there, and None."""
+    parameters = inspect.signature(optuna.samplers.TPESampler).parameters
+    left = {name for name, parameter in parameters.items() if parameter.default is not None} - SAMPLER.keys()
+    assert left == set()
 
 
 def test_a_folder_with_other_files_is_refused_unchanged(plan, tmp_path, quiet):

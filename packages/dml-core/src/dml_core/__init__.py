@@ -1,6 +1,13 @@
-"""Hooks, registry, samplers, memory queues and schedules: what every package of the toolkit builds on."""
+"""Hooks, registry, samplers, memory queues and schedules: what every package of the toolkit builds on.
 
-import importlib.metadata
+Names whose modules need numpy or torch are imported at their first use, so that listings of plugins stay fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from dml_core.components import (
     Component,
@@ -12,12 +19,12 @@ from dml_core.errors import (
     InvalidOption,
     PluginLoadError,
     UnknownName,
+    describe_error,
     nearest,
 )
 from dml_core.hookspecs import hookimpl
-from dml_core.kinds import CONTEXT, KINDS, Kind
-from dml_core.memory import MemoryQueue
-from dml_core.options import Option, options_of
+from dml_core.kinds import CONTEXT, KINDS, SINGULAR, Kind
+from dml_core.options import Option, options_of, signature_of
 from dml_core.plugins import Plugins, plugins
 from dml_core.protocols.data import (
     BatchSampler,
@@ -26,6 +33,7 @@ from dml_core.protocols.data import (
     ImageReader,
     ImageReadingFactory,
     Split,
+    TrainingFilesFactory,
 )
 from dml_core.protocols.evaluation import (
     Backbone,
@@ -55,16 +63,28 @@ from dml_core.protocols.losses import (
     is_class_loss,
     is_shardable,
 )
-from dml_core.ranks import all_gather_rows, rank_and_world_size
 from dml_core.registry import Registry, registry
-from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
 
-__version__ = importlib.metadata.version("dml-core")
+if TYPE_CHECKING:
+    from dml_core.memory import MemoryQueue
+    from dml_core.ranks import all_gather_rows, rank_and_world_size
+    from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
+
+__version__ = version("dml-core")
+
+_HOMES = {
+    "ClassBalancedSampler": "dml_core.samplers",
+    "MemoryQueue": "dml_core.memory",
+    "ShuffledSampler": "dml_core.samplers",
+    "all_gather_rows": "dml_core.ranks",
+    "rank_and_world_size": "dml_core.ranks",
+}
 
 __all__ = [
     "CONTEXT",
     "KINDS",
+    "SINGULAR",
     "Backbone",
     "BatchSampler",
     "ClassBalancedSampler",
@@ -110,11 +130,13 @@ __all__ = [
     "Split",
     "Step",
     "SubsampledClasses",
+    "TrainingFilesFactory",
     "UnknownName",
     "__version__",
     "all_gather_rows",
     "centers_per_class_of",
     "class_fraction_of",
+    "describe_error",
     "hookimpl",
     "is_class_loss",
     "is_shardable",
@@ -124,4 +146,19 @@ __all__ = [
     "rank_and_world_size",
     "registry",
     "schedule_from_table",
+    "signature_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,9 @@ uncaught exception is a bug of the program and keeps its traceback.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class DmlError(Exception):
@@ -44,3 +46,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     lowered = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ";"
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an unexpected error of other code in a line: type, message, and the file and line that raised it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    here = Path(__file__).parent
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and Path(frame.filename).parent != here
+    ]
+    return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else text

@@ -54,7 +54,25 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     annotations = _annotations(factory)
-    return tuple(Option(p.name, annotations.get(p.name, Any), p.default) for p in named)
+    return tuple(Option(p.name, annotations.get(p.name, _stated(p)), p.default) for p in named)
+
+
+def signature_of(options: Sequence[Option]) -> inspect.Signature:
+    """Return the signature with these options as its parameters.
+
+    A factory that passes ``**options`` on declares them by it: ``factory.__signature__ = signature_of(options)``.
+    """
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=option.annotation,
+            )
+            for option in options
+        ]
+    )
 
 
 def takes_any_option(factory: Callable[..., Any]) -> bool:
@@ -74,6 +92,12 @@ def _parameters(factory: Callable[..., Any]) -> Sequence[inspect.Parameter]:
             f"factory {factory!r} has no signature that can be read; declare its options, or wrap it in a function "
             "whose parameters are its options"
         ) from error
+
+
+def _stated(parameter: inspect.Parameter) -> Any:
+    """The parameter's own annotation, which a ``__signature__`` may give; `Any` for none or unresolved text."""
+    stated = parameter.annotation
+    return Any if stated is parameter.empty or isinstance(stated, str) else stated
 
 
 def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:

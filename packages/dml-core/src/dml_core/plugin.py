@@ -6,13 +6,16 @@ from collections.abc import Iterable
 
 from dml_core.components import Component
 from dml_core.hookspecs import hookimpl
-from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 
 
 @hookimpl
 def dml_samplers() -> Iterable[Component]:
     """List the samplers of `dml_core.samplers`."""
     yield Component(
-        "class-balanced", ClassBalancedSampler, "C classes x K images a batch, every class equally often"
+        "class-balanced",
+        "dml_core.samplers:ClassBalancedSampler",
+        "C classes x K images a batch, every class equally often",
     )
-    yield Component("shuffled", ShuffledSampler, "every image once an epoch, in a random order")
+    yield Component(
+        "shuffled", "dml_core.samplers:ShuffledSampler", "every image once an epoch, in a random order"
+    )

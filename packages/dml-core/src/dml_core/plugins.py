@@ -18,7 +18,7 @@ import pluggy
 
 from dml_core import hookspecs
 from dml_core.contain import contain
-from dml_core.errors import DmlError, PluginLoadError, nearest
+from dml_core.errors import DmlError, PluginLoadError, describe_error, nearest
 
 T = TypeVar("T")
 STRICT_VARIABLE = "DML_STRICT_PLUGINS"
@@ -49,7 +49,7 @@ class Failure:
     def __str__(self) -> str:
         return (
             f"{self.distribution} {self.version} (entry point '{self.entry_point}'): "
-            f"{type(self.error).__name__}: {self.error}"
+            f"{describe_error(self.error)}"
         )
 
 

@@ -9,7 +9,7 @@ registry().build(
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -75,7 +75,7 @@ class Registry:
         if name in entries:
             return entries[name]
         known = ", ".join(entries) or "none: no installed plugin provides any"
-        message = f"unknown {SINGULAR[kind]} {name!r}{nearest(name, entries)} known: {known}"
+        message = f"unknown {SINGULAR[kind]} {name!r}{_suggest(name, entries)} known: {known}"
         family, slash, _ = name.rpartition("/")
         if slash and not any(other.startswith(family + slash) for other in entries):
             message += (
@@ -83,6 +83,18 @@ class Registry:
                 f"install the package that does, or its extra for them, as in 'a-package[{family}]'"
             )
         raise UnknownName(message + self.plugins.describe_failures())
+
+    def check_names(self, kind: Kind, table: Mapping[str, Any]) -> None:
+        """Check that the components of a recipe's table exist; no factory is imported.
+
+        Raises:
+            UnknownName, DuplicateName: as `entry`.
+            InvalidOption: a table without a name.
+        """
+        _, values = self._resolve(kind, table)
+        for value in values.values():
+            if _is_component_table(value):
+                self.check_names(kind, value)
 
     def check(self, kind: Kind, table: Mapping[str, Any]) -> None:
         """Check a recipe's table without making anything.
@@ -160,6 +172,15 @@ class Registry:
 def registry() -> Registry:
     """Return the registry of this process's installed plugins."""
     return Registry(plugins())
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    """Suggest a name: another library's class with the word in its name (triplet, supcon), or else the nearest."""
+    names, word = list(known), name.lower().replace("-", "")
+    classes = [other for other in names if "/" in other and word in other.lower()]
+    if len(word) < 4 or not classes or word in (other.replace("-", "") for other in names):
+        return nearest(name, names)
+    return f"; did you mean {' or '.join(map(repr, classes))}?"
 
 
 def _is_component_table(value: object) -> bool:

@@ -1,22 +1,24 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
 `evaluate` and `evaluate_codes` measure, `relevance_from_labels` lists matches for them, `knn` and `knn_codes` search,
-`kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. docs/reference/metrics.md of the repository defines every
-number.
+`kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. A name is imported at its first use, so that importing
+the package stays fast. docs/reference/metrics.md of the repository defines every number.
 """
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from typing import TYPE_CHECKING, Any
 
-from dml_eval_rs import _native
-from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
-from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
-from dml_eval_rs.peers import Peers
-from dml_eval_rs.relevance import relevance_from_labels
-from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
-from dml_eval_rs.search import knn, knn_codes
-from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
+if TYPE_CHECKING:
+    from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
+    from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
+    from dml_eval_rs.peers import Peers
+    from dml_eval_rs.relevance import relevance_from_labels
+    from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
+    from dml_eval_rs.search import knn, knn_codes
+    from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
 
 __all__ = [
     "Comparison",
@@ -40,10 +42,51 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-if not _native.OPTIMIZED:
-    warnings.warn(
-        "dml_eval_rs was built without optimisation and is tens of times slower than an optimised build: "
-        "build it with 'maturin develop --release'",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+_HOMES = {
+    "Comparison": "dml_eval_rs.evaluation",
+    "Evaluation": "dml_eval_rs.evaluation",
+    "Interval": "dml_eval_rs.evaluation",
+    "KMeans": "dml_eval_rs.clustering",
+    "PartialCounts": "dml_eval_rs.streaming",
+    "Peers": "dml_eval_rs.peers",
+    "StreamingEvaluator": "dml_eval_rs.streaming",
+    "ami": "dml_eval_rs.clustering",
+    "ari": "dml_eval_rs.clustering",
+    "binarize": "dml_eval_rs.retrieval",
+    "evaluate": "dml_eval_rs.retrieval",
+    "evaluate_codes": "dml_eval_rs.retrieval",
+    "kmeans": "dml_eval_rs.clustering",
+    "knn": "dml_eval_rs.search",
+    "knn_codes": "dml_eval_rs.search",
+    "nmi": "dml_eval_rs.clustering",
+    "relevance_from_labels": "dml_eval_rs.relevance",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module, or the compiled module, at the first use."""
+    if name == "_native":
+        return _import_native()
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})
+
+
+def _import_native() -> Any:
+    """Import the compiled module, which every module here takes from this package."""
+    native = importlib.import_module("dml_eval_rs._native")
+    if not native.OPTIMIZED:
+        warnings.warn(
+            "dml_eval_rs was built without optimisation and is tens of times slower than an optimised build: "
+            "build it with 'maturin develop --release'",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return native

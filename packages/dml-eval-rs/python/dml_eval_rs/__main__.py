@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs import __version__
 from dml_eval_rs.clustering import AVERAGES
 from dml_eval_rs.retrieval import SIMILARITIES, TIES, evaluate, evaluate_codes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return 0 on success, 2 for an error, 130 for Ctrl-C, 141 if nobody reads the output."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(_join_counts(sys.argv[1:] if argv is None else argv))
     try:
         arrays = [_load(path) for path in (options.embeddings, options.labels)]
         if options.gallery:
@@ -90,10 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--similarity", choices=SIMILARITIES, help="default: cosine")
     parser.add_argument(
         "--recall-at",
-        type=int,
-        nargs="+",
+        type=_counts,
         default=[1, 10, 100, 1000],
-        metavar="K",
+        metavar="K [K ...]",
         help="default: 1 10 100 1000",
     )
     parser.add_argument(
@@ -115,19 +115,51 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the clustering; default: 0")
     parser.add_argument("--threads", type=int, default=None, help="default: RAYON_NUM_THREADS, or all cores")
+    parser.add_argument("--version", action="version", version=f"dml-eval {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _join_counts(argv: Sequence[str]) -> list[str]:
+    """Join the numbers after ``--recall-at``: argparse would take the files that follow them for numbers, too."""
+    joined: list[str] = []
+    for word in argv:
+        if word.isdecimal() and joined[-1:] == ["--recall-at"]:
+            joined[-1] = f"--recall-at={word}"
+        elif word.isdecimal() and joined and joined[-1].startswith("--recall-at="):
+            joined[-1] += f",{word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _counts(text: str) -> list[int]:
+    """Read numbers separated by commas."""
+    return [int(number) for number in text.split(",")]
+
+
+_counts.__name__ = "number"  # in argparse's message
 
 
 def _load(path: Path) -> npt.NDArray[Any]:
     """Map a .npy file without reading it; objects are never unpickled."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no regular file; expected a .npy file, which is mapped into memory")
+    if path.is_file() and not _is_numpy(path):
+        raise ValueError(
+            f"{path} is no .npy file; expected an array that numpy.save wrote: for a text file of a label a line, "
+            "numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
+        )
     try:
         loaded: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise
     except (ValueError, EOFError, OSError, OverflowError) as error:  # numpy maps a negative shape
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            raise ValueError(
+                f"{path} holds Python objects; expected numbers or strings: save array.astype(int) or "
+                "array.astype(str) instead"
+            ) from error
         raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error
     if isinstance(loaded, np.lib.npyio.NpzFile):
         loaded.close()
@@ -135,6 +167,13 @@ def _load(path: Path) -> npt.NDArray[Any]:
             f"{path} is an archive of arrays; expected a .npy file: save one of its arrays with numpy.save"
         )
     return loaded
+
+
+def _is_numpy(path: Path) -> bool:
+    """Whether a file begins as numpy's files, of one array or several, do; an empty file counts as a damaged one."""
+    with path.open("rb") as file:
+        first = file.read(6)
+    return first in (b"", b"\x93NUMPY") or first.startswith(b"PK")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@ Functions return the converted argument, or raise a TypeError or ValueError that
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from dml_eval_rs.conversion import to_array, to_labels
 
 _FLOATS = (np.float16, np.float32, np.float64)
 
@@ -18,7 +21,7 @@ def embeddings(
     x: object, name: str, rows_of: str = "rows", *, may_be_empty: bool = False
 ) -> npt.NDArray[Any]:
     """Return a two-dimensional float array, aligned and in native byte order; a mapped file stays mapped."""
-    array = _array(x, name)
+    array = to_array(x, name)
     if array.dtype.newbyteorder("=").type not in _FLOATS:
         remedy = (
             "binary codes go to evaluate_codes, knn_codes or dml-eval"
@@ -32,7 +35,7 @@ def embeddings(
 
 def codes(x: object, name: str, *, may_be_empty: bool = False) -> npt.NDArray[np.uint8]:
     """Return a contiguous two-dimensional array of packed bits."""
-    array = _array(x, name)
+    array = to_array(x, name)
     if array.dtype != np.uint8:
         raise TypeError(
             f"{name} has dtype {array.dtype}; expected uint8, eight bits per byte: use binarize(embeddings) "
@@ -69,9 +72,12 @@ def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.
 
 def partition(x: object, name: str) -> npt.NDArray[Any]:
     """Return a one-dimensional array of integers, booleans or strings."""
-    array = _array(x, name)
+    array = to_labels(x, name)
     if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}; expected one dimension, with one entry per item")
+        remedy = f": use numpy.asarray({name}).ravel()" if array.ndim == 2 and 1 in array.shape else ""
+        raise ValueError(
+            f"{name} has shape {array.shape}; expected one dimension, with one entry per item{remedy}"
+        )
     if array.dtype.kind not in "iubUST":
         hint = (
             "floats merge large ids: use integers"
@@ -159,6 +165,21 @@ def threads(x: int | None) -> int | None:
     return None if x is None else int(x)
 
 
+def warn_of_own_gallery(
+    queries: npt.NDArray[Any], gallery: npt.NDArray[Any] | None, name: str, gallery_name: str
+) -> None:
+    """Warn if the gallery is the queries: each finds itself, and Recall@1 is 1."""
+    if gallery is None or gallery.shape != queries.shape or not np.array_equal(gallery[:1], queries[:1]):
+        return
+    if gallery is queries or np.array_equal(gallery, queries):
+        warnings.warn(
+            f"{gallery_name} is {name}, so each query finds itself first; omit {gallery_name} and its labels to "
+            "search the other queries",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
     """Return one of the allowed names."""
     if not isinstance(x, str):
@@ -166,16 +187,3 @@ def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
     if x not in choices:
         raise ValueError(f"{name} is {x!r}; expected one of {', '.join(map(repr, choices))}")
     return str(x)
-
-
-def _array(x: object, name: str) -> npt.NDArray[Any]:
-    if np.ma.is_masked(x):
-        raise TypeError(
-            f"{name} has masked entries; expected an unmasked array: drop those rows, or fill them"
-        )
-    try:
-        return np.asarray(x)
-    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor that requires a gradient
-        raise TypeError(
-            f"{name} is a {type(x).__name__}, which numpy can't read as an array: {error}"
-        ) from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,9 @@ class Interval:
     high: float
     level: float
 
+    def __str__(self) -> str:
+        return f"{self.low:.4f} to {self.high:.4f} ({self.level * 100:.4g} %)"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -65,6 +69,12 @@ class Comparison:
     p_value: float
     interval: Interval
     n_queries: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: difference {self.difference:+.4f}, {self.interval}, p = {self.p_value:.4f}, "
+            f"{self.n_queries:,} queries"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,9 @@ class Evaluation:
             ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``, and, where requested,
             ``"precision@5"``, ``"average_precision@5"``, ``"ndcg@5"``, … for each K, ``"average_precision"``,
             ``"inverse_negative_penalty"``.
+        n_gallery: number of gallery items; without a gallery, of the queries. A K beyond it is not printed.
+
+    Two evaluations are equal if all their values are.
     """
 
     means: Mapping[str, float]
@@ -94,6 +107,7 @@ class Evaluation:
     n_queries: int
     n_unmatched: int
     per_query: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+    n_gallery: int
 
     @property
     def recall(self) -> Mapping[int, float]:
@@ -274,16 +288,24 @@ class Evaluation:
             "ari": self.ari,
             "n_queries": self.n_queries,
             "n_unmatched": self.n_unmatched,
+            "n_gallery": self.n_gallery,
         }
 
-    def __str__(self) -> str:
-        """Return a table of two columns."""
-        rows = [
-            (f"{title}@{k}", f"{value:.4f}")
-            for title, name in _TITLES_BY_K.items()
-            for k, value in self._by_k(name).items()
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the names and values that a table of the metrics shows.
+
+        A metric of a K beyond the gallery is omitted if a smaller K is shown, and precision@1 where Recall@1 is shown.
+        """
+        rows = []
+        for title, name in _TITLES_BY_K.items():
+            values = self._by_k(name)
+            shown = {k: value for k, value in values.items() if k <= self.n_gallery} or values
+            rows += [(f"{title}@{k}", f"{value:.4f}") for k, value in shown.items()]
+        rows += [
+            (title, f"{self.means[name]:.4f}")
+            for title, name in _TITLES.items()
+            if name in self.means and not (name == "precision_at_1" and 1 in self.recall)
         ]
-        rows += [(title, f"{self.means[name]:.4f}") for title, name in _TITLES.items() if name in self.means]
         rows += [
             (name, f"{value:.4f}")
             for name, value in (("NMI", self.nmi), ("AMI", self.ami), ("ARI", self.ari))
@@ -292,6 +314,11 @@ class Evaluation:
         rows.append(("queries", f"{self.n_queries:,}"))
         if self.n_unmatched:
             rows.append(("without a match", f"{self.n_unmatched:,}"))
+        return rows
+
+    def __str__(self) -> str:
+        """Return a table of two columns."""
+        rows = self.rows()
         left, right = (max(len(row[i]) for row in rows) for i in (0, 1))
         return "\n".join(f"{name:<{left}}  {value:>{right}}" for name, value in rows)
 
@@ -312,7 +339,7 @@ class Evaluation:
             f"{metric}@{k}": value for name, metric in _BY_K.items() for k, value in metrics[name].items()
         }
         single = {metric: metrics[name] for name, metric in _SINGLE.items() if metrics[name] is not None}
-        others = ("nmi", "ami", "ari", "n_queries", "n_unmatched")
+        others = ("nmi", "ami", "ari", "n_queries", "n_unmatched", "n_gallery")
         return cls(means={**by_k, **single}, per_query=per_query, **{name: metrics[name] for name in others})
 
     def _by_k(self, metric: str) -> dict[int, float]:
@@ -331,6 +358,21 @@ class Evaluation:
             )
         return self.means[name]
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Evaluation):
+            return NotImplemented
+        return all(_same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]  # it holds arrays
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        cells = "".join(
+            f'<tr><th style="text-align: left">{name}</th><td>{value}</td></tr>'
+            for name, value in self.rows()
+        )
+        return f"<table>{cells}</table>"
+
     def _key(self, name: str) -> str:
         key = _SINGLE.get(name, name)
         if key not in self.per_query:
@@ -341,6 +383,19 @@ class Evaluation:
         values_Q = self.per_query[self._key(name)]
         matched: npt.NDArray[np.float64] = values_Q[~np.isnan(values_Q)]
         return matched
+
+
+# help(Evaluation) begins with the class's docstring instead of a line of all fields: users receive evaluations.
+Evaluation.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
+
+
+def _same(a: object, b: object) -> bool:
+    """Whether two values are equal, arrays within mappings too; NaN equals NaN."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
+    return a == b
 
 
 def _bootstrap(values: npt.NDArray[np.float64], level: float, seed: int) -> Interval:

@@ -44,6 +44,7 @@ def metric_names(
 
 def evaluation_of(
     found: Columns,
+    n_gallery: int,
     agreement: Agreement | None = None,
     queries: npt.NDArray[np.uintp] | None = None,
     n_queries: int | None = None,
@@ -52,6 +53,7 @@ def evaluation_of(
 
     Args:
         found: the core's columns.
+        n_gallery: number of gallery items.
         agreement: of labels and clusters, where requested.
         queries: the indices of the measured queries among `n_queries`; None for all. The others have NaN.
         n_queries: number of all queries, where `queries` is given.
@@ -71,4 +73,5 @@ def evaluation_of(
         n_queries=len(per_query["reciprocal_rank"]),
         n_unmatched=n_unmatched,
         per_query=per_query,
+        n_gallery=n_gallery,
     )

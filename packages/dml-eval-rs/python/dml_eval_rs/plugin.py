@@ -1,213 +1,24 @@
-"""The plugin for dml-core: the evaluators `exact` and `hamming`."""
+"""The plugin for dml-core: the evaluators `exact` and `hamming`, imported when one is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable
 
-import numpy as np
-import numpy.typing as npt
-
-from dml_core import Component, Peers, hookimpl
-from dml_eval_rs import Evaluation, arguments, binarize, evaluate, evaluate_codes, knn, knn_codes
-from dml_eval_rs.clustering import Average, cluster_agreement
-from dml_eval_rs.retrieval import Similarity, Ties
-
-_RECALL_AT = (1, 10, 100, 1000)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactEvaluator:
-    """Evaluator of the embeddings themselves: `dml_eval_rs.evaluate` documents its options."""
-
-    similarity: Similarity = "cosine"
-    recall_at: Sequence[int] = _RECALL_AT
-    ties: Ties = "index"
-    nmi: bool = False
-    nmi_average: Average = "arithmetic"
-    n_clusters: int | None = None
-    seed: int = 0
-    threads: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse wrong options now, not after a training."""
-        _measure_two_items(self)
-
-    def evaluate(
-        self,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-    ) -> Evaluation:
-        """Measure the metrics; without a gallery, each query leaves itself out."""
-        return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
-
-    def evaluate_sharded(
-        self,
-        peers: Peers | None,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-    ) -> Evaluation:
-        """Measure the same, with the work divided among the peers, if any."""
-        return evaluate(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            similarity=self.similarity,
-            recall_at=self.recall_at,
-            ties=self.ties,
-            nmi=self.nmi,
-            nmi_average=self.nmi_average,
-            n_clusters=self.n_clusters,
-            seed=self.seed,
-            threads=_threads(self.threads, peers),
-            peers=peers,
-        )
-
-    def restore(
-        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
-    ) -> Evaluation:
-        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
-        return Evaluation.from_dict(metrics, per_query)
-
-    def nearest(
-        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Return similarities, descending, and indices of the k nearest gallery rows, both (Q, k)."""
-        return knn(
-            queries, gallery, k, similarity=self.similarity, exclude_self=exclude_self, threads=self.threads
-        )
-
-    def bytes_per_item(self, dim: int) -> int:
-        """Return the bytes of one float32 embedding."""
-        return 4 * dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HammingEvaluator:
-    """Evaluator of the embeddings as binary codes, one bit per dimension, set above `threshold`.
-
-    With `nmi`, the bits are clustered as vectors of 0 and 1, whose squared distance is the Hamming distance.
-    """
-
-    threshold: float = 0.0
-    recall_at: Sequence[int] = _RECALL_AT
-    ties: Ties = "index"
-    nmi: bool = False
-    nmi_average: Average = "arithmetic"
-    n_clusters: int | None = None
-    seed: int = 0
-    threads: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse wrong options now, not after a training."""
-        _measure_two_items(self)
-
-    def evaluate(
-        self,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-    ) -> Evaluation:
-        """Measure the metrics of the codes; without a gallery, each query leaves itself out."""
-        return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
-
-    def evaluate_sharded(
-        self,
-        peers: Peers | None,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-    ) -> Evaluation:
-        """Measure the same, with the work divided among the peers, if any."""
-        codes = binarize(embeddings, self.threshold)
-        gallery_codes = None if gallery is None else binarize(gallery, self.threshold)
-        threads = _threads(self.threads, peers)
-        result = evaluate_codes(
-            codes,
-            labels,
-            gallery_codes,
-            gallery_labels,
-            recall_at=self.recall_at,
-            ties=self.ties,
-            threads=threads,
-            peers=peers,
-        )
-        if not self.nmi:
-            return result
-        parts = [(codes, np.asarray(labels))]
-        if gallery_codes is not None and gallery_labels is not None:
-            parts.append((gallery_codes, np.asarray(gallery_labels)))
-        agreement = cluster_agreement(
-            parts,
-            bits=embeddings.shape[1],
-            average=self.nmi_average,
-            n_clusters=self.n_clusters,
-            seed=self.seed,
-            threads=threads,
-            peers=peers,
-        )
-        return replace(result, nmi=agreement.nmi, ami=agreement.ami, ari=agreement.ari)
-
-    def restore(
-        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
-    ) -> Evaluation:
-        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
-        return Evaluation.from_dict(metrics, per_query)
-
-    def nearest(
-        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return distances, ascending, and indices of the k nearest gallery codes, both (Q, k)."""
-        return knn_codes(
-            binarize(queries, self.threshold),
-            binarize(gallery, self.threshold),
-            k,
-            exclude_self=exclude_self,
-            threads=self.threads,
-        )
-
-    def bytes_per_item(self, dim: int) -> int:
-        """Return the bytes of one code, at one bit per dimension."""
-        return -(-dim // 8)
-
-
-def _measure_two_items(evaluator: ExactEvaluator | HammingEvaluator) -> None:
-    """Measure two items, which refuses any option that an evaluation would refuse.
-
-    Raises:
-        TypeError, ValueError: as `dml_eval_rs.evaluate`.
-    """
-    if evaluator.n_clusters is None:
-        evaluator.evaluate(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.int64))
-        return
-    arguments.positive(evaluator.n_clusters, "n_clusters")
-    if not evaluator.nmi:
-        raise ValueError(
-            f"n_clusters is {evaluator.n_clusters} but nmi is False; expected nmi=True, or no n_clusters"
-        )
-    replace(evaluator, n_clusters=None)  # is made only to check the other options
-
-
-def _threads(threads: int | None, peers: Peers | None) -> int | None:
-    return peers.threads if threads is None and peers is not None else threads
+from dml_core import Component, hookimpl
 
 
 @hookimpl
 def dml_evaluators() -> Iterable[Component]:
     """Provide the two evaluators."""
     return [
-        Component("exact", ExactEvaluator, "exact retrieval and clustering metrics of the embeddings"),
+        Component(
+            "exact",
+            "dml_eval_rs.evaluators:ExactEvaluator",
+            "exact retrieval and clustering metrics of the embeddings",
+        ),
         Component(
             "hamming",
-            HammingEvaluator,
+            "dml_eval_rs.evaluators:HammingEvaluator",
             "exact retrieval metrics of the embeddings' signs, one bit per dimension",
         ),
     ]

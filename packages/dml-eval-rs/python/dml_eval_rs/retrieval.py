@@ -70,8 +70,9 @@ def evaluate(
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite. They need not be contiguous, normalised or in memory
-            (`numpy.memmap`).
-        labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label.
+            (`numpy.memmap`). A torch tensor on the CPU is taken without its gradient; bfloat16 becomes float32.
+        labels: (Q,) integers of any width, booleans or strings, also a table's column of text (pandas, polars, Arrow).
+            An item matches a query if both have the same label.
         gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
             its index. With a gallery no item is left out.
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` and `labels` are.
@@ -132,6 +133,7 @@ def evaluate(
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
+    arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery")
     relation = relate(
         queries_QD,
         "embeddings",
@@ -189,7 +191,10 @@ def evaluate(
             progress=None if stages is None else stages.next(),
             peers=peers,
         )
-    return evaluation_of(found, agreement, relation.kept if gallery is None else None, len(queries_QD))
+    items = queries_QD if gallery_GD is None else gallery_GD
+    return evaluation_of(
+        found, len(items), agreement, relation.kept if gallery is None else None, len(queries_QD)
+    )
 
 
 def evaluate_codes(
@@ -249,6 +254,7 @@ def evaluate_codes(
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
+    arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes")
     relation = relate(
         codes_QW,
         "codes",
@@ -266,6 +272,7 @@ def evaluate_codes(
     )
     check_alike(peers, (metrics, ties, unmatched), codes_QW, gallery_GW, *relation.arrays())
     n_queries = len(codes_QW)
+    n_gallery = len(codes_QW if gallery_GW is None else gallery_GW)
     if relation.kept is not None and gallery_GW is None:
         codes_QW = codes_QW[relation.kept]
     elif relation.kept is not None and gallery_GW is not None:
@@ -281,7 +288,7 @@ def evaluate_codes(
         progress=progress,
         peers=peers,
     )
-    return evaluation_of(found, None, relation.kept if gallery_GW is None else None, n_queries)
+    return evaluation_of(found, n_gallery, None, relation.kept if gallery_GW is None else None, n_queries)
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:

@@ -308,7 +308,7 @@ class StreamingEvaluator:
             zero_unmatched=self._unmatched == "zero",
             threads=self._threads,
         )
-        return evaluation_of(found)
+        return evaluation_of(found, _size(partial.found))
 
     def _items(self, x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
         return arguments.codes(x, name) if self._similarity == "hamming" else arguments.embeddings(x, name)

@@ -1,27 +1,16 @@
-"""The plugin that `dml_core` finds through this package's entry point of the group ``dml``."""
+"""The plugin that `dml_core` finds through this package's entry point of the group ``dml``.
+
+It names the losses' classes and imports none of them: listings stay fast without torch.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from dml_core import Component, hookimpl
-from dml_losses.arc_face import ArcFace
-from dml_losses.broad_face import BroadFace
-from dml_losses.cos_face import CosFace
-from dml_losses.cross_batch_memory import CrossBatchMemory
-from dml_losses.curricular_face import CurricularFace
-from dml_losses.heated_up_softmax import HeatedUpSoftmax
-from dml_losses.instance_cross_entropy import InstanceCrossEntropy
-from dml_losses.memvir import MemVir
-from dml_losses.norm_softmax import NormSoftmax
-from dml_losses.proxy_anchor import ProxyAnchor
-from dml_losses.proxy_nca import ProxyNCA
-from dml_losses.ranked_list import RankedListLoss
-from dml_losses.ranks.sharded_classes import ShardedClasses
-from dml_losses.soft_triple import SoftTriple
-from dml_losses.softmax import Softmax
-from dml_losses.virtual_softmax import VirtualSoftmax
 
 
 @hookimpl
@@ -32,107 +21,138 @@ def dml_losses() -> Iterable[Component]:
     """
     yield Component(
         "instance-cross-entropy",
-        InstanceCrossEntropy,
+        "dml_losses.instance_cross_entropy:InstanceCrossEntropy",
         "softmax of each positive against its anchor's negatives, reweighted for each anchor",
         source="Instance Cross Entropy for Deep Metric Learning, Eq. 3-15",
     )
     yield Component(
         "ranked-list",
-        RankedListLoss,
+        "dml_losses.ranked_list:RankedListLoss",
         "negatives beyond a boundary, positives inside a hypersphere, weighted by violation",
         source="Ranked List Loss for Deep Metric Learning, Eq. 8-14",
     )
     yield Component(
         "ranked-list-simpler",
-        RankedListLoss.simpler,
+        "dml_losses.ranked_list:RankedListLoss.simpler",
         "ranked list loss with its boundaries at 1 ± margin/2",
         source="Ranked List Loss for Deep Metric Learning, section 3.4",
     )
     yield Component(
         "norm-softmax",
-        NormSoftmax,
+        "dml_losses.norm_softmax:NormSoftmax",
         "softmax of cosines with class weights over a temperature",
         source="Making Classification Competitive for Deep Metric Learning, Eq. 5",
     )
     yield Component(
         "heated-up-softmax",
-        HeatedUpSoftmax,
+        "dml_losses.heated_up_softmax:HeatedUpSoftmax",
         "softmax of normalised inner products times alpha, which falls during training",
         source="Heated-Up Softmax Embedding, Eq. 1-3",
     )
     yield Component(
         "softmax",
-        Softmax,
+        "dml_losses.softmax:Softmax",
         "plain softmax classification, without normalisation and bias",
         source="Learning with Memory-based Virtual Classes, Eq. 2",
     )
     yield Component(
         "virtual-softmax",
-        VirtualSoftmax,
+        "dml_losses.virtual_softmax:VirtualSoftmax",
         "softmax with one more class, in the direction of the embedding",
         source="Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning",
     )
     yield Component(
         "cos-face",
-        CosFace,
+        "dml_losses.cos_face:CosFace",
         "softmax of scaled cosines with a margin subtracted from the true class's",
         source="Wang et al. 2018, CosFace, large margin cosine loss",
     )
     yield Component(
         "arc-face",
-        ArcFace,
+        "dml_losses.arc_face:ArcFace",
         "softmax of scaled cosines with a margin added to the true class's angle",
         source="Deng et al. 2019, ArcFace, Eq. 3",
     )
     yield Component(
         "curricular-face",
-        CurricularFace,
+        "dml_losses.curricular_face:CurricularFace",
         "ArcFace with hard negatives whose weight grows during training",
         source="Huang et al. 2020, CurricularFace, adaptive curriculum learning loss",
     )
     yield Component(
         "proxy-nca",
-        ProxyNCA,
+        "dml_losses.proxy_nca:ProxyNCA",
         "draws each embedding nearer to its class's proxy than to the others",
         source="Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, NCA",
     )
     yield Component(
         "proxy-anchor",
-        ProxyAnchor,
+        "dml_losses.proxy_anchor:ProxyAnchor",
         "each class's proxy against the batch, hardest first",
         source="Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning",
     )
     yield Component(
         "soft-triple",
-        SoftTriple,
+        "dml_losses.soft_triple:SoftTriple",
         "several centres for each class, softly assigned and drawn together",
         source="Qian et al. 2019, SoftTriple Loss",
     )
     yield Component(
         "memvir",
-        MemVir,
+        "dml_losses.memvir:MemVir",
         "a class loss with earlier steps' embeddings and class weights as virtual classes",
         source="Learning with Memory-based Virtual Classes, Eq. 4-5 and Algorithm 1",
     )
     yield Component(
         "cross-batch-memory",
-        CrossBatchMemory,
+        "dml_losses.cross_batch_memory:CrossBatchMemory",
         "a pair loss that also compares with the embeddings of earlier batches",
         source="Wang et al. 2020, Cross-Batch Memory for Embedding Learning",
     )
     yield Component(
         "broad-face",
-        BroadFace,
+        "dml_losses.broad_face:BroadFace",
         "a class loss whose class weights also learn from a queue of past embeddings",
         source="Kim et al. 2020, BroadFace",
     )
     yield Component(
         "sharded-classes",
-        ShardedClasses,
+        "dml_losses.ranks.sharded_classes:ShardedClasses",
         "a class loss of which each rank keeps the class weights of its own classes",
         source="An et al. 2021, Partial FC, section 3.1",
     )
-    if importlib.util.find_spec("pytorch_metric_learning") is not None:  # the extra dml-losses[pml]
-        from dml_losses import pml
+    yield from _pytorch_metric_learning()
 
-        yield from pml.components()
+
+# Classes of pytorch_metric_learning.losses that aren't losses of embeddings and labels.
+_NO_LOSSES = (
+    "BaseLossWrapper",
+    "BaseMetricLossFunction",
+    "CrossBatchMemory",
+    "EmbeddingRegularizerMixin",
+    "GenericPairLoss",
+    "MultipleLosses",
+    "SelfSupervisedLoss",
+    "WeightRegularizerMixin",
+)
+
+
+def _pytorch_metric_learning() -> Iterator[Component]:
+    """Yield ``pml/<ClassName>`` for every loss of pytorch-metric-learning, if that is installed (extra ``pml``).
+
+    The names are read from the library's list of imports: importing it takes seconds.
+    """
+    found = importlib.util.find_spec("pytorch_metric_learning")
+    if found is None or found.origin is None:
+        return
+    listing = Path(found.origin).with_name("losses") / "__init__.py"
+    for statement in ast.parse(listing.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom):
+            for name in (alias.name for alias in statement.names):
+                if name not in _NO_LOSSES:
+                    yield Component(
+                        f"pml/{name}",
+                        f"dml_losses.pml:{name}",
+                        f"{name} of pytorch-metric-learning",
+                        source="pytorch-metric-learning",
+                    )

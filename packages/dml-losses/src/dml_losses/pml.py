@@ -6,20 +6,19 @@ Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metri
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
-from dml_core import Component, Option, nearest
+from dml_core import Option, nearest, signature_of
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.sphere import common_precision, full_precision
 
 # What the run knows under another name.
 _CONTEXT = {"embedding_size": "embedding_dim", "descriptors_dim": "embedding_dim", "l": "embedding_dim"}
 _BY_NAME = {"distance": distances, "reducer": reducers, "miner": miners}
-_ABSTRACT = ("BaseMetricLossFunction", "GenericPairLoss")
 
 
 class PytorchMetricLearning(torch.nn.Module):
@@ -62,18 +61,19 @@ class PytorchMetricLearning(torch.nn.Module):
         return value
 
 
-def components() -> Iterator[Component]:
-    """Yield a component ``pml/<ClassName>`` for every loss of the installed pytorch-metric-learning.
+def __getattr__(name: str) -> Callable[..., PytorchMetricLearning]:
+    """Make the factory of a loss by the name of its class, ``dml_losses.pml.ContrastiveLoss``.
 
     Its options are those of the class and of its base classes, with ``embedding_size`` given by the run, and
     ``miner`` (a class name, with a table ``miner_options``), ``distance`` and ``reducer`` (class names).
     """
-    for name, cls in sorted(vars(losses).items()):
-        if inspect.isclass(cls) and issubclass(cls, losses.BaseMetricLossFunction) and name not in _ABSTRACT:
-            yield _component(name, cls)
+    cls = vars(losses).get(name)
+    if not inspect.isclass(cls) or not issubclass(cls, losses.BaseMetricLossFunction):
+        raise AttributeError(f"pytorch_metric_learning.losses has no loss {name!r}")
+    return _factory(cls)
 
 
-def _component(name: str, cls: type[Any]) -> Component:
+def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
     parameters = _parameters(cls)
     parameter_of = {_CONTEXT.get(parameter, parameter): parameter for parameter in parameters}
 
@@ -96,8 +96,9 @@ def _component(name: str, cls: type[Any]) -> Component:
         Option("miner", str | None, default=None),
         Option("miner_options", dict[str, Any] | None, default=None),
     ]
-    summary = f"{name} of pytorch-metric-learning"
-    return Component(f"pml/{name}", make, summary, source="pytorch-metric-learning", options=options)
+    make.__signature__ = signature_of(options)  # type: ignore[attr-defined]
+    make.__annotations__.clear()  # those of the signature count
+    return make
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:

@@ -16,8 +16,7 @@ from dml_train import __version__
 from dml_train.commands import COMMANDS
 from dml_train.commands.options import error_message
 from dml_train.processes.stopping import Interrupted
-from dml_train.ranks import launch
-from dml_train.ranks.ranks import is_first_process
+from dml_train.ranks.environment import is_first_process, report_error
 
 
 class UserError(click.ClickException):
@@ -27,7 +26,7 @@ class UserError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Report the message to the launcher of this rank, or on the error stream."""
-        launch.report_error(self.message)
+        report_error(self.message)
 
 
 class Dml(click.Group):

@@ -67,6 +67,10 @@ def read_array(path: Path) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            reason = (
+                "it's a text file or another format, or it holds Python objects; expected numbers or strings"
+            )
         raise DmlError(f"can't read {path} as a .npy file: {reason}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()

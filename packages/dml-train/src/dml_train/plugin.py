@@ -1,28 +1,93 @@
-"""The components of dml-train, provided by the same hooks as those of any plugin."""
+"""The components of dml-train, provided by the same hooks as those of any plugin.
+
+It names their factories and imports none of them: listings stay fast without torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from dml_core import Component, hookimpl
-from dml_train import data
-from dml_train.networks import backbones
-from dml_train.training import loggers
 
 
 @hookimpl
 def dml_datasets() -> Iterable[Component]:
     """List the data sets of `dml_train.data`."""
-    return data.components()
+    yield Component(
+        "glyphs",
+        "dml_train.data.glyphs:Glyphs",
+        "the characters that matplotlib's fonts can draw, 32 × 32, half of the classes unseen; no download",
+    )
+    yield Component(
+        "image-folder",
+        "dml_train.data.factories:image_folder",
+        "a folder of images with one subfolder per class, split into disjoint halves of classes",
+    )
+    yield Component(
+        "csv",
+        "dml_train.data.factories:csv",
+        "a table of images: a CSV file with the columns path, label and, optionally, split",
+    )
+    yield Component(
+        "cub",
+        "dml_train.data.factories:cub",
+        "CUB-200-2011: 200 species of birds; the first 100 train",
+        "Wah et al. 2011",
+    )
+    yield Component(
+        "cars196",
+        "dml_train.data.factories:cars196",
+        "CARS196: 196 models of cars; the first 98 train",
+        "Krause et al. 2013",
+    )
+    yield Component(
+        "sop",
+        "dml_train.data.factories:sop",
+        "Stanford Online Products: 22,634 products; about half train",
+        "Song et al. 2016",
+    )
+    yield Component(
+        "in-shop",
+        "dml_train.data.factories:in_shop",
+        "In-Shop Clothes Retrieval: 7,982 items of clothing, with separate queries and gallery",
+        "Liu et al. 2016",
+    )
 
 
 @hookimpl
 def dml_backbones() -> Iterable[Component]:
     """List the backbones of `dml_train.networks.backbones`."""
-    return backbones.components()
+    yield Component(
+        "small-conv",
+        "dml_train.networks.backbones:SmallConv",
+        "a few blocks of convolutions for small images, trained in minutes",
+    )
+    yield Component(
+        "bn-inception",
+        "dml_train.networks.backbones:BNInception",
+        "BN-Inception (GoogLeNet V2), the papers' backbone, with the file of the published weights",
+        source="Ioffe & Szegedy 2015, Batch Normalization, figure 5",
+    )
+    yield Component(
+        "timm",
+        "dml_train.networks.backbones:TimmModel",
+        "any model of timm by name, without its classifier; needs the extra dml-train[timm]",
+        source="https://huggingface.co/docs/timm",
+    )
+    yield Component(
+        "torchvision",
+        "dml_train.networks.backbones:TorchvisionModel",
+        "any classification model of torchvision by name, without its classifier; own weights or torchvision's",
+        source="https://docs.pytorch.org/vision/stable/models.html",
+    )
 
 
 @hookimpl
 def dml_loggers() -> Iterable[Component]:
     """List the loggers of `dml_train.training.loggers`."""
-    return loggers.components()
+    yield Component(
+        "jsonl",
+        "dml_train.training.loggers:JsonLines",
+        "metrics.jsonl, one JSON object a step, in full precision",
+    )
+    yield Component("tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files")

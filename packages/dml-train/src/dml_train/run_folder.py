@@ -60,10 +60,9 @@ class RunFolder:
         """Refuse a path that a new run can't use.
 
         Raises:
-            DmlError: if anything but an empty folder exists there.
+            DmlError: if anything but an empty folder, or that of a run which ended before its first step, exists there.
         """
-        # A run killed before its recipe was complete has nothing to resume, and nothing to lose.
-        if path.is_dir() and all(entry == partial_path(RunFolder(path).recipe) for entry in path.iterdir()):
+        if path.is_dir() and RunFolder(path)._has_no_step():
             return
         if path.exists() or path.is_symlink():
             raise DmlError(
@@ -71,6 +70,18 @@ class RunFolder:
                 "Resume that run, or choose another folder",
                 arguments=("resume", "out"),
             )
+
+    def _has_no_step(self) -> bool:
+        """Whether a folder is empty, or holds what a run leaves that took no step: nothing to resume or to lose."""
+        names = {entry.name for entry in self.path.iterdir()} - {partial_path(self.recipe).name}
+        if self.recipe.name in names and self.metrics.name not in names:
+            return False  # a recipe alone may be the user's own
+        left = {self.recipe.name, self.metrics.name, self.checkpoints.name, "tensorboard"}
+        return (
+            names <= left
+            and not (self.metrics.is_file() and self.metrics.stat().st_size)
+            and not (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+        )
 
     def read_evaluation(self) -> dict[str, Any]:
         """Read the metrics of the trained embedding.

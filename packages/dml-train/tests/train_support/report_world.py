@@ -12,9 +12,8 @@ import numpy as np
 
 import dml_core.plugin
 from dml_core import Component, DmlError, Plugins, Registry, hookimpl
-from dml_train.networks import backbones
+from dml_train import plugin
 from dml_train.recipe.checking import parse
-from dml_train.training import loggers
 from train_support.tiny_world import TinyDataset
 
 HOSTILE = '<script>alert("1")</script>'
@@ -103,7 +102,7 @@ class ReportPlugin:
 
     @hookimpl
     def dml_backbones(self):
-        return backbones.components()
+        return plugin.dml_backbones()
 
     @hookimpl
     def dml_losses(self):
@@ -111,7 +110,7 @@ class ReportPlugin:
 
     @hookimpl
     def dml_loggers(self):
-        return loggers.components()
+        return plugin.dml_loggers()
 
 
 def report_registry() -> Registry:

@@ -15,8 +15,8 @@ from torch import nn
 
 import dml_core.plugin
 from dml_core import Component, Plugins, Registry, hookimpl
+from dml_train import plugin
 from dml_train.networks.backbones import SmallConv
-from dml_train.training import loggers
 
 
 class TinySplit:
@@ -164,7 +164,7 @@ class TinyPlugin:
 
     @hookimpl
     def dml_loggers(self) -> Iterator[Component]:
-        return iter(loggers.components())
+        return iter(plugin.dml_loggers())
 
 
 def make_registry() -> Registry:

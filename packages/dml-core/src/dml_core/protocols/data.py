@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-import torch
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
 
 
 class Split(Protocol):
@@ -83,6 +84,19 @@ class ImageReadingFactory(Protocol):
 
     def image_reader(self, **options: Any) -> ImageReader:
         """Return the reader for the options of a recipe's ``[dataset]`` table; the data set's files may be absent."""
+        ...
+
+
+@runtime_checkable
+class TrainingFilesFactory(Protocol):
+    """A `dml_datasets` factory that lists its training images, so that `dml embed` can tell them from unseen ones."""
+
+    def __call__(self, **options: Any) -> Dataset:
+        """Make the data set."""
+        ...
+
+    def training_files(self, **options: Any) -> Sequence[Path]:
+        """List the training files for the options of a recipe's ``[dataset]`` table, without decoding them."""
         ...
 
 

@@ -6,11 +6,12 @@ Shapes: `B` batch, `D` embedding dimension, `Q` queries, `G` gallery.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-import torch
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
 
 
 class Backbone(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dml_train.commands.options import CONSOLE, FOLDER
+from dml_train.commands.options import FOLDER, error_console
 
 # Repeated here, since the data sets' modules take seconds to import; a test compares the names.
 _NAME = click.argument("name", type=click.Choice(["cub", "cars196", "sop", "in-shop"]))
@@ -46,6 +46,6 @@ def fetch(context: click.Context, name: str, root: Path) -> None:
     """
     from dml_train.data import check_dataset, fetch_dataset
 
-    fetch_dataset(name, root, console=CONSOLE, report=lambda text: click.echo(text, err=True))
+    fetch_dataset(name, root, console=error_console(), report=lambda text: click.echo(text, err=True))
     if not check_dataset(name, root, report=click.echo):
         context.exit(1)

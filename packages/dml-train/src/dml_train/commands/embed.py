@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
-from dml_train.files import write_array
-from dml_train.measure.evaluate import pack_codes
-from dml_train.trained.folder import embed_folder, has_partial, index_path
-from dml_train.trained.model import open_model
-from dml_train.trained.splits import SplitName, embed_split
+from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
+
+if TYPE_CHECKING:
+    from dml_train.trained.splits import SplitName
 
 
 @click.command()
@@ -57,10 +55,17 @@ def embed(
     JSON file beside --out names the image of each row, each image's label is the folder that contains it, and the same
     command resumes after an interruption.
     """
+    from dml_train.files import write_array
+    from dml_train.measure.evaluate import pack_codes
+    from dml_train.trained.folder import embed_folder, has_partial, index_path
+    from dml_train.trained.model import open_model
+    from dml_train.trained.overlap import count_training_images
+    from dml_train.trained.splits import embed_split
+
     if folder is None:
         refuse_existing(out, labels)
         embeddings, split_labels = embed_split(
-            run, cast("SplitName", split or "test"), registry=registry, console=CONSOLE
+            run, cast("SplitName", split or "test"), registry=registry, console=error_console()
         )
         write_array(out, pack_codes(embeddings) if codes else embeddings)
         if labels:
@@ -84,8 +89,16 @@ def embed(
         skip=on_bad_image == "skip",
         labels=labels,
         workers=model.recipe.training.workers if workers is None else workers,
-        console=CONSOLE,
+        console=error_console(),
     )
+    seen = count_training_images(model.recipe, registry, (folder / path for path in done.paths))
+    if seen:
+        unseen = out.with_stem(f"{out.stem}-test")
+        click.echo(
+            f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics of them "
+            f"overestimate; for the unseen classes: dml embed {run} --split test --out {unseen}",
+            err=True,
+        )
     if done.reused:
         click.echo(f"{done.reused} images were embedded already", err=True)
     for path, reason in done.skipped:

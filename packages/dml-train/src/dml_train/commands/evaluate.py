@@ -8,10 +8,7 @@ from typing import Any
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import CONSOLE, FILE, refuse_existing
-from dml_train.files import read_array, write_json
-from dml_train.recipe.loading import assign
-from dml_train.trained.splits import evaluate_embeddings, evaluate_run
+from dml_train.commands.options import FILE, error_console, refuse_existing
 
 
 @click.command("eval")
@@ -27,7 +24,7 @@ from dml_train.trained.splits import evaluate_embeddings, evaluate_run
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set an option of the evaluator (recall_at=[1,5]); repeatable.",
+    help="Set a key of the recipe's table of the evaluator (evaluation.recall_at=[1,5]); repeatable.",
 )
 @click.option(
     "--level",
@@ -50,9 +47,23 @@ def evaluate_command(
     out: Path | None,
 ) -> None:
     """Evaluate a run's test split, or embeddings with labels."""
-    options: dict[str, Any] = {}
+    from dml_train.files import read_array, write_json
+    from dml_train.recipe.loading import assign
+    from dml_train.trained.splits import evaluate_embeddings, evaluate_run
+
+    document: dict[str, Any] = {"evaluation": {}}
     for assignment in assignments:
-        assign(options, assignment)
+        assign(document, assignment)
+    options = document.pop("evaluation")
+    if document or not isinstance(options, dict):
+        raise DmlError(
+            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes keys of the table [evaluation] alone, "
+            "as evaluation.recall_at=[1,5]"
+        )
+    named = options.pop("name", None)
+    if evaluator and named and evaluator != named:
+        raise DmlError(f"--evaluator is {evaluator!r} and evaluation.name {named!r}; expected one of them")
+    evaluator = evaluator or named
     refuse_existing(out)
     if source.is_dir():
         if labels or gallery or gallery_labels:
@@ -60,7 +71,12 @@ def evaluate_command(
                 f"{source} is a run's folder, which has its own labels and gallery; give no others"
             )
         result = evaluate_run(
-            source, evaluator=evaluator, options=options, levels=levels, registry=registry, console=CONSOLE
+            source,
+            evaluator=evaluator,
+            options=options,
+            levels=levels,
+            registry=registry,
+            console=error_console(),
         )
     else:
         if levels:

@@ -9,7 +9,6 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import FILE, FOLDER, refuse_existing
-from dml_train.trained.model import open_model
 
 
 @click.command()
@@ -25,6 +24,7 @@ def export(registry: Registry, run: Path, form: str, out: Path) -> None:
     """
     from dml_train.trained.export import EXPORTERS, Format
     from dml_train.trained.export import export as write
+    from dml_train.trained.model import open_model
 
     suffix = EXPORTERS[cast("Format", form)].suffix
     if out.suffix != suffix:

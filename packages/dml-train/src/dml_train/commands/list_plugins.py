@@ -4,21 +4,60 @@ from __future__ import annotations
 
 import click
 
-from dml_core import KINDS, Registry
+from dml_core import CONTEXT, KINDS, SINGULAR, Kind, Option, Registry, UnknownName, nearest
+from dml_core.registry import Entry
 
 
 @click.command("plugins")
+@click.argument("name", required=False)
 @click.pass_obj
-def list_plugins(registry: Registry) -> None:
-    """List the components of each plugin, and the plugins that failed to load."""
+def list_plugins(registry: Registry, name: str | None) -> None:
+    """List the components of each plugin, and the plugins that failed to load; or the options of the component NAME."""
+    if name is not None:
+        _describe(registry, name)
+        return
     source = registry.plugins
     provided: dict[str, list[str]] = {}
     for kind in KINDS:
-        for name, entry in registry.entries(kind).items():
-            line = f"  {kind:<10}  {name}  {entry.component.summary}"
+        for each, entry in registry.entries(kind).items():
+            line = f"  {kind:<10}  {each}  {entry.component.summary}"
             provided.setdefault(entry.provider.entry_point, []).append(line)
     for provider in source.providers:
         click.echo(f"{provider}  ({provider.entry_point})")
         click.echo("\n".join(provided.get(provider.entry_point, ["  no components"])))
     for failure in source.failures:
         click.echo(f"FAILED  {failure}")
+
+
+def _describe(registry: Registry, name: str) -> None:
+    """Print the components of this name: provider, source, and each option with its type and default."""
+    found = [(kind, registry.entries(kind)[name]) for kind in KINDS if name in registry.entries(kind)]
+    if not found:
+        known = [each for kind in KINDS for each in registry.entries(kind)]
+        raise UnknownName(
+            f"no plugin provides a component {name!r}{nearest(name, known)} 'dml plugins' lists them all"
+            + registry.plugins.describe_failures()
+        )
+    for kind, entry in found:
+        component = entry.component
+        click.echo(f"{SINGULAR[kind]} {name}: {component.summary}")
+        click.echo(f"  of {entry.provider} ({entry.provider.entry_point})")
+        if component.source:
+            click.echo(f"  source: {component.source}")
+        click.echo("\n".join(_option_lines(kind, entry)))
+
+
+def _option_lines(kind: Kind, entry: Entry) -> list[str]:
+    options = entry.component.options
+    if not options:
+        return ["  no options"]
+    rows = [(option.name, option.expected, _default(kind, option)) for option in options]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"  {name:<{widths[0]}}  {kept:<{widths[1]}}  {default}" for name, kept, default in rows]
+    return [*lines, "  and any other key"] if entry.component.takes_any_option else lines
+
+
+def _default(kind: Kind, option: Option) -> str:
+    if option.name in CONTEXT[kind]:
+        return "given by the run"
+    return "required" if option.required else f"default: {option.default!r}"

@@ -1,16 +1,22 @@
-"""Options, checks and error messages that several commands share."""
+"""Options, checks and error messages that several commands share.
+
+All commands are imported for ``dml --help`` and for a shell's completion. So each imports what computes (torch, numpy)
+or draws (rich) only when it runs.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from dml_core import DmlError
 from dml_train.processes.stopping import Interrupted
 
-CONSOLE = Console(stderr=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 SET = click.option(
@@ -26,6 +32,13 @@ _OPTIONS = {
     "skip": "--on-bad-image skip",
     "space": "--range, --choice or --space",
 }
+
+
+def error_console() -> Console:
+    """Return the console of progress, on the error stream."""
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 def error_message(error: DmlError | Interrupted) -> str:

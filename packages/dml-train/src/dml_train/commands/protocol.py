@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.options import CONSOLE, FOLDER, SET
-from dml_train.recipe.loading import load_recipe
+from dml_train.commands.options import FOLDER, SET, error_console
 
 
 @click.group()
@@ -44,22 +43,24 @@ def mlrc(
     Trains four models, each holding out another fourth of the training classes, and evaluates them separately and
     concatenated. The same command resumes after an interruption; finished runs in --out are kept.
     """
+    from dml_train.recipe.loading import load_recipe
     from dml_train.studies.mlrc import FOLDS, reality_check, write
     from dml_train.studies.runs import Outcome
 
+    console = error_console()
     checked = load_recipe(source, overrides, registry)
     done = 0
 
     def show(outcome: Outcome) -> None:
         nonlocal done
         done += 1
-        CONSOLE.print(f"[{done}/{runs * FOLDS}] {outcome.job.name}", outcome.fault or "", markup=False)
+        console.print(f"[{done}/{runs * FOLDS}] {outcome.job.name}", outcome.fault or "", markup=False)
 
     found = reality_check(
         checked,
         out,
         registry=registry,
-        console=CONSOLE,
+        console=console,
         runs=runs,
         dim=dim,
         processes=jobs,

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 
 from dml_core import Registry
-from dml_train.recipe.bundled import bundled_recipes, bundled_text, leading_comment, summary
-from dml_train.recipe.extending import read_chain
-from dml_train.recipe.loading import load_recipe
+from dml_train.recipe.bundled import PAPERS, bundled_recipes, bundled_text, leading_comment, summary
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.pass_obj
 def recipes(registry: Registry, name: str | None) -> None:
-    """List the bundled recipes, or print one, by its NAME or a path.
+    """List the bundled recipes; or print one, by its NAME or a path.
 
-    A recipe that extends another is printed resolved: with all its parents' keys, and every default filled in.
+    With the NAME of a paper, as in the list, its recipes are listed. A recipe that extends another is printed resolved:
+    with all its parents' keys, and every default filled in.
     """
     if name is None:
-        names = bundled_recipes()
-        width = max(map(len, names))
-        for each in names:
-            click.echo(f"{each:<{width}}  {summary(bundled_text(each))}")
+        _list_all()
         return
+    if name in PAPERS:
+        _list(each for each in bundled_recipes() if each.startswith(f"{name}/"))
+        return
+    from dml_train.recipe.extending import read_chain
+    from dml_train.recipe.loading import load_recipe
+
     child, *parents = read_chain(name)
     if not parents:
         click.echo(child.text, nl=False)
@@ -31,3 +35,26 @@ def recipes(registry: Registry, name: str | None) -> None:
     comment = leading_comment(child.text)
     comment += f"# Resolved; it extends {', '.join(parent.name for parent in parents)}.\n"
     click.echo(f"{comment}\n{load_recipe(name, (), registry).to_toml()}", nl=False)
+
+
+def _list_all() -> None:
+    """List the recipes for everybody, and the papers with the number of theirs."""
+    names = bundled_recipes()
+    small = [name for name in names if name.endswith("/glyphs") or name in ("demo", "glyphs-tiny")]
+    own = [name for name in names if "/" not in name and name not in small]
+    click.echo("a folder of your own images")
+    _list(own, "  ")
+    click.echo("\non rendered characters, without a download")
+    _list(sorted(small, key=lambda name: ("/" in name, name)), "  ")
+    click.echo("\nthe papers' recipes, which 'dml recipes PAPER' lists")
+    width = max(map(len, PAPERS))
+    for paper, title in PAPERS.items():
+        count = sum(name.startswith(f"{paper}/") for name in names)
+        click.echo(f"  {paper:<{width}}  {count:>2} recipes  {title}")
+
+
+def _list(names: Iterable[str], indent: str = "") -> None:
+    listed = list(names)
+    width = max(map(len, listed))
+    for name in listed:
+        click.echo(f"{indent}{name:<{width}}  {summary(bundled_text(name))}")

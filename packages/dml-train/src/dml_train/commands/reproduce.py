@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from dml_core import Registry
-from dml_train.commands.options import CONSOLE, FOLDER
+from dml_train.commands.options import FOLDER, error_console
 
 
 @click.command()
@@ -52,6 +49,10 @@ def reproduce(
 
     known = papers()
     if not tables:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
         listing = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for column in ("table", "rows", "on", "what it varies"):
             listing.add_column(column, no_wrap=column == "table")
@@ -66,7 +67,7 @@ def reproduce(
         tables,
         out,
         registry=registry,
-        console=CONSOLE,
+        console=error_console(),
         data=data,
         seeds=seeds,
         processes=jobs,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import CONSOLE, FILE, FOLDER, refuse_existing
-from dml_train.trained.model import TrainedModel, open_model
-from dml_train.trained.search import Gallery, SearchResult
-from dml_train.trained.search import search as find_nearest
+from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
+
+if TYPE_CHECKING:
+    from dml_train.trained.model import TrainedModel
+    from dml_train.trained.search import Gallery, SearchResult
 
 
 @click.command()
@@ -60,6 +59,9 @@ def search(
     refuse_existing(html)
     if (missing := next((query for query in queries if not query.is_file()), None)) is not None:
         raise DmlError(f"the image {missing} doesn't exist")
+    from dml_train.trained.model import open_model
+    from dml_train.trained.search import search as find_nearest
+
     model = open_model(run, registry)
     searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
     results = find_nearest(model, searched, queries, k=k, codes=codes, registry=registry)
@@ -76,13 +78,19 @@ def search(
 def _gallery(
     registry: Registry, model: TrainedModel, folder: Path | None, index: Path | None, skip: bool
 ) -> Gallery:
+    from dml_train.trained.search import Gallery
+
     if folder is not None:
         workers = model.recipe.training.workers
-        return Gallery.of_folder(model, folder, skip=skip, workers=workers, console=CONSOLE)
+        return Gallery.of_folder(model, folder, skip=skip, workers=workers, console=error_console())
     return Gallery.of_run(model, registry) if index is None else Gallery.of_index(model, index)
 
 
 def _print(result: SearchResult, gallery: Gallery) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", justify="right")
     table.add_column(result.score, justify="right")

@@ -8,10 +8,7 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.options import FOLDER, SET
-from dml_train.ranks import launch
-from dml_train.ranks.ranks import is_first_process
-from dml_train.recipe.loading import load_recipe
-from dml_train.training.run import train as run_training
+from dml_train.ranks.environment import is_first_process
 
 
 @click.command()
@@ -35,19 +32,30 @@ def train(
 
     torchrun starts ranks, too: torchrun ... -m dml_train train RECIPE --out DIR.
     """
-    from dml_train.report import write_report
-    from dml_train.report.finished import list_metrics
+    from dml_train.recipe.loading import load_recipe
 
     recipe = load_recipe(source, overrides, registry)
     if nproc > 1:
+        from dml_train.ranks import launch
+
         flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
         settings = [part for override in overrides for part in ("--set", override)]
         launch.launch(
             nproc, ["train", source, *settings, "--out", str(out), *flags], out, recipe.training.timeout
         )
         return
+    from dml_train.extras import MissingExtra
+    from dml_train.measure.listing import list_metrics
+    from dml_train.training.run import train as run_training
+
     folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if is_first_process():
         for metric in list_metrics(folder.read_evaluation()):
             click.echo(f"{metric.name:<22}{metric.value:.4f}")
-        click.echo(f"{folder.evaluation}\n{write_report(folder.path)}")
+        click.echo(folder.evaluation)
+        try:
+            from dml_train.report import write_report
+
+            click.echo(write_report(folder.path))
+        except MissingExtra as error:
+            click.echo(f"no report is written: {error}, then: dml report {out}", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import CONSOLE, FILE, FOLDER, SET
+from dml_train.commands.options import FILE, FOLDER, SET, error_console
 
 
 @click.command()
@@ -81,7 +81,7 @@ def tune(
         overrides=overrides,
         processes=jobs,
         registry=registry,
-        console=CONSOLE,
+        console=error_console(),
     )
     click.echo(markdown(result.search, result.trials, Path(source).stem))
     for path in result.pages:

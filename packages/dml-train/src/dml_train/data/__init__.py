@@ -7,12 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dml_core import Component, DmlError, nearest
+from dml_core import DmlError, nearest
 from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.csv_table import read_csv_table
 from dml_train.data.file_dataset import FileDataset, FileDatasetFactory
 from dml_train.data.file_split import FileSplit
-from dml_train.data.glyphs import Glyphs
 from dml_train.data.image_folder import read_image_folder
 from dml_train.data.preparation import Preparation
 from dml_train.data.published.cars196 import CARS196, read_cars196
@@ -29,12 +28,10 @@ __all__ = [
     "FileDataset",
     "FileDatasetFactory",
     "FileSplit",
-    "Glyphs",
     "Jitter",
     "OfficialSet",
     "Preparation",
     "check_dataset",
-    "components",
     "fetch_dataset",
     "read_cars196",
     "read_csv_table",
@@ -45,44 +42,6 @@ __all__ = [
 ]
 
 OFFICIAL: dict[str, OfficialSet] = {official.name: official for official in (CUB, CARS196, SOP, IN_SHOP)}
-
-_FILE_DATASETS = (
-    (
-        "image-folder",
-        read_image_folder,
-        "a folder of images with one subfolder per class, split into disjoint halves of classes",
-        "",
-    ),
-    (
-        "csv",
-        read_csv_table,
-        "a table of images: a CSV file with the columns path, label and, optionally, split",
-        "",
-    ),
-    ("cub", read_cub, "CUB-200-2011: 200 species of birds; the first 100 train", "Wah et al. 2011"),
-    ("cars196", read_cars196, "CARS196: 196 models of cars; the first 98 train", "Krause et al. 2013"),
-    ("sop", read_sop, "Stanford Online Products: 22,634 products; about half train", "Song et al. 2016"),
-    (
-        "in-shop",
-        read_in_shop,
-        "In-Shop Clothes Retrieval: 7,982 items of clothing, with separate queries and gallery",
-        "Liu et al. 2016",
-    ),
-)
-
-
-def components() -> tuple[Component, ...]:
-    """Return the data sets that this package provides."""
-    glyphs = Component(
-        "glyphs",
-        Glyphs,
-        "the characters that matplotlib's fonts can draw, 32 × 32, half of the classes unseen; no download",
-    )
-    of_files = []
-    for name, read, summary, source in _FILE_DATASETS:
-        factory = FileDatasetFactory(read)
-        of_files.append(Component(name, factory, summary, source, options=factory.options))
-    return (glyphs, *of_files)
 
 
 def check_dataset(

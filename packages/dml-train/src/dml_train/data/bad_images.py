@@ -16,7 +16,7 @@ from rich.console import Console
 from dml_core import DmlError
 from dml_train.data.parts import Classes, Parts, count_images
 from dml_train.progress import stage
-from dml_train.ranks.ranks import is_first_process
+from dml_train.ranks.environment import is_first_process
 
 Read = TypeVar("Read")
 

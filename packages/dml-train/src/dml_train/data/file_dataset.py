@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dml_core import options_of
+from dml_core import options_of, signature_of
 from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
-from dml_train.data.decoding import MAX_PIXELS, check_header
+from dml_train.data.completeness import check_complete_image
+from dml_train.data.decoding import MAX_PIXELS
 from dml_train.data.file_split import FileSplit
 from dml_train.data.image_reader import PhotographReader
 from dml_train.data.packed import open_pack
@@ -24,7 +25,7 @@ class FileDataset:
     Args:
         parts: the files of each part.
         resize, square, crop, train_crop, min_area, flip, normalize, max_pixels: see `Preparation`.
-        on_bad_image: ``"error"``: every file's header is read here, and a file that turns out damaged later ends the
+        on_bad_image: ``"error"``: every file's header and end are read here, and one damaged in between ends the
             run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
             batches are a function of the files that are good.
         cache: a folder for decoded and resized images, see `open_pack`; None for none. It changes no number.
@@ -76,7 +77,7 @@ class FileDataset:
         if pack is not None:
             bad = {files[place]: reason for place, reason in pack.bad.items()}
         elif on_bad_image == "error":
-            bad = find_bad_images(files, check_header, "check images")
+            bad = find_bad_images(files, check_complete_image, "check images")
         else:
             bad = find_bad_images(files, preparation.load_resized, "check images")
         if on_bad_image == "error":
@@ -97,18 +98,23 @@ class FileDatasetFactory:
     Args:
         read: lists the files of each part, from the data set's own options.
 
-    Attributes:
-        options: those of `read`, then those of `FileDataset`.
+    Its options are those of `read`, then those of `FileDataset`.
     """
 
     image_reader = PhotographReader
 
     def __init__(self, read: Callable[..., Parts]) -> None:
         self.read = read
-        self.options = (*options_of(read), *_IMAGE_OPTIONS)
+        self.__signature__ = signature_of([*options_of(read), *_IMAGE_OPTIONS])
         self.__qualname__ = read.__qualname__  # for messages
 
     def __call__(self, *arguments: Any, **options: Any) -> FileDataset:
         """Read the parts, and make the data set with the image options among `options`."""
         image = {option.name: options.pop(option.name) for option in _IMAGE_OPTIONS if option.name in options}
         return FileDataset(self.read(*arguments, **options), **image)
+
+    def training_files(self, **options: Any) -> Sequence[Path]:
+        """List the training files, good or bad."""
+        own = {option.name for option in options_of(self.read)}
+        parts = self.read(**{name: value for name, value in options.items() if name in own})
+        return [file for files in parts.train.values() for file in files]

@@ -20,15 +20,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
-from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageFont
 
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.image_reader import DrawingReader
+from dml_train.extras import extra
+
+with extra("glyphs", "the data set 'glyphs'"):
+    import matplotlib
+    from matplotlib.ft2font import FT2Font
 
 SIZE = 32  # pixels a side
 FONT_SIZE = 26  # pixels an em

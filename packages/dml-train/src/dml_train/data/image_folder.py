@@ -8,6 +8,20 @@ from dml_core import DmlError
 from dml_train.data.decoding import SUFFIXES
 from dml_train.data.parts import Classes, Parts, check_fraction, check_parts, split_classes
 
+# Names that people give to parts of a data set.
+_PART_NAMES = {
+    "train",
+    "training",
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "test",
+    "testing",
+    "query",
+    "gallery",
+}
+
 
 def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 0) -> Parts:
     """List the images in ``root/CLASS/**``, split by class; classes and files are sorted by name.
@@ -38,15 +52,39 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
             parts = Parts(**{part: _list_part(folder / name) for part, name in names.items()})
             check_parts(parts, {part: str(folder / name) for part, name in names.items()})
             return parts
+    if children and children <= _PART_NAMES:
+        raise DmlError(
+            f"{folder} holds the folders {', '.join(sorted(children))}, which are names of parts and not of classes; "
+            "expected train and test, or train, query and gallery, each with its class folders; or class folders alone"
+        )
     classes = _list_classes(folder)
     if len(classes) < 2:
-        raise DmlError(
-            f"{folder} holds {len(classes)} folders with images ({', '.join(sorted(SUFFIXES))}); "
-            "expected ROOT/CLASS/IMAGE with at least two classes"
-        )
+        raise _too_few_classes(folder, classes)
     parts = split_classes(classes, train_fraction, split_seed, str(folder))
     check_parts(parts, dict.fromkeys(parts.by_name(), str(folder)))
     return parts
+
+
+def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
+    """Say what a folder holds that has no two classes."""
+    found = [f"{len(classes)} {'folder' if len(classes) == 1 else 'folders'} with images"]
+    if classes:
+        found[0] += f" ({', '.join(classes)})"
+    if direct := sum(_is_image(file) for file in folder.iterdir()):
+        found.append(f"{direct} {'image' if direct == 1 else 'images'} directly in it")
+    message = (
+        f"{folder} holds {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two classes: a folder for the "
+        f"images ({', '.join(sorted(SUFFIXES))}) of each class"
+    )
+    for child in sorted(_list_folders(folder)):
+        if len(_list_classes(child)) >= 2:
+            message += f". {child} holds class folders: --set dataset.root={child}"
+            break
+    return DmlError(message)
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES and file.is_file()
 
 
 def _list_folders(folder: Path) -> list[Path]:
@@ -64,7 +102,7 @@ def _list_classes(folder: Path) -> Classes:
     """List the images below each subfolder, by its name; omit subfolders without images."""
     classes = {}
     for child in sorted(_list_folders(folder)):
-        files = sorted(f for f in child.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
+        files = sorted(file for file in child.rglob("*") if _is_image(file))
         if files:
             classes[child.name] = files
     return classes

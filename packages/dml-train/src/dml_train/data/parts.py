@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dml_core import DmlError
-from dml_train.ranks.ranks import is_first_process
+from dml_train.ranks.environment import is_first_process
 
 _LOG = logging.getLogger("dml_train.data")
 

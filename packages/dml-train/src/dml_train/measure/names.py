@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 LONG_NAMES = {
     "precision_at_1": "Precision@1",
     "r_precision": "R-precision",
@@ -23,5 +25,11 @@ def title_of(logged: str) -> str:
 
 
 def is_count(logged: str) -> bool:
-    """Whether a logged value is a number of queries, which is the same at every evaluation."""
-    return logged.rpartition("/")[2] in ("n_queries", "n_unmatched")
+    """Whether a logged value is a number of queries or items, which is the same at every evaluation."""
+    return logged.rpartition("/")[2] in ("n_queries", "n_unmatched", "n_gallery")
+
+
+def repeats(logged: str, names: Collection[str]) -> bool:
+    """Whether a logged value repeats another of these: precision@1 is Recall@1."""
+    prefix, slash, name = logged.rpartition("/")
+    return name == "precision_at_1" and f"{prefix}{slash}recall/1" in names

@@ -6,12 +6,11 @@ Shapes: `B` batch, `F` features, `D` embedding dimension, `L` levels, `H`, `W` h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-Pooling = Literal["average", "max", "both", "gem"]
+from dml_train.networks import Pooling
 
 
 class GeM(nn.Module):

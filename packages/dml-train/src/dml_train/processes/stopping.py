@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import torch.distributed as dist
-
 from dml_train.processes.signals import STOP_SIGNALS, handle_signals
 
 
@@ -106,6 +104,8 @@ def end_with_launcher(seconds_between_looks: float = 1.0) -> Iterator[None]:
     Args:
         seconds_between_looks: how often the watch looks at the parent.
     """
+    import torch.distributed as dist  # here, since the `dml` command imports this module for its exceptions
+
     # Polling works everywhere. Linux could send a signal (PR_SET_PDEATHSIG), but at the end of the parent's thread.
     if not (dist.is_torchelastic_launched() and os.getsid(0) == os.getpid()):
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -19,7 +18,6 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import NoReturn
 
-import click
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, start_processes
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult, SubprocessContext
@@ -27,10 +25,9 @@ from torch.distributed.elastic.multiprocessing.api import RunProcsResult, Subpro
 from dml_core import DmlError
 from dml_train.processes.signals import STOP_SIGNALS, handle_signals
 from dml_train.processes.stopping import Interrupted
+from dml_train.ranks.environment import LAUNCHED
 from dml_train.ranks.ranks import LOST_RANK
 
-_LAUNCHED = "DML_LAUNCHED"  # set for ranks whose errors this module reports
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for a rank's error message
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -73,7 +70,7 @@ def launch(
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            _LAUNCHED: "1",
+            LAUNCHED: "1",
         }
         start = partial(
             start_processes,
@@ -170,12 +167,3 @@ def _raise_failure(
     raise DmlError(
         f"rank {rank} of {nproc} {cause}, and the others were stopped; {advice}", arguments=("resume",)
     )
-
-
-def report_error(message: str) -> None:
-    """Report an error to the process that launched this rank, or on the error stream."""
-    if _LAUNCHED in os.environ and _ERROR_FILE in os.environ:
-        content = json.dumps({"message": message, "timestamp": int(time.time())})
-        Path(os.environ[_ERROR_FILE]).write_text(content, encoding="utf-8")
-    else:
-        click.echo(f"error: {message}", err=True)

@@ -225,13 +225,3 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
         if dist.is_initialized():
             _left_groups.append(dist.group.WORLD)
             dist.destroy_process_group()
-
-
-def is_first_process() -> bool:
-    """Return whether this process is rank 0 or the only one."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def was_restarted() -> bool:
-    """Return whether torchrun has restarted this run after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

@@ -40,6 +40,9 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
         "evaluation": ("evaluators", recipe.evaluation.component()),
     }
     try:
+        # Names first: a misspelt one is found before a factory is imported, and torch with it.
+        for kind, table in [*tables.values(), *(("loggers", table) for table in recipe.logging.loggers)]:
+            registry.check_names(kind, table)
         for name, (kind, table) in tables.items():
             registry.check(kind, table)
             filled[name] = _with_defaults(registry, kind, table)

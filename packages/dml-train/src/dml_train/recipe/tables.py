@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from pydantic import (
 )
 
 from dml_core import InvalidOption
-from dml_train.networks.model import Pooling
+from dml_train.networks import Pooling
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -241,11 +242,19 @@ class Validation(Table):
         return self
 
 
+def _default_loggers() -> list[dict[str, Any]]:
+    known = ["jsonl", *(["tensorboard"] if importlib.util.find_spec("tensorboard") else [])]
+    return [{"name": name} for name in known]
+
+
 class Logging(Table):
-    """``[logging]``: the loggers' tables, and the steps between two reads of values from the device."""
+    """``[logging]``: the loggers' tables, and the steps between two reads of values from the device.
+
+    By default, TensorBoard logs where it's installed (the extra ``tensorboard``).
+    """
 
     every: Annotated[int, Field(ge=1)] = 10
-    loggers: list[dict[str, Any]] = [{"name": "jsonl"}, {"name": "tensorboard"}]
+    loggers: list[dict[str, Any]] = Field(default_factory=_default_loggers)
 
 
 class Recipe(Table):

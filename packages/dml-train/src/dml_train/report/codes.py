@@ -8,7 +8,8 @@ from typing import Any
 
 from dml_core import Evaluator, Registry
 from dml_train.measure.evaluate import evaluate
-from dml_train.report.finished import FinishedRun, list_metrics
+from dml_train.measure.listing import list_metrics
+from dml_train.report.finished import FinishedRun
 from dml_train.report.paired import MetricDifference, compare_metrics
 
 EVALUATOR = "hamming"

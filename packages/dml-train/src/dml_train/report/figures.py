@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
-import matplotlib
-import matplotlib.figure
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dml_train.measure.names import is_count, title_of
+from dml_train.extras import extra
+from dml_train.measure.names import is_count, repeats, title_of
+
+with extra("report", "a report"):
+    import matplotlib
+    import matplotlib.figure
 
 _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
@@ -72,7 +75,11 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> lis
         runs: name → lines of ``metrics.jsonl``, each a mapping with ``"step"``. At most eight runs.
     """
     names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
-    figures = [_draw_curve(name, runs) for name in names if name != "step" and not is_count(name)]
+    figures = [
+        _draw_curve(name, runs)
+        for name in names
+        if name != "step" and not is_count(name) and not repeats(name, names)
+    ]
     return [figure for figure in figures if figure is not None]
 
 

@@ -9,37 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from dml_core import Dataset, DmlError, Evaluation, Evaluator, IntervalEvaluation, Registry, Split
+from dml_core import Dataset, DmlError, Evaluation, Evaluator, Registry, Split
 from dml_train.measure.embed import align_labels
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
-from dml_train.measure.names import LONG_NAMES
+from dml_train.measure.listing import Metric, list_metrics
 from dml_train.measure.per_query import restore_evaluation
 from dml_train.recipe.tables import Recipe
 from dml_train.report.figures import make_thumbnail
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe
-
-LEVEL = 0.95  # of all intervals
-# The names of per-query values that aren't their metric's own.
-_PER_QUERY = {"mean_reciprocal_rank": "reciprocal_rank"}
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric of an evaluation.
-
-    Args:
-        name: its name on the page, ``"Recall@1"``.
-        key: the name of its per-query values, ``"recall@1"``, if it has any.
-        value: its value.
-        low, high: the bounds of its bootstrap interval, if it has one.
-    """
-
-    name: str
-    key: str
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +110,6 @@ class FinishedRun:
     def metrics(self) -> list[Metric]:
         """List the metrics of evaluation.json that are shares, with intervals where the evaluation gives any."""
         return list_metrics(self.result, self.test.evaluation if self.test else None)
-
-
-def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
-    """List the metrics that are shares, in reading order.
-
-    Args:
-        result: ``to_dict()`` of an evaluation.
-        evaluation: gives the intervals, if it is an `IntervalEvaluation`.
-    """
-    named = [(f"Recall@{k}", f"recall@{k}", value) for k, value in result.get("recall", {}).items()]
-    for key, name in LONG_NAMES.items():
-        if isinstance(result.get(key), float):
-            named.append((name, _PER_QUERY.get(key, key), result[key]))
-    metrics = []
-    for name, key, value in named:
-        if isinstance(evaluation, IntervalEvaluation) and key in evaluation.per_query:
-            bounds = evaluation.confidence_interval(key, level=LEVEL)
-            metrics.append(Metric(name, key, value, bounds.low, bounds.high))
-        else:
-            metrics.append(Metric(name, key, value))
-    return metrics
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:

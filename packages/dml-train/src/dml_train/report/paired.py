@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dml_core import ComparableEvaluation, Evaluation
-from dml_train.report.finished import Metric
+from dml_train.measure.listing import Metric
 
 
 @dataclass(frozen=True, slots=True)

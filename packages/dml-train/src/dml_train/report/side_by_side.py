@@ -14,8 +14,9 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import write_atomically
 from dml_train.measure.evaluate import Embedded
+from dml_train.measure.listing import Metric
 from dml_train.report.figures import MARKS, draw_curves
-from dml_train.report.finished import FinishedRun, Metric
+from dml_train.report.finished import FinishedRun
 from dml_train.report.paired import MetricDifference, compare_metrics
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jinja2
+from dml_train.extras import extra
+from dml_train.measure.listing import LEVEL
 
-from dml_train.report.finished import LEVEL
+with extra("report", "a report"):
+    import jinja2
 
 
 def render(template: str, **contents: Any) -> bytes:

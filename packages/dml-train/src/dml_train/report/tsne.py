@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_train.extras import extra
 from dml_train.report.selection import select_evenly
 
 _ITEMS = 2500  # on the map, about: some seconds of t-SNE
@@ -54,9 +55,9 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     points_N2 = principal_plane(rows_ND)
     spread = points_N2[:, 0].std()
     if len(rows_ND) >= _FEWEST and spread > 1e-9:
-        # Imported here: at the top it would double the time that `dml` takes to start.
-        from sklearn.manifold import TSNE
-        from threadpoolctl import threadpool_limits
+        with extra("report", "a report's map"):  # here, since their imports are slow
+            from sklearn.manifold import TSNE
+            from threadpoolctl import threadpool_limits
 
         perplexity = min(_PERPLEXITY, (len(rows_ND) - 1) / 3)
         start_N2 = points_N2 / spread * 1e-4

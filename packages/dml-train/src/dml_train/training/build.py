@@ -38,6 +38,7 @@ from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 from dml_train.recipe.tables import Embedding, Level, Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
 from dml_train.training.class_weights import check_initialisation
+from dml_train.training.data_sizes import build_sampler, check_sizes
 from dml_train.training.optimizers import PartedOptimizer
 from dml_train.training.scheduling import build_schedules, check_loss_schedules
 
@@ -131,11 +132,8 @@ def build(
         if held.fold is None or held.folds is None
         else hold_out_fold(dataset.train, held.fold, held.folds)
     )
-    sampler: BatchSampler = registry.build(
-        "samplers", recipe.sampler, {"labels": train.labels, "seed": training.seed}
-    )
-    if len(sampler) < 1:
-        raise DmlError(f"the sampler {recipe.sampler['name']!r} gives no batch of these {len(train)} images")
+    check_sizes(recipe, dataset, train)
+    sampler = build_sampler(recipe, registry, dataset, train)
     if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
             f"a batch has {size} images, which {ranks.world_size} ranks can't share equally; "

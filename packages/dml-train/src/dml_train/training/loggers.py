@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from dml_core import Component, DmlError
+from dml_core import DmlError
+from dml_train.extras import extra
 from dml_train.run_folder import RunFolder
 
 CLOCK = "time/"  # prefix of values read from the clock, which differ from run to run
@@ -99,7 +100,8 @@ class TensorBoard:
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
         # Imported here: it takes a second, and most commands don't train.
-        from torch.utils.tensorboard import SummaryWriter
+        with extra("tensorboard", "the logger 'tensorboard'"):
+            from torch.utils.tensorboard import SummaryWriter
 
         self._path, self._failed = directory / "tensorboard", False
         with _refusals(self._path):
@@ -139,9 +141,3 @@ def _refusals(path: Path) -> Iterator[None]:
             f"can't write {path}: {error.strerror}; checkpoints are intact. Solve that, then resume the run",
             arguments=("resume",),
         ) from error
-
-
-def components() -> Iterable[Component]:
-    """Yield the loggers of this package."""
-    yield Component("jsonl", JsonLines, "metrics.jsonl, one JSON object a step, in full precision")
-    yield Component("tensorboard", TensorBoard, "TensorBoard event files")

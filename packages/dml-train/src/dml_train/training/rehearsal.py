@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dml_core import DmlError
 from dml_train.data.batches import LoadFailure, load_items
@@ -22,6 +24,7 @@ def rehearse(experiment: Experiment) -> None:
     Raises:
         DmlError: if any of it fails, with the reason.
     """
+    _check_arguments(experiment.loss)
     split = experiment.train
     indices = np.arange(min(ITEMS, len(split)))
     images = load_items(split, indices, None)
@@ -48,12 +51,44 @@ def rehearse(experiment: Experiment) -> None:
             buffer.copy_(before)
 
 
+def check_value(loss: nn.Module, value: object) -> Tensor:
+    """Return a loss's value, which must be a scalar tensor.
+
+    Raises:
+        DmlError: if it isn't.
+    """
+    if isinstance(value, Tensor) and not value.dim():
+        return value
+    returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    raise DmlError(
+        f"{type(loss).__name__} returned {returned}; expected a scalar tensor: return its mean over the batch"
+    )
+
+
+def _check_arguments(loss: nn.Module) -> None:
+    """Check that a loss can be called with embeddings and labels.
+
+    Raises:
+        DmlError: if its forward takes other arguments.
+    """
+    try:
+        signature = inspect.signature(loss.forward)
+        signature.bind(object(), object())
+    except ValueError:  # without a signature, the call alone can tell
+        return
+    except TypeError as error:
+        raise DmlError(
+            f"{type(loss).__name__}.forward takes {signature} ({error}); the trainer calls it with embeddings (B, D) "
+            "and labels (B,): give other arguments a default, or set them in the constructor"
+        ) from error
+
+
 def _step(experiment: Experiment, images: Tensor, labels: Tensor) -> None:
     device, precision, seed = experiment.device, experiment.precision, experiment.recipe.training.seed
     seed_torch(device, seed, FORWARD, 0)
     with torch.autocast(device.type, precision, precision != torch.float32):
         embeddings = experiment.model(images)
     seed_torch(device, seed, LOSS, 0)
-    value = experiment.loss(embeddings, labels)
-    if isinstance(value, Tensor) and value.requires_grad and not value.dim():
+    value = check_value(experiment.loss, experiment.loss(embeddings, labels))
+    if value.requires_grad:
         torch.autograd.backward(value)

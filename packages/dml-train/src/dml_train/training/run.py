@@ -14,7 +14,8 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
-from dml_train.ranks.ranks import join_ranks, was_restarted
+from dml_train.ranks.environment import was_restarted
+from dml_train.ranks.ranks import join_ranks
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe, differences
 from dml_train.run_folder import RunFolder
@@ -68,7 +69,9 @@ def train(
         if differs == [] and ranks.run_on_first(RunFolder(out).evaluation.is_file):
             console.print(f"the run in {out} is complete", markup=False, highlight=False)
             return RunFolder(out)
+        console.print(f"loading the data set {recipe.dataset['name']!r}", markup=False, highlight=False)
         experiment = build(recipe, registry, ranks)
+        console.print(describe(experiment), markup=False, highlight=False, soft_wrap=True)
         rehearse(experiment)
         with ExitStack() as until_the_end:
             folder = ranks.run_on_first(lambda: _open_folder(out, recipe, until_the_end))
@@ -91,6 +94,21 @@ def train(
             ranks.run_on_first(lambda: _save_recipe(folder, recipe, differs))
             trainer.train()
     return folder
+
+
+def describe(experiment: Experiment) -> str:
+    """Describe a run in a sentence: what trains on how much, and what is measured."""
+    recipe, train, test = experiment.recipe, experiment.train, experiment.dataset.test
+    weights = sum(parameter.numel() for parameter in experiment.model.parameters())
+    text = (
+        f"{recipe.backbone['name']} ({weights:,} weights) trains with {recipe.loss['name']} on {len(train):,} images "
+        f"of {len(train.class_names):,} classes: {experiment.num_steps:,} steps on {experiment.device}"
+    )
+    if experiment.validation is not None:
+        text += f"; {len(experiment.validation.class_names):,} classes are held out for validation"
+    if recipe.evaluation.test:
+        text += f"; then {len(test):,} images of {len(test.class_names):,} other classes are measured"
+    return text
 
 
 def reopen(path: str | Path, registry: Registry | None = None) -> tuple[RunFolder, Experiment]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
@@ -37,6 +38,7 @@ from dml_train.training.divergence import divergence, find_nonfinite, untrained_
 from dml_train.training.initialisation import initialise
 from dml_train.training.loggers import CLOCK
 from dml_train.training.observers import Observers
+from dml_train.training.rehearsal import check_value
 from dml_train.training.replica import Replica
 from dml_train.training.step_values import StepValues
 
@@ -88,6 +90,7 @@ class Trainer:
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
+        self.warned_of_zero = False
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
         context = {"directory": folder.path, "start_step": self.steps_done}
         tables = recipe.logging.loggers if ranks.is_first else []
@@ -198,14 +201,7 @@ class Trainer:
                 f"{self.newest_checkpoint()}. Correct the schedule, then resume the run by force",
                 arguments=("resume", "force"),
             ) from error
-        if not isinstance(value, Tensor) or value.dim():
-            returned = (
-                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
-            )
-            raise DmlError(
-                f"{type(self.experiment.loss).__name__} returned {returned}; expected a scalar tensor"
-            )
-        return value
+        return check_value(self.experiment.loss, value)
 
     def log(self, show: Show) -> None:
         """Flush the values buffered on the device to loggers and hooks.
@@ -220,12 +216,30 @@ class Trainer:
                     self.newest_checkpoint(),
                     f"The batch was items {self.batches.indices(step - 1).tolist()}",
                 )
+            if not values["loss"] and not self.warned_of_zero:
+                self.warn_of_zero(step)
             self.observers.log(step, values)
             observed = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
             self.observers.step_end(step, observed)
         speed = values[f"{CLOCK}images_per_second"]
         words = f"loss {values['loss']:.4g}  lr {values['optimizer.lr']:.3g}  {speed:.0f} images/s"
         show(self.steps_done, words)
+
+    def warn_of_zero(self, step: int) -> None:
+        """Warn, once, of a loss that is exactly 0 since its batch has no two items of one class."""
+        labels_B = self.experiment.train.labels[self.batches.indices(step - 1)]
+        if len(np.unique(labels_B)) < len(labels_B):
+            return
+        self.warned_of_zero = True
+        recipe = self.experiment.recipe
+        self.console.print(
+            f"the loss of step {step} is exactly 0: its batch of {len(labels_B)} items has no two of one class, and "
+            f"the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} draws few; "
+            "use one that draws several items of each class: --set "
+            "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
+            markup=False,
+            highlight=False,
+        )
 
     def evaluate_periodically(self) -> bool:
         """Evaluate during training; return whether the evaluation selects weights and is the best so far."""

@@ -8,6 +8,7 @@ from typing import Any
 from dml_core import DmlError
 from dml_train.data.parts import Parts
 from dml_train.data.published.official import Archive, OfficialSet, PublishedCounts
+from dml_train.extras import extra
 
 _TRAIN_CLASSES = 98  # the first ones by number
 _ANNOTATIONS = "cars_annos.mat"
@@ -73,7 +74,8 @@ def _read_annotations(file: Path, field: str, images: Path) -> list[tuple[Path, 
 
 
 def _read_matlab(file: Path) -> dict[str, Any]:
-    from scipy.io import loadmat  # here, since its import is slow and no other data set needs it
+    with extra("cars196", "the data set 'cars196'"):  # here, since its import is slow
+        from scipy.io import loadmat
 
     try:
         contents: dict[str, Any] = loadmat(file, squeeze_me=True)

@@ -13,6 +13,14 @@ from importlib.resources.abc import Traversable
 
 from dml_core import UnknownName, nearest
 
+# The papers' titles, by the folder of their recipes.
+PAPERS = {
+    "heated-up": "Heated-Up Softmax Embedding",
+    "ice": "Instance Cross Entropy for Deep Metric Learning",
+    "memvir": "Learning with Memory-based Virtual Classes for Deep Metric Learning",
+    "norm-softmax": "Making Classification Competitive for Deep Metric Learning",
+    "rll": "Ranked List Loss for Deep Metric Learning",
+}
 _FOLDER = files(__name__)
 
 

@@ -31,6 +31,14 @@ from dml_train.studies.tuning.space import Choice, Scalar, Space, as_override
 _JOURNAL, _SEARCH = "journal.log", "search.json"
 _STREAM = 0x74756E65  # of the trials' seeds, distinct from those of `dml_train.seeds`
 RANDOM_TRIALS = 10  # at the beginning, before the sampler has values to learn from
+# Optuna's defaults change between versions: 5.0 made `multivariate` and `constant_liar` true.
+SAMPLER = {
+    "n_startup_trials": RANDOM_TRIALS,
+    "n_ei_candidates": 24,
+    "multivariate": True,
+    "group": False,
+    "constant_liar": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +162,7 @@ def run_search(
         StudyInterrupted: as `run_all`.
     """
     optuna = _optuna()
-    _begin(plan, out)
+    _begin(plan, out, optuna.__version__, console)
     with RunFolder(out).lock():
         journal = optuna.storages.journal.JournalFileBackend(str(out / _JOURNAL))
         study = optuna.create_study(
@@ -179,7 +187,7 @@ def run_search(
                 number, settings = started[0].number, dict(started[0].params)
             else:
                 seed = derive(plan.seed, _STREAM, len(known)) >> 32  # numpy's legacy generators take 32 bits
-                study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+                study.sampler = optuna.samplers.TPESampler(seed=seed, **SAMPLER)
                 asked = study.ask(distributions)
                 number, settings = asked.number, dict(asked.params)
             value = _train(plan, settings, _folder(out, number), console, processes)
@@ -242,19 +250,29 @@ def _folder(out: Path, number: int) -> Path:
     return out / "trials" / f"{number:04d}"
 
 
-def _begin(plan: SettingsSearch, out: Path) -> None:
-    """Create the search's folder, or check that an existing one is of the same search."""
+def _begin(plan: SettingsSearch, out: Path, version: str, console: Console) -> None:
+    """Create the search's folder, or check that an existing one is of the same search.
+
+    Another version of Optuna may resume a search; its trials may then differ, which is said.
+    """
     path = out / _SEARCH
-    mine = plan.to_dict()
+    mine = {**plan.to_dict(), "sampler": {"name": "TPESampler", **SAMPLER}, "optuna": version}
     if path.is_file():
         try:
-            found = differences(json.loads(path.read_text(encoding="utf-8")), mine)
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            found = differences(saved, {**mine, "optuna": saved.get("optuna")})
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise DmlError(f"{path} is corrupt: {error}") from error
         if found:
             raise DmlError(
                 f"{out} holds a different search:\n  " + "\n  ".join(found) + "\nChoose another folder",
                 arguments=("out",),
+            )
+        if saved["optuna"] != version:
+            console.print(
+                f"optuna {saved['optuna']} began this search, and {version} resumes it: its choices may differ",
+                markup=False,
+                highlight=False,
             )
         return
     try:

@@ -1,13 +1,4 @@
-"""The contract of every loss, as tests that its author inherits.
-
-    from dml_core.testing import LossContract
-
-    class TestMyLoss(LossContract):
-        def make_loss(self, num_classes, embedding_dim):
-            return MyLoss()
-
-pytest collects the inherited tests; nothing here needs pytest itself. Shapes: `B` batch, `D` dimension.
-"""
+"""The contract of every loss. Shapes: `B` batch, `D` dimension."""
 
 from __future__ import annotations
 

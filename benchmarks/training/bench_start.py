@@ -1,0 +1,102 @@
+"""Processor time of what answers before anything computes: imports, and the commands that list and help.
+
+Each is a fresh process, and its cost is the least of `ROUNDS` user and system times; the rounds of all alternate.
+Beside each import stands that of what it needs: numpy, torch.
+
+    python benchmarks/training/bench_start.py [--out benchmarks/results/training-start.txt]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+ROUNDS = 5
+IMPORTS = ("dml_core", "dml_losses", "dml_eval_rs", "dml_train", "numpy", "torch")
+USES = (
+    ("evaluate", "from dml_eval_rs import evaluate"),
+    ("a loss", "from dml_losses import NormSoftmax"),
+    ("train", "from dml_train import train"),
+)
+COMMANDS = (
+    "--help",
+    "recipes",
+    "plugins",
+    "plugins norm-softmax",
+    "trian",
+    "train --help",
+    "train no-such-recipe --out x",
+)
+COMPLETIONS = ("dml ", "dml tr")
+
+
+def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
+    """Run Python with these arguments, and return its user and system time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **(extra or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Return each case's arguments and environment by its title."""
+    found: dict[str, tuple[list[str], dict[str, str]]] = {"python -c pass": (["-c", "pass"], {})}
+    for module in IMPORTS:
+        found[f"import {module}"] = (["-c", f"import {module}"], {})
+    for _, statement in USES:
+        found[statement] = (["-c", statement], {})
+    for command in COMMANDS:
+        found[f"dml {command}"] = (["-m", "dml_train", *command.split()], {})
+    for typed in COMPLETIONS:
+        words = {"_DML_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        run = "import sys; sys.argv[0] = 'dml'; from dml_train.cli import main; main(prog_name='dml')"
+        found[f"completion of '{typed}'"] = (["-c", run], words)
+    found["dml-eval --help"] = (["-m", "dml_eval_rs", "--help"], {})
+    return found
+
+
+def cpu() -> str:
+    """Name the processor."""
+    info = Path("/proc/cpuinfo")
+    names = [
+        line.partition(":")[2].strip()
+        for line in info.read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return f"{names[0]}, {len(names)} cores" if names else platform.processor()
+
+
+def main() -> None:
+    """Measure every case and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    options = parser.parse_args()
+    least: dict[str, float] = {}
+    for _ in range(ROUNDS):
+        for title, (arguments, extra) in cases().items():
+            least[title] = min(seconds(arguments, extra), least.get(title, float("inf")))
+    width = max(map(len, least))
+    lines = [
+        "Processor time (user and system) of one process, best of 5; bench_start.py.",
+        f"CPU: {cpu()}; Python {platform.python_version()}; files in the page cache.",
+        "",
+        *(f"{title:<{width}}  {value:6.3f} s" for title, value in least.items()),
+    ]
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The contracts of components, as tests that their authors inherit.
+
+    from dml_core.testing import LossContract
+
+    class TestMyLoss(LossContract):
+        def make_loss(self, num_classes, embedding_dim):
+            return MyLoss()
+
+pytest collects the inherited tests; nothing here needs pytest itself.
+"""
+
+from dml_core.testing.data import DatasetContract, SamplerContract
+from dml_core.testing.evaluation import EvaluatorContract, LoggerContract
+from dml_core.testing.losses import LossContract
+from dml_core.testing.networks import BackboneContract
+
+__all__ = [
+    "BackboneContract",
+    "DatasetContract",
+    "EvaluatorContract",
+    "LoggerContract",
+    "LossContract",
+    "SamplerContract",
+]

@@ -1,0 +1,157 @@
+"""The contracts of data sets and of batch samplers. Shapes: `N` items, `C` classes."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from dml_core.protocols.data import BatchSampler, Dataset, Split
+
+ITEMS = 3  # loaded at a time
+
+
+class DatasetContract(ABC):
+    """The properties of every data set that training and evaluation rely on. Make a small one: each test makes it."""
+
+    @abstractmethod
+    def make_dataset(self) -> Dataset:
+        """Make the data set; at least `ITEMS` training items."""
+
+    def test_training_and_evaluation_share_no_class(self) -> None:
+        """No class of `train` is in `test` or `gallery`."""
+        dataset = self.make_dataset()
+        for name, split in self._splits(dataset):
+            both = {*dataset.train.class_names} & {*split.class_names}
+            assert name == "train" or not both, f"the classes {sorted(both)[:3]} are in train and in {name}"
+
+    def test_labels_name_a_class_of_every_item(self) -> None:
+        """Labels are int64, one an item, and index `class_names`; every class has an item."""
+        for name, split in self._splits(self.make_dataset()):
+            assert split.labels.dtype == np.int64, f"the labels of {name} have dtype {split.labels.dtype}"
+            assert split.labels.shape == (len(split),), (
+                f"{name} has {len(split)} items, {split.labels.shape} labels"
+            )
+            found, expected = np.unique(split.labels), np.arange(len(split.class_names))
+            assert np.array_equal(found, expected), (
+                f"the labels of {name} are {found[:5]} …; expected each of 0 to {len(expected) - 1}"
+            )
+
+    def test_some_query_has_a_match(self) -> None:
+        """Some class of `test` has a second item there, or an item in the gallery."""
+        dataset = self.make_dataset()
+        if dataset.gallery is None:
+            assert np.bincount(dataset.test.labels).max() > 1, "every class of test has one item"
+        else:
+            both = {*dataset.test.class_names} & {*dataset.gallery.class_names}
+            assert both, "no class of test is in the gallery"
+
+    def test_items_are_loaded_as_float32_images(self) -> None:
+        """`load` gives finite float32 tensors (n, in_channels, height, width), with and without augmentation."""
+        dataset = self.make_dataset()
+        for name, split in self._splits(dataset):
+            indices, seeds = self._some(split)
+            for images in (split.load(indices), split.load(indices, seeds)):
+                assert images.dtype == torch.float32, f"{name} loads {images.dtype}; expected float32"
+                assert images.ndim == 4, (
+                    f"{name} loads the shape {tuple(images.shape)}; expected four dimensions"
+                )
+                assert images.shape[:2] == (len(indices), dataset.in_channels), (
+                    f"{name} loads the shape {tuple(images.shape)} for {len(indices)} items"
+                )
+                assert torch.isfinite(images).all(), f"{name} loads numbers that aren't finite"
+
+    def test_an_image_is_a_function_of_its_index_and_seed(self) -> None:
+        """A row depends neither on the other rows, nor on their order, nor on earlier calls."""
+        for name, split in self._splits(self.make_dataset()):
+            indices, seeds = self._some(split)
+            plain, augmented = split.load(indices), split.load(indices, seeds)
+            for row, place in reversed(list(enumerate(indices))):
+                one = np.array([place])
+                assert torch.equal(split.load(one)[0], plain[row]), (
+                    f"item {place} of {name} changes between loads"
+                )
+                alone = split.load(one, seeds[row : row + 1])[0]
+                assert torch.equal(alone, augmented[row]), (
+                    f"the augmentation of item {place} of {name} isn't a function of its seed"
+                )
+
+    def test_pictures_are_for_people(self) -> None:
+        """`picture` gives (height, width, 3) uint8."""
+        for name, split in self._splits(self.make_dataset()):
+            picture = split.picture(0)
+            assert picture.dtype == np.uint8, f"a picture of {name} has dtype {picture.dtype}; expected uint8"
+            assert picture.shape[2:] == (3,), (
+                f"a picture of {name} has shape {picture.shape}; expected (h, w, 3)"
+            )
+
+    def test_loader_processes_can_receive_it(self) -> None:
+        """A pickled split loads the same images."""
+        train = self.make_dataset().train
+        indices, seeds = self._some(train)
+        copied: Split = pickle.loads(pickle.dumps(train))
+        assert torch.equal(copied.load(indices, seeds), train.load(indices, seeds)), "a pickled split differs"
+
+    def _splits(self, dataset: Dataset) -> Iterator[tuple[str, Split]]:
+        yield "train", dataset.train
+        yield "test", dataset.test
+        if dataset.gallery is not None:
+            yield "gallery", dataset.gallery
+
+    def _some(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """Indices and seeds of some items."""
+        number = min(ITEMS, len(split))
+        indices = np.linspace(0, len(split) - 1, number).astype(np.int64)
+        return indices, np.arange(number, dtype=np.uint64) + 11
+
+
+class SamplerContract(ABC):
+    """The properties of every sampler by which a run resumes, and its ranks agree."""
+
+    labels = np.repeat(np.arange(8), 6)  # (N,), of the items that are sampled
+
+    @abstractmethod
+    def make_sampler(self, labels: np.ndarray, seed: int) -> BatchSampler:
+        """Make the sampler of items with these labels, (N,) int64."""
+
+    def test_batches_are_indices_of_items(self) -> None:
+        """Each batch is a non-empty one-dimensional integer array of indices below N."""
+        sampler = self._sampler()
+        assert len(sampler) >= 1, "an epoch has no batch"
+        for position in range(len(sampler)):
+            batch = sampler.batch_at(0, position)
+            assert batch.ndim == 1, f"batch {position} has shape {batch.shape}; expected one dimension"
+            assert len(batch), f"batch {position} is empty"
+            assert np.issubdtype(batch.dtype, np.integer), f"batch {position} has dtype {batch.dtype}"
+            assert 0 <= batch.min() <= batch.max() < len(self.labels), (
+                f"batch {position} has {batch} of {self.labels.size}"
+            )
+
+    def test_batches_have_one_size(self) -> None:
+        """Ranks share a batch equally, so all have the size of the first."""
+        sampler = self._sampler()
+        sizes = {len(sampler.batch_at(0, position)) for position in range(len(sampler))}
+        assert len(sizes) == 1, f"the batches have the sizes {sorted(sizes)}"
+
+    def test_a_batch_is_a_function_of_seed_epoch_and_position(self) -> None:
+        """Another sampler, asked in another order, draws the same batches; so a run resumes anywhere."""
+        sampler, other = self._sampler(), self._sampler()
+        places = [(epoch, position) for epoch in (0, 1, 7) for position in range(len(sampler))]
+        forwards = {place: sampler.batch_at(*place) for place in places}
+        for place in reversed(places):
+            assert np.array_equal(other.batch_at(*place), forwards[place]), (
+                f"batch {place[1]} of epoch {place[0]} depends on earlier calls"
+            )
+
+    def test_seed_and_epoch_change_the_batches(self) -> None:
+        """Epochs differ, and so do seeds."""
+        sampler, other = self._sampler(), self.make_sampler(self.labels, 1)
+        first = sampler.batch_at(0, 0)
+        assert not np.array_equal(first, sampler.batch_at(1, 0)), "epoch 1 begins as epoch 0 does"
+        assert not np.array_equal(first, other.batch_at(0, 0)), "another seed draws the same batch"
+
+    def _sampler(self) -> BatchSampler:
+        return self.make_sampler(self.labels, 0)

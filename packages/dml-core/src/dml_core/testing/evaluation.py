@@ -1,0 +1,141 @@
+"""The contracts of evaluators and loggers. Shapes: `Q` queries, `G` gallery, `D` dimension."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_core.protocols.evaluation import Evaluation, Evaluator, RestoringEvaluator, RunLogger
+
+DIM = 8
+
+
+class EvaluatorContract(ABC):
+    """The properties of every evaluator that training, search and reports rely on."""
+
+    @abstractmethod
+    def make_evaluator(self) -> Evaluator:
+        """Make an evaluator with its default settings."""
+
+    def test_metrics_are_ready_for_json(self) -> None:
+        """`to_dict` survives JSON unchanged, and holds a number."""
+        for evaluation in self._evaluations():
+            metrics = evaluation.to_dict()
+            assert json.loads(json.dumps(metrics)) == metrics, f"{metrics} changes when it is saved as JSON"
+            assert _numbers(metrics), f"{metrics} holds no finite number"
+
+    def test_every_query_has_its_values(self) -> None:
+        """`per_query` maps names to float64 arrays (Q,)."""
+        queries = len(self._data()[1])
+        for evaluation in self._evaluations():
+            for name, values in evaluation.per_query.items():
+                assert values.shape == (queries,), (
+                    f"per_query[{name!r}] has shape {values.shape}; expected ({queries},)"
+                )
+                assert values.dtype == np.float64, (
+                    f"per_query[{name!r}] has dtype {values.dtype}; expected float64"
+                )
+
+    def test_the_same_arrays_have_the_same_metrics(self) -> None:
+        """A second evaluation, by another evaluator, gives the same numbers; the arrays are unchanged."""
+        embeddings, labels = self._data()
+        before = embeddings.copy(), labels.copy()
+        first, second = (self.make_evaluator().evaluate(embeddings, labels).to_dict() for _ in range(2))
+        assert first == second, f"{first} and then {second}"
+        assert np.array_equal(embeddings, before[0]), "the evaluator wrote to the embeddings"
+        assert np.array_equal(labels, before[1]), "the evaluator wrote to the labels"
+
+    def test_the_nearest_come_first(self) -> None:
+        """`nearest` gives scores in order, and distinct indices of the gallery, both (Q, k)."""
+        embeddings, _ = self._data()
+        scores, indices = self.make_evaluator().nearest(embeddings[:5], embeddings, 4)
+        assert scores.shape == indices.shape == (5, 4), f"scores {scores.shape} and indices {indices.shape}"
+        steps = np.diff(scores.astype(np.float64), axis=1)
+        assert (steps <= 0).all() or (steps >= 0).all(), "scores neither rise nor fall along a row"
+        assert 0 <= indices.min() <= indices.max() < len(embeddings), f"indices reach {indices.max()}"
+        assert all(len(set(row)) == 4 for row in indices.tolist()), "an item is found twice"
+
+    def test_a_query_can_leave_itself_out(self) -> None:
+        """With `exclude_self`, row i isn't among the nearest of query i."""
+        embeddings, _ = self._data()
+        _, indices = self.make_evaluator().nearest(embeddings, embeddings, 3, exclude_self=True)
+        assert not (indices == np.arange(len(embeddings))[:, None]).any(), "a query found itself"
+
+    def test_items_have_a_size(self) -> None:
+        """`bytes_per_item` is a positive integer."""
+        size = self.make_evaluator().bytes_per_item(DIM)
+        assert isinstance(size, int), f"bytes_per_item is {size!r}; expected an integer"
+        assert size > 0, f"bytes_per_item is {size}"
+
+    def test_a_saved_evaluation_is_restored(self) -> None:
+        """A `RestoringEvaluator` rebuilds an evaluation from JSON and its arrays."""
+        evaluator = self.make_evaluator()
+        if not isinstance(evaluator, RestoringEvaluator):
+            return
+        evaluation = evaluator.evaluate(*self._data())
+        restored = evaluator.restore(json.loads(json.dumps(evaluation.to_dict())), dict(evaluation.per_query))
+        assert restored.to_dict() == evaluation.to_dict(), "the restored evaluation differs"
+
+    def _evaluations(self) -> list[Evaluation]:
+        """Evaluations of queries among themselves, and against a gallery."""
+        embeddings, labels = self._data()
+        evaluator = self.make_evaluator()
+        with_gallery = evaluator.evaluate(embeddings, labels, embeddings[::-1] + 0.1, labels[::-1])
+        return [evaluator.evaluate(embeddings, labels), with_gallery]
+
+    def _data(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        labels = np.repeat(np.arange(6), 5)
+        embeddings = np.random.default_rng(0).normal(size=(len(labels), DIM)) + 2 * np.eye(6, DIM)[labels]
+        return embeddings.astype(np.float32), labels
+
+
+class LoggerContract(ABC):
+    """The properties of every logger that a run and its resumption rely on."""
+
+    @abstractmethod
+    def make_logger(self, directory: Path, start_step: int) -> RunLogger:
+        """Make a logger for a run's folder, after so many steps."""
+
+    def test_values_are_logged_and_the_logger_closed(self) -> None:
+        """`log` takes values of any names, and `close` ends it."""
+        with TemporaryDirectory() as folder:
+            logger = self.make_logger(Path(folder), 0)
+            for step in range(1, 4):
+                logger.log(
+                    step, {"loss": 1 / step, "evaluation/recall/1": 0.5, "time/images_per_second": 3.0}
+                )
+            logger.close()
+
+    def test_numbers_that_are_not_finite_are_taken(self) -> None:
+        """A loss scaler skips steps whose gradient norm is infinite or NaN."""
+        with TemporaryDirectory() as folder:
+            logger = self.make_logger(Path(folder), 0)
+            logger.log(1, {"gradient_norm": math.inf, "loss": math.nan})
+            logger.close()
+
+    def test_a_run_resumes_into_its_folder(self) -> None:
+        """Another logger continues in the folder of an earlier one, from a step that was logged already."""
+        with TemporaryDirectory() as folder:
+            for start in (0, 2, 2):
+                logger = self.make_logger(Path(folder), start)
+                for step in range(start + 1, start + 4):
+                    logger.log(step, {"loss": 1.0})
+                logger.close()
+
+    def test_a_logger_without_values_is_closed(self) -> None:
+        """A run may fail before its first step."""
+        with TemporaryDirectory() as folder:
+            self.make_logger(Path(folder), 0).close()
+
+
+def _numbers(metrics: object) -> list[float]:
+    """All finite numbers of nested mappings."""
+    if isinstance(metrics, dict):
+        return [number for value in metrics.values() for number in _numbers(value)]
+    return [metrics] if isinstance(metrics, int | float) and math.isfinite(metrics) else []

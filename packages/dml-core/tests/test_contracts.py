@@ -1,0 +1,459 @@
+"""The contract suites pass correct components, and each of their tests catches the fault that it tests for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dml_core import ClassBalancedSampler, ShuffledSampler
+from dml_core.testing import (
+    BackboneContract,
+    DatasetContract,
+    EvaluatorContract,
+    LoggerContract,
+    SamplerContract,
+)
+
+
+class TestClassBalanced(SamplerContract):
+    def make_sampler(self, labels, seed):
+        return ClassBalancedSampler(labels, classes_per_batch=3, images_per_class=2, seed=seed)
+
+
+class TestShuffled(SamplerContract):
+    def make_sampler(self, labels, seed):
+        return ShuffledSampler(labels, batch_size=7, seed=seed)
+
+
+# --- correct components, whose parts a test replaces by faulty ones
+
+
+@dataclasses.dataclass
+class Noise:
+    """A correct split of noise."""
+
+    labels: np.ndarray
+    class_names: list[str]
+
+    def __len__(self):
+        return len(self.labels)
+
+    def load(self, indices, seeds=None):
+        rows = []
+        for row, index in enumerate(indices):
+            generator = torch.Generator().manual_seed(int(index) if seeds is None else int(seeds[row]))
+            rows.append(torch.randn(1, 4, 4, generator=generator))
+        return torch.stack(rows)
+
+    def picture(self, index):
+        return np.full((4, 4, 3), index, dtype=np.uint8)
+
+
+class NoiseSet:
+    in_channels = 1
+    gallery = None
+
+    def __init__(self):
+        self.train = Noise(np.repeat(np.arange(3), 2), ["a", "b", "c"])
+        self.test = Noise(np.repeat(np.arange(2), 2), ["d", "e"])
+
+
+class TestNoiseSet(DatasetContract):
+    def make_dataset(self):
+        return NoiseSet()
+
+
+class TestNoiseSetWithGallery(DatasetContract):
+    def make_dataset(self):
+        dataset = NoiseSet()
+        dataset.gallery = Noise(np.array([0, 1]), ["e", "f"])
+        return dataset
+
+
+class Network(nn.Module):
+    """A correct backbone."""
+
+    def __init__(self, in_channels):
+        super().__init__()
+        self.num_features: Any = 4
+        self.convolution = nn.Conv2d(in_channels, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, images):
+        return self.norm(self.convolution(images))
+
+
+class TestNetwork(BackboneContract):
+    def make_backbone(self, in_channels):
+        return Network(in_channels)
+
+
+@dataclasses.dataclass
+class Figures:
+    per_query: dict[str, np.ndarray]
+    metrics: dict[str, Any]
+
+    def to_dict(self):
+        return self.metrics
+
+
+class BySorting:
+    """A correct evaluator."""
+
+    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
+        alone = gallery is None
+        _, nearest = self.nearest(embeddings, embeddings if alone else gallery, 1, exclude_self=alone)
+        hits = (np.asarray(labels if alone else gallery_labels)[nearest[:, 0]] == labels).astype(np.float64)
+        return Figures({"recall@1": hits}, {"recall": {"1": float(hits.mean())}})
+
+    def nearest(self, queries, gallery, k, *, exclude_self=False):
+        distances = np.linalg.norm(queries[:, None] - gallery[None], axis=2)
+        if exclude_self:
+            np.fill_diagonal(distances, np.inf)
+        indices = np.argsort(distances, axis=1)[:, :k]
+        return np.take_along_axis(distances, indices, axis=1), indices
+
+    def bytes_per_item(self, dim):
+        return 4 * dim
+
+    def restore(self, metrics, per_query):
+        return Figures(dict(per_query), dict(metrics))
+
+
+class TestBySorting(EvaluatorContract):
+    def make_evaluator(self):
+        return BySorting()
+
+
+class Lines:
+    """A correct logger."""
+
+    def __init__(self, directory, start_step):
+        self.file = (directory / "log.txt").open("a")
+
+    def log(self, step, values):
+        self.file.write(f"{step} {values}\n")
+
+    def close(self):
+        self.file.close()
+
+
+class TestLines(LoggerContract):
+    def make_logger(self, directory, start_step):
+        return Lines(directory, start_step)
+
+
+# --- faults
+
+
+def split_with(**changes):
+    return dataclasses.replace(NoiseSet().train, **changes)
+
+
+class Depends(Noise):
+    calls = 0
+
+    def load(self, indices, seeds=None):
+        self.calls += 1
+        return super().load(indices, seeds) + self.calls * 0.1
+
+
+class Counting(Noise):
+    def load(self, indices, seeds=None):
+        return super().load(indices, None if seeds is None else np.arange(len(seeds)))
+
+
+class Doubled(Noise):
+    def load(self, indices, seeds=None):
+        return super().load(indices, seeds).double()
+
+
+class Grey(Noise):
+    def picture(self, index):
+        return np.zeros((4, 4), dtype=np.uint8)
+
+
+class Unpicklable(Noise):
+    def __reduce__(self):
+        raise AssertionError("holds an open file")
+
+
+def dataset_with(**changes):
+    dataset = NoiseSet()
+    for name, value in changes.items():
+        setattr(dataset, name, value)
+    return dataset
+
+
+LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("test", "faulty"),
+    [
+        ("training_and_evaluation_share_no_class", lambda: dataset_with(test=split_with())),
+        ("labels_name_a_class_of_every_item", lambda: dataset_with(train=split_with(class_names=["a", "b"]))),
+        (
+            "labels_name_a_class_of_every_item",
+            lambda: dataset_with(train=split_with(labels=LABELS.astype(np.int32))),
+        ),
+        ("some_query_has_a_match", lambda: dataset_with(test=Noise(np.arange(2), ["d", "e"]))),
+        ("some_query_has_a_match", lambda: dataset_with(gallery=Noise(np.arange(1), ["f"]))),
+        ("items_are_loaded_as_float32_images", lambda: dataset_with(train=Doubled(LABELS, NAMES))),
+        ("items_are_loaded_as_float32_images", lambda: dataset_with(in_channels=3)),
+        ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Depends(LABELS, NAMES))),
+        ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Counting(LABELS, NAMES))),
+        ("pictures_are_for_people", lambda: dataset_with(test=Grey(np.array([0, 0]), ["d"]))),
+        ("loader_processes_can_receive_it", lambda: dataset_with(train=Unpicklable(LABELS, NAMES))),
+    ],
+    ids=[
+        "shared",
+        "unnamed",
+        "int32",
+        "alone",
+        "gallery",
+        "double",
+        "channels",
+        "calls",
+        "rows",
+        "grey",
+        "pickle",
+    ],
+)
+def test_a_faulty_data_set_is_caught(test, faulty):
+    class Contract(DatasetContract):
+        def make_dataset(self):
+            return faulty()
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), f"test_{test}")()
+
+
+class Sampler:
+    """A correct sampler, over which faults are laid."""
+
+    def __init__(self, labels, seed):
+        self.labels, self.seed, self.calls = labels, seed, 0
+
+    def __len__(self):
+        return 4
+
+    def batch_at(self, epoch, position):
+        return np.random.default_rng([self.seed, epoch, position]).permutation(len(self.labels))[:5]
+
+
+class Beyond(Sampler):
+    def batch_at(self, epoch, position):
+        return super().batch_at(epoch, position) + 44
+
+
+class Uneven(Sampler):
+    def batch_at(self, epoch, position):
+        return super().batch_at(epoch, position)[: 5 - position]
+
+
+class Stateful(Sampler):
+    def batch_at(self, epoch, position):
+        self.calls += 1
+        return super().batch_at(epoch, self.calls)
+
+
+class Fixed(Sampler):
+    def batch_at(self, epoch, position):
+        return super().batch_at(0, position)
+
+
+class Seedless(Sampler):
+    def __init__(self, labels, seed):
+        super().__init__(labels, 0)
+
+
+@pytest.mark.parametrize(
+    ("test", "faulty"),
+    [
+        ("batches_are_indices_of_items", Beyond),
+        ("batches_have_one_size", Uneven),
+        ("a_batch_is_a_function_of_seed_epoch_and_position", Stateful),
+        ("seed_and_epoch_change_the_batches", Fixed),
+        ("seed_and_epoch_change_the_batches", Seedless),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_faulty_sampler_is_caught(test, faulty):
+    class Contract(SamplerContract):
+        make = Sampler
+
+        def make_sampler(self, labels, seed):
+            return self.make(labels, seed)
+
+    getattr(Contract(), f"test_{test}")()
+    Contract.make = faulty
+    with pytest.raises(AssertionError):
+        getattr(Contract(), f"test_{test}")()
+
+
+class Wide(Network):
+    def __init__(self, in_channels):
+        super().__init__(in_channels)
+        self.num_features = 5
+
+
+class Unsaid(Network):
+    def __init__(self, in_channels):
+        super().__init__(in_channels)
+        self.num_features = None
+
+
+class Idle(Network):
+    def __init__(self, in_channels):
+        super().__init__(in_channels)
+        self.unused = nn.Linear(2, 2)
+
+
+class Mixing(Network):
+    def forward(self, images):
+        return super().forward(images) + images.mean()
+
+
+class Forgetful(Network):
+    def __init__(self, in_channels):
+        super().__init__(in_channels)
+        self.noise = torch.randn(4, 1, 1)
+
+    def forward(self, images):
+        return super().forward(images) + self.noise
+
+
+class Overflowing(Network):
+    def forward(self, images):
+        return super().forward(images) / 0
+
+
+@pytest.mark.parametrize(
+    ("test", "faulty"),
+    [
+        ("is_a_module_that_says_its_width", Unsaid),
+        ("features_have_the_stated_width", Wide),
+        ("is_finite_under_autocast", Overflowing),
+        ("gradient_reaches_every_parameter", Idle),
+        ("evaluates_each_image_alone", Mixing),
+        ("state_dict_round_trips", Forgetful),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_faulty_backbone_is_caught(test, faulty):
+    class Contract(BackboneContract):
+        def make_backbone(self, in_channels):
+            return faulty(in_channels)
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), f"test_{test}")()
+
+
+class Arrays(BySorting):
+    def evaluate(self, *arrays):
+        figures = super().evaluate(*arrays)
+        return Figures(figures.per_query, {1: figures.metrics["recall"]["1"]})
+
+
+class MeansOnly(BySorting):
+    def evaluate(self, *arrays):
+        figures = super().evaluate(*arrays)
+        return Figures({"recall@1": figures.per_query["recall@1"].mean(keepdims=True)}, figures.metrics)
+
+
+class Writing(BySorting):
+    def evaluate(self, embeddings, *arrays):
+        embeddings /= 2
+        return super().evaluate(embeddings, *arrays)
+
+
+class Unsorted(BySorting):
+    def nearest(self, *arguments, **options):
+        scores, indices = super().nearest(*arguments, **options)
+        return np.roll(scores, 1, axis=1), indices
+
+
+class Selfish(BySorting):
+    def nearest(self, queries, gallery, k, *, exclude_self=False):
+        return super().nearest(queries, gallery, k)
+
+
+class Weightless(BySorting):
+    def bytes_per_item(self, dim):
+        return 0
+
+
+class Lossy(BySorting):
+    def restore(self, metrics, per_query):
+        return Figures({}, {})
+
+
+@pytest.mark.parametrize(
+    ("test", "faulty"),
+    [
+        ("metrics_are_ready_for_json", Arrays),
+        ("every_query_has_its_values", MeansOnly),
+        ("the_same_arrays_have_the_same_metrics", Writing),
+        ("the_nearest_come_first", Unsorted),
+        ("a_query_can_leave_itself_out", Selfish),
+        ("items_have_a_size", Weightless),
+        ("a_saved_evaluation_is_restored", Lossy),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_faulty_evaluator_is_caught(test, faulty):
+    class Contract(EvaluatorContract):
+        def make_evaluator(self):
+            return faulty()
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), f"test_{test}")()
+
+
+class Strict(Lines):
+    def log(self, step, values):
+        assert all(np.isfinite(list(values.values())))
+
+
+class Once(Lines):
+    def __init__(self, directory, start_step):
+        assert not (directory / "log.txt").exists()
+        super().__init__(directory, start_step)
+
+
+class Named(Lines):
+    def log(self, step, values):
+        assert all(name.isidentifier() for name in values)
+
+
+class Eager(Lines):
+    def close(self):
+        self.file.flush()
+        assert self.file.tell()
+        super().close()
+
+
+@pytest.mark.parametrize(
+    ("test", "faulty"),
+    [
+        ("values_are_logged_and_the_logger_closed", Named),
+        ("numbers_that_are_not_finite_are_taken", Strict),
+        ("a_run_resumes_into_its_folder", Once),
+        ("a_logger_without_values_is_closed", Eager),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_faulty_logger_is_caught(test, faulty):
+    class Contract(LoggerContract):
+        def make_logger(self, directory, start_step):
+            return faulty(directory, start_step)
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), f"test_{test}")()

@@ -1,0 +1,169 @@
+"""What users hold is taken, or refused with the remedy: tensors, and labels from columns of tables and lists."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml_eval_rs import binarize, evaluate, evaluate_codes, nmi
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 4)).astype(np.float32)
+TEXT = ["cat", "dog", "cat", "owl", "dog", "owl"]
+EXPECTED = evaluate(X, TEXT)
+
+
+class Column:
+    """A column of a table, which gives numpy an array of objects."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return np.array(self.values, dtype=object)
+
+
+def pandas_column(dtype: str) -> object:
+    return pytest.importorskip("pandas", reason="pandas is not installed").Series(TEXT, dtype=dtype)
+
+
+def polars_column(dtype: str) -> object:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    return polars.Series(TEXT, dtype=getattr(polars, dtype))
+
+
+def arrow_column(encoded: bool) -> object:
+    array = pytest.importorskip("pyarrow", reason="pyarrow is not installed").array(TEXT)
+    return array.dictionary_encode() if encoded else array
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.array(TEXT, dtype=object),
+        lambda: Column(TEXT),
+        lambda: tuple(TEXT),
+        lambda: [np.str_(label) for label in TEXT],
+        lambda: pandas_column("object"),
+        lambda: pandas_column("string"),
+        lambda: pandas_column("category"),
+        lambda: polars_column("String"),
+        lambda: polars_column("Categorical"),
+        lambda: arrow_column(encoded=False),
+        lambda: arrow_column(encoded=True),
+    ],
+    ids=[
+        "objects", "column", "tuple", "numpy-strings", "pandas-object", "pandas-string", "pandas-category",
+        "polars-string", "polars-categorical", "arrow", "arrow-dictionary",
+    ],
+)  # fmt: skip
+def test_labels_of_text_are_taken_from_any_column(make: Any) -> None:
+    assert evaluate(X, make()) == EXPECTED
+    assert evaluate(
+        X, TEXT, X[:5], make()[:5] if not isinstance(make(), Column) else Column(TEXT[:5])
+    ) == evaluate(X, TEXT, X[:5], TEXT[:5])
+    assert nmi(make(), TEXT) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ([1, "1", 1, "1", 2, 2], TypeError, "labels is a list whose entry 0 is 1, of type int"),
+        (["1", 1, "1", 1, "2", "2"], TypeError, "labels is a list whose entry 1 is 1, of type int"),
+        (["a", True, "a", "b", "b", "b"], TypeError, "entry 1 is True, of type bool"),
+        (
+            ["a", b"a", "a", "b", "b", "b"],
+            TypeError,
+            "entry 1 is b'a', of type bytes; expected entries of type str",
+        ),
+        (
+            Column(["a", 1, "a", "b", "b", "b"]),
+            TypeError,
+            "labels has dtype object whose entry 1 is 1, of type int",
+        ),
+        (Column([1, 1, 2, 2, 3, 3]), TypeError, r"numpy.asarray\(labels\).astype\(int\) if all are integers"),
+        (Column(["a", None, "a", "b", "b", "b"]), ValueError, "labels has a missing value at index 1"),
+        (
+            Column(["a", "a", float("nan"), "b", "b", "b"]),
+            ValueError,
+            "labels has a missing value at index 2",
+        ),
+        (["a", "a", None, "b", "b", "b"], ValueError, "labels has a missing value at index 2"),
+    ],
+    ids=[
+        "number-first",
+        "number-later",
+        "bool",
+        "bytes",
+        "column",
+        "column-of-numbers",
+        "none",
+        "nan",
+        "list-none",
+    ],
+)
+def test_the_first_label_that_is_no_string_is_named(
+    labels: object, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        evaluate(X, labels)  # type: ignore[arg-type]
+
+
+def test_strings_that_differ_in_their_end_alone_stay_apart() -> None:
+    labels = np.array(["a", "a\0", "a", "a\0", "b", "b"], dtype=object)
+    if hasattr(np.dtypes, "StringDType"):
+        assert evaluate(X, labels) == evaluate(X, [0, 1, 0, 1, 2, 2])
+    else:
+        with pytest.raises(ValueError, match="ends in NUL"):
+            evaluate(X, labels)
+
+
+def test_text_that_is_not_unicode_is_named() -> None:
+    if not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("numpy 1 stores lone surrogates")
+    with pytest.raises(ValueError, match="isn't valid Unicode"):
+        evaluate(X, np.array(["a", "\ud800", "a", "b", "b", "b"], dtype=object))
+
+
+def test_tensors_of_any_floating_dtype_are_taken_without_their_gradient() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    labels = torch.tensor([0, 1, 0, 1, 2, 2])
+    for dtype in ("float64", "float32", "float16", "bfloat16", "float8_e5m2"):
+        tensor = torch.tensor(X).to(getattr(torch, dtype))
+        expected = evaluate(tensor.double().numpy(), labels.numpy())
+        assert evaluate(tensor, labels) == expected
+        assert evaluate(tensor.requires_grad_(), labels) == expected
+    assert np.array_equal(binarize(torch.tensor(X).bfloat16().requires_grad_()), binarize(X))
+    assert evaluate_codes(torch.tensor(binarize(X)), labels) == evaluate_codes(binarize(X), labels.numpy())
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (lambda tensor: tensor.to("meta"), "embeddings is a tensor on meta.*use embeddings.cpu()"),
+        (lambda tensor: tensor.to_sparse(), "embeddings is a tensor of layout torch.sparse_coo.*to_dense()"),
+        (lambda tensor: tensor.int(), "embeddings has dtype int32; expected float16"),
+    ],
+    ids=["elsewhere", "sparse", "integers"],
+)
+def test_other_tensors_are_refused_with_the_remedy(change: Any, remedy: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.raises(TypeError, match=remedy):
+        evaluate(change(torch.tensor(X)), TEXT)
+
+
+def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
+    codes = binarize(X)
+    with pytest.warns(
+        UserWarning, match="gallery is embeddings, so each query finds itself first; omit gallery"
+    ):
+        assert evaluate(X, TEXT, X.copy(), TEXT).recall[1] == 1
+    with pytest.warns(UserWarning, match="gallery_codes is codes"):
+        evaluate_codes(codes, TEXT, codes, TEXT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(X, TEXT, X[::-1], TEXT)
+        evaluate(X, TEXT, X[:5], TEXT[:5])

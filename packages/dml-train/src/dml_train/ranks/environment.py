@@ -1,0 +1,32 @@
+"""The environment of a process that a launcher started as a rank: read without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import click
+
+LAUNCHED = "DML_LAUNCHED"  # set for ranks whose errors `dml_train.ranks.launch` reports
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for a rank's error message
+
+
+def is_first_process() -> bool:
+    """Return whether this process is rank 0 or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def was_restarted() -> bool:
+    """Return whether torchrun has restarted this run after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def report_error(message: str) -> None:
+    """Report an error to the process that launched this rank, or on the error stream."""
+    if LAUNCHED in os.environ and _ERROR_FILE in os.environ:
+        content = json.dumps({"message": message, "timestamp": int(time.time())})
+        Path(os.environ[_ERROR_FILE]).write_text(content, encoding="utf-8")
+    else:
+        click.echo(f"error: {message}", err=True)

@@ -1,0 +1,93 @@
+"""The core trains without the packages of the extras; what needs one names its extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+from train_support.tiny_world import make_document
+
+OPTIONAL = (
+    "jinja2",
+    "matplotlib",
+    "optuna",
+    "scipy",
+    "sklearn",
+    "tensorboard",
+    "threadpoolctl",
+    "timm",
+    "onnx",
+)
+EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
+
+
+def run_without(
+    packages: tuple[str, ...], program: str, *arguments: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process that can't import these packages."""
+    hide = f"import sys; sys.modules.update(dict.fromkeys({packages!r}))\n"
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", hide + program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_run_needs_none_of_them_and_its_report_is_left_out(tmp_path: Path) -> None:
+    document = make_document(training={"steps": 2})
+    document.pop("logging", None)
+    (tmp_path / "tiny.toml").write_bytes(tomli_w.dumps(document).encode())
+    done = run_without(
+        OPTIONAL,
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from train_support.tiny_world import make_registry\n"
+        "from dml_train.cli import main\n"
+        "main(sys.argv[1:], obj=make_registry())",
+        "train", tmp_path / "tiny.toml", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "evaluation.json").is_file()
+    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["logging"]["loggers"] == [
+        {"name": "jsonl"}
+    ]
+    assert not (tmp_path / "run" / "report.html").exists()
+    assert "no report is written: a report needs" in done.stderr
+    assert f"pip install 'dml-train[report]', then: dml report {tmp_path / 'run'}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("import dml_train; dml_train.write_report", "a report needs"),
+        ("from dml_train.data.glyphs import Glyphs", "the data set 'glyphs' needs matplotlib"),
+        (
+            "from dml_train.training.loggers import TensorBoard; TensorBoard(Path('.'))",
+            "'tensorboard' needs tensorboard",
+        ),
+        (
+            "from dml_train.data.published.cars196 import _read_matlab; _read_matlab(Path('a.mat'))",
+            "needs scipy",
+        ),
+    ],
+    ids=["report", "glyphs", "tensorboard", "cars196"],
+)
+def test_what_needs_an_extra_names_it(statement: str, message: str, request: pytest.FixtureRequest) -> None:
+    done = run_without(OPTIONAL, f"from pathlib import Path\n{statement}")
+    error = done.stderr.strip().splitlines()[-1]
+    assert error.startswith("dml_train.extras.MissingExtra: ")
+    assert message in error
+    name = request.node.callspec.id
+    assert error.endswith(f"install it: pip install 'dml-train[{name}]'")
+    assert name in EXTRAS
+
+
+def test_all_means_all() -> None:
+    (everything,) = EXTRAS["all"]
+    assert everything == f"dml-train[{','.join(sorted(set(EXTRAS) - {'all'}))}]"

@@ -1,0 +1,88 @@
+"""What answers at once: help, listings, completion and mistakes import nothing that computes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+COMPUTES = {
+    "numpy",
+    "torch",
+    "torchvision",
+    "pytorch_metric_learning",
+    "sklearn",
+    "matplotlib",
+    "optuna",
+    "timm",
+}
+PROGRAM = f"""
+import sys
+sys.argv = ["dml", *sys.argv[1:]]
+from dml_train.cli import main
+try:
+    main(prog_name="dml")
+finally:
+    print("IMPORTED", *sorted({COMPUTES} & sys.modules.keys()), file=sys.stderr)
+"""
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1].strip() == "IMPORTED", done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [
+        (["--help"], "Train RECIPE: a TOML file"),
+        (["--version"], "dml, version"),
+        (["train", "--help"], "--resume"),
+        (["recipes"], "glyphs-tiny"),
+        (["plugins"], "norm-softmax"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_help_and_listings_import_nothing_that_computes(arguments: list[str], output: str) -> None:
+    assert output in run(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "No such command 'trian'"),
+        (["train", "glyphs-tinny", "--out", "x"], "did you mean 'glyphs-tiny'?"),
+        (["train", "glyphs-tiny", "--set", "trainin.steps=3", "--out", "x"], "did you mean 'training'?"),
+        (
+            ["train", "glyphs-tiny", "--set", "loss.name=norm-softmx", "--out", "x"],
+            "did you mean 'norm-softmax'?",
+        ),
+    ],
+    ids=["command", "recipe", "key", "component"],
+)
+def test_misspelt_words_import_nothing_that_computes(arguments: list[str], message: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_completion_imports_nothing_that_computes() -> None:
+    done = run(_DML_COMPLETE="bash_complete", COMP_WORDS="dml tr", COMP_CWORD="1")
+    assert done.stdout == "plain,train\n"
+
+
+@pytest.mark.parametrize(
+    "module", ["dml_core", "dml_core.plugin", "dml_losses.plugin", "dml_eval_rs.plugin", "dml_train"]
+)
+def test_packages_and_plugins_import_nothing_that_computes(module: str) -> None:
+    program = f"import sys, {module}; sys.exit(', '.join({COMPUTES} & sys.modules.keys()) or None)"
+    subprocess.run([sys.executable, "-c", program], check=True)
