@@ -1,7 +1,9 @@
 //! Python bindings of `dml-eval`: they convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
 
 mod convert;
+mod index_recall;
 mod peers;
+mod range_search;
 mod running;
 mod streaming;
 
@@ -260,6 +262,10 @@ fn missing_kernels() -> Vec<&'static str> {
 
 #[pymodule(gil_used = false)]
 mod _native {
+    #[pymodule_export]
+    use super::index_recall::index_recall;
+    #[pymodule_export]
+    use super::range_search::range_search;
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, find_positives};
     #[pymodule_export]

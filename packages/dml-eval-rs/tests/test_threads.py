@@ -22,10 +22,12 @@ from dml_eval_rs import (
     binarize,
     evaluate,
     evaluate_codes,
+    index_recall,
     kmeans,
     knn,
     knn_codes,
     nmi,
+    range_search,
 )
 
 RNG = np.random.default_rng(0)
@@ -73,6 +75,8 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "binarize": (lambda: None, lambda _: binarize(X)),
     "knn": (lambda: None, lambda _: knn(X, X, 5)),
     "knn_codes": (lambda: None, lambda _: knn_codes(CODES, CODES, 5)),
+    "range_search": (lambda: None, lambda _: range_search(X, X, 0.5)),
+    "index_recall": (lambda: knn(X, X, 5)[1], lambda found: index_recall(found, X, X, 5)),
     "kmeans": (lambda: None, lambda _: kmeans(X, 9)),
     "nmi": (lambda: None, lambda _: nmi(LABELS, LABELS // 3)),
     "ami": (lambda: None, lambda _: ami(LABELS, LABELS // 3)),
@@ -95,6 +99,10 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "Evaluation.confidence_interval": (lambda: None, lambda _: MEASURED.confidence_interval("map_at_r")),
     "Evaluation.compare": (lambda: None, lambda _: MEASURED.compare(MEASURED, "map_at_r")),
     "Evaluation.per_class": (lambda: None, lambda _: MEASURED.per_class("map_at_r", LABELS)),
+    "IndexRecall.confidence_interval": (
+        lambda: index_recall(knn(X, X, 5)[1], X, X, 5),
+        lambda measured: measured.confidence_interval(),
+    ),
     "Evaluation.to_dict": (lambda: None, lambda _: MEASURED.to_dict()),
     "Evaluation.from_dict": (
         lambda: None,
@@ -113,12 +121,12 @@ def test_every_public_function_and_method_is_tried() -> None:
     }  # fields, and no method that computes
     methods = {
         f"{owner.__name__}.{name}"
-        for owner in (dml_eval_rs.Evaluation, StreamingEvaluator)
+        for owner in (dml_eval_rs.Evaluation, dml_eval_rs.IndexRecall, StreamingEvaluator)
         for name, value in vars(owner).items()
         if callable(value) or isinstance(value, classmethod)
         if not name.startswith("_")
     }
-    public = {*dml_eval_rs.__all__, *methods} - records - {"Evaluation"}
+    public = {*dml_eval_rs.__all__, *methods} - records - {"Evaluation", "IndexRecall"}
     assert public <= set(CALLS), public - set(CALLS)
 
 

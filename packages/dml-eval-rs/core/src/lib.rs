@@ -52,5 +52,7 @@ pub use rows::dense::{Dense, Precision};
 pub use rows::derived::{Concatenated, Normalized};
 pub use rows::matrix::{Matrix, Source};
 pub use rows::similarity::Similarity;
+pub use search::index_recall::index_recall;
 pub use search::nearest::nearest;
+pub use search::range::{Ranges, range_search};
 pub use side::Side;

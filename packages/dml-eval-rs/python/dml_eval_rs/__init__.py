@@ -1,7 +1,8 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure, `knn` and `knn_codes` search, `kmeans` clusters, `nmi`, `ami` and
-`ari` compare partitions. docs/reference/metrics.md of the repository defines every number.
+`evaluate` and `evaluate_codes` measure, `knn`, `knn_codes` and `range_search` search, `index_recall` measures an
+approximate index, `kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. docs/reference/metrics.md and
+docs/reference/verification.md of the repository define every number.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import warnings
 from dml_eval_rs import _native
 from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
 from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
+from dml_eval_rs.index_recall import IndexRecall, index_recall
 from dml_eval_rs.peers import Peers
+from dml_eval_rs.range_search import range_search
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
 from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
@@ -19,6 +22,7 @@ from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
 __all__ = [
     "Comparison",
     "Evaluation",
+    "IndexRecall",
     "Interval",
     "KMeans",
     "PartialCounts",
@@ -29,10 +33,12 @@ __all__ = [
     "binarize",
     "evaluate",
     "evaluate_codes",
+    "index_recall",
     "kmeans",
     "knn",
     "knn_codes",
     "nmi",
+    "range_search",
 ]
 
 __version__ = "0.1.0"

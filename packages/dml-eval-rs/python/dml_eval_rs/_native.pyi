@@ -21,12 +21,14 @@ __all__ = [
     "evaluate",
     "evaluate_codes",
     "find_positives",
+    "index_recall",
     "kernels",
     "kmeans",
     "knn",
     "knn_codes",
     "missing_kernels",
     "nmi",
+    "range_search",
 ]
 
 OPTIMIZED: Final[bool]
@@ -145,3 +147,29 @@ def compute_metrics(
     *,
     threads: int | None = None,
 ) -> list[tuple[str, npt.NDArray[np.float64], float]]: ...
+def index_recall(
+    found: npt.NDArray[np.int64],
+    queries: _Rows,
+    gallery: _Rows | None,
+    k: int,
+    *,
+    similarity: str,
+    exclude_self: bool,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+    screen: str | None = None,
+) -> tuple[npt.NDArray[np.float64], float]: ...
+def range_search(
+    queries: _Rows,
+    gallery: _Rows | None,
+    threshold: float,
+    *,
+    similarity: str,
+    exclude_self: bool,
+    max_results: int,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+    screen: str | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]: ...

@@ -8,6 +8,8 @@
 //! by Cauchy–Schwarz, γ being the bound of a float32 sum in any order. docs/internals/evaluator-exactness.md derives it, and the
 //! terms for biases, underflow, and the rounding of the keys.
 
+mod scores;
+
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::exact::{PAIRS, cosine_key, packed_position, padded_len};
