@@ -6,6 +6,7 @@ mod peers;
 mod range_search;
 mod running;
 mod streaming;
+mod verification;
 
 use dml_eval::{
     Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Normalized, PerQuery, Precision,
@@ -268,6 +269,8 @@ mod _native {
     use super::range_search::range_search;
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, find_positives};
+    #[pymodule_export]
+    use super::verification::{pair_scores, verify};
     #[pymodule_export]
     use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, missing_kernels, nmi};
 

@@ -1,8 +1,8 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure, `knn`, `knn_codes` and `range_search` search, `index_recall` measures an
-approximate index, `kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. docs/reference/metrics.md and
-docs/reference/verification.md of the repository define every number.
+`evaluate` and `evaluate_codes` measure retrieval, `verify` measures thresholds, `index_recall` an approximate index.
+`knn`, `knn_codes` and `range_search` search, `kmeans` clusters, `nmi`, `ami` and `ari` compare partitions.
+docs/reference/metrics.md and docs/reference/verification.md of the repository define every number.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dml_eval_rs.range_search import range_search
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
 from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
+from dml_eval_rs.verification import verify
+from dml_eval_rs.verification_result import Roc, Verification
 
 __all__ = [
     "Comparison",
@@ -27,7 +29,9 @@ __all__ = [
     "KMeans",
     "PartialCounts",
     "Peers",
+    "Roc",
     "StreamingEvaluator",
+    "Verification",
     "ami",
     "ari",
     "binarize",
@@ -39,6 +43,7 @@ __all__ = [
     "knn_codes",
     "nmi",
     "range_search",
+    "verify",
 ]
 
 __version__ = "0.1.0"

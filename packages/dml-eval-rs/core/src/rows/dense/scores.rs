@@ -92,6 +92,15 @@ impl Dense<'_> {
         }
     }
 
+    /// Converts a value of the screen to the units of scores.
+    pub(crate) fn score_of_value(&self, value: f64) -> f64 {
+        match self.similarity {
+            Similarity::Cosine => value,
+            Similarity::Dot => value / self.scale / self.scale,
+            Similarity::Euclidean => value / self.scale / self.scale * 2.0,
+        }
+    }
+
     /// Computes the score from a sum over a query and an item.
     #[inline(always)]
     fn score(&self, query: u32, item: u32, sum: f64) -> f64 {
