@@ -26,6 +26,7 @@ from dml_eval_rs import (
     knn_codes,
     nmi,
     range_search,
+    verify,
 )
 
 RNG = np.random.default_rng(0)
@@ -83,6 +84,11 @@ def measure() -> bytes:
             found += [evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", recall_at=1, **options)]
             found += stream(x, similarity)
             found += [index_recall(NEIGHBOURS, x, None, 5, **options), range_search(x, None, 0.0, **options)]
+            # A curve's points are numpy's quotients, in the caller's mode.
+            found += [
+                verify(x, LABELS, **options).to_dict(),
+                verify(x, LABELS, x[:50], LABELS[:50], **options).to_dict(),
+            ]
     return numbers(found)
 
 

@@ -28,6 +28,7 @@ from dml_eval_rs import (
     knn_codes,
     nmi,
     range_search,
+    verify,
 )
 
 RNG = np.random.default_rng(0)
@@ -75,6 +76,9 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "binarize": (lambda: None, lambda _: binarize(X)),
     "knn": (lambda: None, lambda _: knn(X, X, 5)),
     "knn_codes": (lambda: None, lambda _: knn_codes(CODES, CODES, 5)),
+    "verify": (lambda: None, lambda _: verify(X, LABELS)),
+    "verify of pairs": (lambda: None, lambda _: verify(X, LABELS, pairs=[[0, 50], [0, 1]])),
+    "Verification.to_dict": (lambda: verify(X, LABELS), lambda found: found.to_dict()),
     "range_search": (lambda: None, lambda _: range_search(X, X, 0.5)),
     "index_recall": (lambda: knn(X, X, 5)[1], lambda found: index_recall(found, X, X, 5)),
     "kmeans": (lambda: None, lambda _: kmeans(X, 9)),
@@ -118,15 +122,21 @@ def test_every_public_function_and_method_is_tried() -> None:
         "KMeans",
         "PartialCounts",
         "Peers",
+        "Roc",
     }  # fields, and no method that computes
     methods = {
         f"{owner.__name__}.{name}"
-        for owner in (dml_eval_rs.Evaluation, dml_eval_rs.IndexRecall, StreamingEvaluator)
+        for owner in (
+            dml_eval_rs.Evaluation,
+            dml_eval_rs.IndexRecall,
+            dml_eval_rs.Verification,
+            StreamingEvaluator,
+        )
         for name, value in vars(owner).items()
         if callable(value) or isinstance(value, classmethod)
         if not name.startswith("_")
     }
-    public = {*dml_eval_rs.__all__, *methods} - records - {"Evaluation", "IndexRecall"}
+    public = {*dml_eval_rs.__all__, *methods} - records - {"Evaluation", "IndexRecall", "Verification"}
     assert public <= set(CALLS), public - set(CALLS)
 
 
