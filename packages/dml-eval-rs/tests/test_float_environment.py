@@ -25,6 +25,7 @@ from dml_eval_rs import (
     knn,
     knn_codes,
     nmi,
+    open_set,
     range_search,
     verify,
 )
@@ -84,6 +85,7 @@ def measure() -> bytes:
             found += [evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", recall_at=1, **options)]
             found += stream(x, similarity)
             found += [index_recall(NEIGHBOURS, x, None, 5, **options), range_search(x, None, 0.0, **options)]
+            found += [open_set(x[:60], LABELS[:60], x[85:110], LABELS[85:110], **options)]
             # A curve's points are numpy's quotients, in the caller's mode.
             found += [
                 verify(x, LABELS, **options).to_dict(),

@@ -27,6 +27,7 @@ from dml_eval_rs import (
     knn,
     knn_codes,
     nmi,
+    open_set,
     range_search,
     verify,
 )
@@ -79,6 +80,8 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "verify": (lambda: None, lambda _: verify(X, LABELS)),
     "verify of pairs": (lambda: None, lambda _: verify(X, LABELS, pairs=[[0, 50], [0, 1]])),
     "Verification.to_dict": (lambda: verify(X, LABELS), lambda found: found.to_dict()),
+    "open_set": (lambda: None, lambda _: open_set(X, [*LABELS[1:], 999])),
+    "OpenSet.to_dict": (lambda: open_set(X, [*LABELS[1:], 999]), lambda found: found.to_dict()),
     "range_search": (lambda: None, lambda _: range_search(X, X, 0.5)),
     "index_recall": (lambda: knn(X, X, 5)[1], lambda found: index_recall(found, X, X, 5)),
     "kmeans": (lambda: None, lambda _: kmeans(X, 9)),
@@ -129,6 +132,7 @@ def test_every_public_function_and_method_is_tried() -> None:
         for owner in (
             dml_eval_rs.Evaluation,
             dml_eval_rs.IndexRecall,
+            dml_eval_rs.OpenSet,
             dml_eval_rs.Verification,
             StreamingEvaluator,
         )
@@ -136,7 +140,9 @@ def test_every_public_function_and_method_is_tried() -> None:
         if callable(value) or isinstance(value, classmethod)
         if not name.startswith("_")
     }
-    public = {*dml_eval_rs.__all__, *methods} - records - {"Evaluation", "IndexRecall", "Verification"}
+    public = (
+        {*dml_eval_rs.__all__, *methods} - records - {"Evaluation", "IndexRecall", "OpenSet", "Verification"}
+    )
     assert public <= set(CALLS), public - set(CALLS)
 
 

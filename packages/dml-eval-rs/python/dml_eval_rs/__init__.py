@@ -1,7 +1,7 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure retrieval, `verify` measures thresholds, `index_recall` an approximate index.
-`knn`, `knn_codes` and `range_search` search, `kmeans` clusters, `nmi`, `ami` and `ari` compare partitions.
+`evaluate` and `evaluate_codes` measure retrieval, `verify` and `open_set` thresholds, `index_recall` an approximate
+index. `knn`, `knn_codes` and `range_search` search, `kmeans` clusters, `nmi`, `ami` and `ari` compare partitions.
 docs/reference/metrics.md and docs/reference/verification.md of the repository define every number.
 """
 
@@ -13,6 +13,7 @@ from dml_eval_rs import _native
 from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
 from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
 from dml_eval_rs.index_recall import IndexRecall, index_recall
+from dml_eval_rs.open_set import OpenSet, open_set
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.range_search import range_search
 from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
@@ -27,6 +28,7 @@ __all__ = [
     "IndexRecall",
     "Interval",
     "KMeans",
+    "OpenSet",
     "PartialCounts",
     "Peers",
     "Roc",
@@ -42,6 +44,7 @@ __all__ = [
     "knn",
     "knn_codes",
     "nmi",
+    "open_set",
     "range_search",
     "verify",
 ]

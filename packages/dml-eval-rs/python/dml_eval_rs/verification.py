@@ -72,7 +72,7 @@ def verify(
         folds: number of folds of the given pairs, in order, or (M,) the fold of each: measures `accuracy`, that of each
             fold at the threshold that is best on the others (LFW's protocol, with 10 folds). Needs `pairs`.
         metrics: which of ``"tar"``, ``"eer"`` and ``"auc"`` to measure. Over all pairs the AUC takes several times as
-            long as the others together, and EER and AUC hold the positives' scores, of at most 2**23 pairs.
+            long as the others together, and EER and AUC hold the positives' scores, of at most 2**22 pairs.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared; the total grows from one step to the next.
 
@@ -87,7 +87,7 @@ def verify(
         KeyboardInterrupt: within a second of Ctrl-C.
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
-    checked_far, wanted = _check_far(far), _check_metrics(metrics)
+    checked_far, wanted = check_far(far), _check_metrics(metrics)
     checked_threads = arguments.threads(threads)
     queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
     labels_Q = arguments.labels(labels, "labels", queries_QD, "embeddings")
@@ -151,7 +151,8 @@ def verify(
     )
 
 
-def _check_far(far: Iterable[float] | float) -> list[float]:
+def check_far(far: Iterable[float] | float) -> list[float]:
+    """Return distinct shares above 0 and below 1, in the order given."""
     try:
         shares = [float(share) for share in ([far] if isinstance(far, (int, float, np.number)) else far)]
     except (TypeError, ValueError) as error:

@@ -11,8 +11,8 @@ use crate::verification::sieve::{BYTES_PER_PAIR, LISTED_MARGINS, Sieve, largest_
 use crate::verification::slots::{Slots, count_slots};
 use crate::verification::traversal::{Both, traverse};
 
-/// The most positives whose scores are held: 64 MiB, and the slots' counts take three times as much.
-const HELD: u64 = 8 << 20;
+/// The most positives whose scores are held. Each takes 8 bytes, and at most 60 while slots are counted.
+const HELD: u64 = 4 << 20;
 
 /// Sizes that change no bit of the result.
 #[derive(Clone, Copy, Debug)]
