@@ -5,7 +5,6 @@ Shapes: `Q` queries, `G` gallery, `D` dim.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
 from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity, _both_or_neither
+from dml_eval_rs.score_order import from_order, to_order
 from dml_eval_rs.search import knn
 from dml_eval_rs.verification import check_far
 from dml_eval_rs.verification_rates import accepted_at_most, divide
@@ -118,11 +118,12 @@ def open_set(
     score_Q = _native.pair_scores(
         queries_QD, gallery_GD, pairs_Q2, similarity=similarity, threads=arguments.threads(threads)
     )
-    unknown = np.sort(score_Q[~known_Q])
-    right = np.sort(score_Q[known_Q & (code_Q == code_G[nearest_Q1[:, 0]])])
+    order_Q = to_order(score_Q)
+    unknown = np.sort(order_Q[~known_Q])
+    right = np.sort(order_Q[known_Q & (code_Q == code_G[nearest_Q1[:, 0]])])
     rates, thresholds = {}, {}
     for share in shares:
-        limit = float(unknown[n_unknown - 1 - accepted_at_most(share, n_unknown)])
+        limit = int(unknown[n_unknown - 1 - accepted_at_most(share, n_unknown)])
         rates[share] = divide(len(right) - int(np.searchsorted(right, limit, "right")), n_known)
-        thresholds[share] = math.nextafter(limit, math.inf)
+        thresholds[share] = from_order(limit + 1)
     return OpenSet(dir=rates, threshold=thresholds, n_known=n_known, n_unknown=n_unknown)

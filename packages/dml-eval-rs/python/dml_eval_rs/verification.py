@@ -5,7 +5,6 @@ Shapes: `Q` queries, `G` gallery, `D` dim, `M` pairs, `F` folds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
 from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity, _both_or_neither
+from dml_eval_rs.score_order import next_above
 from dml_eval_rs.verification_pairs import measure_pairs, select_pairs
 from dml_eval_rs.verification_rates import (
     accepted_at_most,
@@ -141,7 +141,7 @@ def verify(
         eer = equal_error_rate(points[-1][1:], n_negative, n_positive)
     return Verification(
         tar={share: divide(point[3], n_positive) for share, point in zip(checked_far, at_far)},
-        threshold={share: math.nextafter(point[0], math.inf) for share, point in zip(checked_far, at_far)},
+        threshold={share: next_above(point[0]) for share, point in zip(checked_far, at_far)},
         eer=eer,
         eer_threshold=eer_threshold,
         auc=None if slots is None else area(*slots, n_negative, n_positive),

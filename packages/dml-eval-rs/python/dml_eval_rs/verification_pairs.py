@@ -5,14 +5,15 @@ Shapes: `M` pairs, `F` folds.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import arguments
+from dml_eval_rs.score_order import from_order, scores_of, to_order
 from dml_eval_rs.verification_rates import (
     accepted_at_most,
     area,
@@ -24,7 +25,7 @@ from dml_eval_rs.verification_rates import (
 from dml_eval_rs.verification_result import Verification
 
 _Codes = npt.NDArray[np.uint32]
-_Scores = npt.NDArray[np.float64]
+_Order = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +70,33 @@ def select_pairs(
 
 
 def measure_pairs(
-    score_M: _Scores, selected: SelectedPairs, far: list[float], wanted: set[str]
+    score_M: npt.NDArray[np.float64], selected: SelectedPairs, far: list[float], wanted: set[str]
 ) -> Verification:
     """Measure pairs by their scores."""
-    positives, negatives = np.sort(score_M[selected.positive]), np.sort(score_M[~selected.positive])
+    order_M = to_order(score_M)
+    positives, negatives = np.sort(order_M[selected.positive]), np.sort(order_M[~selected.positive])
     n_positive, n_negative = len(positives), len(negatives)
     tar, threshold = {}, {}
     for share in far if "tar" in wanted else ():
-        limit = float(negatives[n_negative - 1 - accepted_at_most(share, n_negative)])
+        limit = int(negatives[n_negative - 1 - accepted_at_most(share, n_negative)])
         tar[share] = divide(_above(positives, limit), n_positive)
-        threshold[share] = math.nextafter(limit, math.inf)
+        threshold[share] = from_order(limit + 1)
     eer = eer_threshold = auc = roc = None
     if "eer" in wanted:
         eer_threshold, eer = _equal_errors(positives, negatives)
     if "auc" in wanted:
-        scores, numbers = np.unique(positives, return_counts=True)
-        ends = np.searchsorted(negatives, scores, "left"), np.searchsorted(negatives, scores, "right")
+        distinct, numbers = np.unique(positives, return_counts=True)
+        ends = np.searchsorted(negatives, distinct, "left"), np.searchsorted(negatives, distinct, "right")
         slots = np.diff(np.stack(ends, 1).reshape(-1), prepend=0, append=n_negative).astype(np.uint64)
-        counts = scores, numbers.astype(np.uint64), slots
+        counts = scores_of(distinct), numbers.astype(np.uint64), slots
         auc = area(*counts, n_negative, n_positive)
         roc = roc_of_slots(*counts, n_negative, n_positive)
-    accuracy_F = threshold_F = None
+    accuracy = accuracy_F = threshold_F = None
     if selected.fold is not None:
-        accuracy_F, threshold_F = _measure_folds(score_M, selected.positive, selected.fold)
+        shares, threshold_F = _measure_folds(order_M, selected.positive, selected.fold)
+        accuracy_F = np.array([divide(share.numerator, share.denominator) for share in shares])
+        mean = sum(shares, Fraction(0)) / len(shares)
+        accuracy = divide(mean.numerator, mean.denominator)
     return Verification(
         tar=tar,
         threshold=threshold,
@@ -101,62 +106,63 @@ def measure_pairs(
         n_positive=n_positive,
         n_negative=n_negative,
         roc=roc,
-        accuracy=None if accuracy_F is None else float(accuracy_F.mean()),
+        accuracy=accuracy,
         fold_accuracy=accuracy_F,
         fold_threshold=threshold_F,
     )
 
 
-def _above(scores: _Scores, limit: float) -> int:
+def _above(scores: _Order, limit: int) -> int:
     """Count the ascending scores above a limit."""
     return len(scores) - int(np.searchsorted(scores, limit, "right"))
 
 
-def _at_least(scores: _Scores, limit: float) -> int:
+def _at_least(scores: _Order, limit: int) -> int:
     """Count the ascending scores of at least a limit."""
     return len(scores) - int(np.searchsorted(scores, limit, "left"))
 
 
-def _equal_errors(positives: _Scores, negatives: _Scores) -> tuple[float, float]:
+def _equal_errors(positives: _Order, negatives: _Order) -> tuple[float, float]:
     """Return the largest score at which the shares of accepted positives and negatives reach 1, and the EER."""
     n_positive, n_negative = len(positives), len(negatives)
     scores = np.unique(np.concatenate([positives, negatives]))
     low, high = 0, len(scores) - 1  # all pairs are accepted at the lowest score
     while low < high:
         middle = (low + high + 1) // 2
-        limit = float(scores[middle])
+        limit = int(scores[middle])
         accepted = n_positive * _at_least(negatives, limit) + n_negative * _at_least(positives, limit)
         if accepted >= n_positive * n_negative:
             low = middle
         else:
             high = middle - 1
-    limit = float(scores[low])
+    limit = int(scores[low])
     counts = (
         _above(negatives, limit),
         _at_least(negatives, limit),
         _above(positives, limit),
         _at_least(positives, limit),
     )
-    return limit, equal_error_rate(counts, n_negative, n_positive)
+    return from_order(limit), equal_error_rate(counts, n_negative, n_positive)
 
 
 def _measure_folds(
-    score_M: _Scores, positive_M: npt.NDArray[np.bool_], fold_M: _Codes
-) -> tuple[_Scores, _Scores]:
+    order_M: _Order, positive_M: npt.NDArray[np.bool_], fold_M: _Codes
+) -> tuple[list[Fraction], npt.NDArray[np.float64]]:
     """Return each fold's share of right pairs, and its threshold: the best on the others, of several the largest."""
-    accuracies, thresholds = [], []
+    shares, thresholds = [], []
     for fold in range(int(fold_M.max()) + 1):
         inside_M = fold_M == fold
-        positives = np.sort(score_M[positive_M & ~inside_M])
-        negatives = np.sort(score_M[~positive_M & ~inside_M])
-        candidates = np.append(np.unique(np.concatenate([positives, negatives])), np.inf)[::-1]
+        positives = np.sort(order_M[positive_M & ~inside_M])
+        negatives = np.sort(order_M[~positive_M & ~inside_M])
+        scores = np.unique(np.concatenate([positives, negatives]))
+        candidates = np.append(scores, to_order(np.array([np.inf])))[::-1]
         accepted = len(positives) - np.searchsorted(positives, candidates, "left")
         rejected = np.searchsorted(negatives, candidates, "left")
-        threshold = float(candidates[np.argmax(accepted + rejected)])
-        right = np.count_nonzero((score_M[inside_M] >= threshold) == positive_M[inside_M])
-        accuracies.append(divide(int(right), int(np.count_nonzero(inside_M))))
-        thresholds.append(threshold)
-    return np.array(accuracies), np.array(thresholds)
+        threshold = int(candidates[np.argmax(accepted + rejected)])
+        right = np.count_nonzero((order_M[inside_M] >= threshold) == positive_M[inside_M])
+        shares.append(Fraction(int(right), int(np.count_nonzero(inside_M))))
+        thresholds.append(from_order(threshold))
+    return shares, np.array(thresholds)
 
 
 def _check_pairs(pairs: object, sizes: tuple[int, int], own_gallery: bool) -> npt.NDArray[np.uint32]:

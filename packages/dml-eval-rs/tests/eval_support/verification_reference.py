@@ -71,13 +71,14 @@ def area(positives: Sequence[float], negatives: Sequence[float]) -> float:
 
 def fold_accuracies(
     scores: Sequence[float], positive: Sequence[bool], folds: Sequence[Any]
-) -> tuple[list[float], list[float]]:
+) -> tuple[list[float], list[float], float]:
+    """Return each fold's accuracy, its threshold, and the mean of the accuracies."""
     accuracies, thresholds = [], []
     for fold in sorted(set(folds)):
         others = [(s, p) for s, p, f in zip(scores, positive, folds) if f != fold]
         candidates = [math.inf, *sorted({s for s, _ in others}, reverse=True)]
         threshold = max(candidates, key=lambda t: sum((s >= t) == p for s, p in others))
         inside = [(s >= threshold) == p for s, p, f in zip(scores, positive, folds) if f == fold]
-        accuracies.append(float(Fraction(sum(inside), len(inside))))
+        accuracies.append(Fraction(sum(inside), len(inside)))
         thresholds.append(threshold)
-    return accuracies, thresholds
+    return [float(a) for a in accuracies], thresholds, float(sum(accuracies, Fraction(0)) / len(accuracies))
