@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,8 @@ SIMILARITIES = ("cosine", "dot", "euclidean")
 FAR = (0.9, 0.5, 1 / 3, 0.3, 0.1, 1e-3)
 # A sample and a capacity so small that brackets are wrong, lists overflow, and float64 decides.
 SIZES = [(None, None), (1, None), (3, 5), (20, 1), (1, 200), (20, 200)]
+PAGE = Path(__file__).parents[3] / "docs/reference/verification.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 LABELS = np.arange(40) % 8
 
@@ -233,6 +239,33 @@ def test_large_classes_are_counted_from_tables() -> None:
         i, j = np.triu_indices(600, 1)
         given = verify(x, labels, pairs=np.stack([i, j], 1), groups=groups)
         assert verify(x, labels, groups=groups).to_dict() == given.to_dict()
+
+
+def test_more_positives_than_are_held_are_counted_for_thresholds_alone() -> None:
+    x, _ = noisy(3000, 4, np.float32, "distinct")
+    labels = (np.arange(3000) >= 2950).astype(int)
+    i, j = np.triu_indices(3000, 1)
+    names: dict[str, Any] = {"metrics": ["tar"], "far": FAR}
+    found = verify(x, labels, **names)
+    assert found.n_positive > 2**22
+    assert found.to_dict() == verify(x, labels, pairs=np.stack([i, j], 1), **names).to_dict()
+    for metric in ("eer", "auc"):
+        with pytest.raises(
+            ValueError, match=r"4351000 positive pairs; .* at most 4194304: leave out 'eer' and 'auc'"
+        ):
+            verify(x, labels, metrics=[metric])
+
+
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if "faiss" not in e], ids=["search", "verification"])
+def test_the_examples_of_the_page_run(example: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
