@@ -138,3 +138,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn wrong_numbers_of_pairs_are_refused() {
+    let (x, control) = (Array2::from_shape_fn((4, 2), |(i, j)| (i + j) as f64 + 1.0), Control::default());
+    let kernel = select_kernel(None).unwrap();
+    let space = Dense::new(Matrix::F64(x.view()), None, Similarity::Dot, Precision::Float32, kernel, &control).unwrap();
+    let labels = PairLabels { queries: &[0, 0, 1, 1], gallery: None, groups: None };
+    for (positives, negatives, rank) in [(2, 5, 1), (3, 4, 1), (2, 4, 0), (2, 4, 5), (0, 4, 1)] {
+        let tasks = VerifyTasks { positives, negatives, ranks: vec![rank], equal_errors: true, slots: false };
+        let found = verify(&space, &labels, &tasks, &VerifyOptions::default(), &control);
+        assert!(matches!(found, Err(Error::Argument(_))), "{positives} {negatives} {rank}");
+    }
+    let tasks = VerifyTasks { positives: 2, negatives: 4, ranks: vec![4], equal_errors: true, slots: false };
+    assert!(verify(&space, &labels, &tasks, &VerifyOptions::default(), &control).is_ok());
+}

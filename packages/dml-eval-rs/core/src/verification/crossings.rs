@@ -74,8 +74,9 @@ pub fn verify(
 ) -> Result<Verified> {
     labels.check(space)?;
     let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
-    if number == 0 || negatives == 0 || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
-        return argument(format!("expected positives and negatives, and ranks of 1 to {negatives}"));
+    let counted = labels.count_negatives()?;
+    if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
+        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks of 1 to this number"));
     }
     let held = number <= HELD;
     if !held && (equal_errors || slots) {
@@ -85,6 +86,9 @@ pub fn verify(
         ));
     }
     let positives = if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
+    if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
+        return argument(format!("expected {number} positives, and at least one of either kind"));
+    }
     let mut levels: Vec<Level> = tasks.ranks.iter().map(|&rank| Level::of_rank(rank)).collect();
     levels.extend(equal_errors.then(|| Level::of_equal_errors(number, negatives)));
     let crossings = find_crossings(space, labels, &levels, (&positives, negatives), options, control)?;

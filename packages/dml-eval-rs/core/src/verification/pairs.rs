@@ -48,6 +48,17 @@ impl PairLabels<'_> {
         self.gallery.unwrap_or(self.queries)
     }
 
+    /// Counts the pairs of different labels.
+    pub(crate) fn count_negatives(&self) -> Result<u64> {
+        let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
+        let classes = self.queries.iter().max().map_or(0, |l| l + 1);
+        let pairs = |a: usize, b: usize| {
+            if self.gallery.is_none() { a as u64 * (a as u64).saturating_sub(1) / 2 } else { a as u64 * b as u64 }
+        };
+        let same = (0..classes).map(|c| pairs(queries.members(c).len(), gallery.members(c).len()));
+        Ok(pairs(self.queries.len(), self.gallery().len()) - same.sum::<u64>())
+    }
+
     fn is_left_out(&self, query: u32, item: u32) -> bool {
         self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
     }
