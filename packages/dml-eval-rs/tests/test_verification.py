@@ -193,6 +193,15 @@ def test_rates_are_those_of_scikit_learn_on_the_same_scores(similarity: Any, kin
     np.testing.assert_allclose(np.interp(fpr, found.roc.far, found.roc.tar) >= tpr - 1e-12, True)
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_threshold_after_ties_at_zero_is_the_least_number_above_it(sizes: Any) -> None:
+    """Brackets that shrink towards zero from below must not end at minus zero."""
+    x = np.array([[2.0], [2.0], [-2.0], [2.0]], np.float16)
+    options = dict(zip(("sample", "capacity"), sizes))
+    found = run_with(options, x, [0, 1, 0, 0], similarity="euclidean", far=0.5)
+    assert found.threshold == {0.5: 5e-324}
+
+
 def test_only_what_is_asked_for_is_measured() -> None:
     tar = verify(X, LABELS, metrics=["tar"], far=0.1)
     assert (list(tar.tar), tar.eer, tar.auc, tar.roc) == ([0.1], None, None, None)

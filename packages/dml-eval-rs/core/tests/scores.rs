@@ -112,8 +112,8 @@ proptest! {
             let count = |scores: &[f64], limit: f64, equal: bool| {
                 scores.iter().filter(|s| **s > limit || equal && **s == limit).count() as u64
             };
-            prop_assert_eq!(found.points[0].negatives.score, negatives[rank]);
-            prop_assert_eq!(found.points[1].negatives.score, negatives[0]);
+            prop_assert_eq!(found.points[0].negatives.score.to_bits(), negatives[rank].to_bits());
+            prop_assert_eq!(found.points[1].negatives.score.to_bits(), negatives[0].to_bits());
             for point in &found.points {
                 let limit = point.negatives.score;
                 prop_assert_eq!(point.negatives.above, count(&negatives, limit, false));

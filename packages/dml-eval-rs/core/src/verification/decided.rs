@@ -79,7 +79,8 @@ impl Search {
             return None;
         }
         if low == high {
-            return Some(Crossing { score: low, above, at_least: above + inside });
+            // The number after the largest negative one is −0, and no score is.
+            return Some(Crossing { score: 0.0 + low, above, at_least: above + inside });
         }
         let mut scores: Vec<f64> = scores.into_iter().map(|(score, _)| score).collect();
         sort_descending(&mut scores);
