@@ -2,7 +2,7 @@
 
 use dml_eval::Matrix;
 use half::f16;
-use numpy::{Element, PyArray2, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{Element, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -81,6 +81,11 @@ impl Rows<'_> {
             Rows::F64(x) => Matrix::F64(x.as_array()),
         }
     }
+}
+
+/// Borrows the slice of an optional array.
+pub fn optional_slice<'a, T: Element>(array: &'a Option<PyReadonlyArray1<'_, T>>) -> PyResult<Option<&'a [T]>> {
+    Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
 }
 
 /// Creates an array of zeros by numpy's function, which raises a MemoryError if the allocation fails.

@@ -1,10 +1,13 @@
 //! Python bindings of `dml-eval`: they convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
 
 mod convert;
+mod index_recall;
 mod peers;
+mod range_search;
 mod relation;
 mod running;
 mod streaming;
+mod verification;
 
 use dml_eval::{
     Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Metric, Normalized, OwnItem, PerQuery,
@@ -294,7 +297,13 @@ fn missing_kernels() -> Vec<&'static str> {
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
+    use super::index_recall::index_recall;
+    #[pymodule_export]
+    use super::range_search::range_search;
+    #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, find_positives};
+    #[pymodule_export]
+    use super::verification::{pair_scores, verify};
     #[pymodule_export]
     use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, missing_kernels, nmi};
 

@@ -4,6 +4,8 @@ use dml_eval::{Lists, Metric, Precision, Relation, Result};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
+use crate::convert::optional_slice;
+
 /// The attributes of `dml_eval_rs.relation.Relation`.
 #[derive(FromPyObject)]
 pub struct RelationArrays<'py> {
@@ -35,23 +37,21 @@ pub struct RelationView<'a> {
     pub kept: Option<&'a [usize]>,
 }
 
-fn slice<'a, T: numpy::Element>(array: &'a Option<PyReadonlyArray1<'_, T>>) -> PyResult<Option<&'a [T]>> {
-    Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
-}
-
 impl RelationArrays<'_> {
     pub fn view(&self) -> PyResult<RelationView<'_>> {
-        let lists = |offsets, items| Some(Lists { offsets: slice(offsets).ok()??, items: slice(items).ok()?? });
+        let lists = |offsets, items| {
+            Some(Lists { offsets: optional_slice(offsets).ok()??, items: optional_slice(items).ok()?? })
+        };
         Ok(RelationView {
-            labels: slice(&self.labels)?.unwrap_or_default(),
-            gallery_labels: slice(&self.gallery_labels)?,
-            groups: slice(&self.groups)?,
-            gallery_groups: slice(&self.gallery_groups)?,
-            indices: slice(&self.indices)?,
+            labels: optional_slice(&self.labels)?.unwrap_or_default(),
+            gallery_labels: optional_slice(&self.gallery_labels)?,
+            groups: optional_slice(&self.groups)?,
+            gallery_groups: optional_slice(&self.gallery_groups)?,
+            indices: optional_slice(&self.indices)?,
             relevant: lists(&self.offsets, &self.items),
-            grades: slice(&self.grades)?,
+            grades: optional_slice(&self.grades)?,
             left_out: lists(&self.left_out_offsets, &self.left_out_items),
-            kept: slice(&self.kept)?,
+            kept: optional_slice(&self.kept)?,
         })
     }
 }

@@ -20,15 +20,22 @@ from dml_eval_rs import (
     binarize,
     evaluate,
     evaluate_codes,
+    index_recall,
     kmeans,
     knn,
     knn_codes,
     nmi,
+    open_set,
+    range_search,
+    verify,
 )
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(120) % 30
 ORDINARY = RNG.normal(size=(120, 7))
+NEIGHBOURS = (np.arange(120)[:, None] + np.arange(5)) % 120
+PAIRS = np.stack([NEIGHBOURS[:, 0], (NEIGHBOURS[:, 0] * 7 + 30) % 120], 1)
+PAIRS = PAIRS[PAIRS[:, 0] != PAIRS[:, 1]]
 CODES = RNG.integers(0, 4, (120, 2), dtype=np.uint8)
 # All or some numbers are subnormal in the given precision.
 TINY = {np.float32: ORDINARY * 1e-41, np.float64: ORDINARY * 1e-310}
@@ -79,6 +86,14 @@ def measure() -> bytes:
             found += [evaluate(x, LABELS, nmi=True, recall_at=(1, 5), **options), knn(x, None, 9, **options)]
             found += [evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", recall_at=1, **options)]
             found += stream(x, similarity)
+            found += [index_recall(NEIGHBOURS, x, None, 5, **options), range_search(x, None, 0.0, **options)]
+            found += [open_set(x[:60], LABELS[:60], x[85:110], LABELS[85:110], **options)]
+            found += [verify(x, LABELS, pairs=PAIRS, folds=5, **options).to_dict()]
+            # A curve's points are numpy's quotients, in the caller's mode.
+            found += [
+                verify(x, LABELS, **options).to_dict(),
+                verify(x, LABELS, x[:50], LABELS[:50], **options).to_dict(),
+            ]
     return numbers(found)
 
 

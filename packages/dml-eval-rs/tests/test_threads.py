@@ -22,11 +22,15 @@ from dml_eval_rs import (
     binarize,
     evaluate,
     evaluate_codes,
+    index_recall,
     kmeans,
     knn,
     knn_codes,
     nmi,
+    open_set,
+    range_search,
     relevance_from_labels,
+    verify,
 )
 
 RNG = np.random.default_rng(0)
@@ -82,6 +86,13 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "knn": (lambda: None, lambda _: knn(X, X, 5)),
     "knn_codes": (lambda: None, lambda _: knn_codes(CODES, CODES, 5)),
+    "verify": (lambda: None, lambda _: verify(X, LABELS)),
+    "verify of pairs": (lambda: None, lambda _: verify(X, LABELS, pairs=[[0, 50], [0, 1]])),
+    "Verification.to_dict": (lambda: verify(X, LABELS), lambda found: found.to_dict()),
+    "open_set": (lambda: None, lambda _: open_set(X, [*LABELS[1:], 999])),
+    "OpenSet.to_dict": (lambda: open_set(X, [*LABELS[1:], 999]), lambda found: found.to_dict()),
+    "range_search": (lambda: None, lambda _: range_search(X, X, 0.5)),
+    "index_recall": (lambda: knn(X, X, 5)[1], lambda found: index_recall(found, X, X, 5)),
     "kmeans": (lambda: None, lambda _: kmeans(X, 9)),
     "nmi": (lambda: None, lambda _: nmi(LABELS, LABELS // 3)),
     "ami": (lambda: None, lambda _: ami(LABELS, LABELS // 3)),
@@ -105,6 +116,10 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "Evaluation.compare": (lambda: None, lambda _: MEASURED.compare(MEASURED, "map_at_r")),
     "Evaluation.per_class": (lambda: None, lambda _: MEASURED.per_class("map_at_r", LABELS)),
     "Evaluation.rows": (lambda: None, lambda _: MEASURED.rows()),
+    "IndexRecall.confidence_interval": (
+        lambda: index_recall(knn(X, X, 5)[1], X, X, 5),
+        lambda measured: measured.confidence_interval(),
+    ),
     "Evaluation.to_dict": (lambda: None, lambda _: MEASURED.to_dict()),
     "Evaluation.from_dict": (
         lambda: None,
@@ -120,15 +135,24 @@ def test_every_public_function_and_method_is_tried() -> None:
         "KMeans",
         "PartialCounts",
         "Peers",
+        "Roc",
     }  # fields, and no method that computes
     methods = {
         f"{owner.__name__}.{name}"
-        for owner in (dml_eval_rs.Evaluation, StreamingEvaluator)
+        for owner in (
+            dml_eval_rs.Evaluation,
+            dml_eval_rs.IndexRecall,
+            dml_eval_rs.OpenSet,
+            dml_eval_rs.Verification,
+            StreamingEvaluator,
+        )
         for name, value in vars(owner).items()
         if callable(value) or isinstance(value, classmethod)
         if not name.startswith("_")
     }
-    public = {*dml_eval_rs.__all__, *methods} - records - {"Evaluation"}
+    public = (
+        {*dml_eval_rs.__all__, *methods} - records - {"Evaluation", "IndexRecall", "OpenSet", "Verification"}
+    )
     assert public <= set(CALLS), public - set(CALLS)
 
 

@@ -13,7 +13,7 @@
 //! | layer | modules | contents |
 //! |---|---|---|
 //! | 6 | `cluster` | k-means, NMI, AMI and ARI |
-//! | 5 | `rank`, `search` | ranks of positives and their metrics; nearest neighbours |
+//! | 5 | `rank`, `search`, `verification` | ranks of positives and their metrics; nearest neighbours; accepted pairs |
 //! | 4 | `screen` | the traversal of all pairs, and what the screen leaves open |
 //! | 3 | `rows` | matrices, packed panels, and the two spaces with their keys and error bounds |
 //! | 2 | `kernel` | one implementation of the inner loops for each instruction set |
@@ -35,6 +35,7 @@ mod rows;
 mod screen;
 mod search;
 mod side;
+mod verification;
 
 pub use half;
 pub use ndarray;
@@ -63,5 +64,11 @@ pub use rows::derived::{Concatenated, Normalized, Selected};
 pub use rows::matrix::{Matrix, Source};
 pub use rows::own_item::OwnItem;
 pub use rows::similarity::Similarity;
+pub use search::index_recall::index_recall;
 pub use search::nearest::nearest;
+pub use search::range::{Ranges, range_search};
 pub use side::Side;
+pub use verification::crossings::{Point, Verified, VerifyOptions, VerifyTasks, verify};
+pub use verification::level::{Crossing, Level};
+pub use verification::pairs::{PairLabels, pair_scores};
+pub use verification::slots::Slots;

@@ -10,7 +10,7 @@ const LAYERS: [&[&str]; 6] = [
     &["kernel"],
     &["rows"],
     &["screen"],
-    &["rank", "search"],
+    &["rank", "search", "verification"],
     &["cluster"],
 ];
 

@@ -1,8 +1,10 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure, `relevance_from_labels` lists matches for them, `knn` and `knn_codes` search,
+`evaluate` and `evaluate_codes` measure retrieval, `relevance_from_labels` lists matches for them, `verify` and
+`open_set` measure thresholds, `index_recall` an approximate index. `knn`, `knn_codes` and `range_search` search,
 `kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. A name is imported at its first use, so that importing
-the package stays fast. docs/reference/metrics.md of the repository defines every number.
+the package stays fast. docs/reference/metrics.md and docs/reference/verification.md of the repository define every
+number.
 """
 
 from __future__ import annotations
@@ -14,30 +16,43 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
     from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
+    from dml_eval_rs.index_recall import IndexRecall, index_recall
+    from dml_eval_rs.open_set import OpenSet, open_set
     from dml_eval_rs.peers import Peers
+    from dml_eval_rs.range_search import range_search
     from dml_eval_rs.relevance import relevance_from_labels
     from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
     from dml_eval_rs.search import knn, knn_codes
     from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
+    from dml_eval_rs.verification import verify
+    from dml_eval_rs.verification_result import Roc, Verification
 
 __all__ = [
     "Comparison",
     "Evaluation",
+    "IndexRecall",
     "Interval",
     "KMeans",
+    "OpenSet",
     "PartialCounts",
     "Peers",
+    "Roc",
     "StreamingEvaluator",
+    "Verification",
     "ami",
     "ari",
     "binarize",
     "evaluate",
     "evaluate_codes",
+    "index_recall",
     "kmeans",
     "knn",
     "knn_codes",
     "nmi",
+    "open_set",
+    "range_search",
     "relevance_from_labels",
+    "verify",
 ]
 
 __version__ = "0.1.0"
@@ -45,21 +60,29 @@ __version__ = "0.1.0"
 _HOMES = {
     "Comparison": "dml_eval_rs.evaluation",
     "Evaluation": "dml_eval_rs.evaluation",
+    "IndexRecall": "dml_eval_rs.index_recall",
     "Interval": "dml_eval_rs.evaluation",
     "KMeans": "dml_eval_rs.clustering",
+    "OpenSet": "dml_eval_rs.open_set",
     "PartialCounts": "dml_eval_rs.streaming",
     "Peers": "dml_eval_rs.peers",
+    "Roc": "dml_eval_rs.verification_result",
     "StreamingEvaluator": "dml_eval_rs.streaming",
+    "Verification": "dml_eval_rs.verification_result",
     "ami": "dml_eval_rs.clustering",
     "ari": "dml_eval_rs.clustering",
     "binarize": "dml_eval_rs.retrieval",
     "evaluate": "dml_eval_rs.retrieval",
     "evaluate_codes": "dml_eval_rs.retrieval",
+    "index_recall": "dml_eval_rs.index_recall",
     "kmeans": "dml_eval_rs.clustering",
     "knn": "dml_eval_rs.search",
     "knn_codes": "dml_eval_rs.search",
     "nmi": "dml_eval_rs.clustering",
+    "open_set": "dml_eval_rs.open_set",
+    "range_search": "dml_eval_rs.range_search",
     "relevance_from_labels": "dml_eval_rs.relevance",
+    "verify": "dml_eval_rs.verification",
 }
 
 

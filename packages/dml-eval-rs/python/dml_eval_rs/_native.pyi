@@ -23,12 +23,16 @@ __all__ = [
     "evaluate",
     "evaluate_codes",
     "find_positives",
+    "index_recall",
     "kernels",
     "kmeans",
     "knn",
     "knn_codes",
     "missing_kernels",
     "nmi",
+    "pair_scores",
+    "range_search",
+    "verify",
 ]
 
 OPTIMIZED: Final[bool]
@@ -150,3 +154,62 @@ def compute_metrics(
     zero_unmatched: bool = False,
     threads: int | None = None,
 ) -> Columns: ...
+def index_recall(
+    found: npt.NDArray[np.int64],
+    queries: _Rows,
+    gallery: _Rows | None,
+    k: int,
+    *,
+    similarity: str,
+    exclude_self: bool,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+    screen: str | None = None,
+) -> tuple[npt.NDArray[np.float64], float]: ...
+def range_search(
+    queries: _Rows,
+    gallery: _Rows | None,
+    threshold: float,
+    *,
+    similarity: str,
+    exclude_self: bool,
+    max_results: int,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+    screen: str | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]: ...
+
+_Point = tuple[float, int, int, int, int]
+_Counts = npt.NDArray[np.uint64]
+
+def verify(
+    embeddings: _Rows,
+    labels: npt.NDArray[np.uint32],
+    gallery: _Rows | None,
+    gallery_labels: npt.NDArray[np.uint32] | None,
+    *,
+    groups: npt.NDArray[np.uint32] | None,
+    gallery_groups: npt.NDArray[np.uint32] | None,
+    similarity: str,
+    positives: int,
+    negatives: int,
+    ranks: list[int],
+    equal_errors: bool,
+    slots: bool,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    kernel: str | None = None,
+    sample: int | None = None,
+    capacity: int | None = None,
+) -> tuple[list[_Point], tuple[npt.NDArray[np.float64], _Counts, _Counts] | None]: ...
+def pair_scores(
+    embeddings: _Rows,
+    gallery: _Rows | None,
+    pairs: npt.NDArray[np.uint32],
+    *,
+    similarity: str,
+    threads: int | None = None,
+    kernel: str | None = None,
+) -> npt.NDArray[np.float64]: ...

@@ -195,7 +195,7 @@ class Evaluation:
             ValueError: if `level` is out of range.
         """
         values = self._matched(name)
-        return _bootstrap(values, level, seed)
+        return bootstrap_interval(values, level, seed)
 
     def compare(self, other: Evaluation, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
         """Compare two models on the same queries by a paired permutation test.
@@ -244,7 +244,7 @@ class Evaluation:
             name=name,
             difference=observed,
             p_value=(1 + extreme) / (1 + _PERMUTATIONS),
-            interval=_bootstrap(difference_Q, level, seed),
+            interval=bootstrap_interval(difference_Q, level, seed),
             n_queries=len(difference_Q),
         )
 
@@ -398,7 +398,8 @@ def _same(a: object, b: object) -> bool:
     return a == b
 
 
-def _bootstrap(values: npt.NDArray[np.float64], level: float, seed: int) -> Interval:
+def bootstrap_interval(values: npt.NDArray[np.float64], level: float, seed: int) -> Interval:
+    """Return the percentile interval of the mean over resamples of the values."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
     rng = np.random.default_rng(seed)

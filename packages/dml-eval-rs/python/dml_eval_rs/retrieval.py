@@ -128,7 +128,7 @@ def evaluate(
     metrics = metric_names(recall_at, precision_at, average_precision_at, ndcg_at, average_precision)
     checked_threads, checked_seed = arguments.threads(threads), arguments.seed(seed)
     queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
-    _check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
+    check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
     gallery_GD = None
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
@@ -249,7 +249,7 @@ def evaluate_codes(
     metrics = metric_names(recall_at, precision_at, average_precision_at, ndcg_at, average_precision)
     checked_threads = arguments.threads(threads)
     codes_QW = arguments.codes(codes, "codes")
-    _check_labels_of_gallery(gallery_codes, gallery_labels, relevant, "gallery_codes")
+    check_labels_of_gallery(gallery_codes, gallery_labels, relevant, "gallery_codes")
     gallery_GW = None
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
@@ -318,7 +318,8 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
         ) from error
 
 
-def _check_labels_of_gallery(gallery: object, gallery_labels: object, relevant: object, name: str) -> None:
+def check_labels_of_gallery(gallery: object, gallery_labels: object, relevant: object, name: str) -> None:
+    """Check that a gallery comes with its labels, or with lists of matches, and labels with their gallery."""
     if relevant is None and (gallery is None) != (gallery_labels is None):
         given, missing = (name, "gallery_labels") if gallery_labels is None else ("gallery_labels", name)
         raise ValueError(

@@ -55,8 +55,8 @@ def knn(
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
     items = len(queries_QD if gallery_GD is None else gallery_GD)
-    own_Q = _check_own(indices, exclude_self, len(queries_QD), items)
-    checked_k = _check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
+    own_Q = check_own(indices, exclude_self, len(queries_QD), items)
+    checked_k = check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
     checked_threads = arguments.threads(threads)
     if len(queries_QD) == 0:
         return np.zeros((0, checked_k), np.float32), np.zeros((0, checked_k), np.int64)
@@ -109,8 +109,8 @@ def knn_codes(
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
     items = len(codes_QW if gallery_GW is None else gallery_GW)
-    own_Q = _check_own(indices, exclude_self, len(codes_QW), items)
-    checked_k = _check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
+    own_Q = check_own(indices, exclude_self, len(codes_QW), items)
+    checked_k = check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
     checked_threads = arguments.threads(threads)
     if len(codes_QW) == 0:
         return np.zeros((0, checked_k), np.int32), np.zeros((0, checked_k), np.int64)
@@ -125,9 +125,10 @@ def knn_codes(
     )
 
 
-def _check_own(
+def check_own(
     indices: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
 ) -> npt.NDArray[np.int64] | None:
+    """Check how queries leave themselves out; return each query's own item, or None where none is listed."""
     if exclude_self and indices is not None:
         raise ValueError("exclude_self came with indices; expected one of them")
     if exclude_self and queries != items:
@@ -138,7 +139,8 @@ def _check_own(
     return None if indices is None else check_indices(indices, queries, items)
 
 
-def _check_k(k: int, items: int, leaves_out: bool) -> int:
+def check_k(k: int, items: int, leaves_out: bool) -> int:
+    """Check a number of neighbours among so many items, of which a query may leave out itself; return it."""
     most = items - leaves_out
     checked = arguments.positive(k, "k")
     if most < 1:

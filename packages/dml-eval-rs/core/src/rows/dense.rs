@@ -1,5 +1,7 @@
 //! Real vectors under a similarity, and the keys that order them.
 
+mod scores;
+
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::exact::{PAIRS, cosine_key};
@@ -183,11 +185,6 @@ impl<'a> Dense<'a> {
 
     pub(super) fn dim(&self) -> usize {
         self.queries.dim()
-    }
-
-    /// Whether the queries are their own gallery.
-    pub(super) fn is_own_gallery(&self) -> bool {
-        self.gallery_squares.is_none()
     }
 
     pub(super) fn word(&self) -> Word {

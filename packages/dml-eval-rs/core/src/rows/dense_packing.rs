@@ -10,6 +10,8 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use crate::control::Control;
 use crate::error::Result;
 use crate::exact::{UNIT32, UNIT64, packed_position, padded_len};
@@ -77,6 +79,27 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         let whole = DensePacking { of, frame, prefix: None };
         let prefix = choose_prefix(of, &whole.frame, whole.steps(), goal, control)?;
         Ok(DensePacking { prefix, ..whole })
+    }
+
+    /// Packs whole rows that are not centred, so that products approximate values without an offset.
+    pub(crate) fn whole(of: &'s Dense<'a>) -> Self {
+        DensePacking { of, frame: Frame::around(Vec::new(), &[], of.dim(), of.similarity()), prefix: None }
+    }
+
+    /// Bounds the rounding errors of all pairs.
+    pub(crate) fn largest_margin(&self) -> f64 {
+        let worst = |side: Side| {
+            let extents = (0..self.of.rows(side)).into_par_iter().map_init(
+                || vec![0; self.steps()],
+                |words, row| {
+                    let mut extent = [Extent::default()];
+                    self.encode(side, Axis::Rows, row..row + 1, 1, words, &mut extent);
+                    extent[0]
+                },
+            );
+            extents.reduce(Extent::default, Extent::max)
+        };
+        self.margin(worst(Side::Query), worst(Side::Gallery))
     }
 
     /// Makes a packing of rows that are not centred, along these directions.

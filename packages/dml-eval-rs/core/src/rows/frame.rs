@@ -46,11 +46,12 @@ impl Frame {
         Frame::around(centre, sample, dim, similarity)
     }
 
-    /// Makes the frame with this centre, or none if it is empty, for rows like those of a sample.
+    /// Makes the frame with this centre, or none if it is empty. Biases are counted from their mean over a sample, or from 0 if it
+    /// is empty, as it may be without a centre.
     pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Self {
         let centre_length = square(&centre).sqrt();
         let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };
-        if frame.is_biased() {
+        if frame.is_biased() && !sample.is_empty() {
             let rows = (sample.len() / dim) as f64;
             let bias = |row: &[f64]| frame.enter(&mut row.to_vec()).bias;
             frame.mean_bias = sample.chunks_exact(dim).map(bias).sum::<f64>() / rows;

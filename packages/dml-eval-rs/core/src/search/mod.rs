@@ -1,4 +1,6 @@
 //! Searches of a gallery.
 
 mod from_tables;
+pub(crate) mod index_recall;
 pub(crate) mod nearest;
+pub(crate) mod range;

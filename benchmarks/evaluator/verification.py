@@ -1,0 +1,75 @@
+"""`verify` beside `evaluate` on the same data: processor time of one thread, and memory beyond the inputs.
+
+    python benchmarks/evaluator/verification.py [--items 60502] [--kind hard] [--metrics tar tar+eer auc] [--pairs 1]
+
+Each measurement is a process of its own; those of a pair follow each other. Asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from compare import machine
+from data import stanford_like
+from growth import peak
+
+from dml_eval_rs import evaluate, verify
+
+
+def measure(folder: Path, work: str) -> None:
+    """Do the work, and print processor seconds and MiB beyond the inputs."""
+    x, labels = np.load(folder / "x.npy"), np.load(folder / "labels.npy")
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    start = time.process_time()
+    if work == "evaluate":
+        evaluate(x, labels, threads=1)
+    else:
+        verify(x, labels, metrics=work.split("+"), threads=1)  # type: ignore[arg-type]
+    seconds = time.process_time() - start
+    print(seconds, (peak() - before) / 2**20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--items", type=int, default=60_502)
+    parser.add_argument("--kind", choices=("hard", "easy"), default="hard")
+    parser.add_argument("--metrics", nargs="+", default=["tar", "tar+eer", "auc"])
+    parser.add_argument("--pairs", type=int, default=1)
+    parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "WORK"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(Path(options.measure[0]), options.measure[1])
+        return
+    x, labels = stanford_like(options.kind, options.items)
+    print(f"{machine()}; {options.items:,} items, {options.kind}; processor seconds of one thread")
+    print(f"{'metrics':10} {'verify, s':>10} {'evaluate, s':>12} {'times':>6} {'MiB beyond inputs':>18}")
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "x.npy", x)
+        np.save(Path(folder) / "labels.npy", labels)
+
+        def run(work: str) -> tuple[float, float]:
+            command = [sys.executable, __file__, "--measure", folder, work]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            seconds, mebibytes = map(float, done.stdout.split())
+            return seconds, mebibytes
+
+        for work in options.metrics:
+            pairs = [(run(work), run("evaluate")) for _ in range(options.pairs)]
+            ours, theirs = (statistics.median(pair[i][0] for pair in pairs) for i in (0, 1))
+            ratio = statistics.median(a[0] / b[0] for a, b in pairs)
+            memory = max(a[1] for a, _ in pairs)
+            print(f"{work:10} {ours:10.1f} {theirs:12.1f} {ratio:6.2f} {memory:18.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

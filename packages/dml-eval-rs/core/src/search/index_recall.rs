@@ -1,0 +1,89 @@
+//! Recall of an approximate index: its results against the exact nearest neighbours.
+
+use ndarray::{ArrayView1, ArrayView2};
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::{Result, argument};
+use crate::memory::zeros;
+use crate::rows::comparable::Comparable;
+use crate::rows::own_item::OwnItem;
+use crate::rows::space::Scratch;
+use crate::search::nearest::nearest;
+use crate::side::Side;
+
+/// The id that an index returns where it found nothing.
+const NONE: i64 = -1;
+
+/// Computes, for every query, the share of its first `k` found items with a key no lower than the k-th nearest item's.
+///
+/// `found` is (queries, k or more): gallery indices in the order of the index that is measured, −1 for none. With `exclude_self`
+/// each query's own index is skipped, there and among the exact neighbours.
+pub fn index_recall<S: Comparable>(
+    space: &S,
+    found: ArrayView2<'_, i64>,
+    k: usize,
+    exclude_self: bool,
+    control: &Control,
+) -> Result<Vec<f64>> {
+    let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    if found.nrows() != queries || found.ncols() < k {
+        return argument(format!(
+            "found has shape ({}, {}); expected ({queries}, {k}) or more columns",
+            found.nrows(),
+            found.ncols()
+        ));
+    }
+    let faults = found
+        .outer_iter()
+        .into_par_iter()
+        .enumerate()
+        .map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted));
+    // The first fault, whichever thread finds its own first.
+    faults.collect::<Vec<_>>().into_iter().collect::<Result<()>>()?;
+
+    let mut keys: Vec<f64> = zeros(queries * k)?;
+    let mut indices: Vec<i64> = zeros(queries * k)?;
+    let own = if exclude_self { OwnItem::SameIndex } else { OwnItem::Absent };
+    nearest(space, k, own, control, |_, key| key, &mut keys, &mut indices)?;
+    drop(indices);
+    let mut recall: Vec<f64> = zeros(queries)?;
+    recall.par_iter_mut().zip(keys.par_chunks(k)).enumerate().for_each_init(
+        Buffers::default,
+        |buffers, (query, (recall, nearest))| {
+            let Buffers { pairs, keys, scratch } = buffers;
+            let others = found.row(query).into_iter().filter(|id| !(exclude_self && **id == query as i64));
+            pairs.clear();
+            pairs.extend(others.take(k).filter(|id| **id != NONE).map(|id| (query as u32, *id as u32)));
+            keys.clear();
+            space.keys(pairs, scratch, keys);
+            let right = keys.iter().filter(|key| **key >= nearest[k - 1]).count();
+            *recall = right as f64 / k as f64;
+        },
+    );
+    control.check()?;
+    Ok(recall)
+}
+
+#[derive(Default)]
+struct Buffers {
+    pairs: Vec<(u32, u32)>,
+    keys: Vec<f64>,
+    scratch: Scratch,
+}
+
+fn check_row(query: usize, row: ArrayView1<'_, i64>, gallery: usize, sorted: &mut Vec<i64>) -> Result<()> {
+    if let Some(id) = row.iter().find(|id| **id < NONE || **id >= gallery as i64) {
+        return argument(format!(
+            "found row {query} holds {id}; expected indices of the gallery, 0 to {}, or -1 for none",
+            gallery - 1
+        ));
+    }
+    sorted.clear();
+    sorted.extend(row.iter().filter(|id| **id != NONE));
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => argument(format!("found row {query} holds {} twice; expected each index once", pair[0])),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,205 @@
+//! All gallery items whose score reaches a threshold: screened candidates, decided by their scores.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::{Result, argument};
+use crate::kernel::SweepResult;
+use crate::memory::{allocate, collect};
+use crate::rows::dense::Dense;
+use crate::rows::packing::{ExpectedThreshold, Goal};
+use crate::rows::space::{Scratch, Space};
+use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
+use crate::side::Side;
+
+/// Queries whose items are in memory twice, before and after they are sorted.
+const BATCH: usize = 1024;
+/// Groups of all queries and of all gallery items, so that every query is compared with every item.
+const QUERY_GROUP: u32 = u32::MAX - 1;
+const GALLERY_GROUP: u32 = u32::MAX;
+
+/// The items of all queries, one query after the other.
+#[derive(Debug, Default, PartialEq)]
+pub struct Ranges {
+    /// The start of each query's items, and the end of the last's.
+    pub offsets: Vec<i64>,
+    /// Gallery indices, nearest first, ties by index.
+    pub indices: Vec<i64>,
+    /// Their scores, rounded to float32.
+    pub similarities: Vec<f32>,
+}
+
+/// A search in progress, of some queries.
+struct Search<'a, 'rows> {
+    space: &'a Dense<'rows>,
+    threshold: f64,
+    first_query: usize,
+    /// Whether query i leaves out item i of a gallery of its own length.
+    exclude_self: bool,
+    found: Vec<Mutex<Vec<(f64, u32)>>>,
+    total: &'a AtomicU64,
+    most: u64,
+}
+
+#[derive(Default)]
+struct Buffers {
+    pairs: Vec<(u32, u32)>,
+    scores: Vec<f64>,
+}
+
+impl Search<'_, '_> {
+    fn push(&self, query: u32, items: impl ExactSizeIterator<Item = (f64, u32)>) {
+        let number = items.len() as u64;
+        // Beyond the limit items are only counted, for the error message.
+        if number > 0 && self.total.fetch_add(number, Relaxed) + number <= self.most {
+            let list = &self.found[query as usize - self.first_query];
+            list.lock().expect("no thread panics while it holds the lock").extend(items);
+        }
+    }
+}
+
+impl Observer for Search<'_, '_> {
+    type Buffers = Buffers;
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        match side {
+            _ if self.exclude_self => item as u32,
+            Side::Query => QUERY_GROUP,
+            Side::Gallery => GALLERY_GROUP,
+        }
+    }
+
+    fn thresholds(&self, _query: usize) -> (f64, f64) {
+        (lowest_value(self.space, self.threshold), f64::INFINITY)
+    }
+
+    fn observe<S: Space>(
+        &self,
+        _space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        buffers: &mut Buffers,
+    ) {
+        let Buffers { pairs, scores } = buffers;
+        let pair = |row: u32, column: u32| {
+            ((task.rows.start + row as usize) as u32, (task.columns.start + column as usize) as u32)
+        };
+        pairs.clear();
+        pairs.extend(result.row_hits.iter().map(|hit| pair(hit.row, hit.column)));
+        pairs.sort_unstable();
+        scores.clear();
+        self.space.scores(pairs, scratch, scores);
+        // A stable partition: the pairs of a query remain together.
+        let mut kept = 0;
+        for at in 0..pairs.len() {
+            if scores[at] >= self.threshold {
+                (pairs[kept], scores[kept]) = (pairs[at], scores[at]);
+                kept += 1;
+            }
+        }
+        pairs.truncate(kept);
+        let mut start = 0;
+        for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let items = scores[start..].iter().zip(of_query).map(|(score, pair)| (*score, pair.1));
+            self.push(of_query[0].0, items);
+            start += of_query.len();
+        }
+        if task.symmetric {
+            for (&(row, column), &score) in pairs.iter().zip(scores.iter()) {
+                self.push(column, std::iter::once((score, row)));
+            }
+        }
+    }
+}
+
+fn lowest_value(space: &Dense<'_>, threshold: f64) -> f64 {
+    space.value_of_score(threshold).clamp(f64::MIN, f64::MAX)
+}
+
+/// Queries by which a packing is chosen.
+const SAMPLE: usize = 48;
+
+/// Finds all gallery items whose score is at least `threshold`, for every query; more than `most` in all are an error.
+///
+/// With `exclude_self` the gallery is the query set, and each query leaves itself out by index.
+pub fn range_search<'rows>(
+    space: &Dense<'rows>,
+    threshold: f64,
+    exclude_self: bool,
+    most: u64,
+    control: &Control,
+) -> Result<Ranges> {
+    if !threshold.is_finite() {
+        return argument(format!("threshold is {threshold}; expected a finite number"));
+    }
+    let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    let value = lowest_value(space, threshold);
+    let expected = |i: usize| (i * queries / SAMPLE.min(queries)) as u32;
+    let thresholds = || {
+        let queries = (0..SAMPLE.min(queries)).map(expected);
+        Ok(queries.map(|query| ExpectedThreshold { query, value, share: 1.0 }).collect())
+    };
+    let pairs = queries as u64 * gallery as u64 / if space.is_own_gallery() { 2 } else { 1 };
+    let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
+    let total = AtomicU64::new(0);
+    let mut found = Ranges { offsets: allocate(queries + 1)?, ..Ranges::default() };
+    found.offsets.push(0);
+    let search = |first_query: usize, end: usize| -> Result<Search<'_, 'rows>> {
+        let found = collect((first_query..end).map(|_| Mutex::default()))?;
+        Ok(Search { space, threshold, first_query, exclude_self, found, total: &total, most })
+    };
+    if space.is_own_gallery() {
+        control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
+        // Each pair is found once for both of its items, so all items are found before any are sorted.
+        let search = Search { exclude_self: false, ..search(0, queries)? };
+        traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
+        if !exclude_self {
+            let (mut scores, mut scratch) = (Vec::new(), Scratch::default());
+            for query in 0..queries as u32 {
+                scores.clear();
+                space.scores(&[(query, query)], &mut scratch, &mut scores);
+                if scores[0] >= threshold {
+                    search.push(query, std::iter::once((scores[0], query)));
+                }
+            }
+        }
+        append(&mut found, search.found, &total, most)?;
+    } else {
+        control.add_to_total(queries as u64 * gallery as u64);
+        for first in (0..queries).step_by(BATCH) {
+            let end = queries.min(first + BATCH);
+            let search = search(first, end)?;
+            traverse_rectangle(space, &packing, &search, first..end, control)?;
+            append(&mut found, search.found, &total, most)?;
+        }
+    }
+    let total = total.into_inner();
+    if total > most {
+        return argument(format!(
+            "{total} pairs reach the threshold {threshold}; expected at most {most}: raise the threshold, or allow more"
+        ));
+    }
+    Ok(found)
+}
+
+/// Sorts the items of some queries and appends them, unless they are too many.
+fn append(found: &mut Ranges, lists: Vec<Mutex<Vec<(f64, u32)>>>, total: &AtomicU64, most: u64) -> Result<()> {
+    if total.load(Relaxed) > most {
+        return Ok(());
+    }
+    let mut lists: Vec<Vec<(f64, u32)>> = allocate(lists.len()).map(|mut unlocked| {
+        unlocked.extend(lists.into_iter().map(|l| l.into_inner().expect("no thread panics while it holds the lock")));
+        unlocked
+    })?;
+    lists.par_iter_mut().for_each(|list| list.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))));
+    for list in lists {
+        found.indices.extend(list.iter().map(|(_, item)| i64::from(*item)));
+        found.similarities.extend(list.iter().map(|(score, _)| *score as f32));
+        found.offsets.push(found.indices.len() as i64);
+    }
+    Ok(())
+}

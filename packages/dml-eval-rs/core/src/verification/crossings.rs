@@ -1,0 +1,190 @@
+//! The scores at which levels are reached, and the positives there.
+
+use crate::control::Control;
+use crate::error::{Result, argument};
+use crate::rows::dense::Dense;
+use crate::rows::dense_packing::DensePacking;
+use crate::verification::decided::{Decider, Search};
+use crate::verification::level::{Crossing, Level};
+use crate::verification::pairs::PairLabels;
+use crate::verification::sample::{Bracket, draw, estimate, share_inside};
+use crate::verification::sieve::{BYTES_PER_PAIR, LISTED_MARGINS, Sieve};
+use crate::verification::slots::{Slots, count_slots};
+use crate::verification::traversal::{Both, traverse};
+
+/// The most positives whose scores are held. Each takes 8 bytes, and at most 60 while slots are counted.
+const HELD: u64 = 4 << 20;
+
+/// Sizes that change no bit of the result.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifyOptions {
+    /// The scores of the sample from which brackets are estimated.
+    pub sample: usize,
+    /// Negatives that are listed at a time; a sixteenth is kept where float64 decides.
+    pub capacity: usize,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        VerifyOptions { sample: 4 << 20, capacity: (144 << 20) / BYTES_PER_PAIR }
+    }
+}
+
+/// What a verification asks for.
+#[derive(Clone, Debug)]
+pub struct VerifyTasks {
+    /// The number of positive pairs.
+    pub positives: u64,
+    /// The number of negative pairs.
+    pub negatives: u64,
+    /// Ranks of negatives, from the largest score: 1 to `negatives`.
+    pub ranks: Vec<u64>,
+    /// Whether to find where the shares of accepted negatives and rejected positives are equal.
+    pub equal_errors: bool,
+    /// Whether to count the negatives between all positives.
+    pub slots: bool,
+}
+
+/// A crossing, and the positives there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The score, and the negatives there.
+    pub negatives: Crossing,
+    /// Positives with larger scores.
+    pub above: u64,
+    /// Positives with this score or larger ones.
+    pub at_least: u64,
+}
+
+/// The result of a verification.
+#[derive(Debug, PartialEq)]
+pub struct Verified {
+    /// Where each rank's negative is, in their order, and then where the errors are equal, if that was asked.
+    pub points: Vec<Point>,
+    /// The negatives between all positives, if that was asked.
+    pub slots: Option<Slots>,
+}
+
+/// Compares all pairs of two sides by their scores; of one array, each unordered pair of two items once.
+pub fn verify(
+    space: &Dense<'_>,
+    labels: &PairLabels<'_>,
+    tasks: &VerifyTasks,
+    options: &VerifyOptions,
+    control: &Control,
+) -> Result<Verified> {
+    labels.check(space)?;
+    let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
+    let counted = labels.count_negatives()?;
+    if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
+        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks of 1 to this number"));
+    }
+    let held = number <= HELD;
+    if !held && (equal_errors || slots) {
+        return argument(format!(
+            "there are {number} positive pairs; the EER and the AUC hold the score of each, and expect at most {HELD}: \
+             leave out 'eer' and 'auc', or verify given pairs"
+        ));
+    }
+    let positives = if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
+    if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
+        return argument(format!("expected {number} positives, and at least one of either kind"));
+    }
+    let mut levels: Vec<Level> = tasks.ranks.iter().map(|&rank| Level::of_rank(rank)).collect();
+    levels.extend(equal_errors.then(|| Level::of_equal_errors(number, negatives)));
+    let crossings = find_crossings(space, labels, &levels, (&positives, negatives), options, control)?;
+
+    let mut points: Vec<Point> =
+        crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }).collect();
+    let mut count = |scores: &[f64]| {
+        for point in &mut points {
+            point.above += scores.iter().filter(|score| **score > point.negatives.score).count() as u64;
+            point.at_least += scores.iter().filter(|score| **score >= point.negatives.score).count() as u64;
+        }
+        Ok(())
+    };
+    if held {
+        count(&positives)?
+    } else {
+        labels.for_positives(space, control, count)?
+    }
+    let slots = slots.then(|| count_slots(space, labels, &positives, control)).transpose()?;
+    Ok(Verified { points, slots })
+}
+
+impl Level {
+    /// The negative with this rank, from the largest score.
+    fn of_rank(rank: u64) -> Level {
+        Level { negative: 1, positive: 0, total: u128::from(rank) }
+    }
+
+    /// The shares of accepted negatives and of accepted positives add up to 1.
+    fn of_equal_errors(positives: u64, negatives: u64) -> Level {
+        Level { negative: positives, positive: negatives, total: u128::from(positives) * u128::from(negatives) }
+    }
+}
+
+/// Finds the crossings of all levels.
+fn find_crossings(
+    space: &Dense<'_>,
+    labels: &PairLabels<'_>,
+    levels: &[Level],
+    (positives, negatives): (&[f64], u64),
+    options: &VerifyOptions,
+    control: &Control,
+) -> Result<Vec<Crossing>> {
+    if levels.is_empty() {
+        return Ok(Vec::new());
+    }
+    // One bound for all values, each of which approximates its score directly.
+    let packing = DensePacking::whole(space);
+    let margin = packing.largest_margin();
+    let sample = draw(space, labels, options.sample, control)?.filter(|sample| !sample.is_empty());
+    let all = Bracket { low: f64::NEG_INFINITY, middle: 0.0, high: f64::INFINITY };
+    let bracket = |level: &Level| match &sample {
+        Some(sample) => estimate(*level, sample, 0, negatives, positives),
+        None => all,
+    };
+    let brackets: Vec<Bracket> = levels.iter().map(bracket).collect();
+    let wide = space.score_of_value(LISTED_MARGINS * margin);
+    let size = |b: &Bracket| sample.as_ref().map_or(0.0, |sample| share_inside(sample, b, wide) * negatives as f64);
+    let listed = choose_listed(&brackets.iter().map(size).collect::<Vec<_>>(), options.capacity);
+    drop(sample);
+
+    let mut found: Vec<Option<Crossing>> = vec![None; levels.len()];
+    let mut searches: Vec<Search> = levels.iter().zip(&brackets).map(|(l, b)| Search::new(*l, *b)).collect();
+    let mut sieved = listed.clone();
+    let mut decided: Vec<usize> = (0..levels.len()).filter(|i| !listed.contains(i)).collect();
+    while !(sieved.is_empty() && decided.is_empty()) {
+        let brackets: Vec<Bracket> = sieved.iter().map(|&i| brackets[i]).collect();
+        let asked: Vec<Search> = decided.iter().map(|&i| searches[i]).collect();
+        let both = Both {
+            sieve: Sieve::new(space, labels, &brackets, options.capacity, margin)?,
+            decider: Decider::new(space, labels, &asked, (options.capacity / 16).max(1), margin)?,
+        };
+        traverse(space, &packing, &both, control)?;
+        let Both { sieve, decider } = both;
+        for (&i, (search, crossing)) in decided.iter().zip(decider.crossings(positives, control)?) {
+            (searches[i], found[i]) = (search, crossing);
+        }
+        let sieved_levels: Vec<Level> = sieved.iter().map(|&i| levels[i]).collect();
+        for (&i, crossing) in sieved.iter().zip(sieve.crossings(space, &sieved_levels, positives, control)?) {
+            found[i] = crossing;
+        }
+        sieved.clear();
+        decided = (0..levels.len()).filter(|i| found[*i].is_none()).collect();
+    }
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Chooses the brackets whose negatives are listed, given their estimated numbers: as many as fit, the smallest first.
+fn choose_listed(sizes: &[f64], capacity: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by(|a, b| sizes[*a].total_cmp(&sizes[*b]));
+    let mut left = 0.95 * capacity as f64;
+    order.retain(|i| {
+        left -= sizes[*i];
+        left >= 0.0
+    });
+    order
+}

@@ -1,0 +1,216 @@
+//! Crossings where the screen cannot find them, mostly since very many pairs have the same score: traversals in which float64
+//! decides every negative near a bracket, and brackets that shrink until one holds the crossing alone.
+//!
+//! A bracket keeps at most a number of its scores: those of the pairs whose hash ends in enough zeros, the more the fuller it is.
+//! They are a sample, from which the next bracket is estimated, or all, which give the crossing.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::kernel::SweepResult;
+use crate::memory::collect;
+use crate::random::Random;
+use crate::rows::dense::Dense;
+use crate::rows::space::{Scratch, Space};
+use crate::screen::rounding::{round_down, round_up};
+use crate::screen::traverse::{Observer, Task};
+use crate::side::Side;
+use crate::verification::level::{Crossing, Level};
+use crate::verification::pairs::PairLabels;
+use crate::verification::sample::{Bracket, estimate, sort_descending};
+
+/// The search for one level's crossing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    pub level: Level,
+    /// A range that holds the crossing.
+    outer: (f64, f64),
+    /// The part of it that the next traversal looks at.
+    inner: (f64, f64),
+}
+
+/// What a traversal found about one search.
+struct Observed {
+    above: AtomicU64,
+    inside: AtomicU64,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// Scores with the hashes of their pairs.
+    scores: Vec<(f64, u64)>,
+    /// The zeros in which the hashes end.
+    zeros: u32,
+}
+
+/// A traversal for some searches.
+pub(crate) struct Decider<'a, 'rows> {
+    space: &'a Dense<'rows>,
+    labels: &'a PairLabels<'a>,
+    searches: &'a [Search],
+    /// For each search the screened values outside of which no score is in its bracket.
+    open: Vec<(f32, f32)>,
+    observed: Vec<Observed>,
+    capacity: usize,
+}
+
+impl Search {
+    /// Begins with a bracket that may be wrong.
+    pub fn new(level: Level, bracket: Bracket) -> Self {
+        Search { level, outer: (f64::NEG_INFINITY, f64::INFINITY), inner: (bracket.low, bracket.high) }
+    }
+
+    /// Takes the result of a traversal: returns the crossing, or narrows the range that holds it.
+    fn advance(&mut self, observed: Observed, positives: &[f64]) -> Option<Crossing> {
+        let Search { level, outer, inner: (low, high) } = *self;
+        let (above, inside) = (observed.above.into_inner(), observed.inside.into_inner());
+        let Kept { scores, zeros } = observed.kept.into_inner().expect("no thread panics while it holds the lock");
+        if level.reached_above(high, above, positives) {
+            self.outer = (high.next_up(), outer.1);
+            self.inner = self.outer;
+            return None;
+        }
+        if !level.reached_at(low, above + inside, positives) {
+            self.outer = (outer.0, low.next_down());
+            self.inner = self.outer;
+            return None;
+        }
+        if low == high {
+            // The number after the largest negative one is −0, and no score is.
+            return Some(Crossing { score: 0.0 + low, above, at_least: above + inside });
+        }
+        let mut scores: Vec<f64> = scores.into_iter().map(|(score, _)| score).collect();
+        sort_descending(&mut scores);
+        if zeros == 0 {
+            return level.cross(above, &scores, |s| *s, positives, low, high);
+        }
+        self.outer = (low, high);
+        self.inner = self.outer;
+        let mut middle = low.max(f64::MIN) / 2.0 + high.min(f64::MAX) / 2.0;
+        if !scores.is_empty() {
+            let bracket = estimate(level, &scores, above, inside, positives);
+            self.inner = (bracket.low.max(low), bracket.high.min(high));
+            middle = bracket.middle;
+        }
+        if self.inner == self.outer {
+            // So the range shrinks in any case.
+            self.inner = (middle, middle);
+        }
+        None
+    }
+}
+
+impl<'a, 'rows> Decider<'a, 'rows> {
+    /// Prepares a traversal that keeps at most `capacity` scores for each search.
+    pub fn new(
+        space: &'a Dense<'rows>,
+        labels: &'a PairLabels<'a>,
+        searches: &'a [Search],
+        capacity: usize,
+        margin: f64,
+    ) -> Result<Self> {
+        let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX);
+        let range = |s: &Search| (round_down(value(s.inner.0) - margin), round_up(value(s.inner.1) + margin));
+        let observed =
+            || Observed { above: AtomicU64::new(0), inside: AtomicU64::new(0), kept: Mutex::new(Kept::default()) };
+        Ok(Decider {
+            space,
+            labels,
+            searches,
+            open: collect(searches.iter().map(range))?,
+            observed: collect(searches.iter().map(|_| observed()))?,
+            capacity,
+        })
+    }
+
+    /// Returns the crossings that the traversal found, and advances the other searches.
+    pub fn crossings(self, positives: &[f64], control: &Control) -> Result<Vec<(Search, Option<Crossing>)>> {
+        control.check()?;
+        let mut searches = collect(self.searches.iter().copied())?;
+        let found = searches.iter_mut().zip(self.observed);
+        let found: Vec<_> = found.map(|(search, observed)| search.advance(observed, positives)).collect();
+        Ok(searches.into_iter().zip(found).collect())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pairs: Vec<(u32, u32)>,
+    values: Vec<f32>,
+    scores: Vec<f64>,
+    kept: Vec<(f64, u64)>,
+}
+
+impl Observer for Decider<'_, '_> {
+    type Buffers = Buffers;
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        if side == Side::Query { self.labels.queries[item] } else { self.labels.gallery()[item] }
+    }
+
+    fn thresholds(&self, _query: usize) -> (f64, f64) {
+        let low = self.open.iter().fold(f32::INFINITY, |low, open| low.min(open.0));
+        let high = self.open.iter().fold(f32::NEG_INFINITY, |high, open| high.max(open.1));
+        (f64::from(low), f64::from(high))
+    }
+
+    fn observe<S: Space>(
+        &self,
+        _space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        buffers: &mut Buffers,
+    ) {
+        let Buffers { pairs, values, scores, kept } = buffers;
+        pairs.clear();
+        values.clear();
+        for hit in &result.row_hits {
+            if self.open.iter().any(|(low, high)| (*low..=*high).contains(&hit.value)) {
+                let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                pairs.push((row as u32, column as u32));
+                values.push(hit.value);
+            }
+        }
+        scores.clear();
+        self.space.scores(pairs, scratch, scores);
+        let above_all: u64 = result.row_above.iter().map(|above| u64::from(*above)).sum();
+        for ((search, open), observed) in self.searches.iter().zip(&self.open).zip(&self.observed) {
+            let (low, high) = search.inner;
+            let mut above = above_all + result.row_hits.iter().filter(|hit| hit.value > open.1).count() as u64;
+            let mut inside = 0;
+            kept.clear();
+            for ((&pair, &value), &score) in pairs.iter().zip(values.iter()).zip(scores.iter()) {
+                if value < open.0 || value > open.1 || score < low {
+                    continue;
+                }
+                if score > high {
+                    above += 1;
+                } else {
+                    inside += 1;
+                    kept.push((score, Random::new(u64::from(pair.0) << 32 | u64::from(pair.1)).bits()));
+                }
+            }
+            observed.above.fetch_add(above, Relaxed);
+            observed.inside.fetch_add(inside, Relaxed);
+            if low < high && !kept.is_empty() {
+                observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity);
+            }
+        }
+    }
+}
+
+impl Kept {
+    fn append(&mut self, scores: &[(f64, u64)], capacity: usize) {
+        let zeros = self.zeros;
+        self.scores.extend(scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros));
+        while self.scores.len() > capacity {
+            self.zeros += 1;
+            let zeros = self.zeros;
+            self.scores.retain(|(_, hash)| hash.trailing_zeros() >= zeros);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Positive pairs, and the scores of given pairs.
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::{Error, Result, argument};
+use crate::memory::{allocate, collect, zeros};
+use crate::rows::classes::Classes;
+use crate::rows::dense::Dense;
+use crate::rows::space::{Scratch, Space};
+use crate::side::Side;
+
+/// Scores in memory at a time, beside those that are kept.
+const SCORES: usize = 4 << 20;
+/// Pairs that a thread takes at a time.
+const CHUNK: usize = 1024;
+/// The fewest queries, and gallery items, of a class whose scores come from a table.
+const TABLE: usize = 16;
+
+/// Labels of both sides as dense codes, and the groups of pairs that are left out.
+#[derive(Clone, Copy, Debug)]
+pub struct PairLabels<'a> {
+    /// The labels of the queries.
+    pub queries: &'a [u32],
+    /// The labels of the gallery; `None` if the queries are their own gallery.
+    pub gallery: Option<&'a [u32]>,
+    /// The groups of both sides: a pair of the same label and the same group is left out.
+    pub groups: Option<(&'a [u32], &'a [u32])>,
+}
+
+impl PairLabels<'_> {
+    /// Checks that each row has a label, and a group if any has.
+    pub(crate) fn check(&self, space: &Dense<'_>) -> Result<()> {
+        let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
+        let gallery = self.gallery.unwrap_or(self.queries);
+        let groups = self.groups.unwrap_or((self.queries, gallery));
+        if [self.queries.len(), gallery.len()] != rows || [groups.0.len(), groups.1.len()] != rows {
+            return argument(format!("labels and groups don't match {} and {} rows", rows[0], rows[1]));
+        }
+        if self.gallery.is_none() != space.is_own_gallery() {
+            return argument("expected labels of a gallery if and only if there is one");
+        }
+        Ok(())
+    }
+
+    /// Returns the labels of the gallery, or those of the queries in its place.
+    pub(crate) fn gallery(&self) -> &[u32] {
+        self.gallery.unwrap_or(self.queries)
+    }
+
+    /// Counts the pairs of different labels.
+    pub(crate) fn count_negatives(&self) -> Result<u64> {
+        let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
+        let classes = self.queries.iter().max().map_or(0, |l| l + 1);
+        let pairs = |a: usize, b: usize| {
+            if self.gallery.is_none() { a as u64 * (a as u64).saturating_sub(1) / 2 } else { a as u64 * b as u64 }
+        };
+        let same = (0..classes).map(|c| pairs(queries.members(c).len(), gallery.members(c).len()));
+        Ok(pairs(self.queries.len(), self.gallery().len()) - same.sum::<u64>())
+    }
+
+    fn is_left_out(&self, query: u32, item: u32) -> bool {
+        self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
+    }
+
+    /// Calls `receive` with the scores of all positive pairs, in parts; of one array, of each unordered pair once.
+    pub(crate) fn for_positives(
+        &self,
+        space: &Dense<'_>,
+        control: &Control,
+        mut receive: impl FnMut(&[f64]) -> Result<()>,
+    ) -> Result<()> {
+        let own = self.gallery.is_none();
+        let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
+        let classes = self.queries.iter().max().map_or(0, |l| l + 1);
+        let counts = |query: u32, item: u32| !(own && query >= item || self.is_left_out(query, item));
+        let mut pairs: Vec<(u32, u32)> = Vec::new();
+        let mut flush = |pairs: &mut Vec<(u32, u32)>, least: usize, control: &Control| -> Result<()> {
+            if pairs.len() >= least.max(1) {
+                receive(&pair_scores(space, pairs, control)?)?;
+                pairs.clear();
+            }
+            control.check()
+        };
+        for class in 0..classes {
+            let (members, items) = (queries.members(class), gallery.members(class));
+            if members.len() < TABLE || items.len() < TABLE {
+                for &query in members {
+                    pairs.extend(items.iter().map(|&item| (query, item)).filter(|&(q, g)| counts(q, g)));
+                    flush(&mut pairs, SCORES / 4, control)?;
+                }
+            }
+        }
+        flush(&mut pairs, 1, control)?;
+        drop(pairs);
+        for class in 0..classes {
+            let (members, items) = (queries.members(class), gallery.members(class));
+            if members.len() < TABLE || items.len() < TABLE {
+                continue;
+            }
+            let mut start = 0;
+            while start < members.len() {
+                // Of one array, the items before these members were theirs already.
+                let items = if own { &items[start..] } else { items };
+                let part = &members[start..members.len().min(start + (SCORES / items.len()).max(1))];
+                start += part.len();
+                let mut table: Vec<f64> = zeros(part.len() * items.len())?;
+                space.score_table(part, items, &mut table, control)?;
+                control.check()?;
+                let mut kept = 0;
+                for (r, &query) in part.iter().enumerate() {
+                    for (c, &item) in items.iter().enumerate() {
+                        table[kept] = table[r * items.len() + c];
+                        kept += usize::from(counts(query, item));
+                    }
+                }
+                receive(&table[..kept])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects the scores of all positive pairs, ascending.
+    pub(crate) fn sorted_positives(&self, space: &Dense<'_>, number: usize, control: &Control) -> Result<Vec<f64>> {
+        let mut positives: Vec<f64> = allocate(number)?;
+        self.for_positives(space, control, |scores| {
+            positives.try_reserve(scores.len()).map_err(|_| Error::Memory { bytes: 8 * scores.len() })?;
+            positives.extend(scores);
+            Ok(())
+        })?;
+        positives.par_sort_unstable_by(f64::total_cmp);
+        Ok(positives)
+    }
+}
+
+/// Computes the scores of some pairs (query, gallery item).
+pub fn pair_scores(space: &Dense<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
+    let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
+    if let Some(pair) = pairs.iter().find(|pair| pair.0 as usize >= rows[0] || pair.1 as usize >= rows[1]) {
+        return argument(format!("a pair names the items {pair:?}; there are {} and {}", rows[0], rows[1]));
+    }
+    let mut scores: Vec<f64> = zeros(pairs.len())?;
+    scores.par_chunks_mut(CHUNK).zip(pairs.par_chunks(CHUNK)).for_each_init(
+        || (Scratch::default(), Vec::new()),
+        |(scratch, found), (out, pairs)| {
+            if !control.is_cancelled() {
+                found.clear();
+                space.scores(pairs, scratch, found);
+                out.copy_from_slice(found);
+            }
+        },
+    );
+    control.check()?;
+    Ok(scores)
+}
+
+/// Lists the indices of some rows.
+pub(crate) fn indices(rows: std::ops::Range<usize>) -> Result<Vec<u32>> {
+    collect(rows.start as u32..rows.end as u32)
+}

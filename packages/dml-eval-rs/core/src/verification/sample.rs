@@ -1,0 +1,103 @@
+//! A sample of negatives, from which brackets around crossings are estimated. Brackets decide nothing.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::memory::{allocate, collect, zeros};
+use crate::random::Random;
+use crate::rows::dense::Dense;
+use crate::rows::space::Space;
+use crate::side::Side;
+use crate::verification::level::Level;
+use crate::verification::pairs::PairLabels;
+
+/// The deviations of a sampled rank that a bracket allows for.
+const DEVIATIONS: f64 = 5.0;
+/// Ranks that a bracket allows for in addition.
+const LEAST: f64 = 8.0;
+
+/// Draws scores of some `size` negatives, descending; `None` if there are hardly more pairs.
+///
+/// Both sides are shuffled and divided into equally many blocks, and the pairs of each two blocks are taken: every item occurs
+/// equally often, which spares the largest part of the error of independent pairs, and a block's rows are read once.
+pub(crate) fn draw(
+    space: &Dense<'_>,
+    labels: &PairLabels<'_>,
+    size: usize,
+    control: &Control,
+) -> Result<Option<Vec<f64>>> {
+    let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
+    let blocks = (rows[0] as f64 * rows[1] as f64 / size.max(1) as f64).min(rows[0].min(rows[1]) as f64) as usize;
+    if blocks < 3 {
+        return Ok(None);
+    }
+    let mut random = Random::new(0);
+    let mut shuffle = |n: usize| -> Result<Vec<u32>> {
+        let mut order = collect(0..n as u32)?;
+        for i in (1..n).rev() {
+            order.swap(i, random.below(i + 1));
+        }
+        Ok(order)
+    };
+    let queries = shuffle(rows[0])?;
+    let gallery = if labels.gallery.is_some() { shuffle(rows[1])? } else { collect(queries.iter().copied())? };
+    let block = |order: &[u32], b: usize| order.len() * b / blocks..order.len() * (b + 1) / blocks;
+    let mut sample = allocate(size)?;
+    for b in 0..blocks {
+        // Of one array, each block is paired with the next, so that no item meets itself.
+        let (queries, items) = (&queries[block(&queries, b)], &gallery[block(&gallery, (b + 1) % blocks)]);
+        let mut scores: Vec<f64> = zeros(queries.len() * items.len())?;
+        space.score_table(queries, items, &mut scores, control)?;
+        control.check()?;
+        let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
+        let different = |q: u32, g: u32| labels.queries[q as usize] != labels.gallery()[g as usize];
+        sample.extend(pairs.zip(scores).filter(|((q, g), _)| different(*q, *g)).map(|(_, score)| score));
+    }
+    sort_descending(&mut sample);
+    Ok(Some(sample))
+}
+
+/// Sorts scores, the largest first.
+pub(crate) fn sort_descending(scores: &mut [f64]) {
+    use rayon::slice::ParallelSliceMut;
+    scores.par_sort_unstable_by(|a, b| b.total_cmp(a));
+}
+
+/// A range of scores that probably holds a crossing, and the sample's own crossing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bracket {
+    pub low: f64,
+    pub middle: f64,
+    pub high: f64,
+}
+
+/// Estimates where a level is reached, from a descending sample of the negatives in some range: `above` negatives are above it,
+/// and `inside` in it. Beyond the sample's ends the bracket is open.
+pub(crate) fn estimate(level: Level, sample: &[f64], above: u64, inside: u64, positives: &[f64]) -> Bracket {
+    let each = inside as f64 / sample.len() as f64;
+    let reached = |rank: usize| {
+        let negatives = above + ((rank + 1) as f64 * each).round() as u64;
+        level.reached_at(sample[rank], negatives, positives)
+    };
+    let (mut low, mut high) = (0, sample.len());
+    while low < high {
+        let middle = (low + high) / 2;
+        if reached(middle) { high = middle } else { low = middle + 1 }
+    }
+    let rank = low as f64;
+    let spread = DEVIATIONS * (rank * (1.0 - rank / sample.len() as f64)).max(0.0).sqrt() + LEAST;
+    let at = |rank: f64, beyond: f64| {
+        if rank < 0.0 || rank >= sample.len() as f64 { beyond } else { sample[rank as usize] }
+    };
+    Bracket {
+        low: at(rank + spread, f64::NEG_INFINITY),
+        middle: sample[low.min(sample.len() - 1)],
+        high: at(rank - spread, f64::INFINITY),
+    }
+}
+
+/// Returns the share of a descending sample that is in a bracket widened by `wide`.
+pub(crate) fn share_inside(sample: &[f64], bracket: &Bracket, wide: f64) -> f64 {
+    let first = sample.partition_point(|score| *score > bracket.high + wide);
+    let end = sample.partition_point(|score| *score >= bracket.low - wide);
+    (end - first) as f64 / sample.len() as f64
+}

@@ -1,0 +1,168 @@
+//! Crossings from one screened traversal: negatives above a bracket are counted, those inside are listed, and float64 decides
+//! those near the crossing.
+//!
+//! If no screened score is off by more than m, neither is the screened crossing s: the exact one is within s ± m. Screened scores
+//! above s + 2m are above it for certain, those below s − 2m below it; the others get their exact scores.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::kernel::SweepResult;
+use crate::memory::collect;
+use crate::rows::dense::Dense;
+use crate::rows::space::{Scratch, Space};
+use crate::screen::rounding::{round_down, round_up};
+use crate::screen::traverse::{Observer, Task};
+use crate::side::Side;
+use crate::verification::level::{Crossing, Level};
+use crate::verification::pairs::{PairLabels, pair_scores};
+use crate::verification::sample::{Bracket, sort_descending};
+
+/// A negative with its screened value.
+#[derive(Clone, Copy)]
+pub(crate) struct Listed {
+    value: f32,
+    pair: (u32, u32),
+}
+
+/// The margins by which a bracket is widened on both sides: negatives within twice the margin of a crossing are decided.
+pub(crate) const LISTED_MARGINS: f64 = 2.0;
+
+/// The bytes of a listed negative.
+pub(crate) const BYTES_PER_PAIR: usize = size_of::<Listed>();
+
+/// Counts and lists of a traversal, for some brackets.
+pub(crate) struct Sieve<'a> {
+    labels: &'a PairLabels<'a>,
+    margin: f64,
+    brackets: Vec<(f32, f32)>,
+    /// Negatives above each bracket.
+    above: Vec<AtomicU64>,
+    lists: Mutex<Lists>,
+}
+
+/// The negatives in each bracket; `None` where they were too many.
+struct Lists {
+    lists: Vec<Option<Vec<Listed>>>,
+    capacity: usize,
+}
+
+impl Lists {
+    fn append(&mut self, parts: &mut [Vec<Listed>]) {
+        for (list, part) in self.lists.iter_mut().zip(parts) {
+            if let Some(list) = list {
+                list.append(part);
+            }
+        }
+        let length = |list: &Option<Vec<Listed>>| list.as_ref().map_or(0, Vec::len);
+        while self.lists.iter().map(length).sum::<usize>() > self.capacity {
+            if let Some(longest) = self.lists.iter_mut().max_by_key(|list| length(list)) {
+                *longest = None;
+            }
+        }
+    }
+}
+
+impl<'a> Sieve<'a> {
+    /// Prepares a traversal; the lists hold at most `capacity` negatives in all.
+    pub fn new(
+        space: &Dense<'_>,
+        labels: &'a PairLabels<'a>,
+        brackets: &[Bracket],
+        capacity: usize,
+        margin: f64,
+    ) -> Result<Self> {
+        let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX);
+        let wide = LISTED_MARGINS * margin;
+        let widened = |b: &Bracket| (round_down(value(b.low) - wide), round_up(value(b.high) + wide));
+        let brackets = collect(brackets.iter().map(widened))?;
+        let above = collect(brackets.iter().map(|_| AtomicU64::new(0)))?;
+        let lists = brackets.iter().map(|_| Some(Vec::new())).collect();
+        Ok(Sieve { labels, margin, brackets, above, lists: Mutex::new(Lists { lists, capacity }) })
+    }
+
+    /// Finds the crossings after the traversal; `None` where a bracket did not hold one, or too many negatives.
+    pub fn crossings(
+        self,
+        space: &Dense<'_>,
+        levels: &[Level],
+        positives: &[f64],
+        control: &Control,
+    ) -> Result<Vec<Option<Crossing>>> {
+        let lists = self.lists.into_inner().expect("no thread panics while it holds the lock").lists;
+        let margin = space.score_of_value(self.margin);
+        let score = |listed: &Listed| space.score_of_value(f64::from(listed.value));
+        let mut found = Vec::new();
+        for (((list, above), (low, high)), level) in lists.into_iter().zip(self.above).zip(self.brackets).zip(levels) {
+            let Some(mut list) = list else {
+                found.push(None);
+                continue;
+            };
+            let ends = (space.score_of_value(f64::from(low)), space.score_of_value(f64::from(high)));
+            list.par_sort_unstable_by(|a, b| b.value.total_cmp(&a.value));
+            let above = above.into_inner();
+            let screened = level.cross(above, &list, score, positives, ends.0, ends.1).map(|crossing| crossing.score);
+            let inside = |s: &f64| {
+                (low == f32::MIN || ends.0 <= s - 2.0 * margin) && (high == f32::INFINITY || s + 2.0 * margin <= ends.1)
+            };
+            let Some(s) = screened.filter(inside) else {
+                found.push(None);
+                continue;
+            };
+            let first = list.partition_point(|listed| score(listed) > s + 2.0 * margin);
+            let end = list.partition_point(|listed| score(listed) >= s - 2.0 * margin);
+            let mut open = collect(list[first..end].iter().map(|listed| listed.pair))?;
+            drop(list);
+            open.par_sort_unstable();
+            let mut scores = pair_scores(space, &open, control)?;
+            sort_descending(&mut scores);
+            found.push(level.cross(above + first as u64, &scores, |s| *s, positives, s - margin, s + margin));
+        }
+        Ok(found)
+    }
+}
+
+impl Observer for Sieve<'_> {
+    type Buffers = Vec<Vec<Listed>>;
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        if side == Side::Query { self.labels.queries[item] } else { self.labels.gallery()[item] }
+    }
+
+    fn thresholds(&self, _query: usize) -> (f64, f64) {
+        let low = self.brackets.iter().fold(f32::INFINITY, |low, bracket| low.min(bracket.0));
+        let high = self.brackets.iter().fold(f32::NEG_INFINITY, |high, bracket| high.max(bracket.1));
+        (f64::from(low), f64::from(high))
+    }
+
+    fn observe<S: Space>(
+        &self,
+        _space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        _scratch: &mut Scratch,
+        parts: &mut Vec<Vec<Listed>>,
+    ) {
+        parts.resize_with(self.brackets.len(), Vec::new);
+        let above_all: u64 = result.row_above.iter().map(|above| u64::from(*above)).sum();
+        for ((&(low, high), above), part) in self.brackets.iter().zip(&self.above).zip(parts.iter_mut()) {
+            let mut larger = 0u64;
+            for hit in &result.row_hits {
+                larger += u64::from(hit.value > high);
+                if hit.value >= low && hit.value <= high {
+                    let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                    part.push(Listed { value: hit.value, pair: (row as u32, column as u32) });
+                }
+            }
+            above.fetch_add(above_all + larger, Relaxed);
+        }
+        if parts.iter().any(|part| !part.is_empty()) {
+            self.lists.lock().expect("no thread panics while it holds the lock").append(parts);
+            parts.iter_mut().for_each(Vec::clear);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! One traversal of all pairs for a sieve and a decider.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::kernel::SweepResult;
+use crate::rows::dense::Dense;
+use crate::rows::dense_packing::DensePacking;
+use crate::rows::space::{Scratch, Space};
+use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
+use crate::side::Side;
+use crate::verification::decided::{self, Decider};
+use crate::verification::sieve::{Listed, Sieve};
+
+/// Receivers of one traversal's values. Each gets all that it asked for, and perhaps more.
+pub(crate) struct Both<'a, 'rows> {
+    pub sieve: Sieve<'a>,
+    pub decider: Decider<'a, 'rows>,
+}
+
+#[derive(Default)]
+pub(crate) struct Buffers {
+    sieve: Vec<Vec<Listed>>,
+    decider: decided::Buffers,
+}
+
+impl Observer for Both<'_, '_> {
+    type Buffers = Buffers;
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        self.sieve.group(side, item)
+    }
+
+    fn thresholds(&self, query: usize) -> (f64, f64) {
+        let (a, b) = (self.sieve.thresholds(query), self.decider.thresholds(query));
+        (a.0.min(b.0), a.1.max(b.1))
+    }
+
+    fn observe<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        buffers: &mut Buffers,
+    ) {
+        self.sieve.observe(space, task, result, scratch, &mut buffers.sieve);
+        self.decider.observe(space, task, result, scratch, &mut buffers.decider);
+    }
+}
+
+/// Shows an observer the screened values of all pairs: of one array, each unordered pair of two items once.
+pub(crate) fn traverse<O: Observer>(
+    space: &Dense<'_>,
+    packing: &DensePacking<'_, '_>,
+    observer: &O,
+    control: &Control,
+) -> Result<()> {
+    let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    if space.is_own_gallery() {
+        control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
+        traverse_triangle(space, packing, observer, 0..queries, 0..queries, control)
+    } else {
+        control.add_to_total(queries as u64 * items as u64);
+        traverse_rectangle(space, packing, observer, 0..queries, control)
+    }
+}

@@ -1,0 +1,88 @@
+//! Bindings of verification: pairs above thresholds.
+
+use dml_eval::{Dense, PairLabels, Precision, VerifyOptions, VerifyTasks};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::convert::{Rows, optional_slice};
+use crate::running::{ArgumentNames, run};
+
+const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery: "gallery" };
+
+/// A score, the negatives above it and at least there, and the positives above it and at least there.
+type Point = (f64, u64, u64, u64, u64);
+type Counts<'py> = Bound<'py, PyArray1<u64>>;
+
+#[pyfunction]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, kernel=None, sample=None, capacity=None))]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[expect(clippy::type_complexity, reason = "the fields of Verified")]
+pub fn verify<'py>(
+    py: Python<'py>,
+    embeddings: Rows<'py>,
+    labels: PyReadonlyArray1<'py, u32>,
+    gallery: Option<Rows<'py>>,
+    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
+    groups: Option<PyReadonlyArray1<'py, u32>>,
+    gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
+    similarity: &str,
+    positives: u64,
+    negatives: u64,
+    ranks: Vec<u64>,
+    equal_errors: bool,
+    slots: bool,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+    kernel: Option<&str>,
+    sample: Option<usize>,
+    capacity: Option<usize>,
+) -> PyResult<(Vec<Point>, Option<(Bound<'py, PyArray1<f64>>, Counts<'py>, Counts<'py>)>)> {
+    let similarity = NAMES.check(similarity.parse())?;
+    let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
+    let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
+    let (groups, gallery_groups) = (optional_slice(&groups)?, optional_slice(&gallery_groups)?);
+    let labels = PairLabels {
+        queries: labels.as_slice()?,
+        gallery: optional_slice(&gallery_labels)?,
+        groups: groups.map(|groups| (groups, gallery_groups.unwrap_or(groups))),
+    };
+    let defaults = VerifyOptions::default();
+    let options =
+        VerifyOptions { sample: sample.unwrap_or(defaults.sample), capacity: capacity.unwrap_or(defaults.capacity) };
+    let tasks = VerifyTasks { positives, negatives, ranks, equal_errors, slots };
+    let found = run(py, NAMES, threads, progress, |control| {
+        let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, control)?;
+        dml_eval::verify(&space, &labels, &tasks, &options, control)
+    })?;
+    let point = |p: &dml_eval::Point| (p.negatives.score, p.negatives.above, p.negatives.at_least, p.above, p.at_least);
+    let slots =
+        found.slots.map(|s| (s.scores.into_pyarray(py), s.positives.into_pyarray(py), s.negatives.into_pyarray(py)));
+    Ok((found.points.iter().map(point).collect(), slots))
+}
+
+#[pyfunction]
+#[pyo3(signature = (embeddings, gallery, pairs, *, similarity, threads=None, kernel=None))]
+pub fn pair_scores<'py>(
+    py: Python<'py>,
+    embeddings: Rows<'py>,
+    gallery: Option<Rows<'py>>,
+    pairs: PyReadonlyArray2<'py, u32>,
+    similarity: &str,
+    threads: Option<usize>,
+    kernel: Option<&str>,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let similarity = NAMES.check(similarity.parse())?;
+    let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
+    let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
+    let pairs = pairs.as_array();
+    if pairs.ncols() != 2 {
+        return Err(PyValueError::new_err(format!("pairs have {} columns; expected 2", pairs.ncols())));
+    }
+    let scores = run(py, NAMES, threads, None, |control| {
+        let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, control)?;
+        let pairs = dml_eval::collect(pairs.outer_iter().map(|pair| (pair[0], pair[1])))?;
+        dml_eval::pair_scores(&space, &pairs, control)
+    })?;
+    Ok(scores.into_pyarray(py))
+}

@@ -1,0 +1,23 @@
+"""Slow, obvious scores of pairs, written from docs/reference/verification.md; shares no code with the package."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from eval_support.retrieval_reference import scaled, stated_sum
+
+
+def score(q: np.ndarray, g: np.ndarray, similarity: str) -> float:
+    """Return the number that is compared with a threshold."""
+    if similarity == "cosine":
+        q, g = scaled(q), scaled(g)
+    q, g = q.astype(np.float64), g.astype(np.float64)
+    if similarity == "euclidean":
+        return 0.0 - stated_sum((q - g) * (q - g))
+    dot = stated_sum(q * g)
+    if similarity == "dot":
+        return dot + 0.0
+    square = dot * dot / (stated_sum(q * q) * stated_sum(g * g))
+    return math.copysign(math.sqrt(square), dot) + 0.0

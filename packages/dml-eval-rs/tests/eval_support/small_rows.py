@@ -1,0 +1,14 @@
+"""Rows that hypothesis draws: small integers, so that ties are real, in any dtype."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+
+@st.composite
+def small_rows(draw: st.DrawFn, dim: int, most: int = 9) -> np.ndarray:
+    """Draw 2 to `most` rows of small integers, none all zeros."""
+    row = st.lists(st.integers(-2, 2), min_size=dim, max_size=dim).filter(any)
+    values = draw(st.lists(row, min_size=2, max_size=most))
+    return np.array(values, draw(st.sampled_from([np.float16, np.float32, np.float64])))

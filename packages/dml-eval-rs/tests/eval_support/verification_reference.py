@@ -1,0 +1,84 @@
+"""Slow, obvious verification in rational arithmetic, written from docs/reference/verification.md."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from eval_support.scores_reference import score
+
+
+def all_pairs(
+    embeddings: np.ndarray,
+    labels: Sequence[Any],
+    gallery: np.ndarray | None,
+    gallery_labels: Sequence[Any] | None,
+    groups: Sequence[Any] | None,
+    gallery_groups: Sequence[Any] | None,
+    similarity: str,
+) -> tuple[list[float], list[float]]:
+    """Return the scores of all positive and of all negative pairs."""
+    if gallery is None or gallery_labels is None:
+        places = list(itertools.combinations(range(len(embeddings)), 2))
+        gallery, gallery_labels, gallery_groups = embeddings, labels, groups
+    else:
+        places = list(itertools.product(range(len(embeddings)), range(len(gallery))))
+    positives, negatives = [], []
+    for i, j in places:
+        if labels[i] != gallery_labels[j]:
+            negatives.append(score(embeddings[i], gallery[j], similarity))
+        elif groups is None or gallery_groups is None or groups[i] != gallery_groups[j]:
+            positives.append(score(embeddings[i], gallery[j], similarity))
+    return positives, negatives
+
+
+def share(scores: Sequence[float], threshold: float) -> Fraction:
+    return Fraction(sum(s >= threshold for s in scores), len(scores))
+
+
+def corners(positives: Sequence[float], negatives: Sequence[float]) -> list[tuple[Fraction, Fraction, float]]:
+    """Return FAR, TAR and threshold at every score, from the largest."""
+    thresholds = [math.inf, *sorted({*positives, *negatives}, reverse=True)]
+    return [(share(negatives, t), share(positives, t), t) for t in thresholds]
+
+
+def tar_at(far: float, positives: Sequence[float], negatives: Sequence[float]) -> tuple[float, float]:
+    """Return the largest TAR of a threshold whose FAR is at most `far`, and the least such threshold."""
+    allowed = [(tar, t) for f, tar, t in corners(positives, negatives) if float(f) <= far]
+    refused = [t for f, _, t in corners(positives, negatives) if float(f) > far]
+    return float(max(tar for tar, _ in allowed)), math.nextafter(max(refused), math.inf)
+
+
+def equal_error_rate(positives: Sequence[float], negatives: Sequence[float]) -> tuple[float, float]:
+    """Follow the lines between corners to TAR = 1 − FAR; return the FAR there, and the second corner's threshold."""
+    points = corners(positives, negatives)
+    for (far, tar, _), (next_far, next_tar, threshold) in itertools.pairwise(points):
+        if next_far + next_tar >= 1:
+            part = (1 - far - tar) / (next_far + next_tar - far - tar)
+            return float(far + part * (next_far - far)), threshold
+    raise AssertionError("the last corner is (1, 1)")
+
+
+def area(positives: Sequence[float], negatives: Sequence[float]) -> float:
+    twice = sum(2 * (p > n) + (p == n) for p in positives for n in negatives)
+    return float(Fraction(twice, 2 * len(positives) * len(negatives)))
+
+
+def fold_accuracies(
+    scores: Sequence[float], positive: Sequence[bool], folds: Sequence[Any]
+) -> tuple[list[float], list[float], float]:
+    """Return each fold's accuracy, its threshold, and the mean of the accuracies."""
+    accuracies, thresholds = [], []
+    for fold in sorted(set(folds)):
+        others = [(s, p) for s, p, f in zip(scores, positive, folds) if f != fold]
+        candidates = [math.inf, *sorted({s for s, _ in others}, reverse=True)]
+        threshold = max(candidates, key=lambda t: sum((s >= t) == p for s, p in others))
+        inside = [(s >= threshold) == p for s, p, f in zip(scores, positive, folds) if f == fold]
+        accuracies.append(Fraction(sum(inside), len(inside)))
+        thresholds.append(threshold)
+    return [float(a) for a in accuracies], thresholds, float(sum(accuracies, Fraction(0)) / len(accuracies))
