@@ -1,13 +1,16 @@
 """dml-eval-rs beside faiss and pytorch-metric-learning: runs alternate, and a table shows medians of pairwise ratios.
 
     python benchmarks/evaluator/compare.py [--work NAME ...] [--pairs 3] [--items 60502]
+        [--kernel NAME] [--run runs/demo]
 
-Needs faiss-cpu and, for the row `pml`, pytorch-metric-learning with torch. Asserts nothing.
+Needs faiss-cpu and, for the row `pml`, pytorch-metric-learning with torch. The rows `trained...` need the folder of a
+run, whose embeddings they use. Asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
 import statistics
@@ -18,9 +21,10 @@ from pathlib import Path
 
 import faiss
 import numpy as np
-from data import SEED, birds_like, codes_of, stanford_like
+from data import SEED, birds_like, codes_of, decaying, stanford_like
 
 import dml_eval_rs
+from dml_eval_rs import _native
 
 CORES = len(os.sched_getaffinity(0))
 RECALL_AT = (1, 10, 100, 1000)
@@ -127,6 +131,61 @@ def nearest(n: int) -> Pair:
     )
 
 
+def beside_faiss(name: str, x: np.ndarray, labels: np.ndarray, peer: str = "flat") -> Pair:
+    index = faiss.IndexFlatIP(x.shape[1]) if peer == "flat" else faiss.IndexFlatIPPanorama(x.shape[1], 8)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    index.add(unit)
+    return (
+        name,
+        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        f"faiss {peer} k=1001",
+        lambda: index.search(unit, min(1001, len(x))),
+    )
+
+
+def trained(run: Path | None, peer: str = "flat") -> Pair:
+    x, labels = embeddings_of(run)
+    return beside_faiss(f"trained, {len(x):,} x {x.shape[1]}", x, labels, peer)
+
+
+def trained_knn(run: Path | None) -> Pair:
+    x, _ = embeddings_of(run)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    queries, unit_queries = x[:5000].copy(), unit[:5000].copy()
+    index = faiss.IndexFlatIP(x.shape[1])
+    index.add(unit)
+    return (
+        f"trained, knn k=10, 5,000 of {len(x):,} x {x.shape[1]}",
+        lambda: dml_eval_rs.knn(queries, x, 10),
+        "faiss flat k=10",
+        lambda: index.search(unit_queries, 10),
+    )
+
+
+def embeddings_of(run: Path | None) -> tuple[np.ndarray, np.ndarray]:
+    if run is None:
+        raise SystemExit("the works `trained...` need --run FOLDER, which `dml demo` makes")
+    return np.load(run / "embeddings.npy"), np.load(run / "labels.npy")
+
+
+def spectrum(n: int, exponent: float) -> Pair:
+    x, labels = decaying(n, 2048, exponent)
+    return beside_faiss(f"float32 x 2,048, variances i^-{exponent:g}", x, labels)
+
+
+def collapsed() -> Pair:
+    rng = np.random.default_rng(SEED)
+    x = rng.standard_normal((2000, 256), dtype=np.float32)
+    near_one, labels = 1 + np.float32(0.01) * x, np.arange(2000) // 5
+    return (
+        "collapsed, 1 + 0.01 noise, 2,000 x 256",
+        lambda: dml_eval_rs.evaluate(near_one, labels, recall_at=RECALL_AT),
+        "ours, the noise alone",
+        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+    )
+
+
+RUN: Path | None = None
 WORKS: dict[str, Callable[[int], Pair]] = {
     "hard": lambda n: self_retrieval("hard", n),
     "easy": lambda n: self_retrieval("easy", n),
@@ -137,7 +196,26 @@ WORKS: dict[str, Callable[[int], Pair]] = {
     "kmeans": kmeans_round,
     "birds": many_positives,
     "knn": nearest,
+    "trained": lambda n: trained(RUN),
+    "trained-panorama": lambda n: trained(RUN, "Panorama"),
+    "trained-knn": lambda n: trained_knn(RUN),
+    "spectrum-1": lambda n: spectrum(n, 1.0),
+    "spectrum-1.5": lambda n: spectrum(n, 1.5),
+    "spectrum-2": lambda n: spectrum(n, 2.0),
+    "collapsed": lambda n: collapsed(),
 }
+ISOTROPIC = (
+    "hard",
+    "easy",
+    "pml",
+    "separate",
+    "codes-1001",
+    "codes-12",
+    "kmeans",
+    "birds",
+    "knn",
+    "collapsed",
+)
 
 
 def seconds(job: Job, clock: Callable[[], float]) -> float:
@@ -162,7 +240,7 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", nargs="+", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--work", nargs="+", choices=WORKS, default=list(ISOTROPIC))
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--items", type=int, default=60_502)
     parser.add_argument(
@@ -170,7 +248,14 @@ def main() -> None:
         action="store_true",
         help="measure processor time of one thread, for machines that are busy with other work",
     )
+    parser.add_argument("--run", type=Path, help="the folder of a run, for the works `trained...`")
+    parser.add_argument("--kernel", choices=_native.kernels(), help="switch the faster ones off")
     options = parser.parse_args()
+    global RUN
+    RUN = options.run
+    if options.kernel is not None:
+        for name in ("evaluate", "evaluate_codes", "knn", "knn_codes"):
+            setattr(_native, name, functools.partial(getattr(_native, name), kernel=options.kernel))
     clock = time.process_time if options.one_thread else time.perf_counter
     if options.one_thread:
         faiss.omp_set_num_threads(1)
@@ -178,7 +263,10 @@ def main() -> None:
     else:
         faiss.omp_set_num_threads(CORES)
     unit = "processor seconds of one thread" if options.one_thread else f"seconds on {CORES} cores"
-    print(f"{machine()}; {options.items:,} items, {options.pairs} pairs, {unit}")
+    print(
+        f"{machine()}; {options.items:,} items, {options.pairs} pairs, {unit}, "
+        f"kernel {options.kernel or _native.kernels()[0]}"
+    )
     print(
         f"{'work':46} {'beside':22} {'ours, s':>9} {'theirs, s':>9} {'times as fast':>14} {'(least, most)':>16}"
     )

@@ -43,6 +43,22 @@ def _embed(
     return x, labels
 
 
+def decaying(
+    n: int, dim: int, exponent: float, noise: float = 0.8
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Draw unit vectors of classes of five whose i-th principal axis has a variance proportional to i**-exponent."""
+    rng = np.random.default_rng(SEED)
+    deviation = (1 + np.arange(dim, dtype=np.float32)) ** np.float32(-exponent / 2)
+    labels = np.arange(n) // 5
+    rng.shuffle(labels)
+    centres = rng.standard_normal((labels.max() + 1, dim), dtype=np.float32)
+    x = centres[labels] + np.float32(noise) * rng.standard_normal((n, dim), dtype=np.float32)
+    axes = np.linalg.qr(rng.standard_normal((dim, dim)))[0].astype(np.float32)
+    x = (x * deviation) @ axes
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, labels
+
+
 def codes_of(x: npt.NDArray[np.float32], bits: int) -> npt.NDArray[np.uint8]:
     """Return the (n, bits / 8) packed signs of random projections."""
     directions = np.random.default_rng(SEED).standard_normal((x.shape[1], bits), dtype=np.float32)
