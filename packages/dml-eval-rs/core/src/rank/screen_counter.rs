@@ -3,6 +3,7 @@
 //! A query's thresholds are its active positives. Once the counts show that a positive's rank matters to no metric, the
 //! positive is dropped, which raises the threshold below which negatives are ignored.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::control::Control;
@@ -31,6 +32,7 @@ pub(crate) struct ScreenCounter<'a> {
 struct TaskSide<'a, H> {
     first_query: usize,
     queries: usize,
+    items: Range<usize>,
     /// Counts of the values above all thresholds.
     above: &'a [u32],
     /// Values to decide: the query counted from `first_query`, the item, and bounds of the value.
@@ -51,6 +53,37 @@ pub(crate) struct Buffers {
     negatives: Vec<u32>,
     /// Each query's negatives in a task after fewer than `LOCAL_SLOTS` positives; empty in tasks with few hits.
     local: Vec<u32>,
+}
+
+/// The share of a task's pairs from which on a table of all of their keys takes less time than the keys of the open ones.
+const OPEN_SHARE: f64 = 0.125;
+
+/// Computes the keys of sorted pairs among these queries and items.
+fn compute_keys<S: Space>(
+    space: &S,
+    pairs: &[(u32, u32)],
+    queries: &Range<usize>,
+    items: &Range<usize>,
+    scratch: &mut Scratch,
+    keys: &mut Vec<f64>,
+) {
+    let all = queries.len() * items.len();
+    if (pairs.len() as f64) < OPEN_SHARE * all as f64 {
+        space.keys(pairs, scratch, keys);
+        return;
+    }
+    let indices = |of: &Range<usize>| (of.start as u32..of.end as u32).collect::<Vec<u32>>();
+    let mut table = vec![0.0; all];
+    let filled = space.key_table(&indices(queries), &indices(items), &mut table, &Control::default());
+    if filled.is_err() {
+        // Without memory for the table.
+        space.keys(pairs, scratch, keys);
+        return;
+    }
+    let of_pair = |&(query, item): &(u32, u32)| {
+        table[(query as usize - queries.start) * items.len() + item as usize - items.start]
+    };
+    keys.extend(pairs.iter().map(of_pair));
 }
 
 impl<'a> ScreenCounter<'a> {
@@ -140,7 +173,7 @@ impl<'a> ScreenCounter<'a> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) {
-        let TaskSide { first_query, queries, above, hits } = side;
+        let TaskSide { first_query, queries, items, above, hits } = side;
         let Buffers { open, keys, negatives, local } = buffers;
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
@@ -176,7 +209,7 @@ impl<'a> ScreenCounter<'a> {
         }
         open.sort_unstable();
         keys.clear();
-        space.keys(open, scratch, keys);
+        compute_keys(space, open, &(first_query..first_query + queries), &items, scratch, keys);
         for (&(query, item), &key) in open.iter().zip(keys.iter()) {
             let q = query as usize - job.first_query;
             counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
@@ -222,6 +255,7 @@ impl Observer for ScreenCounter<'_> {
         let rows = TaskSide {
             first_query: task.rows.start,
             queries: task.rows.len(),
+            items: task.columns.clone(),
             above: &result.row_above,
             hits: result.row_hits.iter().map(column),
         };
@@ -234,6 +268,7 @@ impl Observer for ScreenCounter<'_> {
             let columns = TaskSide {
                 first_query: task.columns.start,
                 queries: task.columns.len(),
+                items: task.rows.clone(),
                 above: &result.column_above,
                 hits: result.column_hits.iter().map(row),
             };
