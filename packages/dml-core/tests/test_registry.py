@@ -197,6 +197,25 @@ def test_a_value_error_of_a_factory_is_an_error_of_the_recipe():
         registry_of(RANKED).build("losses", {"name": "ranked", "margin": -1.0}, RUN)
 
 
+@pytest.mark.parametrize(
+    "error", [AssertionError, AttributeError, KeyError, OverflowError, ZeroDivisionError]
+)
+def test_other_refusals_of_a_factory_are_errors_of_the_recipe_that_name_their_type(error):
+    class Refusing:
+        @hookimpl
+        def dml_losses(self):
+            yield Component("refusing", self.make, "refuses")
+
+        def make(self):
+            raise error("p")
+
+    plugins = Plugins()
+    plugins.register(Refusing(), distribution="refusing")
+    context = dict.fromkeys(CONTEXT["losses"], 1)
+    with pytest.raises(InvalidOption, match=rf"loss 'refusing' .*: {error.__name__}: '?p"):
+        Registry(plugins).build("losses", {"name": "refusing"}, context)
+
+
 def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_stay_unchanged():
     def of_a_whole_number(seed):
         raise TypeError("seed is 0.5; expected a whole number")

@@ -164,6 +164,7 @@ def test_a_state_of_another_sampler_is_refused_and_the_position_kept():
         (([0, 0, 1], 3, 1), r"classes_per_batch is 3; expected at most 2"),
         (([0, 0, 1], 0, 1), r"classes_per_batch is 0; expected an integer of at least 1"),
         (([0, 0, 1], 1, 0), r"images_per_class is 0"),
+        (([0, 0, 1], 2, 500_001), r"a batch of 1000002 images; expected at most 1000000"),
         (([0, 0, 1], 1.5, 1), r"classes_per_batch is 1.5"),
         (([0, 0, 1], True, 1), r"classes_per_batch is True"),
         (([0, 0, 1], 1, 1, -1), r"seed is -1"),

@@ -83,6 +83,12 @@ def test_drawing_twice_gives_identical_pictures():
     assert first.class_names == again.class_names
 
 
+def test_more_classes_than_there_are_mean_all(glyphs):
+    every = Glyphs(max_classes=10**13)
+    assert every.train.class_names == glyphs.train.class_names
+    assert every.test.class_names == glyphs.test.class_names
+
+
 def test_max_classes_selects_from_all_classes(glyphs):
     few = Glyphs(max_classes=20)
     everything = {*glyphs.train.class_names, *glyphs.test.class_names}

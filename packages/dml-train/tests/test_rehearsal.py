@@ -105,8 +105,19 @@ def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
             r"reaches 0: .*temperature is 0",
         ),
         (["schedule.'loss.temperature'={kind='step', values=[0.1, -1.0], milestones=[9]}"], "reaches -1"),
+        (["embedding.dim=9223372036854775808"], "doesn't fit into memory"),
+        (["backbone.levels=2"], "option 'levels' is 2, of type int"),
+        (["backbone.depth=10000000000000"], "expected at most 1000 convolutions"),
+        (["sampler.images_per_class=9223372036854775807"], "expected at most 1000000"),
+        (["schedule.'optimizer.lr'.end=['x']"], r"end of a cosine schedule is \['x'\]; expected a number"),
+        (["schedule.'optimizer.lr'.kind=['x']"], r"schedule kind is \['x'\]"),
+        (["schedule.'optimizer.lr'.unit=['x']"], r"schedule unit is \['x'\]"),
+        (["training.steps=1" + 400 * "0"], "training.steps is 1000.*less than or equal to"),
+        (["evaluation.every=1e308"], "evaluation.every is 1e.308.*less than or equal to"),
+        (["training.device=cuda:99999999999"], "training.device is 'cuda:99999999999'; expected one of"),
+        (["training.device=cuda:00"], "training.device is 'cuda:00'; did you mean 'cuda:0'"),
     ],
-    ids=str,
+    ids=lambda part: str(part)[:60],
 )
 def test_settings_that_would_fail_after_training_are_refused_before(tmp_path, quiet, overrides, message):
     with pytest.raises((DmlError, InvalidOption), match=message):

@@ -126,7 +126,7 @@ class Registry:
                 options. The table's value replaces that of the context.
 
         Raises:
-            As `check`; InvalidOption also if the factory itself refuses a value.
+            As `check`; InvalidOption also if the factory itself refuses a value (TypeError, ValueError and alike).
             TypeError: if `context` lacks a name of ``CONTEXT[kind]`` or has another.
         """
         self.check(kind, table)
@@ -150,6 +150,9 @@ class Registry:
             raise
         except (TypeError, ValueError) as error:
             raise InvalidOption(f"{_describe(kind, entry)}: {error}") from error
+        except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
+            # Other libraries' classes refuse their options with these, whose text alone may say nothing ('0').
+            raise InvalidOption(f"{_describe(kind, entry)}: {type(error).__name__}: {error}") from error
 
     def _resolve(self, kind: Kind, table: Mapping[str, Any]) -> tuple[Entry, dict[str, Any]]:
         """The table's component, and the values that it gives to options."""

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+MOST_IN_BATCH = (
+    1_000_000  # a larger batch is a slip: drawing it takes minutes, and no device holds its images
+)
 _CLASSES, _IMAGES, _ORDER = range(3)  # independent streams of random numbers
 
 
@@ -98,13 +101,13 @@ class ClassBalancedSampler(EpochSampler):
     Args:
         labels: (N,) integer, the class of each item.
         classes_per_batch: C, from 1 to the number of classes.
-        images_per_class: K, at least 1.
+        images_per_class: K, at least 1; a batch has at most `MOST_IN_BATCH` images.
         seed: at least 0; with the epoch and the position it determines a batch.
         batches_per_epoch: default N // (C * K), at least 1, so that an epoch has about N images.
 
     Raises:
-        ValueError: for labels that are empty, not integer or not one-dimensional, a size below 1, or a C above the
-            number of classes.
+        ValueError: for labels that are empty, not integer or not one-dimensional, a size below 1, a C above the
+            number of classes, or a batch of more than `MOST_IN_BATCH` images.
     """
 
     def __init__(
@@ -127,6 +130,11 @@ class ClassBalancedSampler(EpochSampler):
                 f"classes among the {len(self.labels)} labels"
             )
         size = classes_per_batch * images_per_class
+        if size > MOST_IN_BATCH:
+            raise ValueError(
+                f"classes_per_batch is {classes_per_batch} and images_per_class is {images_per_class}, a batch of "
+                f"{size} images; expected at most {MOST_IN_BATCH}"
+            )
         default = max(1, len(self.labels) // size)
         self._length = (
             default if batches_per_epoch is None else _check_at_least(1, batches_per_epoch=batches_per_epoch)

@@ -190,13 +190,13 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
     """
     options = dict(table)
     kind = options.pop("kind", "")
-    if kind not in _BY_KIND:
+    if not isinstance(kind, str) or kind not in _BY_KIND:
         raise InvalidOption(
             f"schedule kind is {kind!r}{nearest(str(kind), _BY_KIND)} kinds: {', '.join(_BY_KIND)}"
         )
     units = {"step": 1, "epoch": steps_per_epoch, "run": num_steps}
     unit = options.pop("unit", "step")
-    if unit not in units:
+    if not isinstance(unit, str) or unit not in units:
         raise InvalidOption(f"schedule unit is {unit!r}{nearest(str(unit), units)} units: {', '.join(units)}")
     warmup = options.pop("warmup", 0)
 

@@ -77,7 +77,8 @@ class Glyphs:
         if max_classes is not None:
             if max_classes < 2:
                 raise ValueError(f"max_classes is {max_classes}; expected at least 2, one for each half")
-            chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, max_classes).astype(np.int64))]
+            count = min(max_classes, len(chosen))
+            chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, count).astype(np.int64))]
         self.train = _select_classes(drawing, chosen[0::2], jitter)
         self.test = _select_classes(drawing, chosen[1::2], None)
 

@@ -22,6 +22,8 @@ from dml_train.networks import Pooling
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+LONGEST = 2**53  # steps or epochs: positions in a run are exact as floats, and no product of them is infinite
+Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
 
@@ -47,8 +49,8 @@ class Training(Table):
     """``[training]``: length, device and arithmetic."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    steps: Annotated[int, Field(ge=1)] | None = None
-    epochs: Positive | None = None
+    steps: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    epochs: Annotated[float, Field(gt=0, le=LONGEST)] | None = None
     device: str = "auto"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     gradient_clip: Positive | None = None
@@ -62,7 +64,7 @@ class Training(Table):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # of an average of the weights, then measured and saved
     )
-    timeout: Positive = 600.0  # seconds that a rank waits for another
+    timeout: Annotated[float, Field(gt=0, le=1e9)] = 600.0  # seconds that a rank waits for another
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -138,7 +140,7 @@ class Initialisation(Table):
     """
 
     class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
-    adapt_batch_norm: NotNegative = 0.0
+    adapt_batch_norm: Period = 0.0
 
 
 class LrMultipliers(Table):
@@ -170,7 +172,7 @@ class Optimizer(Table):
 class Checkpoints(Table):
     """``[checkpoints]``: the interval between two (0: only one, at the end), and how many are kept."""
 
-    every: NotNegative = 1.0
+    every: Period = 1.0
     unit: Unit = "epoch"
     keep: Annotated[int, Field(ge=1)] = 2
 
@@ -185,7 +187,7 @@ class Evaluation(Table):
     model_config = ConfigDict(extra="allow")
 
     name: str = "exact"
-    every: NotNegative = 0.0
+    every: Period = 0.0
     unit: Unit = "epoch"
     test: bool = True
 
@@ -291,7 +293,7 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _initialised_as_said(self) -> Recipe:
-        known, chosen = list(self.backbone.get("levels") or ()), self.embedding.levels
+        known, chosen = self._backbone_levels(), self.embedding.levels
         if unknown := [name for name in chosen if name not in known]:
             raise ValueError(
                 f"embedding.levels names {', '.join(map(repr, unknown))}; expected some of backbone.levels, "
@@ -312,8 +314,13 @@ class Recipe(Table):
 
     def evaluated_levels(self) -> list[int] | None:
         """Return the indices of the backbone's levels that the embedding consists of; None for all."""
-        known = list(self.backbone.get("levels") or ())
+        known = self._backbone_levels()
         return [known.index(name) for name in self.embedding.levels] or None
+
+    def _backbone_levels(self) -> list[Any]:
+        """Return the backbone's levels; none if they are no list, which the registry's check reports."""
+        levels = self.backbone.get("levels")
+        return levels if isinstance(levels, list) else []
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe in TOML's types, without keys that are None."""

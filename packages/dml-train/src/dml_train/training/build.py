@@ -157,10 +157,10 @@ def build(
     optimizer = PartedOptimizer(
         recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}
     )
-    check_loss_schedules(recipe, registry)
     schedules = build_schedules(
         recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
     )
+    check_loss_schedules(recipe, registry)  # of tables that hold numbers, as was just checked
     if recipe.validation.selects:
         every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
         if round(every) > num_steps:
@@ -274,9 +274,11 @@ def build_loss(
 def _memory_errors_as_dml_errors() -> Iterator[None]:
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
-        # torch has no class of its own for the CPU's memory, nor for sizes beyond 64 bits.
-        if isinstance(error, MemoryError) or re.search("alloc|out of memory|overflow", str(error)):
+    except (MemoryError, RuntimeError, TypeError) as error:
+        # torch has no class of its own for the CPU's memory, nor for sizes beyond 64 bits (a TypeError).
+        if isinstance(error, MemoryError) or re.search(
+            "alloc|out of memory|overflow", str(error), re.IGNORECASE
+        ):
             line = str(error).splitlines()[0]
             raise DmlError(
                 f"the network or the loss doesn't fit into memory ({line}); reduce embedding.dim, the number of "
@@ -293,7 +295,7 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
+    if not re.fullmatch(r"cpu|mps|cuda(:(0|[1-9][0-9]?))?", name):
         known = ("auto", "cpu", "cuda", "cuda:0", "mps")
         raise DmlError(
             f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"

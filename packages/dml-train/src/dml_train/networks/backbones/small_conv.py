@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from dml_train.networks.backbones.levels import check_levels
 
+MOST_LAYERS = 1000  # more is a slip, and making them could take all memory
+
 
 class SmallConv(nn.Module):
     """Blocks of convolutions, each with half the height and width of the previous one; trains from scratch in minutes.
@@ -32,7 +34,7 @@ class SmallConv(nn.Module):
         num_features: the last block's width; for several levels, a tuple of widths.
 
     Raises:
-        ValueError: an empty or non-positive size.
+        ValueError: an empty or non-positive size, or more than `MOST_LAYERS` convolutions.
         InvalidOption: an unknown level, or one given twice.
     """
 
@@ -53,6 +55,10 @@ class SmallConv(nn.Module):
             )
         if norm == "group" and any(width % 8 for width in widths):
             raise ValueError(f"widths are {list(widths)}; expected multiples of 8 with norm 'group'")
+        if depth * len(widths) > MOST_LAYERS:
+            raise ValueError(
+                f"depth is {depth} in {len(widths)} blocks; expected at most {MOST_LAYERS} convolutions in all"
+            )
         names = [f"block{number}" for number in range(1, len(widths) + 1)]
         check_levels(levels, names, "small-conv")
         chosen = [names.index(level) for level in levels] or [len(widths) - 1]
