@@ -44,7 +44,7 @@ def _embed(
 
 
 def decaying(
-    n: int, dim: int, exponent: float, noise: float = 0.8
+    n: int, dim: int, exponent: float, noise: float = 0.4
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Draw unit vectors of classes of five whose i-th principal axis has a variance proportional to i**-exponent."""
     rng = np.random.default_rng(SEED)
