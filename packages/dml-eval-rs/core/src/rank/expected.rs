@@ -54,14 +54,14 @@ impl Group {
         1.0 - none
     }
 
-    /// Computes the mean of `score` of the rank of the positive that comes first, or, counted from the end, last.
-    fn mean_of_outermost(&self, score: impl Fn(u64) -> f64) -> f64 {
+    /// Computes the mean of `of` / rank, for the positive that comes first or, if `rank` counts from the end, last.
+    fn mean_over_outermost_rank(&self, of: f64, rank: impl Fn(u64) -> u64) -> f64 {
         let mut mean = 0.0;
         // The chance that the places so far hold no positive.
         let mut none = 1.0;
         for k in 0..=self.negatives {
             let here = self.positives as f64 / (self.size() - k) as f64;
-            mean += none * here * score(k);
+            mean += none * here * of / rank(k) as f64;
             none *= 1.0 - here;
         }
         mean
@@ -141,12 +141,12 @@ impl Groups {
             }
             Metric::RPrecision => self.hits(r) / r as f64,
             Metric::MapAtR => self.precisions(r) / r as f64,
-            Metric::ReciprocalRank => first.mean_of_outermost(|k| 1.0 / (first.before + k + 1) as f64),
+            Metric::ReciprocalRank => first.mean_over_outermost_rank(1.0, |k| first.before + k + 1),
             Metric::Precision(k) => self.hits(k) / k as f64,
             Metric::AveragePrecisionAt(k) => self.precisions(k) / k.min(r) as f64,
             Metric::AveragePrecision => self.precisions(u64::MAX) / r as f64,
             Metric::InverseNegativePenalty => {
-                last.mean_of_outermost(|k| r as f64 / (last.before + last.size() - k) as f64)
+                last.mean_over_outermost_rank(r as f64, |k| last.before + last.size() - k)
             }
             Metric::Ndcg(k) => {
                 let sum = self.within(k).fold(0.0, |sum, group| {
