@@ -1,4 +1,4 @@
-"""A data set too small for its recipe is refused before training, with what was found and what mends it."""
+"""A data set too small for its recipe is refused before training, with the sizes found and the setting to change."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ use crate::kernel::{Kernel, Word};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::{rescale, scale_below_one};
 use crate::rows::similarity::Similarity;
+use crate::rows::space::Scratch;
 use crate::rows::validation::{rescales, validate};
 use crate::side::Side;
 
@@ -160,8 +161,28 @@ impl<'a> Dense<'a> {
         self.kernel
     }
 
+    /// Appends the sums of products (or squared distances) of some pairs to `sums`; fastest where pairs of one query adjoin.
+    pub(super) fn sums(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, sums: &mut Vec<f64>) {
+        let first = sums.len();
+        if !self.sum_in_place(pairs, sums) {
+            sums.truncate(first);
+            let mut q = std::mem::take(&mut scratch.query);
+            for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
+                self.widen(Side::Query, of_query[0].0 as usize, &mut q);
+                for &(_, g) in of_query {
+                    self.widen(Side::Gallery, g as usize, &mut scratch.other);
+                    sums.push(match self.similarity {
+                        Similarity::Euclidean => self.kernel.distance64(&q, &scratch.other),
+                        _ => self.kernel.dot64(&q, &scratch.other),
+                    });
+                }
+            }
+            scratch.query = q;
+        }
+    }
+
     /// Computes sums of products (or squared distances) from float32 rows in place; returns false if a row has another type.
-    pub(super) fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
+    fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
         for together in pairs.chunks(PAIRS) {
             let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
             for (slot, &(query, item)) in together.iter().enumerate() {

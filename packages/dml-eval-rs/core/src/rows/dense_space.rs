@@ -45,21 +45,7 @@ impl<'a> Space for Dense<'a> {
 
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) {
         let first = keys.len();
-        if !self.sum_in_place(pairs, keys) {
-            keys.truncate(first);
-            let mut q = std::mem::take(&mut scratch.query);
-            for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
-                self.widen(Side::Query, of_query[0].0 as usize, &mut q);
-                for &(_, g) in of_query {
-                    self.widen(Side::Gallery, g as usize, &mut scratch.other);
-                    keys.push(match self.similarity {
-                        Similarity::Euclidean => self.kernel.distance64(&q, &scratch.other),
-                        _ => self.kernel.dot64(&q, &scratch.other),
-                    });
-                }
-            }
-            scratch.query = q;
-        }
+        self.sums(pairs, scratch, keys);
         for (key, &(_, g)) in keys[first..].iter_mut().zip(pairs) {
             *key = self.key(g, *key);
         }

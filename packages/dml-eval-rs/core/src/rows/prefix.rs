@@ -1,4 +1,4 @@
-//! Coordinates of rows along a few orthonormal directions, and the length of what is left of them.
+//! Coordinates of rows along a few orthonormal directions, and the length of the rest.
 //!
 //! Let Q be the (count, dim) directions, and |QQᵀ − I| ≤ ε. The directions' span is orthogonal to the rest of a row, so
 //! |cᵢ·cⱼ − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε): docs/internals/evaluator-exactness.md.

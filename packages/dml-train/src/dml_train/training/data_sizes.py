@@ -1,4 +1,4 @@
-"""Checks that a data set is large enough for its recipe; each says what was found, and what mends it."""
+"""Checks that a data set is large enough for its recipe; an error states the sizes and the setting to change."""
 
 from __future__ import annotations
 

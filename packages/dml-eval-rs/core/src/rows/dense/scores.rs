@@ -25,21 +25,7 @@ impl Dense<'_> {
     /// Appends the scores of some pairs (query, gallery item) to `scores`; fastest where pairs of one query adjoin.
     pub(crate) fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
         let first = scores.len();
-        if !self.sum_in_place(pairs, scores) {
-            scores.truncate(first);
-            let mut q = std::mem::take(&mut scratch.query);
-            for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
-                self.widen(Side::Query, of_query[0].0 as usize, &mut q);
-                for &(_, g) in of_query {
-                    self.widen(Side::Gallery, g as usize, &mut scratch.other);
-                    scores.push(match self.similarity {
-                        Similarity::Euclidean => self.kernel.distance64(&q, &scratch.other),
-                        _ => self.kernel.dot64(&q, &scratch.other),
-                    });
-                }
-            }
-            scratch.query = q;
-        }
+        self.sums(pairs, scratch, scores);
         for (score, &(q, g)) in scores[first..].iter_mut().zip(pairs) {
             *score = self.score(q, g, *score);
         }
