@@ -269,7 +269,7 @@ fn kmeans<'py>(
 fn nmi(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>, average: &str) -> PyResult<f64> {
     let average: Average = PARTITIONS.check(average.parse())?;
     let (a, b) = (a.as_slice()?, b.as_slice()?);
-    run(py, PARTITIONS, Some(1), None, |_| dml_eval::nmi(a, b, average))
+    run(py, PARTITIONS, Some(1), None, |control| dml_eval::nmi(a, b, average, control))
 }
 
 #[pyfunction]
@@ -281,7 +281,7 @@ fn ami(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32
 #[pyfunction]
 fn ari(py: Python<'_>, a: PyReadonlyArray1<'_, u32>, b: PyReadonlyArray1<'_, u32>) -> PyResult<f64> {
     let (a, b) = (a.as_slice()?, b.as_slice()?);
-    run(py, PARTITIONS, Some(1), None, |_| dml_eval::ari(a, b))
+    run(py, PARTITIONS, Some(1), None, |control| dml_eval::ari(a, b, control))
 }
 
 #[pyfunction]

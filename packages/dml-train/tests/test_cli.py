@@ -124,6 +124,28 @@ def test_train_refuses_a_wrong_recipe_before_writing_anything(dml, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "glyphs-tiny", "--set", "training.workers={}", "--out", "new"],
+        ["train", "glyphs-tiny", "--nproc", "{}", "--out", "new"],
+        ["reproduce", "--jobs", "{}", "--out", "new"],
+        ["reproduce", "--seeds", "{}", "--out", "new"],
+        ["tune", "glyphs-tiny", "--trials", "1", "--folds", "{}", "--out", "new"],
+        ["embed", "run", "images", "--workers", "{}", "--out", "new"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:5]),
+)
+def test_numbers_of_processes_that_no_machine_has_are_refused_before_a_folder_is_made(
+    dml, tmp_path, monkeypatch, arguments
+):
+    monkeypatch.chdir(tmp_path)
+    result = dml(*(part.format(10**13) for part in arguments), code=2)
+    assert str(10**13) in result.stderr
+    assert "1000" in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_error_names_the_options_that_fix_it(dml, folder):
     result = dml("train", folder.recipe, "--out", folder.path, code=2)
     assert result.stderr == (

@@ -121,12 +121,17 @@ class ClassBalancedSampler(EpochSampler):
         super().__init__(labels, seed)
         self.classes_per_batch = _check_at_least(1, classes_per_batch=classes_per_batch)
         self.images_per_class = _check_at_least(1, images_per_class=images_per_class)
-        order = np.argsort(self.labels, kind="stable")
-        _, starts = np.unique(self.labels[order], return_index=True)
-        self._members = np.split(order, starts[1:])
-        if classes_per_batch > len(self._members):
+        # The items class by class, and where each class begins: an array for each of a million classes would take seconds
+        # to make, and to send to every loader process.
+        self._by_class = np.argsort(self.labels, kind="stable")
+        _, starts = np.unique(self.labels[self._by_class], return_index=True)
+        self._starts = np.append(starts, len(self.labels))
+        self._num_classes = len(starts)
+        # The latest deck: its epoch, its number, and its order.
+        self._deck: tuple[int, int, npt.NDArray[np.int64]] | None = None
+        if classes_per_batch > self._num_classes:
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch}; expected at most {len(self._members)}, the number of "
+                f"classes_per_batch is {classes_per_batch}; expected at most {self._num_classes}, the number of "
                 f"classes among the {len(self.labels)} labels"
             )
         size = classes_per_batch * images_per_class
@@ -145,17 +150,25 @@ class ClassBalancedSampler(EpochSampler):
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
         """Draw the batch's indices, (C * K,) int64: K of the first class, K of the second, …"""
-        hands = len(self._members) // self.classes_per_batch
-        deck = self._random(epoch, _CLASSES, position // hands).permutation(len(self._members))
+        hands = self._num_classes // self.classes_per_batch
+        deck = self._shuffle(epoch, position // hands)
         first = (position % hands) * self.classes_per_batch
         random = self._random(epoch, _IMAGES, position)
         k = self.images_per_class
         chosen = [
             random.choice(members, min(k - start, len(members)), replace=False)
-            for members in (self._members[c] for c in deck[first : first + self.classes_per_batch])
+            for c in deck[first : first + self.classes_per_batch]
+            for members in [self._by_class[self._starts[c] : self._starts[c + 1]]]
             for start in range(0, k, len(members))
         ]
         return np.concatenate(chosen)
+
+    def _shuffle(self, epoch: int, number: int) -> npt.NDArray[np.int64]:
+        """Return the classes in the order of a deck."""
+        if self._deck is None or self._deck[:2] != (epoch, number):
+            order = self._random(epoch, _CLASSES, number).permutation(self._num_classes)
+            self._deck = (epoch, number, order)
+        return self._deck[2]
 
     def _identity(self) -> dict[str, int]:
         return super()._identity() | {

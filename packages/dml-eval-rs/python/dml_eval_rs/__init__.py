@@ -92,9 +92,11 @@ def __getattr__(name: str) -> Any:
         return _import_native()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    module = importlib.import_module(_HOMES[name])
+    # All names of the module: importing it has just bound it here, which would hide a function of its own name.
+    found = {public: getattr(module, public) for public, home in _HOMES.items() if home == _HOMES[name]}
+    globals().update(found)
+    return found[name]
 
 
 def __dir__() -> list[str]:

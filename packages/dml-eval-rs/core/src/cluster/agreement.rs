@@ -1,5 +1,6 @@
 //! Agreement of two partitions, from their contingency table.
 
+use crate::cluster::pair_sort::{PIECE, sort_pairs};
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::logarithm::ln;
@@ -53,7 +54,7 @@ struct Contingency {
 }
 
 /// Counts the items of every pair of clusters.
-fn contingency(a: &[u32], b: &[u32]) -> Result<Contingency> {
+fn contingency(a: &[u32], b: &[u32], control: &Control) -> Result<Contingency> {
     if a.len() != b.len() || a.is_empty() {
         return argument(format!(
             "the partitions have {} and {} entries; expected the same number, at least one",
@@ -63,11 +64,13 @@ fn contingency(a: &[u32], b: &[u32]) -> Result<Contingency> {
     }
     let sizes = |x: &[u32]| -> Result<Vec<u64>> {
         let mut sizes = zeros(x.iter().max().map_or(0, |m| *m as usize + 1))?;
-        x.iter().for_each(|c| sizes[*c as usize] += 1);
+        for piece in x.chunks(PIECE) {
+            control.check()?;
+            piece.iter().for_each(|c| sizes[*c as usize] += 1);
+        }
         Ok(sizes)
     };
-    let mut pairs = collect(a.iter().copied().zip(b.iter().copied()))?;
-    pairs.sort_unstable();
+    let pairs = sort_pairs(collect(a.iter().copied().zip(b.iter().copied()))?, PIECE, control)?;
     let cells = pairs.chunk_by(|x, y| x == y).map(|same| (same[0].0, same[0].1, same.len() as u64)).collect();
     Ok(Contingency { n: a.len() as u64, a: sizes(a)?, b: sizes(b)?, cells })
 }
@@ -88,17 +91,18 @@ impl Contingency {
         a == b && (a == 1 || a as u64 == self.n)
     }
 
-    fn mutual_information(&self) -> f64 {
+    fn mutual_information(&self, control: &Control) -> Result<f64> {
         let n = self.n as f64;
-        let sum: f64 = self
-            .cells
-            .iter()
-            .map(|&(i, j, c)| {
-                let (c, a, b) = (c as f64, self.a[i as usize] as f64, self.b[j as usize] as f64);
-                c / n * ln(c / a * (n / b))
-            })
-            .sum();
-        sum.max(0.0)
+        let information = |&(i, j, c): &(u32, u32, u64)| {
+            let (c, a, b) = (c as f64, self.a[i as usize] as f64, self.b[j as usize] as f64);
+            c / n * ln(c / a * (n / b))
+        };
+        let mut sum = 0.0;
+        for cells in self.cells.chunks(PIECE) {
+            control.check()?;
+            sum = cells.iter().map(information).fold(sum, |sum, of_cell| sum + of_cell);
+        }
+        Ok(sum.max(0.0))
     }
 
     /// The mean mutual information of two random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
@@ -174,8 +178,8 @@ fn information_above_linear(e: f64) -> f64 {
 /// Computes the normalized mutual information: I over an average of both entropies.
 ///
 /// 1 where both partitions are one cluster, 0 where one of them is.
-pub fn nmi(a: &[u32], b: &[u32], average: Average) -> Result<f64> {
-    let table = contingency(a, b)?;
+pub fn nmi(a: &[u32], b: &[u32], average: Average, control: &Control) -> Result<f64> {
+    let table = contingency(a, b, control)?;
     if table.trivially_equal() {
         return Ok(1.0);
     }
@@ -183,15 +187,15 @@ pub fn nmi(a: &[u32], b: &[u32], average: Average) -> Result<f64> {
     if normalizer == 0.0 {
         return Ok(0.0); // one cluster has no entropy, and its information is at most a rounding error
     }
-    Ok((table.mutual_information() / normalizer).min(1.0))
+    Ok((table.mutual_information(control)? / normalizer).min(1.0))
 }
 
 /// Computes the adjusted Rand index: (S − E) / ((A + B)/2 − E), where S, A and B are the pairs of items that are together in
 /// both partitions, in `a` and in `b`, of T pairs, and E = A·B/T.
 ///
 /// Numerator and denominator, times 2·T, are exact integers. 1 where both partitions are one cluster, or both all singletons.
-pub fn ari(a: &[u32], b: &[u32]) -> Result<f64> {
-    let table = contingency(a, b)?;
+pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
+    let table = contingency(a, b, control)?;
     if table.trivially_equal() {
         return Ok(1.0);
     }
@@ -214,7 +218,7 @@ pub fn ari(a: &[u32], b: &[u32]) -> Result<f64> {
 ///
 /// 1 where both partitions are one cluster, or both all singletons.
 pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
-    let table = contingency(a, b)?;
+    let table = contingency(a, b, control)?;
     if table.trivially_equal() {
         return Ok(1.0);
     }
@@ -223,7 +227,7 @@ pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     let range = mean_entropy - expected;
     // Rounding could make it 0, so its magnitude is kept above a rounding error.
     let range = if range < 0.0 { range.min(-f64::EPSILON) } else { range.max(f64::EPSILON) };
-    Ok((table.mutual_information() - expected) / range)
+    Ok((table.mutual_information(control)? - expected) / range)
 }
 
 #[cfg(test)]
@@ -232,42 +236,46 @@ mod tests {
 
     #[test]
     fn equal_partitions_agree_fully_under_any_names() {
+        let control = Control::default();
         let (a, b) = ([0, 0, 1, 1, 2], [2, 2, 0, 0, 1]);
         for average in [Average::Min, Average::Geometric, Average::Arithmetic, Average::Max] {
-            assert!((nmi(&a, &b, average).unwrap() - 1.0).abs() < 1e-15);
+            assert!((nmi(&a, &b, average, &control).unwrap() - 1.0).abs() < 1e-15);
         }
-        assert_eq!(ari(&a, &b).unwrap(), 1.0);
-        assert!((ami(&a, &b, &Control::default()).unwrap() - 1.0).abs() < 1e-12);
+        assert_eq!(ari(&a, &b, &control).unwrap(), 1.0);
+        assert!((ami(&a, &b, &control).unwrap() - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn one_cluster_on_both_sides_is_full_agreement_and_on_one_side_none() {
+        let control = Control::default();
         for average in [Average::Min, Average::Geometric, Average::Arithmetic, Average::Max] {
-            assert_eq!(nmi(&[0, 0, 0], &[0, 0, 0], average).unwrap(), 1.0);
-            assert!(nmi(&[0, 0, 0], &[0, 1, 1], average).unwrap() < 1e-15);
+            assert_eq!(nmi(&[0, 0, 0], &[0, 0, 0], average, &control).unwrap(), 1.0);
+            assert!(nmi(&[0, 0, 0], &[0, 1, 1], average, &control).unwrap() < 1e-15);
         }
-        assert_eq!(ari(&[0, 0, 0], &[5, 5, 5]).unwrap(), 1.0);
-        assert_eq!(ari(&[0, 0, 0], &[0, 1, 1]).unwrap(), 0.0);
-        assert_eq!(ami(&[0, 0, 0], &[5, 5, 5], &Control::default()).unwrap(), 1.0);
+        assert_eq!(ari(&[0, 0, 0], &[5, 5, 5], &control).unwrap(), 1.0);
+        assert_eq!(ari(&[0, 0, 0], &[0, 1, 1], &control).unwrap(), 0.0);
+        assert_eq!(ami(&[0, 0, 0], &[5, 5, 5], &control).unwrap(), 1.0);
     }
 
     #[test]
     fn the_rand_index_of_random_partitions_is_0_on_average() {
+        let control = Control::default();
         let a = [0u32, 0, 0, 1, 1, 2];
         let mut b = [0u32, 0, 1, 1, 2, 2];
         let mut sum = 0.0;
-        permute(&mut b, 0, &mut |b| sum += ari(&a, b).unwrap());
+        permute(&mut b, 0, &mut |b| sum += ari(&a, b, &control).unwrap());
         assert!(sum.abs() < 1e-10);
     }
 
     #[test]
     fn expected_information_is_the_mean_over_all_permutations() {
+        let control = Control::default();
         let a = [0u32, 0, 0, 1, 1, 2];
         let mut b = [0u32, 0, 1, 1, 2, 2];
-        let expected = contingency(&a, &b).unwrap().expected_mutual_information(&Control::default()).unwrap();
+        let expected = contingency(&a, &b, &control).unwrap().expected_mutual_information(&control).unwrap();
         let (mut sum, mut count) = (0.0, 0);
         permute(&mut b, 0, &mut |b| {
-            sum += contingency(&a, b).unwrap().mutual_information();
+            sum += contingency(&a, b, &control).unwrap().mutual_information(&control).unwrap();
             count += 1;
         });
         assert!((expected - sum / f64::from(count)).abs() < 1e-12);

@@ -4,3 +4,4 @@ pub(crate) mod agreement;
 mod assignment;
 mod initial_centroids;
 pub(crate) mod kmeans;
+mod pair_sort;

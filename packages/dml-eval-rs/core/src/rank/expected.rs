@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::control::Control;
 use crate::rank::gains::Discounts;
 use crate::rank::metric::Metric;
 use crate::rank::partial_counts::PartialCounts;
@@ -55,17 +56,23 @@ impl Group {
     }
 
     /// Computes the mean of `of` / rank, for the positive that comes first or, if `rank` counts from the end, last.
-    fn mean_over_outermost_rank(&self, of: f64, rank: impl Fn(u64) -> u64) -> f64 {
+    fn mean_over_outermost_rank(&self, of: f64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
         let mut mean = 0.0;
         // The chance that the places so far hold no positive.
         let mut none = 1.0;
-        for k in 0..=self.negatives {
+        for k in places(self.negatives + 1, control) {
             let here = self.positives as f64 / (self.size() - k) as f64;
             mean += none * here * of / rank(k) as f64;
             none *= 1.0 - here;
         }
         mean
     }
+}
+
+/// Iterates over the places of a group; none follow once the computation is cancelled, and its results are then dropped.
+fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
+    const BETWEEN_LOOKS: u64 = 1 << 16;
+    (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())
 }
 
 /// A query's positives by key, with the negatives tied with them. Groups beyond the counts' depth may be too early, but stay
@@ -107,13 +114,13 @@ impl Groups {
     }
 
     /// Computes the mean of the sum of the precisions at the positives among the first `k` items.
-    fn precisions(&self, k: u64) -> f64 {
+    fn precisions(&self, k: u64, control: &Control) -> f64 {
         let mut precisions = 0.0;
         for group in self.within(k) {
             let density = group.density();
             // Given a positive at the group's k-th place, the rest are equally likely at each other place.
             let rest = if group.size() > 1 { (group.positives - 1) as f64 / (group.size() - 1) as f64 } else { 0.0 };
-            for k in 0..group.places_within(k) {
+            for k in places(group.places_within(k), control) {
                 let found = (group.positives_before + 1) as f64 + k as f64 * rest;
                 precisions += density * found / (group.before + k + 1) as f64;
             }
@@ -121,13 +128,15 @@ impl Groups {
         precisions
     }
 
-    /// Computes the mean of a metric, given the gain of each positive, and the sum of discounted gains of the best order.
+    /// Computes the mean of a metric, given the gain of each positive, and the sum of discounted gains of the best order; any
+    /// number once the computation is cancelled.
     pub fn value(
         &self,
         metric: Metric,
         discounts: &Discounts,
         gain: impl Fn(usize) -> f64,
         best: impl Fn(u64) -> f64,
+        control: &Control,
     ) -> f64 {
         let (r, first, last) = (self.positives, self.groups[0], self.groups[self.groups.len() - 1]);
         match metric {
@@ -140,19 +149,19 @@ impl Groups {
                 }
             }
             Metric::RPrecision => self.hits(r) / r as f64,
-            Metric::MapAtR => self.precisions(r) / r as f64,
-            Metric::ReciprocalRank => first.mean_over_outermost_rank(1.0, |k| first.before + k + 1),
+            Metric::MapAtR => self.precisions(r, control) / r as f64,
+            Metric::ReciprocalRank => first.mean_over_outermost_rank(1.0, |k| first.before + k + 1, control),
             Metric::Precision(k) => self.hits(k) / k as f64,
-            Metric::AveragePrecisionAt(k) => self.precisions(k) / k.min(r) as f64,
-            Metric::AveragePrecision => self.precisions(u64::MAX) / r as f64,
+            Metric::AveragePrecisionAt(k) => self.precisions(k, control) / k.min(r) as f64,
+            Metric::AveragePrecision => self.precisions(u64::MAX, control) / r as f64,
             Metric::InverseNegativePenalty => {
-                last.mean_over_outermost_rank(r as f64, |k| last.before + last.size() - k)
+                last.mean_over_outermost_rank(r as f64, |k| last.before + last.size() - k, control)
             }
             Metric::Ndcg(k) => {
                 let sum = self.within(k).fold(0.0, |sum, group| {
                     let gains = group.members().map(&gain).sum::<f64>();
-                    let places = group.before + 1..=group.before + group.places_within(k);
-                    let discounted = places.fold(0.0, |sum, rank| sum + discounts.at(rank));
+                    let places = places(group.places_within(k), control);
+                    let discounted = places.fold(0.0, |sum, place| sum + discounts.at(group.before + 1 + place));
                     sum + gains / group.size() as f64 * discounted
                 });
                 (sum / best(k)).min(1.0)

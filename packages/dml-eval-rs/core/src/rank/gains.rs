@@ -1,5 +1,6 @@
 //! Gains of matches, and their discounts by rank, for the discounted cumulative gain.
 
+use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::logarithm::ln;
 use crate::memory::allocate;
@@ -36,9 +37,14 @@ pub(crate) struct Discounts(Vec<f64>);
 
 impl Discounts {
     /// Computes the discounts of the ranks from 1 to `last`.
-    pub fn new(last: usize) -> Result<Self> {
+    pub fn new(last: usize, control: &Control) -> Result<Self> {
+        const BETWEEN_LOOKS: usize = 1 << 20;
         let mut discounts = allocate(last)?;
-        discounts.extend((1..=last).map(|rank| std::f64::consts::LN_2 / ln((rank + 1) as f64)));
+        for start in (1..=last).step_by(BETWEEN_LOOKS) {
+            control.check()?;
+            let ranks = start..=last.min(start + BETWEEN_LOOKS - 1);
+            discounts.extend(ranks.map(|rank| std::f64::consts::LN_2 / ln((rank + 1) as f64)));
+        }
         Ok(Discounts(discounts))
     }
 
@@ -59,7 +65,7 @@ mod tests {
 
     #[test]
     fn discounts_are_exact_at_powers_of_two() {
-        let discounts = Discounts::new(255).unwrap();
+        let discounts = Discounts::new(255, &Control::default()).unwrap();
         for (rank, expected) in [(1, 1.0), (3, 0.5), (15, 0.25), (255, 0.125)] {
             assert_eq!(discounts.at(rank), expected);
         }

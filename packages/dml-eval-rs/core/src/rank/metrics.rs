@@ -47,13 +47,13 @@ impl PerQuery {
     ) -> Result<()> {
         // Queries between two looks for a cancellation: one query may take long where very many items are tied.
         const CHUNK: usize = 1 << 14;
-        let discounts = Discounts::new(last_discount(counts, &self.metrics))?;
+        let discounts = Discounts::new(last_discount(counts, &self.metrics), control)?;
         for start in (0..counts.queries()).step_by(CHUNK) {
             let queries = start..(start + CHUNK).min(counts.queries());
             let row = |q: usize| {
                 let grades = grades.map(|grades| (grades, first_query + q));
                 (!counts.positives(q).is_empty() && !control.is_cancelled())
-                    .then(|| row(&self.metrics, counts, q, grades, &discounts))
+                    .then(|| row(&self.metrics, counts, q, grades, &discounts, control))
             };
             let rows: Vec<Option<Vec<f64>>> = queries.into_par_iter().map(row).collect();
             control.check()?;
@@ -128,6 +128,7 @@ fn row(
     q: usize,
     grades: Option<(&Grades<'_>, usize)>,
     discounts: &Discounts,
+    control: &Control,
 ) -> Vec<f64> {
     let positives = counts.positives(q);
     let gain = |i: usize| grades.map_or(1.0, |(grades, query)| grades.grade(query, positives[i].index));
@@ -148,7 +149,7 @@ fn row(
     let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
     if counts.ties == Ties::Expected {
         let groups = Groups::new(counts, q);
-        metrics.iter().map(|metric| groups.value(*metric, discounts, gain, best)).collect()
+        metrics.iter().map(|metric| groups.value(*metric, discounts, gain, best, control)).collect()
     } else {
         let ranks = Ranks::new(counts, q);
         metrics.iter().map(|metric| ranks.value(*metric, discounts, gain, best)).collect()

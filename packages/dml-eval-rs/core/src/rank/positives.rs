@@ -23,6 +23,8 @@ impl PositiveFinder<'_> {
     const TABLE: usize = 16;
     /// Keys of a table in memory at a time.
     const TABLE_KEYS: usize = 4 << 20;
+    /// Positives of a query whose keys are computed between two looks for a cancellation.
+    const PAIRS: usize = 1 << 14;
 
     /// Computes the start of each query's positives, and the end of the last; queries for which `wanted` is 0 have none.
     fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
@@ -98,16 +100,19 @@ impl PositiveFinder<'_> {
     }
 
     fn find_by_pairs<S: Space>(&self, space: &S, part: &mut Part<'_>, buffers: &mut Buffers, control: &Control) {
-        if control.is_cancelled() {
-            return;
-        }
         let Buffers { pairs, keys, scratch } = buffers;
-        pairs.clear();
-        pairs.extend(self.0.matches(part.0 as usize).map(|item| (part.0, item)));
-        keys.clear();
-        space.keys(pairs, scratch, keys);
-        for ((slot, key), pair) in part.1.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
-            *slot = Positive { key: *key, index: self.0.gallery_index(pair.1) };
+        let mut matches = self.0.matches(part.0 as usize);
+        for slots in part.1.chunks_mut(Self::PAIRS) {
+            if control.is_cancelled() {
+                return;
+            }
+            pairs.clear();
+            pairs.extend(matches.by_ref().take(slots.len()).map(|item| (part.0, item)));
+            keys.clear();
+            space.keys(pairs, scratch, keys);
+            for ((slot, key), pair) in slots.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
+                *slot = Positive { key: *key, index: self.0.gallery_index(pair.1) };
+            }
         }
     }
 

@@ -160,6 +160,7 @@ pub fn range_search<'rows>(
         if !exclude_self {
             let (mut scores, mut scratch) = (Vec::new(), Scratch::default());
             for query in 0..queries as u32 {
+                control.check()?;
                 scores.clear();
                 space.scores(&[(query, query)], &mut scratch, &mut scores);
                 if scores[0] >= threshold {
@@ -167,14 +168,14 @@ pub fn range_search<'rows>(
                 }
             }
         }
-        append(&mut found, search.found, &total, most)?;
+        append(&mut found, search.found, &total, most, control)?;
     } else {
         control.add_to_total(queries as u64 * gallery as u64);
         for first in (0..queries).step_by(BATCH) {
             let end = queries.min(first + BATCH);
             let search = search(first, end)?;
             traverse_rectangle(space, &packing, &search, first..end, control)?;
-            append(&mut found, search.found, &total, most)?;
+            append(&mut found, search.found, &total, most, control)?;
         }
     }
     let total = total.into_inner();
@@ -187,7 +188,13 @@ pub fn range_search<'rows>(
 }
 
 /// Sorts the items of some queries and appends them, unless they are too many.
-fn append(found: &mut Ranges, lists: Vec<Mutex<Vec<(f64, u32)>>>, total: &AtomicU64, most: u64) -> Result<()> {
+fn append(
+    found: &mut Ranges,
+    lists: Vec<Mutex<Vec<(f64, u32)>>>,
+    total: &AtomicU64,
+    most: u64,
+    control: &Control,
+) -> Result<()> {
     if total.load(Relaxed) > most {
         return Ok(());
     }
@@ -195,8 +202,12 @@ fn append(found: &mut Ranges, lists: Vec<Mutex<Vec<(f64, u32)>>>, total: &Atomic
         unlocked.extend(lists.into_iter().map(|l| l.into_inner().expect("no thread panics while it holds the lock")));
         unlocked
     })?;
-    lists.par_iter_mut().for_each(|list| list.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))));
+    lists.par_iter_mut().try_for_each(|list| {
+        list.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        control.check()
+    })?;
     for list in lists {
+        control.check()?;
         found.indices.extend(list.iter().map(|(_, item)| i64::from(*item)));
         found.similarities.extend(list.iter().map(|(score, _)| *score as f32));
         found.offsets.push(found.indices.len() as i64);

@@ -98,6 +98,7 @@ pub fn verify(
         crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }).collect();
     let mut count = |scores: &[f64]| {
         for point in &mut points {
+            control.check()?;
             point.above += scores.iter().filter(|score| **score > point.negatives.score).count() as u64;
             point.at_least += scores.iter().filter(|score| **score >= point.negatives.score).count() as u64;
         }

@@ -9,6 +9,7 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
+from dml_train.processes.limits import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from dml_train.trained.splits import SplitName
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     help="Stop at, or skip, an image in FOLDER that can't be decoded.",
 )
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes that load images of FOLDER; default: the run's."
+    "--workers",
+    type=click.IntRange(0, MOST_PROCESSES),
+    help="Processes that load images of FOLDER; default: the run's.",
 )
 @click.pass_obj
 def embed(

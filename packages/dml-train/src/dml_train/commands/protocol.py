@@ -8,6 +8,7 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.options import FOLDER, SET, error_console
+from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
 
 @click.group()
@@ -20,13 +21,21 @@ def protocol() -> None:
 @SET
 @click.option("--out", type=FOLDER, required=True, help="Folder of the runs and results.")
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=1, show_default=True, help="Repetitions; the paper has 10."
+    "--runs",
+    type=click.IntRange(1, MOST_RUNS),
+    default=1,
+    show_default=True,
+    help="Repetitions; the paper has 10.",
 )
 @click.option(
     "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of each model."
 )
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models to train at a time."
+    "--jobs",
+    type=click.IntRange(1, MOST_PROCESSES),
+    default=1,
+    show_default=True,
+    help="Models to train at a time.",
 )
 @click.pass_obj
 def mlrc(

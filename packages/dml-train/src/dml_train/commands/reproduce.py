@@ -8,6 +8,7 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.options import FOLDER, error_console
+from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
 
 @click.command()
@@ -15,9 +16,15 @@ from dml_train.commands.options import FOLDER, error_console
 @click.option(
     "--data", type=FOLDER, help="Folder of the papers' data sets; without it, every table runs on glyphs."
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs per row.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs to train at a time."
+    "--seeds", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="Runs per row."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, MOST_PROCESSES),
+    default=1,
+    show_default=True,
+    help="Runs to train at a time.",
 )
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."

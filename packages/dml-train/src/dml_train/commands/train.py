@@ -8,6 +8,7 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.options import FOLDER, SET
+from dml_train.processes.limits import MOST_PROCESSES
 from dml_train.ranks.environment import is_first_process
 
 
@@ -17,7 +18,9 @@ from dml_train.ranks.environment import is_first_process
 @click.option("--out", type=FOLDER, required=True, help="The run's folder; must be new.")
 @click.option("--resume", is_flag=True, help="Resume from the newest checkpoint in --out, if it has one.")
 @click.option("--force", is_flag=True, help="Resume with a recipe that differs from the run's.")
-@click.option("--nproc", type=click.IntRange(min=1), default=1, help="Number of ranks on this machine.")
+@click.option(
+    "--nproc", type=click.IntRange(1, MOST_PROCESSES), default=1, help="Number of ranks on this machine."
+)
 @click.pass_obj
 def train(
     registry: Registry,

@@ -8,6 +8,7 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.options import FILE, FOLDER, SET, error_console
+from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
 
 @click.command()
@@ -32,12 +33,16 @@ from dml_train.commands.options import FILE, FOLDER, SET, error_console
 )
 @click.option(
     "--folds",
-    type=click.IntRange(min=2),
+    type=click.IntRange(2, MOST_RUNS),
     help="Class-disjoint folds of the training classes, each held out in turn; default: what the recipe holds out.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choices.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Folds trained at a time."
+    "--jobs",
+    type=click.IntRange(1, MOST_PROCESSES),
+    default=1,
+    show_default=True,
+    help="Folds trained at a time.",
 )
 @SET
 @click.option("--out", type=FOLDER, required=True, help="Folder of the search: trials and results.")

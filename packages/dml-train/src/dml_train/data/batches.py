@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from dml_core import BatchSampler, DmlError, Split
+from dml_core import BatchSampler, DmlError, InvalidOption, Split
+from dml_train.processes.limits import MOST_PROCESSES
 from dml_train.processes.loaders import LoaderContext, block_signals_for_loaders
 from dml_train.seeds import row_seeds
 
@@ -91,7 +92,10 @@ def load_ahead(
 
     Raises:
         DmlError: if an item can't be loaded, with the reason; if a worker can't start, or dies.
+        InvalidOption: for a number of workers that no machine has cores for.
     """
+    if not 0 <= workers <= MOST_PROCESSES:
+        raise InvalidOption(f"workers is {workers}; expected 0 to {MOST_PROCESSES} processes")
     loader = DataLoader(
         source,
         batch_size=None,

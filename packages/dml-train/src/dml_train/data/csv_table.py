@@ -35,7 +35,7 @@ def read_csv_table(
     folder = Path(root).expanduser()
     file = folder / Path(table).expanduser()
     classes: dict[str, dict[str, list[Path]]] = {}
-    line_of: dict[Path, int] = {}
+    line_of: dict[str, int] = {}  # by text: to hash a Path takes several times as long
     for line, row in _read_rows(file):
         for column, value in row.items():
             if not value:
@@ -43,9 +43,9 @@ def read_csv_table(
                     f"{file}, line {line}: the column {column!r} is empty; expected a {column} for every image"
                 )
         image = folder / row["path"]
-        if line != line_of.setdefault(image, line):
+        if line != (first := line_of.setdefault(str(image), line)):
             raise DmlError(
-                f"{file}, lines {line_of[image]} and {line} both name {row['path']!r}; a duplicate image would match "
+                f"{file}, lines {first} and {line} both name {row['path']!r}; a duplicate image would match "
                 "itself: remove one of the lines"
             )
         part = row.get("split", "")
@@ -54,11 +54,13 @@ def read_csv_table(
                 f"{file}, line {line}: split is {part!r}{nearest(part, _SPLITS)} expected one of: {', '.join(_SPLITS)}"
             )
         classes.setdefault(part, {}).setdefault(row["label"], []).append(image)
-    missing = [image for image in line_of if not image.is_file()]
+    images = (image for found in classes.values() for of_class in found.values() for image in of_class)
+    missing = [image for image in images if not image.is_file()]
     if missing:
+        first, example = min((line_of[str(image)], image) for image in missing)
         raise DmlError(
-            f"{len(missing)} of the {len(line_of)} images of {file} are missing, e.g. {missing[0]} (line "
-            f"{line_of[missing[0]]}); paths are relative to root = {folder}"
+            f"{len(missing)} of the {len(line_of)} images of {file} are missing, e.g. {example} (line {first}); "
+            f"paths are relative to root = {folder}"
         )
     by_split = {part: dict(sorted(found.items())) for part, found in classes.items()}
     if "" in by_split or not by_split:

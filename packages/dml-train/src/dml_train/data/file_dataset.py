@@ -65,14 +65,14 @@ class FileDataset:
             resize=resize, square=square, crop=crop, train_crop=train_crop, min_area=min_area, flip=flip,
             normalize=normalize, max_pixels=max_pixels,
         )  # fmt: skip
-        files = sorted(
-            {
-                file
-                for classes in parts.by_name().values()
-                for of_class in classes.values()
-                for file in of_class
-            }
-        )
+        # By text: to hash or to compare a Path takes several times as long.
+        by_text = {
+            str(file): file
+            for classes in parts.by_name().values()
+            for of_class in classes.values()
+            for file in of_class
+        }
+        files = [by_text[text] for text in sorted(by_text)]
         pack = None if cache is None else open_pack(files, preparation, Path(cache))
         if pack is not None:
             bad = {files[place]: reason for place, reason in pack.bad.items()}
@@ -83,7 +83,7 @@ class FileDataset:
         if on_bad_image == "error":
             refuse_bad_images(bad)
         left = drop_bad_images(parts, bad)
-        places = {file: place for place, file in enumerate(files)}
+        places = None if pack is None else {str(file): place for place, file in enumerate(files)}
         self.train = FileSplit(left.train, preparation, pack, places)
         self.test = FileSplit(left.test, preparation, pack, places)
         self.gallery = None if left.gallery is None else FileSplit(left.gallery, preparation, pack, places)

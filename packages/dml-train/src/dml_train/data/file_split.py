@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dml_train.data.packed import PackedImages
 from dml_train.data.parts import Classes
+from dml_train.data.path_table import PathTable
 from dml_train.data.preparation import Preparation
 
 
@@ -24,7 +25,7 @@ class FileSplit:
         classes: the files of each class; labels count the classes in this order.
         preparation: how an image becomes the network's input.
         pack: the decoded and resized images; None decodes each file on demand.
-        positions: the index of each file in the pack.
+        positions: the index of each file in the pack, by its path.
 
     Attributes:
         files: (N,) paths, class by class.
@@ -35,17 +36,16 @@ class FileSplit:
         classes: Classes,
         preparation: Preparation,
         pack: PackedImages | None = None,
-        positions: Mapping[Path, int] | None = None,
+        positions: Mapping[str, int] | None = None,
     ) -> None:
         self.class_names: Sequence[str] = tuple(classes)
-        self.files: Sequence[Path] = [file for files in classes.values() for file in files]
+        self.files: Sequence[Path] = PathTable(file for files in classes.values() for file in files)
         sizes = [len(files) for files in classes.values()]
         self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
         self.preparation = preparation
         self._pack = pack
-        self._positions = (
-            [] if pack is None or positions is None else [positions[file] for file in self.files]
-        )
+        places = [] if pack is None or positions is None else [positions[str(file)] for file in self.files]
+        self._positions = np.array(places, dtype=np.int64)
 
     def __len__(self) -> int:
         """Return the number of items, N."""
@@ -65,5 +65,5 @@ class FileSplit:
 
     def _load_resized(self, index: int) -> Tensor:
         if self._pack is not None:
-            return self._pack.read(self._positions[index])
+            return self._pack.read(int(self._positions[index]))
         return self.preparation.load_resized(self.files[index])

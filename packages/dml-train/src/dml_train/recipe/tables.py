@@ -19,6 +19,7 @@ from pydantic import (
 
 from dml_core import InvalidOption
 from dml_train.networks import Pooling
+from dml_train.processes.limits import MOST_PROCESSES
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -54,7 +55,7 @@ class Training(Table):
     device: str = "auto"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     gradient_clip: Positive | None = None
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=0, le=MOST_PROCESSES)] = 0
     channels_last: bool = False
     deterministic: bool = False
     freeze_batch_norm: bool = False

@@ -1,0 +1,6 @@
+"""Limits of a command's counts; a larger number is a slip, and its lists alone would fill the memory."""
+
+from __future__ import annotations
+
+MOST_PROCESSES = 1_000  # loaders, ranks, or runs at a time: more than any machine has cores
+MOST_RUNS = 10_000  # repetitions or folds of one recipe

@@ -1,0 +1,75 @@
+"""Data sets of very many images: the work grows in proportion, and paths take little memory in every process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dml_core import ClassBalancedSampler
+from dml_train.data import read_csv_table
+from dml_train.data.file_dataset import FileDataset
+from dml_train.data.held_out_classes import hold_out
+from dml_train.data.path_table import PathTable
+
+
+def count_operations(call):
+    """Count the calls of Python and of compiled functions in this thread."""
+    count = 0
+
+    def record(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_the_start_takes_work_in_proportion_to_the_rows_of_a_table(tmp_path):
+    """A table of two images a class, read, checked, split, sampled, and sent to a loader process."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
+
+    def start(rows: int) -> None:
+        train, held_out = hold_out(FileDataset(read_csv_table(str(tmp_path), f"{rows}.csv")).train, 0.5, 0)
+        assert held_out is not None
+        sampler = ClassBalancedSampler(train.labels, 16, 2)
+        sampler.batch_at(0, 0)
+        pickle.loads(pickle.dumps((train, sampler)))
+
+    for rows in (400, 800):
+        for row in range(rows):
+            os.link(tmp_path / "image.png", tmp_path / f"{rows}-{row}.png")
+        lines = [f"{rows}-{row}.png,class {row // 2}" for row in range(rows)]
+        (tmp_path / f"{rows}.csv").write_text("path,label\n" + "\n".join(lines))
+    start(400)  # imports, and registers
+    assert count_operations(lambda: start(800)) < 2.2 * count_operations(lambda: start(400))
+
+
+def test_a_table_of_paths_is_the_sequence_of_its_paths(tmp_path):
+    paths = [Path("a/b.jpg"), Path("é\U0001f600"), Path(os.fsdecode(b"\xff/x")), tmp_path, Path()]
+    table = PathTable(paths)
+    assert [*table] == paths
+    assert table[-1] == paths[-1]
+    assert table[1:4:2] == paths[1:4:2]
+    assert len(table) == len(paths)
+    assert table == PathTable(paths)
+    assert table != PathTable(paths[::-1])
+    assert [*PathTable([])] == []
+    assert pickle.loads(pickle.dumps(table)) == table
+    for place in (5, -6):
+        with pytest.raises(IndexError):
+            table[place]
+
+
+def test_a_table_of_paths_is_as_small_as_their_characters():
+    paths = [Path(f"photographs/{number:09d}.jpg") for number in range(1_000)]
+    assert len(pickle.dumps(PathTable(paths))) < 1_000 * (len(str(paths[0])) + 8) + 1_000
