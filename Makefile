@@ -8,7 +8,7 @@ RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') 
 METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/*/*/Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-aarch64 check bench docs wheels lock clean
+.PHONY: help setup demo test test-aarch64 check audit bench docs wheels lock clean
 
 help: ## list the verbs
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ check: setup ## formats, lints, types, stubs and import rules
 	$(BIN)/lint-imports
 	cargo fmt --all --check
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --workspace --all-targets --release -- -D warnings
+
+audit: setup ## known vulnerabilities of the pinned packages and crates (needs cargo-audit, and data from outside)
+	$(BIN)/python requirements/audit.py
 
 bench: setup ## the benchmarks beside the peers: evaluator, losses, trainer (about half an hour; needs a quiet machine)
 	$(BIN)/python benchmarks/evaluator/compare.py

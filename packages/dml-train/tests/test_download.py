@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -364,3 +366,11 @@ def test_a_redirection_to_another_kind_of_address_is_refused(serve, tmp_path, ta
     with pytest.raises(DmlError):
         get(address, tmp_path / "file")
     assert not (tmp_path / "file").exists()
+
+
+def test_a_clock_that_jumps_changes_neither_timeouts_nor_tries(serve, tmp_path, monkeypatch):
+    address, ranges = serve(stalled(100_000), interrupted(50_000), honest())
+    draw = random.Random(0)
+    monkeypatch.setattr(time, "time", lambda: draw.uniform(0, 4e9))
+    assert download(address, tmp_path / "file", md5=MD5, timeout=0.3, tries=2, pause=0.0) == SHA256
+    assert len(ranges) == 3

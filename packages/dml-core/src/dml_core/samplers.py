@@ -121,8 +121,8 @@ class ClassBalancedSampler(EpochSampler):
         super().__init__(labels, seed)
         self.classes_per_batch = _check_at_least(1, classes_per_batch=classes_per_batch)
         self.images_per_class = _check_at_least(1, images_per_class=images_per_class)
-        # The items class by class, and where each class begins: an array for each of a million classes would take seconds
-        # to make, and to send to every loader process.
+        # The items class by class, and where each class begins: arrays of a million classes would take seconds to make,
+        # and to send to every loader process.
         self._by_class = np.argsort(self.labels, kind="stable")
         _, starts = np.unique(self.labels[self._by_class], return_index=True)
         self._starts = np.append(starts, len(self.labels))
