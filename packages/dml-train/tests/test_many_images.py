@@ -1,4 +1,4 @@
-"""Data sets of very many images: the work grows in proportion, and paths take little memory in every process."""
+"""Very many images and classes: the work grows in proportion, and paths take little memory in every process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -15,6 +16,7 @@ from dml_train.data import read_csv_table
 from dml_train.data.file_dataset import FileDataset
 from dml_train.data.held_out_classes import hold_out
 from dml_train.data.path_table import PathTable
+from dml_train.report.retrieval import NearestNeighbours
 
 
 def count_operations(call):
@@ -52,6 +54,18 @@ def test_the_start_takes_work_in_proportion_to_the_rows_of_a_table(tmp_path):
         (tmp_path / f"{rows}.csv").write_text("path,label\n" + "\n".join(lines))
     start(400)  # imports, and registers
     assert count_operations(lambda: start(800)) < 2.2 * count_operations(lambda: start(400))
+
+
+def test_the_worst_classes_are_found_without_a_look_at_all_items_for_each_class():
+    def find(classes: int) -> int:
+        labels = np.repeat(np.arange(classes), 2)
+        nearest_Q1 = np.arange(2 * classes)[:, None] ^ 2  # of the next class: every class is wrong
+        right_Q1 = np.zeros((2 * classes, 1), np.bool_)
+        found = NearestNeighbours(nearest_Q1, right_Q1, np.ones(2 * classes, np.bool_), labels, labels)
+        return count_operations(found.worst_classes)
+
+    find(100)
+    assert find(10_000) == find(100)
 
 
 def test_a_table_of_paths_is_the_sequence_of_its_paths(tmp_path):

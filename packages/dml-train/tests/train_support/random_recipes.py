@@ -16,7 +16,9 @@ from dml_core import InvalidOption, Kind, Registry
 from dml_train.recipe.loading import load_recipe, set_value
 
 COMPONENTS: dict[str, Kind] = {
+    "backbone": "backbones",
     "dataset": "datasets",
+    "logging": "loggers",
     "sampler": "samplers",
     "loss": "losses",
     "evaluation": "evaluators",
@@ -152,9 +154,10 @@ def recipes(draw: st.DrawFn, registry: Registry) -> str:
             name = draw(st.sampled_from([*registry.entries(COMPONENTS[table]), "nosuch"]))
             entries = registry.entries(COMPONENTS[table])
             options = list(entries[name].component.options) if name in entries else []
-            document[table] = {"name": name}
+            component: dict[str, Any] = {"name": name}
             for option in draw(st.lists(st.sampled_from(options), max_size=3)) if options else ():
-                document[table][option.name] = draw(VALUES if option.required else alike(option.default))
+                component[option.name] = draw(VALUES if option.required else alike(option.default))
+            document[table] = {"loggers": [component]} if table == "logging" else component
             continue
         if change == "schedule":
             document["schedule"] = {draw(st.sampled_from(MOVED)): draw(schedules())}

@@ -100,24 +100,23 @@ class NearestNeighbours:
 
     def worst_classes(self) -> list[WorstClass]:
         """Return up to fifteen classes with wrong nearest items, lowest Recall@1 first; of equal ones, larger first."""
-        classes = []
-        for label in np.unique(self.labels_Q[self.matched_Q]).tolist():
-            queries = np.flatnonzero(self.matched_Q & (self.labels_Q == label))
-            right = self.right_QK[queries, 0]
-            if right.all():
-                continue
-            wrong = queries[~right]
+        matched = np.flatnonzero(self.matched_Q)
+        labels_C, classes, items_C = np.unique(
+            self.labels_Q[matched], return_inverse=True, return_counts=True
+        )
+        right_C = np.bincount(classes, weights=self.right_QK[matched, 0], minlength=len(labels_C))
+        recalls_C = right_C / items_C
+        found = []
+        for c in np.lexsort((labels_C, -items_C, recalls_C))[:_WORST].tolist():
+            if right_C[c] == items_C[c]:
+                break
+            queries = matched[classes == c]
+            wrong = queries[~self.right_QK[queries, 0]]
             mistaken = Counter(self.gallery_labels_G[self.nearest_QK[wrong, 0]].tolist())
             other, times = mistaken.most_common(1)[0]
-            query = next(q for q in wrong if self.gallery_labels_G[self.nearest_QK[q, 0]] == other)
-            classes.append(
-                WorstClass(
-                    label,
-                    int(query),
-                    len(queries),
-                    float(right.mean()),
-                    int(self.nearest_QK[query, 0]),
-                    times,
-                )
+            query = next(q for q in wrong.tolist() if self.gallery_labels_G[self.nearest_QK[q, 0]] == other)
+            nearest = int(self.nearest_QK[query, 0])
+            found.append(
+                WorstClass(int(labels_C[c]), query, int(items_C[c]), float(recalls_C[c]), nearest, times)
             )
-        return sorted(classes, key=lambda worst: (worst.recall, -worst.items, worst.label))[:_WORST]
+        return found
