@@ -18,7 +18,7 @@ CALLS = {
     "knn": "knn(x, x.copy(), 500, threads=2)",
     "knn of codes": "knn_codes(codes, codes.copy(), 100, threads=2)",
     "range_search": "range_search(x, None, 0.2, threads=2)",
-    "index_recall": "index_recall(np.zeros((len(x), 50), int), x, x.copy(), 50, threads=2)",
+    "index_recall": "index_recall(np.tile(np.arange(50), (len(x), 1)), x, x.copy(), 50, threads=2)",
     "verify": "verify(x, labels, threads=2)",
     "verify pairs": "verify(x, labels, pairs=pairs, threads=2)",
     "verify at many rates": "verify(x[:9000, :8], labels[:9000] % 40, far=rates, metrics=['tar'], threads=2)",
