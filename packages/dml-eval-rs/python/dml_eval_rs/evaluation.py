@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs.conversion import to_labels
+
 # An attribute's name → the metric's in `per_query`, for metrics with a K and without.
 _BY_K = {
     "recall": "recall",
@@ -262,7 +264,7 @@ class Evaluation:
             KeyError: if there is no such metric.
             ValueError: if `labels` doesn't have one entry per query.
         """
-        labels_Q = np.asarray(labels)
+        labels_Q = to_labels(labels, "labels")
         if labels_Q.shape != (self.n_queries,):
             raise ValueError(
                 f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query"

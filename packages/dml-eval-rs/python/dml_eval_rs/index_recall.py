@@ -6,12 +6,12 @@ Shapes: `Q` queries, `G` gallery, `K` neighbours.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
+from dml_eval_rs.conversion import to_array
 from dml_eval_rs.evaluation import Interval, bootstrap_interval
 from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity
 from dml_eval_rs.search import check_k, check_own
@@ -110,7 +110,7 @@ def index_recall(
 
 
 def _check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
-    found_QK: npt.NDArray[Any] = np.asarray(found)
+    found_QK = to_array(found, "found", 2)
     if found_QK.ndim != 2 or len(found_QK) != queries or found_QK.shape[1] < k:
         raise ValueError(
             f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns, one row for each query"
