@@ -207,6 +207,7 @@ def test_blocks_of_embeddings_and_labels_are_joined() -> None:
     assert joined.dtype == np.float32
     assert np.array_equal(labels, LABELS)
     assert np.array_equal(concatenate_blocks([X[:5], X[5:]]), X)
+    assert np.array_equal(concatenate_blocks([(fixed_size_list(X), pyarrow().array(LABELS))])[0], X)
 
 
 def test_several_labels_an_item_are_taken_from_tensors_and_columns() -> None:
@@ -280,6 +281,11 @@ def test_labels_that_blocks_would_merge_are_refused() -> None:
         partition(iter([np.array([1]), np.array(["1"])]), "x")
     with pytest.raises(TypeError, match="block 1 of x has dtype uint64; expected int64"):
         partition(iter([np.array([-1]), np.array([2**64 - 1], np.uint64)]), "x")
+    for mixed in (iter(["1", 1]), iter([["1", 1]])):
+        with pytest.raises(TypeError, match="a list whose entry 1 is 1, of type int"):
+            partition(mixed, "x")
+    with pytest.raises(TypeError, match="block 0 of array 1 is a list whose entry 1 is 1, of type int"):
+        concatenate_blocks([(X[:2], ["1", 1])])
     with pytest.raises(ValueError, match="expected numbers of 64 bits"):
         partition(fill([1, 2**70]), "x")
     with pytest.raises(ValueError, match="x has a missing value at index 1"):

@@ -15,45 +15,6 @@ _PROTOCOLS = (
 )  # fmt: skip
 
 
-def concatenate_blocks(blocks: Iterable[Any]) -> Any:
-    """Concatenate blocks of embeddings, or blocks of several arrays, such as ``(embeddings, labels)``.
-
-    For ``evaluate(*concatenate_blocks((model(x), y) for x, y in loader))``. Each block is copied as it comes, so memory
-    holds the result and one block. A block may be anything that `evaluate` takes, such as a tensor on an accelerator.
-
-    Args:
-        blocks: (n_i, D) arrays, or tuples of arrays of which each has n_i entries; n_i may differ.
-
-    Returns:
-        The (n, D) array, or a tuple of arrays.
-
-    Raises:
-        TypeError: if the blocks differ in the kind of their entries.
-        ValueError: if there are no blocks, or they differ in width or in the number of arrays.
-    """
-    from dml_eval_rs.conversion import to_array  # which imports this module
-
-    columns: list[_Grown] = []
-    for place, block in enumerate(blocks):
-        arrays = tuple(block) if _holds_arrays(block) else (block,)
-        if place == 0:
-            several = _holds_arrays(block)
-            columns = [
-                _Grown(f"array {i} of blocks" if several else "blocks", to_array) for i in range(len(arrays))
-            ]
-        if len(arrays) != len(columns) or _holds_arrays(block) != several:
-            raise ValueError(f"block {place} holds {len(arrays)} arrays; expected {len(columns)}, as block 0")
-        for column, array in zip(columns, arrays, strict=True):
-            column.append(array)
-        if len({column.length for column in columns}) > 1:
-            sizes = ", ".join(str(column.last) for column in columns)
-            raise ValueError(f"block {place} holds arrays of {sizes} entries; expected as many of each")
-    if not columns:
-        raise ValueError("blocks is empty; expected at least one block")
-    found = tuple(column.finish() for column in columns)
-    return found if several else found[0]
-
-
 def is_blocks(x: object, ndim: int | None) -> bool:
     """Whether this is an iterator or other iterable without array protocol, or a list of arrays.
 
@@ -81,11 +42,11 @@ def join_blocks(
         ndim: the dimensions of the whole; 2: one-dimensional blocks are its rows.
     """
     blocks: Iterator[Any] = iter(x)
-    grown = _Grown(name, to_array, ndim)
+    grown = GrownArray(name, to_array, ndim)
     for place, block in enumerate(blocks):
         if place == 0 and ndim != 2 and (isinstance(block, (str, bytes)) or np.ndim(block) == 0):
-            return to_array([block, *blocks], name)
-        if _holds_arrays(block) and (ndim == 1 or _depth(block) > 1):
+            return to_array([block, *blocks], name, ndim)
+        if holds_arrays(block) and (ndim == 1 or _depth(block) > 1):
             raise TypeError(
                 f"{name} has blocks of {len(block)} arrays; expected one array a block: for blocks of "
                 "embeddings and labels use evaluate(*concatenate_blocks(blocks))"
@@ -97,16 +58,18 @@ def join_blocks(
 
 
 def _depth(x: Any) -> int:
-    """Return the number of dimensions of the first entry, 0 if it is no array."""
-    depth = getattr(x[0], "ndim", 0) if x else 0
-    return depth if isinstance(depth, int) else 0
+    """Return the number of dimensions of the first entry: 0 if it is no array, 1 for a column or if it isn't known."""
+    first = x[0] if x else None
+    depth = getattr(first, "ndim", None)
+    return depth if isinstance(depth, int) else int(any(hasattr(first, protocol) for protocol in _PROTOCOLS))
 
 
-def _holds_arrays(block: object) -> bool:
+def holds_arrays(block: object) -> bool:
+    """Whether a block is several arrays, such as embeddings and labels."""
     return isinstance(block, (list, tuple)) and _depth(block) >= 1
 
 
-class _Grown:
+class GrownArray:
     """An array that grows by blocks. Growing moves no memory where the system can remap it."""
 
     def __init__(self, name: str, to_array: Callable[..., npt.NDArray[Any]], ndim: int | None = None) -> None:

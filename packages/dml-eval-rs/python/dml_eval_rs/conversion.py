@@ -38,7 +38,7 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     if torch is not None and isinstance(x, torch.Tensor):
         return from_torch(x, name)
     if is_blocks(x, ndim):
-        return join_blocks(x, name, to_array, ndim)
+        return join_blocks(x, name, to_label_block if ndim == 1 else to_array, ndim)
     if ndim == 2 and is_fixed_size_list(x):
         return stack_fixed_size_list(x, name)
     array = widen(_read(x, name))
@@ -73,6 +73,11 @@ def to_labels(x: object, name: str) -> npt.NDArray[Any]:
         return _integers(entries, name)
     _check_entries(entries, f"{name} has dtype object", name, str)
     return _strings(entries, name)
+
+
+def to_label_block(x: object, name: str, _ndim: int | None = None) -> npt.NDArray[Any]:
+    """Convert a block of labels, or of an array beside the embeddings, with the checks of `to_labels`."""
+    return to_labels(x, name)
 
 
 def _read(x: Any, name: str) -> npt.NDArray[Any]:
