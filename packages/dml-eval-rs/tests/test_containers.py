@@ -207,7 +207,14 @@ def test_blocks_of_embeddings_and_labels_are_joined() -> None:
     assert joined.dtype == np.float32
     assert np.array_equal(labels, LABELS)
     assert np.array_equal(concatenate_blocks([X[:5], X[5:]]), X)
-    assert np.array_equal(concatenate_blocks([(fixed_size_list(X), pyarrow().array(LABELS))])[0], X)
+
+
+def test_blocks_may_be_columns() -> None:
+    starts = (0, 4, 8)
+    blocks = [(fixed_size_list(X[i : i + 4]), pyarrow().array(LABELS[i : i + 4])) for i in starts]
+    joined, labels = concatenate_blocks(blocks)
+    assert np.array_equal(joined, X)
+    assert np.array_equal(labels, LABELS)
 
 
 def test_several_labels_an_item_are_taken_from_tensors_and_columns() -> None:
@@ -216,10 +223,21 @@ def test_several_labels_an_item_are_taken_from_tensors_and_columns() -> None:
     for form in (torch().tensor(table), Dlpack(table)):
         for found, right in zip(relevance_from_labels(form), expected, strict=True):
             assert np.array_equal(found, right)
-    sets = [np.flatnonzero(row).tolist() for row in table]
-    for column in (iter(sets), polars().Series(sets), pandas().Series(sets), pyarrow().array(sets)):
-        for found, right in zip(relevance_from_labels(column), expected, strict=True):
-            assert np.array_equal(found, right)
+
+
+@pytest.mark.parametrize("library", ["iterator", "polars", "pandas", "pyarrow"])
+def test_sets_of_labels_are_taken_from_columns_of_lists(library: str) -> None:
+    sets = [np.flatnonzero(row).tolist() for row in RNG.integers(0, 2, (12, 5))]
+    columns = {
+        "iterator": lambda: iter(sets),
+        "polars": lambda: polars().Series(sets),
+        "pandas": lambda: pandas().Series(sets),
+        "pyarrow": lambda: pyarrow().array(sets),
+    }
+    for found, right in zip(
+        relevance_from_labels(columns[library]()), relevance_from_labels(sets), strict=True
+    ):
+        assert np.array_equal(found, right)
 
 
 def peak(call: Any) -> tuple[Any, int]:
@@ -240,10 +258,22 @@ def test_no_conversion_holds_a_second_copy() -> None:
     assert most < 1.3 * big.nbytes  # it grows by a quarter
     narrow = big.astype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16)
     assert peak(lambda: rows_of(narrow, "x"))[1] < 1.1 * big.nbytes
-    for in_place in (fixed_size_list(big), Dlpack(big), torch().tensor(big), polars().Series(big)):
-        found, most = peak(lambda container=in_place: rows_of(container, "x"))
-        assert found.shape == big.shape
-        assert most < 0.01 * big.nbytes
+
+
+IN_PLACE = {
+    "arrow": fixed_size_list,
+    "dlpack": Dlpack,
+    "torch": lambda x: torch().tensor(x),
+    "polars": lambda x: polars().Series(x),
+}
+
+
+@pytest.mark.parametrize("container", IN_PLACE)
+def test_memory_of_other_libraries_is_read_in_place(container: str) -> None:
+    held = IN_PLACE[container](np.ones((20_000, 128), np.float32))
+    found, most = peak(lambda: rows_of(held, "x"))
+    assert found.shape == (20_000, 128)
+    assert most < 0.01 * found.nbytes
 
 
 BAD = {

@@ -40,7 +40,7 @@ def from_torch(x: Any, name: str) -> npt.NDArray[Any]:
                 f"{name} has dtype {tensor.dtype}, which numpy lacks; expected numbers"
             ) from error
         return array
-    copy = torch.empty(tensor.shape, dtype=torch.float32 if narrow else tensor.dtype)
+    copy = torch.empty(tensor.shape, dtype=torch.float32 if narrow else tensor.dtype, device="cpu")
     for rows in _row_blocks(tuple(tensor.shape)):
         copy[rows].copy_(tensor[rows])
     converted: npt.NDArray[Any] = copy.numpy()
