@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
+    from dml_eval_rs.concatenation import concatenate_blocks
     from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
     from dml_eval_rs.index_recall import IndexRecall, index_recall
     from dml_eval_rs.open_set import OpenSet, open_set
@@ -42,6 +43,7 @@ __all__ = [
     "ami",
     "ari",
     "binarize",
+    "concatenate_blocks",
     "evaluate",
     "evaluate_codes",
     "index_recall",
@@ -72,6 +74,7 @@ _HOMES = {
     "ami": "dml_eval_rs.clustering",
     "ari": "dml_eval_rs.clustering",
     "binarize": "dml_eval_rs.retrieval",
+    "concatenate_blocks": "dml_eval_rs.concatenation",
     "evaluate": "dml_eval_rs.retrieval",
     "evaluate_codes": "dml_eval_rs.retrieval",
     "index_recall": "dml_eval_rs.index_recall",

@@ -5,10 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from dml_eval_rs.conversion import to_labels
+from dml_eval_rs.plots import plot_recall
+from dml_eval_rs.table import to_html, to_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # An attribute's name → the metric's in `per_query`, for metrics with a K and without.
 _BY_K = {
@@ -262,7 +269,7 @@ class Evaluation:
             KeyError: if there is no such metric.
             ValueError: if `labels` doesn't have one entry per query.
         """
-        labels_Q = np.asarray(labels)
+        labels_Q = to_labels(labels, "labels")
         if labels_Q.shape != (self.n_queries,):
             raise ValueError(
                 f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query"
@@ -318,9 +325,23 @@ class Evaluation:
 
     def __str__(self) -> str:
         """Return a table of two columns."""
-        rows = self.rows()
-        left, right = (max(len(row[i]) for row in rows) for i in (0, 1))
-        return "\n".join(f"{name:<{left}}  {value:>{right}}" for name, value in rows)
+        return to_text(self.rows())
+
+    def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
+        """Draw Recall@K over K; a K beyond the gallery is omitted.
+
+        Args:
+            ax: matplotlib axes to draw on; None for a new figure.
+            label: the curve's name in a legend; None for no legend.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.
+            ValueError: if no Recall@K was measured.
+        """
+        return plot_recall({k: value for k, value in self.recall.items() if k <= self.n_gallery}, ax, label)
 
     @classmethod
     def from_dict(
@@ -367,11 +388,7 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
-        cells = "".join(
-            f'<tr><th style="text-align: left">{name}</th><td>{value}</td></tr>'
-            for name, value in self.rows()
-        )
-        return f"<table>{cells}</table>"
+        return to_html(self.rows())
 
     def _key(self, name: str) -> str:
         key = _SINGLE.get(name, name)

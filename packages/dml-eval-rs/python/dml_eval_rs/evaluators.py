@@ -146,9 +146,9 @@ class HammingEvaluator:
         )
         if not self.nmi:
             return result
-        parts = [(codes, np.asarray(labels))]
+        parts = [(codes, arguments.partition(labels, "labels"))]
         if gallery_codes is not None and gallery_labels is not None:
-            parts.append((gallery_codes, np.asarray(gallery_labels)))
+            parts.append((gallery_codes, arguments.partition(gallery_labels, "gallery_labels")))
         agreement = cluster_agreement(
             parts,
             bits=embeddings.shape[1],

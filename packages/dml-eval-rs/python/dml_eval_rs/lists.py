@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs.conversion import to_array
+
 _MOST_GRADE = 2.0**53
 
 
@@ -86,7 +88,7 @@ def check_lists(x: object, name: str, queries: int, gallery: int, *, graded: boo
 
 
 def _integers(x: Any, name: str) -> npt.NDArray[Any]:
-    array = np.asarray(x)
+    array = to_array(x, name)
     if array.ndim != 1:
         raise ValueError(f"{name} have shape {array.shape}; expected one dimension")
     if array.dtype.kind not in "iu" and len(array):
@@ -95,7 +97,7 @@ def _integers(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _grades(x: Any, name: str, query_M: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    array = np.asarray(x)
+    array = to_array(x, f"{name}'s grades")
     if array.dtype.kind not in "iufb":
         raise TypeError(f"{name}'s grades have dtype {array.dtype}; expected numbers")
     if array.shape != query_M.shape:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import arguments
+from dml_eval_rs.conversion import to_array
 from dml_eval_rs.lists import check_lists
 
 Lists = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -152,7 +153,7 @@ def relate(
 
 def check_indices(x: npt.ArrayLike, queries: int, items: int) -> npt.NDArray[np.int64]:
     """Return each query's index in a gallery of so many items, and -1 for queries outside it."""
-    array = np.asarray(x)
+    array = to_array(x, "indices")
     if array.dtype.kind not in "iu":
         raise TypeError(f"indices has dtype {array.dtype}; expected integers")
     if array.shape != (queries,):

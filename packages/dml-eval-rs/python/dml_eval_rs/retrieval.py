@@ -70,7 +70,7 @@ def evaluate(
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite. They need not be contiguous, normalised or in memory
-            (`numpy.memmap`). A torch tensor on the CPU is taken without its gradient; bfloat16 becomes float32.
+            (`numpy.memmap`). Tensors, columns and blocks are taken, too: docs/reference/arrays.md.
         labels: (Q,) integers of any width, booleans or strings, also a table's column of text (pandas, polars, Arrow).
             An item matches a query if both have the same label.
         gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
