@@ -7,6 +7,9 @@ PACKAGES := dml-core dml-losses dml-eval-rs dml-train
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
 METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/*/*/Cargo.toml)
 
+# Dozens of tests start programs that import torch: 9 s of compilation for each where Python may not keep its bytecode.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-aarch64 check bench docs wheels lock clean
 
