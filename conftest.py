@@ -48,6 +48,11 @@ def pytest_configure() -> None:
     forkserver.set_forkserver_preload = lambda modules: None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the groups that one worker runs first, so that no worker waits at the end for one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 def pytest_sessionstart() -> None:
     """Keep constants of the project's code out of the examples, except in a search.
 
