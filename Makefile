@@ -22,7 +22,7 @@ demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/dem
 	$(BIN)/dml demo --out $(OUT)
 
 test: setup ## every test
-	cargo test --workspace --exclude dml-eval-rs --release --quiet
+	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 test-aarch64: ## the Rust core's tests and clippy for aarch64, cross-compiled and emulated
