@@ -7,6 +7,9 @@ PACKAGES := dml-core dml-losses dml-eval-rs dml-train
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
 METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/*/*/Cargo.toml)
 
+# Dozens of tests start programs that import torch: 9 s of compilation for each where Python may not keep its bytecode.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-aarch64 check bench docs wheels lock clean
 
@@ -19,7 +22,7 @@ demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/dem
 	$(BIN)/dml demo --out $(OUT)
 
 test: setup ## every test
-	cargo test --workspace --exclude dml-eval-rs --release --quiet
+	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 test-aarch64: ## the Rust core's tests and clippy for aarch64, cross-compiled and emulated

@@ -22,7 +22,6 @@ from dml_train.training import checkpoint
 PATIENCE = (
     600  # seconds after which a process counts as hanging; on an idle machine, each test takes less than ten
 )
-IMPORTED = ["dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
 
 
 class Forked:
@@ -30,7 +29,6 @@ class Forked:
 
     def __init__(self, arguments, errors):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(IMPORTED)
         self.errors = errors
         self.process = context.Process(target=tiny_run.with_errors_in, args=(str(errors), arguments))
         self.process.start()

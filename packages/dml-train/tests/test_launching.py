@@ -78,7 +78,6 @@ def start(tmp_path):
 
     def start_process(work, *arguments):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["dml_train.training.run", "dml_train.ranks.launch"])
         process = context.Process(target=work, args=(tmp_path, *arguments))
         process.start()
         processes.append(process)
