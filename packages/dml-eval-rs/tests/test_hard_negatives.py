@@ -49,9 +49,17 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
     below: Any = data.draw(st.sampled_from([None, "hardest", "easiest"]))
     margin = data.draw(st.sampled_from([0.0, 0.25, 1.0])) if below else 0.0
     k = data.draw(st.integers(1, n - 1))
-    similarities, found = hard_negatives(
-        x, labels, k, below=below, margin=margin, similarity=similarity, threads=data.draw(st.integers(1, 2))
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dml_eval_rs.mining._WIDEST", data.draw(st.sampled_from([0, 1024])))
+        similarities, found = hard_negatives(
+            x,
+            labels,
+            k,
+            below=below,
+            margin=margin,
+            similarity=similarity,
+            threads=data.draw(st.integers(1, 2)),
+        )
     assert [row[row >= 0].tolist() for row in found] == expected(x, labels, k, similarity, below, margin)
     assert (np.isnan(similarities) == (found < 0)).all()
     assert (similarities.dtype, found.dtype) == (np.float32, np.int64)
@@ -61,6 +69,21 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
         every, order = knn(x[a : a + 1], x, n, similarity=similarity)
         by_item = dict(zip(order[0].tolist(), every[0].tolist(), strict=True))
         assert similarities[a, :count].tolist() == [by_item[i] for i in found[a, :count].tolist()]
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("scale", [1e-160, 1.0, 1e120])
+def test_negatives_far_down_the_rankings_are_found_among_copies(
+    similarity: Any, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every item four times, many scores are equal, and few negatives are below the hardest positive."""
+    x = np.tile(X[:40].astype(np.float64), (4, 1)) * scale
+    labels = np.tile(LABELS[:40], 4)
+    wanted = expected(x, labels, 6, similarity, "hardest", 0.0)
+    monkeypatch.setattr("dml_eval_rs.mining._WIDEST", 0)
+    _, found = hard_negatives(x, labels, 6, below="hardest", similarity=similarity)
+    assert [row[row >= 0].tolist() for row in found] == wanted
+    assert sum(map(len, wanted)) > 300
 
 
 @pytest.mark.parametrize("below", [None, "hardest", "easiest"])
