@@ -22,7 +22,7 @@ TABLES = {
 
 @pytest.mark.parametrize(
     ("mine_every", "stop", "workers"),
-    [(1, 11, 1), (1, 13, 0), (2, 15, 0)],
+    [(1, 18, 1), (1, 13, 0), (2, 15, 0)],
     ids=["inside a mined epoch, with a loader", "before mining", "in an epoch that keeps its negatives"],
 )
 def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, mine_every, stop, workers):

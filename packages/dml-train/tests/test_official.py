@@ -29,7 +29,6 @@ COUNTS = {
     "sop": {"train": (59_551, 11_318), "test": (60_502, 11_316)},
     "in-shop": {"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
     "market1501": {"train": (12_936, 751), "test": (3_368, 750), "gallery": (15_913, 751)},
-    "veri776": {"train": (37_778, 576), "test": (1_678, 200), "gallery": (11_579, 200)},
 }
 
 
@@ -98,6 +97,27 @@ def test_cameras_are_groups_and_junk_is_left_out(tmp_path):
     shutil.rmtree(tmp_path / "query")
     with pytest.raises(DmlError, match=r"can't read .*query: No such file.*incompletely unpacked"):
         market.read(str(tmp_path))
+
+
+def test_vehicles_are_read_by_the_same_names(tmp_path):
+    names = {
+        "image_train": "0002_c002_00030600_0",
+        "image_query": "0001_c001_00016450_0",
+        "image_test": "0001_c020_00016450_0",
+    }
+    for folder, name in names.items():
+        write(tmp_path / "VeRi" / folder / f"{name}.jpg", ["a picture"])
+    veri = OFFICIAL["veri776"]
+    parts = veri.list_parts(veri.find(tmp_path))
+    assert [[*classes] for classes in parts.by_name().values()] == [["0002"], ["0001"], ["0001"]]
+    assert {file.stem: group for file, group in parts.groups.items()} == {
+        "0002_c002_00030600_0": "c002",
+        "0001_c001_00016450_0": "c001",
+        "0001_c020_00016450_0": "c020",
+    }
+    expected = r"train has 1 images of 1 classes \(published: 37,778 of 576\)"
+    with pytest.raises(DmlError, match=rf"not the complete VeRi-776: {expected}"):
+        veri.read(str(tmp_path))
 
 
 def test_a_recipe_builds_a_published_data_set(cub):

@@ -123,31 +123,10 @@ def make_market1501(folder: Path, pictures: Pictures) -> None:
         "query": persons(752, 3_368, 750),
         "bounding_box_test": [*persons(752, 14_000, 750), *distractors, *junk],
     }
-    _make_folders(folder, names, pictures)
-
-
-def make_veri776(folder: Path, pictures: Pictures) -> None:
-    sizes = {
-        "image_train": (1, 37_778, 576),
-        "image_query": (577, 1_678, 200),
-        "image_test": (577, 11_579, 200),
-    }
-    names = {
-        name: [
-            f"{first + v:04}_c{i % 20 + 1:03}_{i:08}_0"
-            for v, size in enumerate(divide(images, count))
-            for i in range(size)
-        ]
-        for name, (first, images, count) in sizes.items()
-    }
-    _make_folders(folder, names, pictures)
-
-
-def _make_folders(folder: Path, names: dict[str, list[str]], pictures: Pictures) -> None:
     for name, files in names.items():
         for file in files:
             pictures.make(folder / name / f"{file}.jpg")
-        (folder / name / "Thumbs.db").touch()
+        (folder / name / "Thumbs.db").touch()  # as in the archive
 
 
 def quick_folder(name: str) -> tempfile.TemporaryDirectory[str]:
@@ -164,7 +143,6 @@ MAKERS: dict[str, Callable[[Path, Pictures], None]] = {
     "sop": make_sop,
     "in-shop": make_in_shop,
     "market1501": make_market1501,
-    "veri776": make_veri776,
 }
 
 
