@@ -25,9 +25,11 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=7))
     labels = np.repeat(np.arange(len(sizes)) * 7 - 9, sizes)
     classes = data.draw(st.integers(2, len(sizes)))
-    images, each = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    images, each = data.draw(st.integers(1, 4)), data.draw(st.integers(1, min(3, len(labels) - 1)))
     seed = data.draw(st.integers(0, 99))
-    sampler = HardNegativeSampler(labels, classes, images, each, candidates=3, seed=seed)
+    sampler = HardNegativeSampler(
+        labels, classes, images, each, candidates=min(3, len(labels) - 1), seed=seed
+    )
     balanced = ClassBalancedSampler(labels, classes, images, seed)
     negatives = negatives_of(labels, 3, np.random.default_rng(seed))
     anchors = max(1, classes // (1 + each))
@@ -97,6 +99,11 @@ def test_a_saved_state_holds_the_negatives():
     ("options", "message"),
     [
         ({"classes_per_batch": 9}, "classes_per_batch is 9; expected at most 8"),
+        (
+            {"classes_per_batch": 1},
+            "classes_per_batch is 1; expected at least 2, an anchor's and a negative's",
+        ),
+        ({"candidates": 48}, "candidates is 48; expected at most 47, the number of other items"),
         ({"negatives_per_anchor": 0}, "negatives_per_anchor is 0; expected an integer of at least 1"),
         (
             {"candidates": 2, "negatives_per_anchor": 3},

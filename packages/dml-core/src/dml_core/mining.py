@@ -35,10 +35,10 @@ class HardNegativeSampler(EpochSampler):
 
     Args:
         labels: (N,) integer, the class of each item.
-        classes_per_batch: C, from 1 to the number of classes.
+        classes_per_batch: C, from 2 to the number of classes.
         images_per_class: K, at least 1.
         negatives_per_anchor: M, from 1 to `candidates`.
-        candidates: k, the mined negatives of each item, at least 1.
+        candidates: k, the mined negatives of each item, from 1 to N − 1.
         below: None takes an item's k nearest of other classes. ``"hardest"``: only negatives less similar than its
             least similar positive (semi-hard towards all of them: Schroff et al. 2015, FaceNet, Eq. 4);
             ``"easiest"``: less similar than its most similar positive.
@@ -75,6 +75,14 @@ class HardNegativeSampler(EpochSampler):
         self.candidates = check_at_least(1, candidates=candidates)
         self.mine_from = check_at_least(0, mine_from=mine_from)
         self.mine_every = check_at_least(1, mine_every=mine_every)
+        if classes_per_batch < 2:
+            raise ValueError(
+                f"classes_per_batch is {classes_per_batch}; expected at least 2, an anchor's and a negative's"
+            )
+        if candidates >= len(self.labels):
+            raise ValueError(
+                f"candidates is {candidates}; expected at most {len(self.labels) - 1}, the number of other items"
+            )
         if negatives_per_anchor > candidates:
             raise ValueError(
                 f"negatives_per_anchor is {negatives_per_anchor}; expected at most candidates, {candidates}"
