@@ -55,6 +55,15 @@ class RunFolder:
         """Return the file of their labels, (N,) int64."""
         return self.path / f"{part and part + '_'}labels.npy"
 
+    def groups(self, part: str = "") -> Path:
+        """Return the file of their groups, (N,) integers or strings, if the data set has any."""
+        return self.path / f"{part and part + '_'}groups.npy"
+
+    @property
+    def relation(self) -> Path:
+        """The lists of matches and of ignored items, if the data set has any: the arrays of `dml_core.Relation`."""
+        return self.path / "relation.npz"
+
     @staticmethod
     def refuse_existing(path: Path) -> None:
         """Refuse a path that a new run can't use.
