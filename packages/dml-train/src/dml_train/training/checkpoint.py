@@ -3,7 +3,8 @@
 A checkpoint is a folder ``step-00001000`` with
 
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
-- ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code;
+- ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code.
+  Its bytes depend on the values alone, so a resumed run writes those of an uninterrupted one;
 - ``manifest.json``: the step, and size and SHA-256 of the other two files. It is written last.
 """
 
@@ -16,6 +17,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +118,7 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
             {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
             partial / WEIGHTS,
         )
-        torch.save(dict(state), partial / STATE)
+        torch.save(_without_identities(state), partial / STATE)
         files = {name: {"bytes": (partial / name).stat().st_size, "sha256": _sha256(partial / name)}
                  for name in (WEIGHTS, STATE)}  # fmt: skip
         (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
@@ -219,6 +221,22 @@ def describe_newest(folder: Path) -> str:
         if newest
         else "there is no checkpoint yet"
     )
+
+
+def _without_identities(value: Any) -> Any:
+    """Rebuild a tree of dicts, lists and tuples, so that the bytes of its pickle depend on its values alone.
+
+    Pickle stores an object that it has seen before as a reference. A loaded state shares other strings and tuples than
+    the state that was saved. In the result, equal strings are one object, and no dict, list or tuple occurs twice.
+    Tensors stay: which of them share memory depends on the code, not on the run's history.
+    """
+    if type(value) is str:
+        return sys.intern(value)
+    if isinstance(value, Mapping):
+        return {_without_identities(key): _without_identities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_without_identities(item) for item in value)
+    return value
 
 
 def _name(step: int) -> str:
