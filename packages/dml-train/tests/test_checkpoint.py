@@ -68,9 +68,11 @@ def test_any_changed_or_missing_byte_is_detected(tmp_path_factory, data, name):
 texts = st.text(max_size=3)
 trees = st.recursive(
     texts | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),
-    lambda items: st.lists(items, max_size=4)
-    | st.lists(items, max_size=4).map(tuple)
-    | st.dictionaries(texts | st.integers(), items, max_size=4),
+    lambda items: (
+        st.lists(items, max_size=4)
+        | st.lists(items, max_size=4).map(tuple)
+        | st.dictionaries(texts | st.integers(), items, max_size=4)
+    ),
 )
 
 

@@ -22,7 +22,7 @@ from dml_core import DmlError, Registry
 from dml_train.files import write_json
 from dml_train.processes.loaders import end_with_parent
 from dml_train.processes.signals import STOP_SIGNALS, handle_signals
-from dml_train.processes.stopping import Interrupted, StudyInterrupted
+from dml_train.processes.stopping import Interrupted, StudyInterrupted, wake_at_death_of_parent
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import train
@@ -176,6 +176,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _start_process(threads: int) -> None:
     torch.set_num_threads(threads)
     end_with_parent()
+    wake_at_death_of_parent()  # to end then, even if this process is suspended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process by SIGTERM
 
 

@@ -14,7 +14,7 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
-from dml_train.ranks.environment import was_restarted
+from dml_train.ranks.environment import find_launcher, was_restarted
 from dml_train.ranks.ranks import join_ranks
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe, differences
@@ -58,7 +58,7 @@ def train(
     out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
     check_path(out)
     with (
-        end_with_launcher(),
+        end_with_launcher(find_launcher()),
         join_ranks(recipe.training.timeout) as ranks,
         _determinism(recipe.training.deterministic),
     ):
