@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError
+from dml_train.files import WriteRefused
 
 WEIGHTS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
 _FOLDER = re.compile(r"step-(\d{8,})")
@@ -105,13 +106,16 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
         state: nested dicts, lists and tuples of tensors, numbers, strings and None.
 
     Raises:
-        DmlError: if the disk is full or refuses, with the newest checkpoint that is intact.
+        WriteRefused: if the disk is full or refuses, with the newest checkpoint that is intact.
     """
     final = folder / _name(step)
-    partial = folder / f".{final.name}.partial"
+    partial = folder / _partial(final.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
+        for remains in folder.glob(
+            _partial("*")
+        ):  # of killed writes, perhaps of steps that are not saved again
+            shutil.rmtree(remains, ignore_errors=True)
         partial.mkdir()
         # safetensors refuses tensors that share memory: copy each.
         safetensors.torch.save_file(
@@ -134,7 +138,7 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
         free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
         shutil.rmtree(partial, ignore_errors=True)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
-        raise DmlError(
+        raise WriteRefused(
             f"can't save the checkpoint of step {step} in {folder}: "
             f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
             f"{'Free some space' if full else 'Solve that'}, then resume the run",
@@ -241,6 +245,10 @@ def _without_identities(value: Any) -> Any:
 
 def _name(step: int) -> str:
     return f"step-{step:08d}"
+
+
+def _partial(name: str) -> str:
+    return f".{name}.partial"
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:
