@@ -9,7 +9,7 @@ from train_support import full_disks
 from train_support.photo_world import photo_registry, train_on, write_photos
 from train_support.small_disk import on_disk
 
-SIZES = int(os.environ.get("DML_DISKS", "3"))
+SIZES = int(os.environ.get("DML_DISKS", "2"))
 
 
 @pytest.fixture(scope="module")

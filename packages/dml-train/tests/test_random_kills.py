@@ -11,6 +11,6 @@ from train_support.random_kills import CLOCK, Kills
 @pytest.mark.skipif(not CLOCK.exists(), reason="needs Linux's record of processor time")
 def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(tmp_path):
     kills = Kills(tmp_path, seed=int(os.environ.get("DML_KILLS_SEED", "0")))
-    kills.disturb_runs(int(os.environ.get("DML_KILLS", "6")))
+    kills.disturb_runs(int(os.environ.get("DML_KILLS", "4")))
     for moment, times in sorted(kills.moments.items()):
         print(*moment, times, sep=" | ")

@@ -152,7 +152,9 @@ def fill_at_every_write(disk: Disk, inputs: Path, name: str, sizes: int) -> None
     refused = 0
     for limit, most in zip(("pages", "files"), used, strict=True):
         # Files are written beside those that they replace, so the most used was more than what remains.
-        for size in sorted(set(np.linspace(0, 1.2 * most, sizes).astype(int).tolist()) | {most - 1}):
+        for size in sorted(
+            set(np.linspace(0, 1.2 * most, sizes, endpoint=False).astype(int).tolist()) | {most - 1}
+        ):
             disk.replace(**{limit: max(size, 1)})
             what = f"{name} with {size} {limit} of {most}"
             result = command()
