@@ -149,7 +149,7 @@ def fill_at_every_write(disk: Disk, inputs: Path, name: str, sizes: int) -> None
     whole = command()
     assert whole.exit_code == 0, whole.output
     expected, used = lasting(disk.path), disk.used()
-    refused = 0
+    tried = refused = 0
     for limit, most in zip(("pages", "files"), used, strict=True):
         # Files are written beside those that they replace, so the most used was more than what remains.
         for size in sorted(
@@ -158,6 +158,7 @@ def fill_at_every_write(disk: Disk, inputs: Path, name: str, sizes: int) -> None
             disk.replace(**{limit: max(size, 1)})
             what = f"{name} with {size} {limit} of {most}"
             result = command()
+            tried += 1
             if result.exit_code:
                 refused += 1
                 check_refusal(what, command, result, disk.path)
@@ -168,7 +169,8 @@ def fill_at_every_write(disk: Disk, inputs: Path, name: str, sizes: int) -> None
             assert lasting(disk.path) == expected, what
             left = [path for path in disk.path.rglob(".*") if not path.name.endswith(".lock")]
             assert not left, f"{what}: {left}"
-    assert refused >= sizes / 2
+    print(f"{name}: {refused} of {tried} disks were too small")
+    assert refused >= 4  # at least the smallest, and the one that lacks a page or a file of the end
 
 
 def check_refusal(what: str, command: Command, result: Result, disk: Path) -> None:
