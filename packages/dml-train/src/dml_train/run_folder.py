@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_core import DmlError
-from dml_train.files import check_path, lock_folder, partial_path, read_json
+from dml_train.files import WriteRefused, check_path, lock_folder, partial_path, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,14 @@ class RunFolder:
         """Make a new run's folder.
 
         Raises:
-            DmlError: if it can't be made, or exists and isn't empty.
+            DmlError: if it exists and isn't empty.
+            WriteRefused: if it can't be made.
         """
         cls.refuse_existing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DmlError(f"can't make the run folder {path}: {error.strerror}") from error
+            raise WriteRefused(f"can't make the run folder {path}: {error.strerror}") from error
         return cls(path)
 
     @classmethod

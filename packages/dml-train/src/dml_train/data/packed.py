@@ -32,6 +32,7 @@ from torch import Tensor
 from dml_core import DmlError
 from dml_train.data.bad_images import read_all
 from dml_train.data.preparation import Preparation
+from dml_train.files import WriteRefused
 
 _FORMAT = 1
 
@@ -124,7 +125,7 @@ def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> P
                 finally:
                     shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
-        raise DmlError(
+        raise WriteRefused(
             f"can't write the image cache {folder}: {error.strerror}; {len(files):,} images of "
             f"{preparation.resize} pixels take about {_estimate_size(len(files), preparation)}"
         ) from error
