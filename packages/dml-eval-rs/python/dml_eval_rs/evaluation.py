@@ -16,6 +16,8 @@ _BY_K = {
     "precision": "precision",
     "average_precision_at": "average_precision",
     "ndcg": "ndcg",
+    "recall_share": "recall_share",
+    "reciprocal_rank_at": "reciprocal_rank",
 }
 _SINGLE = {
     "precision_at_1": "precision_at_1",
@@ -26,7 +28,14 @@ _SINGLE = {
     "mean_inverse_negative_penalty": "inverse_negative_penalty",
 }
 # A title in the table → the metric.
-_TITLES_BY_K = {"Recall": "recall", "Precision": "precision", "MAP": "average_precision", "nDCG": "ndcg"}
+_TITLES_BY_K = {
+    "Recall": "recall",
+    "Precision": "precision",
+    "MAP": "average_precision",
+    "nDCG": "ndcg",
+    "Recall share": "recall_share",
+    "MRR": "reciprocal_rank",
+}
 _TITLES = {
     "Precision@1": "precision_at_1",
     "R-precision": "r_precision",
@@ -93,8 +102,8 @@ class Evaluation:
         n_unmatched: number of queries without a match. No mean includes them, unless ``unmatched="zero"``.
         per_query: name → float64 array (n_queries,), NaN for the unmatched (or 0): ``"recall@1"``, … for each K,
             ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``, and, where requested,
-            ``"precision@5"``, ``"average_precision@5"``, ``"ndcg@5"``, … for each K, ``"average_precision"``,
-            ``"inverse_negative_penalty"``.
+            ``"precision@5"``, ``"average_precision@5"``, ``"ndcg@5"``, ``"recall_share@5"``, ``"reciprocal_rank@5"``, …
+            for each K, ``"average_precision"``, ``"inverse_negative_penalty"``.
         n_gallery: number of gallery items; without a gallery, of the queries. A K beyond it is not printed.
 
     Two evaluations are equal if all their values are.
@@ -133,6 +142,16 @@ class Evaluation:
     def ndcg(self) -> Mapping[int, float]:
         """K → mean normalised discounted cumulative gain of the K nearest; for each K of `ndcg_at`."""
         return self._by_k("ndcg")
+
+    @property
+    def recall_share(self) -> Mapping[int, float]:
+        """K → mean of matches among the K nearest, over R; for each K of `recall_share_at`."""
+        return self._by_k("recall_share")
+
+    @property
+    def reciprocal_rank_at(self) -> Mapping[int, float]:
+        """K → mean of 1 / rank of the first match, 0 if it isn't among the K nearest; for each K of `reciprocal_rank_at`."""
+        return self._by_k("reciprocal_rank")
 
     @property
     def precision_at_1(self) -> float:

@@ -65,7 +65,8 @@ class StreamingEvaluator:
         labels: (Q,) integers, booleans or strings.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         groups: (Q,) integers, booleans or strings, as in `evaluate`; each block then comes with its groups.
-        recall_at, precision_at, average_precision_at, ndcg_at, average_precision, unmatched: as in `evaluate`.
+        recall_at, precision_at, average_precision_at, ndcg_at, recall_share_at, reciprocal_rank_at: as in `evaluate`.
+        average_precision, unmatched: as in `evaluate`.
         ties: as in `evaluate`. Indices are those in the whole gallery.
         indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside
             the gallery. None: nothing is left out.
@@ -87,6 +88,8 @@ class StreamingEvaluator:
         precision_at: Iterable[int] = (),
         average_precision_at: Iterable[int] = (),
         ndcg_at: Iterable[int] = (),
+        recall_share_at: Iterable[int] = (),
+        reciprocal_rank_at: Iterable[int] = (),
         average_precision: bool = False,
         unmatched: Unmatched = "skip",
         ties: Ties = "index",
@@ -96,7 +99,13 @@ class StreamingEvaluator:
         self._similarity = arguments.one_of(similarity, "similarity", (*SIMILARITIES, "hamming"))
         self._ties = arguments.one_of(ties, "ties", TIES)
         self._metrics = metric_names(
-            recall_at, precision_at, average_precision_at, ndcg_at, average_precision
+            recall_at,
+            precision_at,
+            average_precision_at,
+            ndcg_at,
+            average_precision,
+            recall_share_at,
+            reciprocal_rank_at,
         )
         self._unmatched = arguments.one_of(unmatched, "unmatched", UNMATCHED)
         self._threads = arguments.threads(threads)

@@ -6,6 +6,8 @@ pub(crate) mod evaluate;
 mod expected;
 pub(crate) mod gains;
 pub(crate) mod lists;
+pub(crate) mod levels;
+pub(crate) mod levels_counter;
 pub(crate) mod metric;
 pub(crate) mod metrics;
 pub(crate) mod partial_counts;

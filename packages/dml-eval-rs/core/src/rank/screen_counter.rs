@@ -29,14 +29,14 @@ pub(crate) struct ScreenCounter<'a> {
 }
 
 /// The screened values of one side of a task: of its rows with the columns as items, or the reverse.
-struct TaskSide<'a, H> {
-    first_query: usize,
-    queries: usize,
-    items: Range<usize>,
-    /// Counts of the values above all thresholds.
-    above: &'a [u32],
+pub(crate) struct TaskSide<'a, H> {
+    pub first_query: usize,
+    pub queries: usize,
+    pub items: Range<usize>,
+    /// Each query's number of values above all thresholds; empty if there are none.
+    pub above: &'a [u32],
     /// Values to decide: the query counted from `first_query`, the item, and bounds of the value.
-    hits: H,
+    pub hits: H,
 }
 
 /// The most slots of a query for which a thread adds up a task's counts by itself, where they are many.
@@ -136,6 +136,18 @@ impl<'a> ScreenCounter<'a> {
         }
     }
 
+    /// Returns the number of all positives.
+    pub fn positives(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether an item counts as a negative of a query, if its value does.
+    pub fn is_negative(&self, query: usize, item: u32) -> bool {
+        let relation = self.job.relation;
+        relation.class(Side::Query, query) != relation.class(Side::Gallery, item as usize)
+            && relation.uncounted(query).binary_search(&item).is_err()
+    }
+
     fn active_values(&self, q: usize) -> &[f64] {
         &self.values[self.job.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
@@ -166,7 +178,8 @@ impl<'a> ScreenCounter<'a> {
         self.active[q].fetch_min(active as u32, Relaxed);
     }
 
-    fn count_side<S: Space>(
+    /// Counts the screened values of one side of a task.
+    pub fn count_side<S: Space>(
         &self,
         space: &S,
         side: TaskSide<'_, impl ExactSizeIterator<Item = (u32, u32, (f64, f64))>>,
@@ -178,7 +191,7 @@ impl<'a> ScreenCounter<'a> {
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
         negatives.clear();
-        negatives.extend_from_slice(&above[..queries]);
+        negatives.extend(above.iter().copied().chain(std::iter::repeat(0)).take(queries));
         for (i, &above) in negatives.iter().enumerate() {
             if above > 0 {
                 counts.add(first + i, 0, u64::from(above));
