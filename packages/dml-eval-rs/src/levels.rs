@@ -9,7 +9,7 @@ use crate::relation::{RelationArrays, RelationView};
 use crate::{CODES, EVALUATE, Metrics, NumpyColumns, columns, metrics, to_numpy};
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, gallery, relations, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None))]
+#[pyo3(signature = (embeddings, gallery, relations, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None, many_positives=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn evaluate_levels<'py>(
     py: Python<'py>,
@@ -23,11 +23,12 @@ pub fn evaluate_levels<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
+    many_positives: Option<usize>,
 ) -> PyResult<Vec<Metrics<NumpyColumns<'py>>>> {
     let names = if matches!(embeddings, Items::Codes(_)) { CODES } else { EVALUATE };
     let ties: Ties = names.check(ties.parse())?;
     let metrics = names.check(self::metrics(&metrics))?;
-    let options = EvaluateOptions { metrics, ties, may_lack_matches: true, many_positives: None };
+    let options = EvaluateOptions { metrics, ties, may_lack_matches: true, many_positives };
     let kernel = names.check(dml_eval::select_kernel(None))?;
     let views = relations.iter().map(RelationArrays::view).collect::<PyResult<Vec<RelationView<'_>>>>()?;
     let (queries, gallery) = (embeddings.view(), gallery.as_ref().map(Items::view));

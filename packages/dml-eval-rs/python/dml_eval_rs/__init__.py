@@ -1,6 +1,7 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure retrieval, `relevance_from_labels` lists matches for them, `verify` and
+`evaluate` and `evaluate_codes` measure retrieval, `evaluate_levels` at several levels of labels, `relevance_from_labels`
+lists matches for them, `verify` and
 `open_set` measure thresholds, `index_recall` an approximate index. `knn`, `knn_codes` and `range_search` search,
 `kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. A name is imported at its first use, so that importing
 the package stays fast. docs/reference/metrics.md and docs/reference/verification.md of the repository define every
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
     from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
     from dml_eval_rs.index_recall import IndexRecall, index_recall
+    from dml_eval_rs.levels import evaluate_levels
     from dml_eval_rs.open_set import OpenSet, open_set
     from dml_eval_rs.peers import Peers
     from dml_eval_rs.range_search import range_search
@@ -44,6 +46,7 @@ __all__ = [
     "binarize",
     "evaluate",
     "evaluate_codes",
+    "evaluate_levels",
     "index_recall",
     "kmeans",
     "knn",
@@ -74,6 +77,7 @@ _HOMES = {
     "binarize": "dml_eval_rs.retrieval",
     "evaluate": "dml_eval_rs.retrieval",
     "evaluate_codes": "dml_eval_rs.retrieval",
+    "evaluate_levels": "dml_eval_rs.levels",
     "index_recall": "dml_eval_rs.index_recall",
     "kmeans": "dml_eval_rs.clustering",
     "knn": "dml_eval_rs.search",

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs.resampling import class_totals, count_extreme, resampled_means
+
 # An attribute's name → the metric's in `per_query`, for metrics with a K and without.
 _BY_K = {
     "recall": "recall",
@@ -46,7 +48,6 @@ _TITLES = {
 }
 _RESAMPLES = 2000
 _PERMUTATIONS = 10_000
-_NUMBERS_AT_A_TIME = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,45 +196,61 @@ class Evaluation:
         """
         return self.means[self._key(name)]
 
-    def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
+    def confidence_interval(
+        self, name: str, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
+    ) -> Interval:
         """Return the bootstrap confidence interval of a metric's mean.
 
         The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement
-        (Efron 1979, percentile method).
+        (Efron 1979, percentile method). With `by` whole classes of queries are drawn (cluster bootstrap, Field and
+        Welsh 2007), as many as there are: the mean of a resample is over all queries of its classes.
 
         Args:
             name: a metric, as in ``evaluation[name]``.
             level: the confidence level, above 0 and below 1.
             seed: seed of the resamples. The same seed gives the same interval.
+            by: (n_queries,) the queries' labels, or other groups of queries that aren't independent of each other.
 
         Returns:
             The interval; its width is 0 where all queries have the same value.
 
         Raises:
             KeyError: if there is no such metric.
-            ValueError: if `level` is out of range.
+            TypeError: if `by` has the wrong kind of dtype.
+            ValueError: if `level` is out of range, `by` doesn't have one entry per query, or all are of one class.
         """
-        values = self._matched(name)
-        return bootstrap_interval(values, level, seed)
+        values_Q = self.per_query[self._key(name)]
+        matched = ~np.isnan(values_Q)
+        return _interval(values_Q, matched, by, level, seed)
 
-    def compare(self, other: Evaluation, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
+    def compare(
+        self,
+        other: Evaluation,
+        name: str,
+        *,
+        level: float = 0.95,
+        seed: int = 0,
+        by: npt.ArrayLike | None = None,
+    ) -> Comparison:
         """Compare two models on the same queries by a paired permutation test.
 
         Under the null hypothesis that the models are alike, each query's difference has either sign with equal
         probability. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided
-        (Phipson and Smyth 2010).
+        (Phipson and Smyth 2010). With `by` the differences of a class's queries have the same sign.
 
         Args:
             other: the second model's evaluation, with the same queries in the same order.
             name: a metric, as in ``evaluation[name]``.
             level: the confidence level of the difference's interval.
             seed: seed of the signs and the resamples.
+            by: (n_queries,) classes of queries, as in `confidence_interval`, for the test and the interval.
 
         Returns:
             The difference of the means with its p-value and interval; the p-value is 1 where no query differs.
 
         Raises:
             KeyError: if either evaluation has no such metric.
+            TypeError, ValueError: as `confidence_interval`.
             ValueError: if the evaluations differ in the number of queries, or in which queries have a match.
         """
         mine, theirs = self.per_query[self._key(name)], other.per_query[other._key(name)]
@@ -246,25 +263,18 @@ class Evaluation:
             raise ValueError(
                 "the evaluations have different queries without a match; expected the same queries in the same order"
             )
-        difference_Q = (mine - theirs)[~np.isnan(mine)]
-        observed = float(difference_Q.mean())
-        # Sums of the same numbers in another order differ by rounding, and must still count as equal.
-        threshold = abs(observed) * (1 - 1e-12)
-        rng = np.random.default_rng(seed)
-        changed = difference_Q[difference_Q != 0]
-        extreme = 0
-        batch = max(1, _NUMBERS_AT_A_TIME // max(1, len(changed)))
-        for start in range(0, _PERMUTATIONS, batch):
-            rows = min(batch, _PERMUTATIONS - start)
-            signs = rng.integers(0, 2, size=(rows, len(changed)), dtype=np.int8) * 2 - 1
-            means = (signs @ changed) / len(difference_Q)
-            extreme += int(np.count_nonzero(np.abs(means) >= threshold))
+        matched = ~np.isnan(mine)
+        difference_Q = mine - theirs
+        n_queries = int(matched.sum())
+        observed = float(difference_Q[matched].mean())
+        terms = difference_Q[matched] if by is None else class_totals(difference_Q, by, matched)[0]
+        extreme = count_extreme(terms, n_queries, observed, _PERMUTATIONS, seed)
         return Comparison(
             name=name,
             difference=observed,
             p_value=(1 + extreme) / (1 + _PERMUTATIONS),
-            interval=bootstrap_interval(difference_Q, level, seed),
-            n_queries=len(difference_Q),
+            interval=_interval(difference_Q, matched, by, level, seed),
+            n_queries=n_queries,
         )
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
@@ -398,11 +408,6 @@ class Evaluation:
             raise KeyError(f"no metric {name!r}; expected one of {', '.join(map(repr, self.per_query))}")
         return key
 
-    def _matched(self, name: str) -> npt.NDArray[np.float64]:
-        values_Q = self.per_query[self._key(name)]
-        matched: npt.NDArray[np.float64] = values_Q[~np.isnan(values_Q)]
-        return matched
-
 
 # help(Evaluation) begins with the class's docstring instead of a line of all fields: users receive evaluations.
 Evaluation.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
@@ -419,16 +424,23 @@ def _same(a: object, b: object) -> bool:
 
 def bootstrap_interval(values: npt.NDArray[np.float64], level: float, seed: int) -> Interval:
     """Return the percentile interval of the mean over resamples of the values."""
+    return _interval(values, np.ones(len(values), bool), None, level, seed)
+
+
+def _interval(
+    values: npt.NDArray[np.float64],
+    measured: npt.NDArray[np.bool_],
+    by: npt.ArrayLike | None,
+    level: float,
+    seed: int,
+) -> Interval:
+    """Return the percentile interval of the mean of the measured values, over resamples of them or of classes."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
-    rng = np.random.default_rng(seed)
-    n = len(values)
-    batch = max(1, _NUMBERS_AT_A_TIME // n)
-    means = np.concatenate(
-        [
-            values[rng.integers(0, n, size=(min(batch, _RESAMPLES - start), n))].mean(axis=1)
-            for start in range(0, _RESAMPLES, batch)
-        ]
-    )
+    if by is None:
+        sums, counts = values[measured], np.ones(int(measured.sum()), np.int64)
+    else:
+        sums, counts = class_totals(values, by, measured)
+    means = resampled_means(sums, counts, _RESAMPLES, seed)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(low=float(low), high=float(high), level=level)
