@@ -77,7 +77,9 @@ impl<'a> Sides<'a> {
     pub fn rows(self) -> Result<Matrix<'a>> {
         match self {
             Sides::Rows(rows) => Ok(rows),
-            Sides::Codes(_) => Err(Error::Argument("the gallery holds codes; expected embeddings, as the queries".into())),
+            Sides::Codes(_) => {
+                Err(Error::Argument("the gallery holds codes; expected embeddings, as the queries".into()))
+            }
         }
     }
 
@@ -85,7 +87,9 @@ impl<'a> Sides<'a> {
     pub fn codes(self) -> Result<ArrayView2<'a, u8>> {
         match self {
             Sides::Codes(codes) => Ok(codes),
-            Sides::Rows(_) => Err(Error::Argument("the gallery holds embeddings; expected codes, as the queries".into())),
+            Sides::Rows(_) => {
+                Err(Error::Argument("the gallery holds embeddings; expected codes, as the queries".into()))
+            }
         }
     }
 }

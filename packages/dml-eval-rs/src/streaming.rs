@@ -117,7 +117,7 @@ pub fn count_negatives<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (ties, metrics, offsets, keys, indices, counts, *, zero_unmatched=false, threads=None))]
+#[pyo3(signature = (ties, metrics, offsets, keys, indices, counts, *, relation, zero_unmatched=false, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn compute_metrics<'py>(
     py: Python<'py>,
@@ -127,15 +127,17 @@ pub fn compute_metrics<'py>(
     keys: PyReadonlyArray1<'py, f64>,
     indices: PyReadonlyArray1<'py, u64>,
     counts: PyReadonlyArray1<'py, u64>,
+    relation: RelationArrays<'py>,
     zero_unmatched: bool,
     threads: Option<usize>,
 ) -> PyResult<Metrics<NumpyColumns<'py>>> {
+    let relation = relation.view()?;
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
     let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let columns = run(py, NAMES, threads, None, |control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         let mut results = PerQuery::new(partial.queries(), &metrics)?;
-        results.compute(&partial, 0, None, control)?;
+        results.compute(&partial, 0, relation.graded()?.as_ref(), control)?;
         Ok(columns(results, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))

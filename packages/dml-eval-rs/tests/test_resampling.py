@@ -61,9 +61,7 @@ def test_queries_that_agree_within_classes_have_wider_intervals() -> None:
     rng = np.random.default_rng(1)
     values, by = np.repeat(rng.random(200), 9), np.repeat(np.arange(200), 9)
     result = of_values(values.tolist())
-    by_class, by_query = (
-        result.confidence_interval("reciprocal_rank", by=labels) for labels in (by, None)
-    )
+    by_class, by_query = (result.confidence_interval("reciprocal_rank", by=labels) for labels in (by, None))
     ratio = (by_class.high - by_class.low) / (by_query.high - by_query.low)
     assert ratio == pytest.approx(3, rel=0.1)
 

@@ -1,11 +1,10 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure retrieval, `evaluate_levels` at several levels of labels, `relevance_from_labels`
-lists matches for them, `verify` and
-`open_set` measure thresholds, `index_recall` an approximate index. `knn`, `knn_codes` and `range_search` search,
-`kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. A name is imported at its first use, so that importing
-the package stays fast. docs/reference/metrics.md and docs/reference/verification.md of the repository define every
-number.
+`evaluate` and `evaluate_codes` measure retrieval, `evaluate_levels` at several levels of labels,
+`relevance_from_labels` lists matches for them, `verify` and `open_set` measure thresholds, `index_recall` an
+approximate index. `knn`, `knn_codes` and `range_search` search, `kmeans` clusters, `nmi`, `ami` and `ari` compare
+partitions. A name is imported at its first use, so that importing the package stays fast. docs/reference/metrics.md
+and docs/reference/verification.md of the repository define every number.
 """
 
 from __future__ import annotations

@@ -166,6 +166,7 @@ def compute_metrics(
     indices: npt.NDArray[np.uint64],
     counts: npt.NDArray[np.uint64],
     *,
+    relation: Relation,
     zero_unmatched: bool = False,
     threads: int | None = None,
 ) -> Columns: ...

@@ -151,7 +151,7 @@ class Evaluation:
 
     @property
     def reciprocal_rank_at(self) -> Mapping[int, float]:
-        """K → mean of 1 / rank of the first match, 0 if it isn't among the K nearest; for each K of `reciprocal_rank_at`."""
+        """K → mean of 1 / rank of the first match, 0 beyond rank K; for each K of `reciprocal_rank_at`."""
         return self._by_k("reciprocal_rank")
 
     @property

@@ -44,7 +44,7 @@ def evaluate_levels(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> dict[Level, Evaluation]:
-    """Measure the metrics of `evaluate`, or `evaluate_codes`, with the labels of each level, in one pass over the pairs.
+    """Measure the metrics of `evaluate`, or `evaluate_codes`, with each level's labels, in one pass over the pairs.
 
     Each level has the bits of its own call: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Levels
     need not be nested. One pass takes less time than the calls unless a level has classes so large that all keys of its
@@ -156,9 +156,7 @@ def _check_levels(labels: object, gallery: object, gallery_labels: object) -> No
     if gallery_labels is None:
         return
     if not isinstance(gallery_labels, Mapping):
-        raise TypeError(
-            f"gallery_labels is a {type(gallery_labels).__name__}; expected a mapping, as labels"
-        )
+        raise TypeError(f"gallery_labels is a {type(gallery_labels).__name__}; expected a mapping, as labels")
     if set(gallery_labels) != set(labels):
         raise ValueError(
             f"gallery_labels has the levels {list(gallery_labels)}; expected those of labels, {list(labels)}"

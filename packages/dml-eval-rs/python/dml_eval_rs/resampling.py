@@ -38,7 +38,8 @@ def class_totals(
         raise ValueError(
             f"by has {len(count_C)} class among the queries with a match; expected at least 2 to resample"
         )
-    return np.bincount(class_q.reshape(-1), weights=values[measured]), count_C
+    sum_C = np.bincount(class_q.reshape(-1), weights=values[measured]).astype(np.float64)
+    return sum_C, count_C.astype(np.int64)
 
 
 def resampled_means(

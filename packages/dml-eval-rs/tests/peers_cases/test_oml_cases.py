@@ -1,8 +1,8 @@
 """The cases of open-metric-learning's retrieval metrics.
 
 OML-Team/open-metric-learning 6be182e2, tests/test_oml/test_functional/test_metrics/, tests/test_oml/test_metrics/
-test_embedding_metrics.py and tests/test_integrations/test_retrieval_validation.py. OML's precision@k divides by min(k, R) where ours
-divides by k, and its map@k by the matches among the first k where ours divides by min(k, R).
+test_embedding_metrics.py and tests/test_integrations/test_retrieval_validation.py. OML's precision@k divides by
+min(k, R) where ours divides by k, and its map@k by the matches among the first k where ours divides by min(k, R).
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def test_synthetic_cases() -> None:
         numbers = np.array([len(own) for own in ranks])
         for k in KS[:5]:
             hits = np.array([sum(rank <= k for rank in own) for own in ranks])
-            sums = np.array(
-                [sum(i / rank for i, rank in enumerate(own, 1) if rank <= k) for own in ranks]
-            )
+            sums = np.array([sum(i / rank for i, rank in enumerate(own, 1) if rank <= k) for own in ranks])
             ours = omls(found, numbers, items, k)
             np.testing.assert_array_equal(ours["cmc"], hits > 0)
             np.testing.assert_allclose(ours["precision"], hits / np.minimum(numbers, k), atol=1e-12)
@@ -83,7 +81,10 @@ def test_categories() -> None:
 
 
 def test_empty_predictions_of_a_query_without_matches_are_a_miss_here() -> None:
-    """`test_empty_predictions`: with nothing retrieved, theirs gives 1 to a query without matches. Ours gives 0, or skips it."""
+    """`test_empty_predictions`.
+
+    With nothing retrieved, theirs gives 1 to a query without matches. Ours gives 0, or skips it.
+    """
     ranks: list[list[int]] = [[90], [], [90, 91]]
     found = evaluate_ranks(ranks, 100, recall_at=3, precision_at=2, average_precision_at=1)
     for name in ("recall@3", "precision@2", "average_precision@1"):
@@ -155,7 +156,9 @@ def test_masked_cmc(case: Any) -> None:
 
 
 def test_sequences_and_own_items_are_ignored() -> None:
-    """`calc_mask_to_ignore` leaves out the query itself and all items of its sequence, of whatever label: lists, not groups."""
+    """`calc_mask_to_ignore` leaves out the query itself and all items of its sequence, of whatever label: lists, not
+    groups.
+    """
     rng = np.random.default_rng(0)
     x, labels, sequences = rng.normal(size=(60, 4)), np.arange(60) % 5, rng.integers(0, 6, 60)
     mask = np.eye(60, dtype=bool) | (sequences[:, None] == sequences)

@@ -1,7 +1,8 @@
 """The cases of pytorch-metric-learning's AccuracyCalculator.
 
-KevinMusgrave/pytorch-metric-learning 216a792, tests/utils/test_calculate_accuracies.py and test_calculate_accuracies_large_k.py. Its
-own relations are functions that compare labels; here they are lists of the pairs for which the function holds.
+KevinMusgrave/pytorch-metric-learning 216a792, tests/utils/test_calculate_accuracies.py and
+test_calculate_accuracies_large_k.py. Its own relations are functions that compare labels; here they are lists of the
+pairs for which the function holds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def map_over_r(found: Evaluation, k: int, numbers: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("includes_query", [False, True])
 def test_accuracy_calculator(includes_query: bool) -> None:
-    """`test_accuracy_calculator`: labels of five neighbours, the first of which is the query if the references include it."""
+    """`test_accuracy_calculator`.
+
+    Labels of five neighbours, the first of which is the query if the references include it.
+    """
     first = int(includes_query)
     labels, k = NEIGHBOURS[:, first:], 5 - first
     numbers = np.array([COUNTS[label] - first for label in QUERY_LABELS.tolist()])
@@ -184,7 +188,11 @@ def test_labels_that_are_real_numbers(includes_query: bool) -> None:
         similarity="euclidean",
         average_precision=True,
     )
-    figures = {"precision_at_1": 0.5, "r_precision": (2 / 3 + 1) / 2, "map_at_r": ((1 / 2 + 2 / 3) / 3 + 1) / 2}
+    figures = {
+        "precision_at_1": 0.5,
+        "r_precision": (2 / 3 + 1) / 2,
+        "map_at_r": ((1 / 2 + 2 / 3) / 3 + 1) / 2,
+    }
     figures["average_precision"] = ((1 / 2 + 2 / 3 + 3 / 4) / 3 + 1) / 2
     if includes_query:
         figures = {"precision_at_1": 0.5, "r_precision": 0.5, "map_at_r": ((1 / 2) / 2 + 1 / 2) / 2}
@@ -214,9 +222,7 @@ def test_queries_within_the_references_need_not_be_the_first() -> None:
     references, reference_labels = column(0, 5, 10, 15, 20), np.array([0, 9, 1, 8, 2])
     assert evaluate(queries, labels, references, reference_labels, similarity="euclidean").precision_at_1 == 1
     with pytest.raises(ValueError, match="none of the 3 queries has a match"):
-        evaluate(
-            queries, labels, references, reference_labels, indices=[0, 2, 4], similarity="euclidean"
-        )
+        evaluate(queries, labels, references, reference_labels, indices=[0, 2, 4], similarity="euclidean")
 
 
 @pytest.mark.parametrize("k", [-1, 0, 1.5, "max"])

@@ -1,9 +1,10 @@
 """The checks of torchreid's and fast-reid's rank evaluation.
 
 KaiyangZhou/deep-person-reid f8cd150, torchreid/metrics/rank_cylib/test_cython.py, and JDAI-CV/fast-reid c9bc3ce,
-fastreid/evaluation/rank_cylib/test_cython.py: random distances, identities and cameras of 30 queries and 300 gallery items;
-their two implementations must agree. Here ours is compared with the protocol that both document (Market-1501's): items of the
-query's identity and camera are removed from its ranking, and queries without another match are skipped.
+fastreid/evaluation/rank_cylib/test_cython.py: random distances, identities and cameras of 30 queries and 300 gallery
+items; their two implementations must agree. Here ours is compared with the protocol that both document
+(Market-1501's): items of the query's identity and camera are removed from its ranking, and queries without another
+match are skipped.
 """
 
 from __future__ import annotations
@@ -40,9 +41,7 @@ def market1501(c: dict[str, Any]) -> tuple[np.ndarray, float, float, list[float]
     cmc, precisions, penalties = [], [], []
     for q in range(30):
         order = sorted(range(300), key=lambda g: c["distances"][q, g])
-        kept = [
-            g for g in order if c["g_pids"][g] != c["q_pids"][q] or c["g_camids"][g] != c["q_camids"][q]
-        ]
+        kept = [g for g in order if c["g_pids"][g] != c["q_pids"][q] or c["g_camids"][g] != c["q_camids"][q]]
         matches = [c["g_pids"][g] == c["q_pids"][q] for g in kept]
         ranks = [rank for rank, match in enumerate(matches, 1) if match]
         if not ranks:
@@ -76,7 +75,9 @@ def test_cmc_map_and_minp_are_those_of_the_protocol(seed: int) -> None:
 
 
 def test_the_roc_is_that_of_the_pairs_that_fast_reid_lists() -> None:
-    """fastreid/evaluation/roc.py lists the distances of all pairs but those of one identity and camera, for scikit-learn."""
+    """fastreid/evaluation/roc.py lists the distances of all pairs but those of one identity and camera, for scikit-
+    learn.
+    """
     c = case(0)
     same = c["q_pids"][:, None] == c["g_pids"]
     listed = ~(same & (c["q_camids"][:, None] == c["g_camids"]))
@@ -100,7 +101,10 @@ def test_the_roc_is_that_of_the_pairs_that_fast_reid_lists() -> None:
 
 
 def test_cuhk03_is_a_mean_over_galleries_with_one_item_an_identity() -> None:
-    """CUHK03's rule draws one gallery item of each identity, ten times, at random: each draw is an evaluation of ours."""
+    """CUHK03's rule draws one gallery item of each identity, ten times, at random.
+
+    Each draw is an evaluation of ours.
+    """
     c = case(2)
     x = [c["queries"].astype(np.float64), c["gallery"].astype(np.float64)]
     rng = np.random.default_rng(0)
@@ -123,5 +127,3 @@ def test_cuhk03_is_a_mean_over_galleries_with_one_item_an_identity() -> None:
         has_match = (same & ~left_out).any(axis=1)
         expected = [hits[has_match, :k].any(axis=1).mean() for k in range(1, 6)]
         assert list(found.cmc.values()) == pytest.approx(expected, abs=1e-12)
-
-

@@ -1,7 +1,8 @@
 """The cases of scikit-learn's ranking metrics.
 
-scikit-learn, sklearn/metrics/tests/test_ranking.py: the toy data of the ROC and precision-recall curves and of label ranking, as
-literals, and random data beside the installed package. One query with given scores is a ranking; its items are pairs with it.
+scikit-learn, sklearn/metrics/tests/test_ranking.py: the toy data of the ROC and precision-recall curves and of label
+ranking, as literals, and random data beside the installed package. One query with given scores is a ranking; its
+items are pairs with it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def test_the_curve_is_the_same_line(truth: Any, scores: Any, thresholds: set[flo
 
 @pytest.mark.parametrize("digits", [0, 1, 12], ids=["many ties", "ties", "no ties"])
 def test_random_scores(digits: int) -> None:
-    """`test_roc_curve`, `test_roc_curve_end_points`, `test_score_scale_invariance`, `test_roc_curve_fpr_tpr_increasing`."""
+    """`test_roc_curve`, `test_roc_curve_end_points`, `test_score_scale_invariance`,
+    `test_roc_curve_fpr_tpr_increasing`.
+    """
     rng = np.random.default_rng(digits)
     for n in (10, 50, 300):
         truth = rng.permutation(np.arange(n) % 3 == 0)
@@ -191,7 +194,10 @@ def test_rankings_without_ties() -> None:
 
 
 def test_a_constant_predictor() -> None:
-    """`test_average_precision_constant_values`: there the share of matches, 0.25; here the mean over all orders is above it."""
+    """`test_average_precision_constant_values`.
+
+    There the share of matches, 0.25; here the mean over all orders is above it.
+    """
     truth = np.arange(100) % 4 == 0
     assert sklearn.metrics.average_precision_score(truth, np.ones(100)) == 0.25
     found = evaluate_scores(np.ones((1, 100)), [truth], ties="expected", average_precision=True)

@@ -1,7 +1,7 @@
 """The case of sentence-transformers' InformationRetrievalEvaluator.
 
-UKPLab/sentence-transformers 85ec6455, tests/evaluation/test_information_retrieval_evaluator.py, `test_metrices`: sentences become
-sums of one-hot vectors of five keywords; the fourth query has two relevant documents.
+UKPLab/sentence-transformers 85ec6455, tests/evaluation/test_information_retrieval_evaluator.py, `test_metrices`:
+sentences become sums of one-hot vectors of five keywords; the fourth query has two relevant documents.
 """
 
 from __future__ import annotations

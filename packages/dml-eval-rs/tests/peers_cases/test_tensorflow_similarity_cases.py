@@ -1,7 +1,8 @@
 """The cases of TensorFlow Similarity's retrieval metrics.
 
-tensorflow/similarity dc506d6, tests/retrieval_metrics/: four queries of the classes 1, 1, 1 and 0, and whether each of three
-neighbours matches. Their R comes as an argument; items beyond the neighbours make up the rest of it here, where no figure sees them.
+tensorflow/similarity dc506d6, tests/retrieval_metrics/: four queries of the classes 1, 1, 1 and 0, and whether each
+of three neighbours matches. Their R comes as an argument; items beyond the neighbours make up the rest of it here,
+where no figure sees them.
 """
 
 from __future__ import annotations

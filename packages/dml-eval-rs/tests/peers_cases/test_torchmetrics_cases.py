@@ -1,8 +1,8 @@
 """The cases of torchmetrics' retrieval metrics.
 
-Lightning-AI/torchmetrics dab0333: the examples of src/torchmetrics/retrieval and functional/retrieval, and the tests of
-tests/unittests/retrieval, which compare random scores of ten queries with scikit-learn, or with a count, for several `top_k`,
-`empty_target_action` and `ignore_index`.
+Lightning-AI/torchmetrics dab0333: the examples of src/torchmetrics/retrieval and functional/retrieval, and the tests
+of tests/unittests/retrieval, which compare random scores of ten queries with scikit-learn, or with a count, for
+several `top_k`, `empty_target_action` and `ignore_index`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ KS = (1, 2, 4, 10)
 
 def by_query(indexes: np.ndarray, preds: np.ndarray, target: np.ndarray, **options: object) -> Evaluation:
     own = indexes == np.unique(indexes)[:, None]
-    return evaluate_scores(
-        np.tile(preds, (len(own), 1)), np.where(own, target, 0), left_out=~own, **options
-    )
+    return evaluate_scores(np.tile(preds, (len(own), 1)), np.where(own, target, 0), left_out=~own, **options)
 
 
 def test_examples_of_the_classes() -> None:
@@ -60,14 +58,28 @@ def test_examples_of_the_functions() -> None:
         average_precision=True,
     )
     assert found.average_precision == pytest.approx(0.8333, abs=5e-5)
-    assert (found.recall[2], found.precision[2], found.recall_share[2], found.r_precision) == (1, 0.5, 0.5, 0.5)
+    assert (found.recall[2], found.precision[2], found.recall_share[2], found.r_precision) == (
+        1,
+        0.5,
+        0.5,
+        0.5,
+    )
     assert evaluate_scores([[0.2, 0.3, 0.5]], [[0, 1, 0]]).mean_reciprocal_rank == 0.5
+    # Fall-out@2 is 1, and the curve up to 2 has the precisions 1 and 0.5 and the shares 0.5 and 0.5.
+    assert 2 - 2 * found.precision[2] == 1
+    curve = evaluate_scores([[0.2, 0.3, 0.5]], [[1, 0, 1]], precision_at=(1, 2), recall_share_at=(1, 2))
+    assert (curve.precision, curve.recall_share) == ({1: 1, 2: 0.5}, {1: 0.5, 2: 0.5})
+    area = verify(np.array([[0.2, 0.3, 0.5]]), [1], np.eye(3), [1, 0, 1], similarity="dot", metrics=("auc",)).auc
+    assert area == 0.5
     graded = evaluate_scores([[0.1, 0.2, 0.3, 4, 70]], [[10, 0, 0, 1, 5]], ndcg_at=5)
     assert graded.ndcg[5] == pytest.approx(0.6957, abs=5e-5)
 
 
 def test_examples_of_the_curve() -> None:
-    """RetrievalPrecisionRecallCurve and RetrievalRecallAtFixedPrecision: precision and the share of matches at every K."""
+    """RetrievalPrecisionRecallCurve and RetrievalRecallAtFixedPrecision.
+
+    Precision and the share of matches at every K.
+    """
     preds = np.array([0.4, 0.01, 0.5, 0.6, 0.2, 0.3, 0.5])
     indexes = np.array([0, 0, 0, 0, 1, 1, 1])
     target = np.array([1, 0, 0, 1, 1, 0, 1])
@@ -128,8 +140,7 @@ def test_random_scores_at_every_top_k(seed: int, action: str) -> None:
 
         if not number:
             assert all(
-                value == 0 if action == "neg" else math.isnan(value)
-                for value in map(ours, found.per_query)
+                value == 0 if action == "neg" else math.isnan(value) for value in map(ours, found.per_query)
             )
             continue
         scores = -np.arange(len(relevant))

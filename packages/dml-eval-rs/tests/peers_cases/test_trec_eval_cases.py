@@ -1,8 +1,8 @@
 """The test of trec_eval and pytrec_eval, and the cases of ir-measures.
 
-usnistgov/trec_eval f425365: `make quicktest` compares runs of three TREC queries with files of expected figures; pytrec_eval 0d8571e
-runs the same files. Here are the ranks of the relevant documents in `test/results.test`, and the figures of `test/out.test.aq` and
-`test/out.test.aql`, with their four decimals.
+usnistgov/trec_eval f425365: `make quicktest` compares runs of three TREC queries with files of expected figures;
+pytrec_eval 0d8571e runs the same files. Here are the ranks of the relevant documents in `test/results.test`, and the
+figures of `test/out.test.aq` and `test/out.test.aql`, with their four decimals.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from eval_support.rankings import evaluate_ranks, evaluate_scores
 
-# Ranks of the relevant documents among the 500 retrieved (ties by document number, descending), and their number in all.
+from dml_eval_rs import verify
+
+# The ranks of the relevant documents among the 500 retrieved (ties by document number, descending).
 _RANKS = {
-    301: "6 7 16 18 20 26 30 32 37 39 43 49 54 56 57 59 63 67 70 83 92 96 100 103 112 115 116 122 125 130 131 133 143 144 "
-    "145 158 172 178 184 197 199 200 207 210 212 219 224 229 240 249 253 263 267 274 280 290 307 309 315 317 318 320 327 "
-    "342 348 384 394 419 435 491 495",
-    302: "1 2 4 5 6 8 9 11 12 13 14 15 16 17 18 19 21 22 24 27 28 30 31 34 36 37 39 42 43 44 47 48 49 50 51 53 56 58 72 79 "
-    "82 84 116 154 289 301 331 353 394 458",
+    301: "6 7 16 18 20 26 30 32 37 39 43 49 54 56 57 59 63 67 70 83 92 96 100 103 112 115 116 122 125 130 131 "
+    "133 143 144 145 158 172 178 184 197 199 200 207 210 212 219 224 229 240 249 253 263 267 274 280 290 "
+    "307 309 315 317 318 320 327 342 348 384 394 419 435 491 495",
+    302: "1 2 4 5 6 8 9 11 12 13 14 15 16 17 18 19 21 22 24 27 28 30 31 34 36 37 39 42 43 44 47 48 49 50 51 53 "
+    "56 58 72 79 82 84 116 154 289 301 331 353 394 458",
     303: "19 37 41 43 44 65 67 89 99 107",
 }
 _RELEVANT = {301: 474, 302: 77, 303: 10}
@@ -95,7 +97,9 @@ def test_map_cut_is_average_precision_at_k_but_divided_by_r(found: Any) -> None:
     numbers = np.array(list(_RELEVANT.values()))
     for k, figures in zip(_CUTS, np.transpose(_AT_CUTS["map_cut"])):
         ours = found.per_query[f"average_precision@{k}"] * np.minimum(k, numbers) / numbers
-        np.testing.assert_allclose([*ours, ours.mean()], figures, rtol=0, atol=_ROUNDING, err_msg=f"map_cut_{k}")
+        np.testing.assert_allclose(
+            [*ours, ours.mean()], figures, rtol=0, atol=_ROUNDING, err_msg=f"map_cut_{k}"
+        )
 
 
 def test_figures_of_the_whole_ranking_are_trec_evals(found: Any) -> None:
@@ -131,7 +135,9 @@ def test_graded_figures_are_trec_evals() -> None:
         ours = [*ndcg.per_query[f"ndcg@{k}"], ndcg.ndcg[k]]
         np.testing.assert_allclose(ours, figures, rtol=0, atol=_ROUNDING, err_msg=f"ndcg_cut_{k}")
     level = [{rank for rank, grade in matches.items() if grade >= 2} for matches in graded]
-    found = evaluate_ranks(level, _ITEMS, average_precision_at=1000, precision_at=500, recall_share_at=(100, 500))
+    found = evaluate_ranks(
+        level, _ITEMS, average_precision_at=1000, precision_at=500, recall_share_at=(100, 500)
+    )
     for name, expected in {
         "average_precision@1000": [0.0003, 0.4175, 0.0823, 0.1667],
         "r_precision": [0, 0.5065, 0, 0.1688],
@@ -160,7 +166,7 @@ def test_ndcg_cut_is_pytrec_evals() -> None:
     assert found == {1: 0, 2: 0, 3: pytest.approx(0.5), 1000: pytest.approx(0.5)}
 
 
-# ir-measures dc04a88, tests/test_pytrec_eval.py. Five documents D0 to D4 (and D5); scores of two runs, and a table of grades.
+# ir-measures dc04a88, tests/test_pytrec_eval.py. Documents D0 to D5; scores of two runs, and tables of grades.
 _RUN = np.array([[0.8, 0.3, 0.7, 0.4, 0.1, -1], [-1, 0.8, 0.4, 0.3, 0.7, -2]])
 _SUCCESS_GRADES = np.array([[0, 1, 2, 2, 0, 0], [1, 0, 0, 2, 0, 0]])
 _GRADES = np.array([[1, 0, 0, 2, 0, 0], [1, 0, 0, 2, 0, 0]])
@@ -169,7 +175,7 @@ _GRADES = np.array([[1, 0, 0, 2, 0, 0], [1, 0, 0, 2, 0, 0]])
 @pytest.mark.parametrize(("level", "figures"), [(1, [1, 0]), (2, [1, 0]), (3, [0, 0])])
 def test_success_is_ir_measures(level: int, figures: list[float]) -> None:
     """`test_Success`: levels of relevance are a threshold on the grades."""
-    found = evaluate_scores(_RUN, _SUCCESS_GRADES >= level, recall_at=2)
+    found = evaluate_scores(_RUN, level <= _SUCCESS_GRADES, recall_at=2)
     assert found.per_query["recall@2"].tolist() == figures
 
 
@@ -203,13 +209,12 @@ def test_judged_documents_alone_are_those_not_ignored() -> None:
 
 
 def test_accuracy_of_ir_measures_is_an_auc() -> None:
-    """`tests/test_accuracy.py`: the share of retrieved non-relevant documents after a relevant one, averaged over those retrieved."""
-    from dml_eval_rs import verify
+    """`tests/test_accuracy.py`.
 
+    The share of retrieved non-relevant documents after a relevant one, averaged over those retrieved.
+    """
     # Whether each retrieved document is relevant (rel=1), in order.
     for ranking, figure in [([0, 1, 0, 0], 2 / 3), ([0, 1, 0, 1, 0], (2 / 3 + 1 / 3) / 2)]:
         scores = -np.arange(float(len(ranking)))
-        found = verify(
-            scores[None], [1], np.eye(len(ranking)), ranking, similarity="dot", metrics=("auc",)
-        )
+        found = verify(scores[None], [1], np.eye(len(ranking)), ranking, similarity="dot", metrics=("auc",))
         assert math.isclose(found.auc, figure, abs_tol=1e-12)

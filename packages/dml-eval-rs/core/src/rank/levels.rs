@@ -1,5 +1,7 @@
 //! Metrics under several relations of the same queries and gallery, such as the levels of a hierarchy, from one pass over the pairs.
 
+use std::ops::Range;
+
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::peers::Peers;
@@ -16,7 +18,6 @@ use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
 use crate::side::Side;
-use std::ops::Range;
 
 /// Computes the metrics of every query at each level: those of [`evaluate`] with each relation. A query without a match at a level is
 /// NaN there.
@@ -132,5 +133,54 @@ impl<S: Space> Levels<'_, S> {
         count_from_tables(self.space, &jobs, &members, self.control)?;
         drop(jobs);
         Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::select;
+    use crate::peers::Alone;
+    use crate::rank::metric::Metric;
+    use crate::rank::partial_counts::Ties;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::matrix::Matrix;
+    use crate::rows::similarity::Similarity;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn each_level_has_the_bits_of_its_own_evaluation(
+            values in proptest::collection::vec(-2i8..=2, 60 * 3), n in 2usize..60, classes in 2u32..20, coarser in 1u32..6,
+            many in prop_oneof![Just(None), (1usize..20).prop_map(Some)], expected: bool, gallery: bool,
+        ) {
+            let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
+            let fine: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+            let coarse: Vec<u32> = fine.iter().map(|class| class / coarser).collect();
+            let other: Vec<u32> = (0..n as u32).map(|i| i % 2).collect();
+            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+            let items = gallery.then_some(rows);
+            let space = Dense::new(rows, items, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
+            let relations: Vec<Relation<'_>> = [&fine, &coarse, &other]
+                .map(|labels| Relation::of_labels(labels, gallery.then_some(&labels[..])).unwrap())
+                .into();
+            let options = Options {
+                metrics: vec![Metric::Recall(2), Metric::MapAtR, Metric::ReciprocalRank, Metric::Precision(5)],
+                ties: if expected { Ties::Expected } else { Ties::Index },
+                may_lack_matches: true,
+                many_positives: many,
+            };
+            let levels = evaluate_levels(&space, &relations, &options, &Alone, &control).unwrap();
+            for (level, relation) in levels.iter().zip(&relations) {
+                let alone = evaluate(&space, relation, &options, &Alone, &control).unwrap();
+                for (found, expected) in level.columns.iter().flatten().zip(alone.columns.iter().flatten()) {
+                    prop_assert_eq!(found.to_bits(), expected.to_bits());
+                }
+            }
+        }
     }
 }

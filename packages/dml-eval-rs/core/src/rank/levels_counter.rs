@@ -30,14 +30,15 @@ type Listed = (u32, u32, (f64, f64));
 pub(crate) struct LevelsBuffers {
     counter: Buffers,
     listed: Vec<Listed>,
+    /// The lowest threshold and the class of each query of a side, at one level.
+    queries: Vec<(f64, u32)>,
 }
 
 impl<'a> LevelsCounter<'a> {
     /// Starts the counts of all queries with positives.
     pub fn new<S: Space>(space: &S, jobs: Vec<CountJob<'a>>) -> Result<Self> {
         let (queries, gallery) = join_classes(space, &jobs)?;
-        let levels =
-            jobs.into_iter().map(|job| ScreenCounter::new(space, job, usize::MAX)).collect::<Result<_>>()?;
+        let levels = jobs.into_iter().map(|job| ScreenCounter::new(space, job, usize::MAX)).collect::<Result<_>>()?;
         Ok(LevelsCounter { levels, queries, gallery })
     }
 
@@ -58,20 +59,17 @@ impl<'a> LevelsCounter<'a> {
         buffers: &mut LevelsBuffers,
     ) {
         for level in &self.levels {
-            let lowest = |i: u32| level.thresholds(first_query + i as usize).0;
-            let of_level = listed.clone().filter(|(i, item, (_, highest))| {
-                *highest >= lowest(*i) && level.is_negative(first_query + *i as usize, *item)
-            });
-            buffers.listed.clear();
-            buffers.listed.extend(of_level);
-            let side = TaskSide {
-                first_query,
-                queries,
-                items: items.clone(),
-                above: &[],
-                hits: buffers.listed.iter().copied(),
-            };
-            level.count_side(space, side, scratch, &mut buffers.counter);
+            let LevelsBuffers { counter, listed: of_level, queries: own } = buffers;
+            own.clear();
+            own.extend((first_query..first_query + queries).map(|query| level.lowest_and_class(query)));
+            of_level.clear();
+            of_level.extend(listed.clone().filter(|(i, item, (_, highest))| {
+                let (lowest, class) = own[*i as usize];
+                *highest >= lowest && level.is_negative(first_query + *i as usize, class, *item)
+            }));
+            let side =
+                TaskSide { first_query, queries, items: items.clone(), above: &[], hits: of_level.iter().copied() };
+            level.count_side(space, side, scratch, counter);
         }
     }
 }

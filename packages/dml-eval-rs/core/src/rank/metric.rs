@@ -111,8 +111,18 @@ mod tests {
         ] {
             assert_eq!(metric.to_string().parse(), Ok(metric));
         }
-        for name in ["", "recall", "recall@", "recall@0", "recall@x", "map_at_r@3", "ndcg", "average_precision@", "reciprocal_rank@", "mrr"]
-        {
+        for name in [
+            "",
+            "recall",
+            "recall@",
+            "recall@0",
+            "recall@x",
+            "map_at_r@3",
+            "ndcg",
+            "average_precision@",
+            "reciprocal_rank@",
+            "mrr",
+        ] {
             assert!(name.parse::<Metric>().is_err(), "{name}");
         }
     }

@@ -141,11 +141,18 @@ impl<'a> ScreenCounter<'a> {
         self.values.len()
     }
 
-    /// Whether an item counts as a negative of a query, if its value does.
-    pub fn is_negative(&self, query: usize, item: u32) -> bool {
+    /// Returns the value of a query's lowest active positive (∞ without one), and its class.
+    pub fn lowest_and_class(&self, query: usize) -> (f64, u32) {
+        let lowest = self.active_values(query - self.job.first_query).last().copied();
+        (lowest.unwrap_or(f64::INFINITY), self.job.relation.class(Side::Query, query))
+    }
+
+    /// Whether an item is a negative of a query of this class.
+    #[inline]
+    pub fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
         let relation = self.job.relation;
-        relation.class(Side::Query, query) != relation.class(Side::Gallery, item as usize)
-            && relation.uncounted(query).binary_search(&item).is_err()
+        relation.class(Side::Gallery, item as usize) != class
+            && (relation.is_symmetric() || relation.uncounted(query).binary_search(&item).is_err())
     }
 
     fn active_values(&self, q: usize) -> &[f64] {
