@@ -1,9 +1,11 @@
 //! Counts of negatives at several levels from the same screened values.
 //!
 //! A pair is screened unless it matches at every level. What is listed for one level may match at another, or lie below its
-//! thresholds, so each level takes its own negatives from the list; none is counted unseen.
+//! thresholds, so each level takes its own negatives from the list. Unlisted are those above the first positive of every level:
+//! they match at none, so they count at each, unless a level leaves out items.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::control::Control;
 use crate::error::Result;
@@ -17,6 +19,8 @@ use crate::side::Side;
 /// Counts in progress, one for each level.
 pub(crate) struct LevelsCounter<'a> {
     levels: Vec<ScreenCounter<'a>>,
+    /// Whether an item that matches at no level counts at each.
+    counts_unlisted: bool,
     /// Codes of the queries' and items' classes at all levels together.
     queries: Vec<u32>,
     gallery: Vec<u32>,
@@ -38,8 +42,9 @@ impl<'a> LevelsCounter<'a> {
     /// Starts the counts of all queries with positives.
     pub fn new<S: Space>(space: &S, jobs: Vec<CountJob<'a>>) -> Result<Self> {
         let (queries, gallery) = join_classes(space, &jobs)?;
+        let counts_unlisted = jobs.iter().all(|job| job.relation.leaves_out_own_item_alone());
         let levels = jobs.into_iter().map(|job| ScreenCounter::new(space, job, usize::MAX)).collect::<Result<_>>()?;
-        Ok(LevelsCounter { levels, queries, gallery })
+        Ok(LevelsCounter { levels, counts_unlisted, queries, gallery })
     }
 
     /// Chooses a packing for the screen of so many pairs, by the level with the most positives.
@@ -49,11 +54,13 @@ impl<'a> LevelsCounter<'a> {
     }
 
     /// Counts the listed values of one side of a task at each level.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a side, and a thread's buffers")]
     fn count_side<S: Space>(
         &self,
         space: &S,
         (first_query, queries): (usize, usize),
-        items: &std::ops::Range<usize>,
+        items: &Range<usize>,
+        above: &[u32],
         listed: impl Iterator<Item = Listed> + Clone,
         scratch: &mut Scratch,
         buffers: &mut LevelsBuffers,
@@ -67,8 +74,7 @@ impl<'a> LevelsCounter<'a> {
                 let (lowest, class) = own[*i as usize];
                 *highest >= lowest && level.is_negative(first_query + *i as usize, class, *item)
             }));
-            let side =
-                TaskSide { first_query, queries, items: items.clone(), above: &[], hits: of_level.iter().copied() };
+            let side = TaskSide { first_query, queries, items: items.clone(), above, hits: of_level.iter().copied() };
             level.count_side(space, side, scratch, counter);
         }
     }
@@ -99,8 +105,13 @@ impl Observer for LevelsCounter<'_> {
     }
 
     fn thresholds(&self, query: usize) -> (f64, f64) {
-        let lowest = self.levels.iter().map(|level| level.thresholds(query).0);
-        (lowest.fold(f64::INFINITY, f64::min), f64::INFINITY)
+        let of_levels = self.levels.iter().map(|level| level.thresholds(query));
+        let matched = of_levels.filter(|(lowest, _)| *lowest < f64::INFINITY);
+        let thresholds = matched.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
+        match thresholds {
+            Some((low, high)) => (low, if self.counts_unlisted { high } else { f64::INFINITY }),
+            None => (f64::INFINITY, f64::INFINITY),
+        }
     }
 
     fn observe<S: Space>(
@@ -117,7 +128,7 @@ impl Observer for LevelsCounter<'_> {
             (h.row, (task.columns.start + h.column as usize) as u32, bounds)
         });
         let rows = (task.rows.start, task.rows.len());
-        self.count_side(space, rows, &task.columns, of_rows, scratch, buffers);
+        self.count_side(space, rows, &task.columns, &result.row_above, of_rows, scratch, buffers);
         if task.symmetric {
             let column_margin = |h: &Hit| task.column_margins[h.column as usize];
             let of_columns = result.column_hits.iter().map(|h| {
@@ -125,7 +136,7 @@ impl Observer for LevelsCounter<'_> {
                 (h.column, (task.rows.start + h.row as usize) as u32, bounds)
             });
             let columns = (task.columns.start, task.columns.len());
-            self.count_side(space, columns, &task.rows, of_columns, scratch, buffers);
+            self.count_side(space, columns, &task.rows, &result.column_above, of_columns, scratch, buffers);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct TaskSide<'a, H> {
     pub first_query: usize,
     pub queries: usize,
     pub items: Range<usize>,
-    /// Each query's number of values above all thresholds; empty if there are none.
+    /// Counts of the values above all thresholds.
     pub above: &'a [u32],
     /// Values to decide: the query counted from `first_query`, the item, and bounds of the value.
     pub hits: H,
@@ -198,7 +198,7 @@ impl<'a> ScreenCounter<'a> {
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
         negatives.clear();
-        negatives.extend(above.iter().copied().chain(std::iter::repeat(0)).take(queries));
+        negatives.extend_from_slice(&above[..queries]);
         for (i, &above) in negatives.iter().enumerate() {
             if above > 0 {
                 counts.add(first + i, 0, u64::from(above));
