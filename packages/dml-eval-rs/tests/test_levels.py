@@ -38,9 +38,8 @@ def one_call(similarity: Any, *arguments: Any, **options: Any) -> Any:
     return evaluate(*arguments, similarity=similarity, **options)
 
 
-@pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-@given(data=st.data())
+@given(ties=st.sampled_from(TIES), data=st.data())
 def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: Any) -> None:
     dtype = np.uint8 if similarity == "hamming" else np.float32
     low = 0 if similarity == "hamming" else -2

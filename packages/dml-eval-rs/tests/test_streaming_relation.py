@@ -39,9 +39,8 @@ def streamed(rows: np.ndarray, labels: Any, parts: list[slice], **options: Any) 
     return evaluator
 
 
-@pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("relation", ["labels", "relevant", "graded"])
-@given(data=st.data())
+@given(ties=st.sampled_from(TIES), data=st.data())
 def test_blocks_in_any_order_give_the_bits_of_one_call(relation: str, ties: Any, data: Any) -> None:
     similarity = data.draw(st.sampled_from(["cosine", "euclidean", "hamming"]))
     edges = [0, *sorted(data.draw(st.sets(st.integers(1, 89), max_size=4))), 90]
