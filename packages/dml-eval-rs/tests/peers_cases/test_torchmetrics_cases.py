@@ -69,7 +69,9 @@ def test_examples_of_the_functions() -> None:
     assert 2 - 2 * found.precision[2] == 1
     curve = evaluate_scores([[0.2, 0.3, 0.5]], [[1, 0, 1]], precision_at=(1, 2), recall_share_at=(1, 2))
     assert (curve.precision, curve.recall_share) == ({1: 1, 2: 0.5}, {1: 0.5, 2: 0.5})
-    area = verify(np.array([[0.2, 0.3, 0.5]]), [1], np.eye(3), [1, 0, 1], similarity="dot", metrics=("auc",)).auc
+    area = verify(
+        np.array([[0.2, 0.3, 0.5]]), [1], np.eye(3), [1, 0, 1], similarity="dot", metrics=("auc",)
+    ).auc
     assert area == 0.5
     graded = evaluate_scores([[0.1, 0.2, 0.3, 4, 70]], [[10, 0, 0, 1, 5]], ndcg_at=5)
     assert graded.ndcg[5] == pytest.approx(0.6957, abs=5e-5)
