@@ -30,6 +30,12 @@ class CheckedLists:
     items: npt.NDArray[np.uint32]
     grades: npt.NDArray[np.float64] | None
 
+    def within(self, start: int, stop: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+        """Return offsets and items of a part of the gallery, whose first item then has the index 0."""
+        inside = (self.items >= start) & (self.items < stop)
+        before = np.concatenate([[0], np.cumsum(inside)]).astype(np.uint64)
+        return before[self.offsets], (self.items[inside] - start).astype(np.uint32)
+
 
 def check_lists(x: object, name: str, queries: int, gallery: int, *, graded: bool = False) -> CheckedLists:
     """Check lists of items for each query, sort them, and drop items of grade 0.
