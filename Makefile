@@ -5,6 +5,8 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 PACKAGES := dml-core dml-losses dml-eval-rs dml-train
 LOWEST_EXTRAS := eval glyphs losses pml report tensorboard timm tune
+# Old releases use what the newest releases of their own dependencies deprecate.
+LOWEST_FLAGS := -m "not slow" -W ignore::DeprecationWarning
 LOWEST_TESTS := packages/dml-core/tests packages/dml-losses/tests packages/dml-eval-rs/tests $(addprefix packages/dml-train/tests/test_,\
   recipe.py training.py resuming.py checkpoint.py report.py tuning.py folder_embedding.py search.py timm_model.py)
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
@@ -34,9 +36,9 @@ test-lowest: .venv/bin/uv ## a selection of the tests with the lowest versions t
 	  --output-file .venv/lowest/requirements.txt
 	$(UV) pip install --quiet --python .venv/lowest/bin/python -r .venv/lowest/requirements.txt
 	$(UV) pip install --quiet --python .venv/lowest/bin/python --no-deps $(PACKAGES:%=-e packages/%)
-	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup -m "not slow" $(LOWEST_TESTS)
+	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup $(LOWEST_FLAGS) $(LOWEST_TESTS)
 	$(UV) pip install --quiet --python .venv/lowest/bin/python --no-deps numpy==1.26.0  # the evaluator's own lowest
-	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup -m "not slow" packages/dml-eval-rs/tests
+	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup $(LOWEST_FLAGS) packages/dml-eval-rs/tests
 
 test-aarch64: ## the Rust core's tests and clippy for aarch64, cross-compiled and emulated
 	sh packages/dml-eval-rs/core/test-aarch64.sh
