@@ -28,6 +28,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 900
 nb_execution_in_temp = True
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables, too
 
 # Functions and classes. The docstrings have names in single backticks: `knn` is a link where it names something public.
 default_role = "py:obj"
