@@ -23,7 +23,7 @@ def build(site: Path) -> int:
     shown = site / "shown" / "gallery" / "example"
     shown.mkdir(parents=True)
     os.environ |= {
-        "COLUMNS": "100",
+        "COLUMNS": "84",
         "NO_COLOR": "1",
         "OMP_NUM_THREADS": "1",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
