@@ -1,4 +1,4 @@
-"""Every example runs: the Python blocks of the pages, and the programs in examples/."""
+"""Every example runs: the Python blocks of the pages, and the programs in examples/. `make docs` runs the tutorials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+DOCS = [page for page in sorted(ROOT.glob("docs/**/*.md")) if page.parent.name != "tutorials"]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *DOCS]
 # Peers that are too large for the development environment: their pages run where they are installed.
 LARGE = ("oml", "sentence_transformers")
 PROGRAMS = sorted(ROOT.glob("examples/*.py"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_core import DmlError
+from dml_train.locks import hold_lock
 
 
 class WriteRefused(DmlError):
@@ -33,9 +33,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """
     with ExitStack() as until_the_end:
         try:
-            descriptor = os.open(folder, os.O_RDONLY)
-            until_the_end.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            until_the_end.enter_context(hold_lock(folder, wait=False))
         except BlockingIOError as error:
             raise DmlError(f"another process is {doing}; wait for it, or stop it first") from error
         except OSError as error:
