@@ -4,11 +4,21 @@ OUT ?= runs/demo
 BIN := .venv/bin
 UV := $(BIN)/uv
 PACKAGES := dml-core dml-losses dml-eval-rs dml-train
+LOWEST_EXTRAS := eval glyphs losses pml report tensorboard timm tune
+# Old releases use what the newest releases of their own dependencies deprecate.
+LOWEST_FLAGS := -m "not slow" -W ignore::DeprecationWarning
+LOWEST_TESTS := packages/dml-core/tests packages/dml-losses/tests packages/dml-eval-rs/tests $(addprefix packages/dml-train/tests/test_,\
+  recipe.py training.py resuming.py checkpoint.py report.py tuning.py folder_embedding.py search.py timm_model.py)
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
+# Links a Linux wheel against an old C library, so that it runs on every system since 2018.
+ZIG := $(if $(filter Linux,$(shell uname -s)),--zig --compatibility manylinux_2_28)
 METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/*/*/Cargo.toml)
 
+# Dozens of tests start programs that import torch: 9 s of compilation for each where Python may not keep its bytecode.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-aarch64 check audit bench docs wheels lock clean
+.PHONY: help setup demo test test-lowest test-aarch64 check audit bench gpu soak docs docs-links wheels sdists lock clean
 
 help: ## list the verbs
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,13 +29,24 @@ demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/dem
 	$(BIN)/dml demo --out $(OUT)
 
 test: setup ## every test
-	cargo test --workspace --exclude dml-eval-rs --release --quiet
+	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-lowest: .venv/bin/uv ## a selection of the tests with the lowest versions that the packages allow, in .venv/lowest
+	$(UV) venv --quiet --clear --python $(BIN)/python .venv/lowest
+	$(UV) pip compile --quiet --python .venv/lowest/bin/python --resolution lowest-direct --no-header $(LOWEST_EXTRAS:%=--extra %) \
+	  $(PACKAGES:%=--no-emit-package %) requirements/lowest.in $(PACKAGES:%=packages/%/pyproject.toml) \
+	  --output-file .venv/lowest/requirements.txt
+	$(UV) pip install --quiet --python .venv/lowest/bin/python -r .venv/lowest/requirements.txt
+	$(UV) pip install --quiet --python .venv/lowest/bin/python --no-deps $(PACKAGES:%=-e packages/%)
+	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup $(LOWEST_FLAGS) $(LOWEST_TESTS)
+	$(UV) pip install --quiet --python .venv/lowest/bin/python --no-deps numpy==1.26.0  # the evaluator's own lowest
+	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup $(LOWEST_FLAGS) packages/dml-eval-rs/tests
 
 test-aarch64: ## the Rust core's tests and clippy for aarch64, cross-compiled and emulated
 	sh packages/dml-eval-rs/core/test-aarch64.sh
 
-check: setup ## formats, lints, types, stubs and import rules
+check: setup ## formats, lints, types, stubs, import rules, and the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy packages/dml-core/src packages/dml-losses/src packages/dml-train/src packages/dml-eval-rs/python
@@ -33,6 +54,7 @@ check: setup ## formats, lints, types, stubs and import rules
 	$(BIN)/lint-imports
 	cargo fmt --all --check
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --workspace --all-targets --release -- -D warnings
+	$(MAKE) --no-print-directory docs
 
 audit: setup ## known vulnerabilities of the pinned packages and crates (needs cargo-audit, and data from outside)
 	$(BIN)/python requirements/audit.py
@@ -43,28 +65,60 @@ bench: setup ## the benchmarks beside the peers: evaluator, losses, trainer (abo
 	$(BIN)/python benchmarks/training/bench_overhead.py
 	$(BIN)/python benchmarks/training/bench_start.py
 
-docs: setup ## check that every link between the pages leads somewhere
-	$(BIN)/python -m pytest -q tests/policy/test_docs.py
+gpu: setup ## on a machine with a GPU: its tests and the benchmarks, into gpu-results.md to send in
+	$(BIN)/python benchmarks/gpu.py
 
-wheels: setup ## a wheel of every package, into dist/
+soak: setup ## an hour: new examples for the property tests, and training killed and resumed at random moments
+	PROPTEST_RNG_SEED=$$(date +%s) cargo test --workspace --exclude dml-eval-rs --release --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-profile=search tests/properties packages/dml-eval-rs/tests
+	$(BIN)/python benchmarks/training/bench_soak.py 200 $$(date +%s)
+
+docs: setup .venv/.docs ## the site, into site/html: runs the tutorials, and fails for a warning or a dead link
+	$(BIN)/python docs/site/build.py site
+
+docs-links: docs ## the site's links to other hosts, too; needs the network
+	$(BIN)/python -m sphinx -q -c docs/site -b linkcheck -D nb_execution_mode=off -d site/doctrees-links site/pages site/links
+
+wheels: .venv/wheels/.installed ## a wheel of every package, into dist/; on Linux for manylinux_2_28
 	rm -rf dist
-	for package in $(PACKAGES); do $(UV) build --quiet --wheel --package $$package --out-dir dist || exit 1; done
+	for package in dml-core dml-losses dml-train; do $(UV) build --quiet --wheel --package $$package --out-dir dist || exit 1; done
+	cd packages/dml-eval-rs && PATH=$(CURDIR)/.venv/wheels/bin:$$PATH maturin build --quiet --release --locked $(ZIG) --out ../../dist
+	$(if $(ZIG),.venv/wheels/bin/auditwheel show dist/dml_eval_rs-*.whl)
+	@ls -l dist
+
+sdists: .venv/bin/uv ## a source distribution of every package and the wheels of pure Python, into dist/
+	rm -rf dist
+	for package in $(PACKAGES); do $(UV) build --quiet --sdist --package $$package --out-dir dist || exit 1; done
+	for package in dml-core dml-losses dml-train; do $(UV) build --quiet --wheel --package $$package --out-dir dist || exit 1; done
 	@ls -l dist
 
 lock: ## pin the newest versions that the packages' ranges allow, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --upgrade \
 	  $(PACKAGES:%=--no-emit-package %) requirements/dev.in $(PACKAGES:%=packages/%/pyproject.toml) \
 	  --output-file requirements/dev.txt
+	for set in docs wheels; do \
+	  $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade \
+	    --constraint requirements/dev.txt requirements/$$set.in --output-file requirements/$$set.txt || exit 1; \
+	done
 	echo uv | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --constraint requirements/dev.txt - --output-file requirements/uv.txt
 
 clean: ## remove what the verbs made, but not runs/
-	rm -rf .venv target dist
+	rm -rf .venv target dist site
 
 .venv/bin/uv: requirements/uv.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.txt
+	@touch $@
+
+.venv/.docs: .venv/.locked requirements/docs.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/docs.txt
+	@touch $@
+
+.venv/wheels/.installed: .venv/bin/uv requirements/wheels.txt
+	$(UV) venv --quiet --clear --python $(BIN)/python .venv/wheels
+	$(UV) pip install --quiet --python .venv/wheels/bin/python --require-hashes -r requirements/wheels.txt
 	@touch $@
 
 .venv/.locked: .venv/bin/uv requirements/dev.txt

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from multiprocessing import forkserver
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,31 @@ settings.load_profile("ci")
 # CI sets some of these, and they change what is printed.
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(_name, None)
+
+# What processes that tests fork need within seconds (optimizers import torch._dynamo on their first step). Names of
+# packages that aren't installed are skipped.
+_IMPORTED_FOR_FORKS = [
+    "torch._dynamo",
+    "torchvision.transforms.v2",
+    "dml_losses",
+    "dml_train.training.run",
+    "dml_train.ranks.launch",
+    "dml_train.processes.loader_server",
+]
+
+
+def pytest_configure() -> None:
+    """Let the fork server of this process import the same modules, whichever test or loader starts it.
+
+    A process has one server, and its first user would choose: all later ranks and loaders would import the rest again.
+    """
+    forkserver.set_forkserver_preload(_IMPORTED_FOR_FORKS)
+    forkserver.set_forkserver_preload = lambda modules: None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the groups that one worker runs first, so that no worker waits at the end for one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_sessionstart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,9 @@ class Environment:
     @property
     def python(self) -> Path:
         return self.folder / "bin/python"
+
+    def uninstall(self, package: str) -> None:
+        run(UV, "pip", "uninstall", "--quiet", "--python", self.python, package, cwd=self.folder)
 
     def install(self, *requirements: str | Path, find_links: Path) -> None:
         """Install from the wheels in a folder, and dependencies in the versions that the project pins."""
@@ -75,14 +78,22 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def make_environment(folder: Path) -> Environment:
+    run(UV, "venv", "--quiet", "--python", sys.executable, folder)
+    return Environment(folder)
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[Callable[[], Environment]]:
+def environment(tmp_path: Path) -> Iterator[Environment]:
     """Make an empty environment, and delete it after the test: with torch it takes gigabytes."""
-    folder = tmp_path / "environment"
+    yield make_environment(tmp_path / "environment")
+    shutil.rmtree(tmp_path / "environment")
 
-    def make() -> Environment:
-        run(UV, "venv", "--quiet", "--python", sys.executable, folder, cwd=tmp_path)
-        return Environment(folder)
 
-    yield make
-    shutil.rmtree(folder)
+@pytest.fixture(scope="session")
+def complete(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    """Install the trainer with all extras into an empty environment; tests may install more."""
+    complete = make_environment(tmp_path_factory.mktemp("complete") / "environment")
+    complete.install("dml-train[all]", find_links=wheels)
+    yield complete
+    shutil.rmtree(complete.folder)

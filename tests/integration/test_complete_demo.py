@@ -12,6 +12,8 @@ from rich.console import Console
 from dml_core import registry
 from dml_train.demo import run_demo
 
+pytestmark = pytest.mark.xdist_group("complete demo")  # one run serves all of them
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):

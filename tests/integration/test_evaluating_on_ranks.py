@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from train_support.measuring_ranks import measure, measure_unmatched
+from train_support.measuring_ranks import measure, measure_relations, measure_unmatched
 from train_support.sharded_ranks import in_ranks
 
 from dml_eval_rs.evaluators import ExactEvaluator, HammingEvaluator
@@ -18,6 +18,25 @@ EVALUATORS = (
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_share_the_evaluation_and_get_the_metrics_of_one(world_size):
     in_ranks(world_size, measure, EVALUATORS)
+
+
+def test_ranks_share_evaluations_under_groups_and_lists():
+    metrics = {
+        "precision_at": (1, 5),
+        "average_precision_at": (5,),
+        "ndcg_at": (5,),
+        "average_precision": True,
+        "unmatched": "zero",
+    }
+    in_ranks(
+        2,
+        measure_relations,
+        (
+            ExactEvaluator(recall_at=(1, 5), **metrics),
+            ExactEvaluator(ties="expected", similarity="euclidean"),
+            HammingEvaluator(recall_at=(1, 5), ties="pessimistic", **metrics),
+        ),
+    )
 
 
 def test_labels_without_a_match_are_refused_on_every_rank():

@@ -58,19 +58,18 @@ def draw_images(folder: Path) -> Path:
     return folder
 
 
-def test_a_third_partys_loss_trains_by_name(wheels, environment, tmp_path):
+def test_a_third_partys_loss_trains_by_name(wheels, complete, tmp_path):
     subprocess.run(
         [UV, "build", "--quiet", "--wheel", "--out-dir", wheels, ROOT / "examples/third-party-loss"],
         check=True,
     )
-    world = environment()
-    world.install("dml-train[all]", "dml-example-loss", find_links=wheels)
-    assert "supervised-contrastive" in world.command("dml", "plugins")
+    complete.install("dml-example-loss", find_links=wheels)
+    assert "supervised-contrastive" in complete.command("dml", "plugins")
 
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.format(images=draw_images(tmp_path / "images")), encoding="utf-8")
     out = tmp_path / "run"
-    world.command(
+    complete.command(
         "dml", "train", recipe, "--out", out,
         "--set", "loss.name=supervised-contrastive", "--set", "loss.temperature=0.2",
     )  # fmt: skip

@@ -19,37 +19,37 @@ def readme_example(package: str) -> str:
     return re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)[1]
 
 
+def toolkit(environment) -> set[str]:
+    return {name for name in environment.packages() if name.startswith("dml-")}
+
+
 def test_the_evaluator_installs_with_numpy_and_nothing_else(wheels, environment):
-    alone = environment()
-    alone.install("dml-eval-rs", find_links=wheels)
-    assert alone.packages() == {"dml-eval-rs", "numpy"}
-    assert "MAP@R" in alone.python_script(readme_example("dml-eval-rs"))
+    environment.install("dml-eval-rs", find_links=wheels)
+    assert environment.packages() == {"dml-eval-rs", "numpy"}
+    assert "MAP@R" in environment.python_script(readme_example("dml-eval-rs"))
 
 
-@pytest.mark.parametrize("package", ["dml-core", "dml-losses"])
-def test_a_package_brings_torch_and_none_of_the_others(package, wheels, environment):
-    alone = environment()
-    alone.install(package, find_links=wheels)
-    assert {name for name in alone.packages() if name.startswith("dml-")} == {"dml-core", package}
-    assert alone.python_script(readme_example(package)).strip()
+def test_a_package_brings_torch_and_none_of_the_others(wheels, environment):
+    for package in ("dml-core", "dml-losses"):
+        environment.install(package, find_links=wheels)
+        assert toolkit(environment) == {"dml-core", package}
+        assert environment.python_script(readme_example(package)).strip()
+        environment.uninstall("dml-core")  # dml-losses must bring it again
 
 
 def test_the_trainer_alone_refuses_losses_of_missing_packages(wheels, environment):
-    alone = environment()
-    alone.install("dml-train", find_links=wheels)
-    assert {name for name in alone.packages() if name.startswith("dml-")} == {"dml-core", "dml-train"}
-    assert "glyphs" in alone.command("dml", "plugins")
-    message = alone.expect_refusal("dml", "train", "glyphs-tiny", "--out", "run")
+    environment.install("dml-train", find_links=wheels)
+    assert toolkit(environment) == {"dml-core", "dml-train"}
+    assert "glyphs" in environment.command("dml", "plugins")
+    message = environment.expect_refusal("dml", "train", "glyphs-tiny", "--out", "run")
     assert "unknown loss 'norm-softmax'" in message
 
 
-def test_the_trainer_with_all_brings_everything_and_trains(wheels, environment):
-    trainer = environment()
-    trainer.install("dml-train[all]", find_links=wheels)
-    listing = trainer.command("dml", "plugins")
+def test_the_trainer_with_all_brings_everything_and_trains(complete):
+    listing = complete.command("dml", "plugins")
     for name in ("norm-softmax", "instance-cross-entropy", "exact", "hamming", "glyphs", "class-balanced"):
         assert name in listing
-    trainer.python_script(readme_example("dml-train"))
+    complete.python_script(readme_example("dml-train"))
 
 
 def test_the_evaluators_wheel_runs_on_any_python_from_3_11_and_any_x86_64(wheels):

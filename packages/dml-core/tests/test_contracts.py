@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from dml_core import ClassBalancedSampler, ShuffledSampler
+from dml_core import ClassBalancedSampler, HardNegativeSampler, Relation, ShuffledSampler
 from dml_core.testing import (
     BackboneContract,
     DatasetContract,
@@ -28,6 +28,11 @@ class TestClassBalanced(SamplerContract):
 class TestShuffled(SamplerContract):
     def make_sampler(self, labels, seed):
         return ShuffledSampler(labels, batch_size=7, seed=seed)
+
+
+class TestHardNegatives(SamplerContract):
+    def make_sampler(self, labels, seed):
+        return HardNegativeSampler(labels, classes_per_batch=4, images_per_class=2, seed=seed)
 
 
 # --- correct components, whose parts a test replaces by faulty ones
@@ -73,6 +78,28 @@ class TestNoiseSetWithGallery(DatasetContract):
         dataset = NoiseSet()
         dataset.gallery = Noise(np.array([0, 1]), ["e", "f"])
         return dataset
+
+
+@dataclasses.dataclass
+class Grouped(Noise):
+    """A correct split with groups."""
+
+    groups: np.ndarray
+
+
+LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # of four queries
+
+
+class TestGroupedSet(DatasetContract):
+    def make_dataset(self):
+        return dataset_with(
+            test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(["x", "y", "x", "x"]))
+        )
+
+
+class TestRelatedSet(DatasetContract):
+    def make_dataset(self):
+        return dataset_with(relation=Relation(relevant=(*LISTS, np.array([2, 0])), ignored=LISTS))
 
 
 class Network(nn.Module):
@@ -190,6 +217,14 @@ def dataset_with(**changes):
     return dataset
 
 
+def grouped(groups, **changes):
+    return dataset_with(test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(groups)), **changes)
+
+
+def related(*lists):
+    return dataset_with(relation=Relation(relevant=lists))
+
+
 LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
 
 
@@ -208,6 +243,26 @@ LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
         ("items_are_loaded_as_float32_images", lambda: dataset_with(in_channels=3)),
         ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Depends(LABELS, NAMES))),
         ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Counting(LABELS, NAMES))),
+        ("some_query_has_a_match", lambda: grouped(["x", "x", "y", "y"])),
+        ("some_query_has_a_match", lambda: related(LISTS[0] * 0, LISTS[1][:0])),
+        ("groups_are_those_of_queries_and_gallery", lambda: grouped(["x", "y"])),
+        ("groups_are_those_of_queries_and_gallery", lambda: grouped([0.5, 1, 2, 3])),
+        (
+            "groups_are_those_of_queries_and_gallery",
+            lambda: grouped([1, 2, 3, 4], gallery=Noise(np.array([0, 1]), ["d", "e"])),
+        ),
+        (
+            "groups_are_those_of_queries_and_gallery",
+            lambda: grouped([1, 2, 3, 4], gallery=Grouped(np.array([0]), ["d"], np.array(["1"]))),
+        ),
+        ("relations_list_items_of_the_gallery", lambda: related(LISTS[0][:-1], LISTS[1])),
+        ("relations_list_items_of_the_gallery", lambda: related(LISTS[0], LISTS[1] + 2)),
+        ("relations_list_items_of_the_gallery", lambda: related(LISTS[0], LISTS[1][:1])),
+        ("relations_list_items_of_the_gallery", lambda: related(np.array([0, 2, 1, 2, 2]), LISTS[1])),
+        (
+            "relations_list_items_of_the_gallery",
+            lambda: grouped([1, 2, 3, 4], relation=Relation(relevant=LISTS)),
+        ),
         ("pictures_are_for_people", lambda: dataset_with(test=Grey(np.array([0, 0]), ["d"]))),
         ("loader_processes_can_receive_it", lambda: dataset_with(train=Unpicklable(LABELS, NAMES))),
     ],
@@ -221,6 +276,17 @@ LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
         "channels",
         "calls",
         "rows",
+        "own groups",
+        "empty lists",
+        "short groups",
+        "real groups",
+        "gallery without groups",
+        "groups of two kinds",
+        "short offsets",
+        "absent items",
+        "short lists",
+        "falling offsets",
+        "groups and lists",
         "grey",
         "pickle",
     ],
@@ -273,6 +339,58 @@ class Seedless(Sampler):
         super().__init__(labels, 0)
 
 
+class Mining(Sampler):
+    """A correct sampler of mined negatives."""
+
+    negatives = None
+
+    def mines_before(self, epoch):
+        return epoch > 0
+
+    def find_negatives(self, evaluator, embeddings):
+        return evaluator.hard_negatives(embeddings, self.labels, 2)[1]
+
+    def set_negatives(self, negatives):
+        self.negatives = negatives
+
+    def batch_at(self, epoch, position):
+        batch = super().batch_at(epoch, position)
+        return batch if self.negatives is None else self.negatives[batch, 0]
+
+
+class TestMining(SamplerContract):
+    def make_sampler(self, labels, seed):
+        return Mining(labels, seed)
+
+
+class Hasty(Mining):
+    def find_negatives(self, evaluator, embeddings):
+        self.negatives = super().find_negatives(evaluator, embeddings)
+        return self.negatives
+
+
+class Indifferent(Mining):
+    def batch_at(self, epoch, position):
+        return Sampler.batch_at(self, epoch, position)
+
+
+class Growing(Mining):
+    def batch_at(self, epoch, position):
+        batch = super().batch_at(epoch, position)
+        return batch if self.negatives is None else np.append(batch, 0)
+
+
+class Local(Mining):
+    def __getstate__(self):
+        return {**self.__dict__, "negatives": None}
+
+
+class Clinging(Mining):
+    def set_negatives(self, negatives):
+        if negatives is not None:
+            self.negatives = negatives
+
+
 @pytest.mark.parametrize(
     ("test", "faulty"),
     [
@@ -281,6 +399,11 @@ class Seedless(Sampler):
         ("a_batch_is_a_function_of_seed_epoch_and_position", Stateful),
         ("seed_and_epoch_change_the_batches", Fixed),
         ("seed_and_epoch_change_the_batches", Seedless),
+        ("mined_negatives_determine_the_batches", Hasty),
+        ("mined_negatives_determine_the_batches", Indifferent),
+        ("mined_negatives_determine_the_batches", Growing),
+        ("mined_negatives_determine_the_batches", Local),
+        ("mined_negatives_determine_the_batches", Clinging),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
@@ -355,6 +478,94 @@ def test_a_faulty_backbone_is_caught(test, faulty):
         getattr(Contract(), f"test_{test}")()
 
 
+class Related(BySorting):
+    """A correct evaluator that takes groups and lists, finds ranges, and mines."""
+
+    def evaluate(
+        self, embeddings, labels, gallery=None, gallery_labels=None, *, groups=None, gallery_groups=None,
+        relevant=None, ignored=None,
+    ):  # fmt: skip
+        alone = gallery is None
+        items, item_labels = (embeddings, labels) if alone else (gallery, gallery_labels)
+        match = labels[:, None] == item_labels
+        out = np.eye(len(labels), dtype=bool) if alone else np.zeros(match.shape, bool)
+        if groups is not None:
+            out |= match & (groups[:, None] == (groups if alone else gallery_groups))
+        out |= self.pairs(ignored, match.shape) if ignored is not None else False
+        match = match if relevant is None else self.pairs(relevant, match.shape)
+        distances = np.where(out, np.inf, np.linalg.norm(embeddings[:, None] - items[None], axis=2))
+        hits = np.take_along_axis(match, distances.argmin(axis=1)[:, None], axis=1)[:, 0].astype(np.float64)
+        return Figures({"recall@1": hits}, {"recall": {"1": float(hits.mean())}})
+
+    def pairs(self, lists, shape):
+        found = np.zeros(shape, bool)
+        found[np.repeat(np.arange(shape[0]), np.diff(lists[0])), lists[1]] = True
+        return found
+
+    def nearest(self, queries, gallery, k, *, exclude_self=False):
+        distances, indices = super().nearest(queries, gallery, k, exclude_self=exclude_self)
+        return -distances, indices
+
+    def within(self, queries, gallery, threshold, *, max_results):
+        scores, nearest = self.nearest(queries, gallery, len(gallery))
+        offsets = np.concatenate([[0], np.cumsum((scores >= threshold).sum(axis=1))])
+        if offsets[-1] > max_results:
+            raise ValueError("too many")
+        return offsets, nearest[scores >= threshold], scores[scores >= threshold]
+
+    def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
+        scores, nearest = self.nearest(embeddings, embeddings, len(labels) - 1, exclude_self=True)
+        positive = labels[nearest] == labels[:, None]
+        bound = np.inf
+        if below is not None:
+            of_positives = np.where(positive, scores, np.inf if below == "hardest" else -np.inf)
+            bound = (of_positives.min if below == "hardest" else of_positives.max)(axis=1)[:, None] - margin
+        first = np.argsort(positive | (scores >= bound), axis=1, kind="stable")[:, :k]
+        kept = ~np.take_along_axis(positive | (scores >= bound), first, axis=1)
+        return np.take_along_axis(scores, first, axis=1), np.where(
+            kept, np.take_along_axis(nearest, first, axis=1), -1
+        )
+
+
+class TestRelated(EvaluatorContract):
+    def make_evaluator(self):
+        return Related()
+
+
+class Groupless(Related):
+    def evaluate(self, *arrays, groups=None, gallery_groups=None, relevant=None, ignored=None):
+        return super().evaluate(*arrays, relevant=relevant, ignored=ignored)
+
+
+class Listless(Related):
+    def evaluate(self, *arrays, groups=None, gallery_groups=None, relevant=None, ignored=None):
+        if relevant is not None:
+            relevant = relevant[0] * 0, relevant[1][:0]
+        return super().evaluate(
+            *arrays, groups=groups, gallery_groups=gallery_groups, relevant=relevant, ignored=ignored
+        )
+
+
+class Boundless(Related):
+    def within(self, queries, gallery, threshold, *, max_results):
+        return super().within(queries, gallery, threshold, max_results=2**60)
+
+
+class Lenient(Related):
+    def within(self, queries, gallery, threshold, *, max_results):
+        return super().within(queries, gallery, threshold - 0.5, max_results=max_results)
+
+
+class Confused(Related):
+    def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
+        return super().hard_negatives(embeddings, labels // 2, k, below=below, margin=margin)
+
+
+class Marginless(Related):
+    def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
+        return super().hard_negatives(embeddings, labels, k, below=below)
+
+
 class Arrays(BySorting):
     def evaluate(self, *arrays):
         figures = super().evaluate(*arrays)
@@ -404,6 +615,12 @@ class Lossy(BySorting):
         ("a_query_can_leave_itself_out", Selfish),
         ("items_have_a_size", Weightless),
         ("a_saved_evaluation_is_restored", Lossy),
+        ("groups_and_lists_agree", Groupless),
+        ("groups_and_lists_agree", Listless),
+        ("all_items_above_a_similarity_are_found", Boundless),
+        ("all_items_above_a_similarity_are_found", Lenient),
+        ("hard_negatives_are_the_nearest_of_other_classes", Confused),
+        ("hard_negatives_are_the_nearest_of_other_classes", Marginless),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import multiprocessing
 from typing import Any
 
 import pytest
@@ -19,18 +17,17 @@ from dml_core import all_gather_rows, rank_and_world_size
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two gloo ranks saved."""
     folder = tmp_path_factory.mktemp("ranks")
-    program = Path(gathering_rank.__file__)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, str(rank), "2", folder / "store", folder / str(rank)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    # Forked from a process that has imported torch and done nothing with it.
+    context = multiprocessing.get_context("forkserver")
+    processes = [context.Process(target=gathering_rank.gather, args=(rank, folder)) for rank in range(2)]
     for process in processes:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+        process.start()
+    for process in processes:
+        process.join(timeout=300)
+    exitcodes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
+    assert exitcodes == [0, 0]
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 

@@ -1,6 +1,7 @@
 //! Conversions of numpy arrays to views.
 
-use dml_eval::Matrix;
+use dml_eval::ndarray::ArrayView2;
+use dml_eval::{Error, Matrix, Result, Source};
 use half::f16;
 use numpy::{Element, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -56,7 +57,51 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
     }
 }
 
+/// Views of either kind, which can be sent to another thread.
+#[derive(Clone, Copy)]
+pub enum Sides<'a> {
+    Rows(Matrix<'a>),
+    Codes(ArrayView2<'a, u8>),
+}
+
+impl<'a> Sides<'a> {
+    /// Returns the number of items.
+    pub fn len(&self) -> usize {
+        match self {
+            Sides::Rows(rows) => rows.rows(),
+            Sides::Codes(codes) => codes.nrows(),
+        }
+    }
+
+    /// Returns the embeddings.
+    pub fn rows(self) -> Result<Matrix<'a>> {
+        match self {
+            Sides::Rows(rows) => Ok(rows),
+            Sides::Codes(_) => {
+                Err(Error::Argument("the gallery holds codes; expected embeddings, as the queries".into()))
+            }
+        }
+    }
+
+    /// Returns the codes.
+    pub fn codes(self) -> Result<ArrayView2<'a, u8>> {
+        match self {
+            Sides::Codes(codes) => Ok(codes),
+            Sides::Rows(_) => {
+                Err(Error::Argument("the gallery holds embeddings; expected codes, as the queries".into()))
+            }
+        }
+    }
+}
+
 impl Items<'_> {
+    pub fn view(&self) -> Sides<'_> {
+        match self {
+            Items::Rows(rows) => Sides::Rows(rows.matrix()),
+            Items::Codes(codes) => Sides::Codes(codes.as_array()),
+        }
+    }
+
     /// Views the items as a matrix; codes become rows of `bits` numbers 0 and 1.
     pub fn matrix(&self, bits: usize) -> PyResult<Matrix<'_>> {
         match self {

@@ -2,6 +2,7 @@
 
 mod convert;
 mod index_recall;
+mod levels;
 mod peers;
 mod range_search;
 mod relation;
@@ -298,6 +299,8 @@ fn missing_kernels() -> Vec<&'static str> {
 mod _native {
     #[pymodule_export]
     use super::index_recall::index_recall;
+    #[pymodule_export]
+    use super::levels::evaluate_levels;
     #[pymodule_export]
     use super::range_search::range_search;
     #[pymodule_export]

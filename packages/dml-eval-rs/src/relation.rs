@@ -1,6 +1,6 @@
 //! Arrays of a relation of queries to gallery items.
 
-use dml_eval::{Lists, Metric, Precision, Relation, Result};
+use dml_eval::{Grades, Lists, Metric, Precision, Relation, Result};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -79,6 +79,14 @@ impl<'a> RelationView<'a> {
             relation = relation.with_left_out(lists)?;
         }
         Ok(relation)
+    }
+
+    /// Returns the grades of the listed matches, if they are graded.
+    pub fn graded(&self) -> Result<Option<Grades<'a>>> {
+        match (self.relevant, self.grades) {
+            (Some(lists), Some(values)) => Grades::new(lists, values).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Chooses the faster screen. If every rank matters, every match is a threshold among very many values.

@@ -6,7 +6,7 @@ use dml_eval::{
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
-use crate::convert::Items;
+use crate::convert::{Items, Sides};
 use crate::relation::RelationArrays;
 use crate::running::{ArgumentNames, run};
 use crate::{Metrics, NumpyColumns, columns, to_numpy};
@@ -36,21 +36,6 @@ macro_rules! with_space {
     }};
 }
 
-/// Views that can be sent to another thread.
-enum Sides<'a> {
-    Rows(dml_eval::Matrix<'a>),
-    Codes(ndarray::ArrayView2<'a, u8>),
-}
-
-impl Items<'_> {
-    fn view(&self) -> Sides<'_> {
-        match self {
-            Items::Rows(rows) => Sides::Rows(rows.matrix()),
-            Items::Codes(codes) => Sides::Codes(codes.as_array()),
-        }
-    }
-}
-
 /// The start of each query's positives, their keys and their indices.
 type Positives<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
 
@@ -68,10 +53,10 @@ pub fn find_positives<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Positives<'py>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let relation = relation.view()?;
+    let (relation, items) = (relation.view()?, gallery.len());
     let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
         with_space!(queries, gallery, similarity, relation, &[], control, |space| {
-            let relation = relation.build(None, first_item)?;
+            let relation = relation.build(Some(items), first_item)?;
             let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
             Ok((
                 collect(offsets.into_iter().map(|o| o as u64))?,
@@ -117,13 +102,13 @@ pub fn count_negatives<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let relation = relation.view()?;
+    let (relation, items) = (relation.view()?, gallery.len());
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
     let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         with_space!(queries, gallery, similarity, relation, &metrics, control, |space| {
-            let relation = relation.build(None, first_item)?;
+            let relation = relation.build(Some(items), first_item)?;
             dml_eval::count_negatives(&space, &partial, &relation, control)?;
             partial.counts()
         })
@@ -132,7 +117,7 @@ pub fn count_negatives<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (ties, metrics, offsets, keys, indices, counts, *, zero_unmatched=false, threads=None))]
+#[pyo3(signature = (ties, metrics, offsets, keys, indices, counts, *, relation, zero_unmatched=false, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn compute_metrics<'py>(
     py: Python<'py>,
@@ -142,15 +127,17 @@ pub fn compute_metrics<'py>(
     keys: PyReadonlyArray1<'py, f64>,
     indices: PyReadonlyArray1<'py, u64>,
     counts: PyReadonlyArray1<'py, u64>,
+    relation: RelationArrays<'py>,
     zero_unmatched: bool,
     threads: Option<usize>,
 ) -> PyResult<Metrics<NumpyColumns<'py>>> {
+    let relation = relation.view()?;
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
     let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let columns = run(py, NAMES, threads, None, |control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         let mut results = PerQuery::new(partial.queries(), &metrics)?;
-        results.compute(&partial, 0, None, control)?;
+        results.compute(&partial, 0, relation.graded()?.as_ref(), control)?;
         Ok(columns(results, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))

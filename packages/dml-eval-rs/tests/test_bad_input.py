@@ -111,7 +111,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
             TypeError,
             "labels has dtype float64.*floats merge large ids",
         ),
-        (lambda: evaluate(X, LABELS.astype(object)), TypeError, "labels has dtype object"),
+        (lambda: evaluate(X, LABELS.astype(complex)), TypeError, "labels has dtype complex128"),
         (lambda: evaluate(X.astype(int), LABELS), TypeError, "embeddings has dtype int64; expected float16"),
         (lambda: evaluate(X.astype(complex), LABELS), TypeError, "embeddings has dtype complex128"),
         (

@@ -84,7 +84,11 @@ def test_labels_of_text_are_taken_from_any_column(make: Any) -> None:
             TypeError,
             "labels has dtype object whose entry 1 is 1, of type int",
         ),
-        (Column([1, 1, 2, 2, 3, 3]), TypeError, r"numpy.asarray\(labels\).astype\(int\) if all are integers"),
+        (
+            Column([1, 1, True, 2, 3, 3]),
+            TypeError,
+            r"numpy.asarray\(labels\).astype\(int\) if all are integers",
+        ),
         (Column(["a", None, "a", "b", "b", "b"]), ValueError, "labels has a missing value at index 1"),
         (
             Column(["a", "a", float("nan"), "b", "b", "b"]),
@@ -99,7 +103,7 @@ def test_labels_of_text_are_taken_from_any_column(make: Any) -> None:
         "bool",
         "bytes",
         "column",
-        "column-of-numbers",
+        "column-of-numbers-and-booleans",
         "none",
         "nan",
         "list-none",
@@ -143,7 +147,7 @@ def test_tensors_of_any_floating_dtype_are_taken_without_their_gradient() -> Non
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        (lambda tensor: tensor.to("meta"), "embeddings is a tensor on meta.*use embeddings.cpu()"),
+        (lambda tensor: tensor.to("meta"), "embeddings is a tensor on meta, which holds no numbers"),
         (lambda tensor: tensor.to_sparse(), "embeddings is a tensor of layout torch.sparse_coo.*to_dense()"),
         (lambda tensor: tensor.int(), "embeddings has dtype int32; expected float16"),
     ],

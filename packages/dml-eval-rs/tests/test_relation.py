@@ -27,11 +27,21 @@ from dml_eval_rs import (
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 RECALL_AT = (1, 3)
-MORE = ["precision@2", "average_precision@2", "ndcg@3", "average_precision", "inverse_negative_penalty"]
+MORE = [
+    "precision@2",
+    "average_precision@2",
+    "ndcg@3",
+    "recall_share@2",
+    "reciprocal_rank@3",
+    "average_precision",
+    "inverse_negative_penalty",
+]
 OPTIONS: dict[str, Any] = {
     "precision_at": 2,
     "average_precision_at": 2,
     "ndcg_at": 3,
+    "recall_share_at": 2,
+    "reciprocal_rank_at": 3,
     "average_precision": True,
 }
 # Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.

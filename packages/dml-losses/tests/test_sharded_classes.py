@@ -38,7 +38,6 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
     folder = tmp_path_factory.mktemp("worlds")
     # Forked from a process that has imported torch and done nothing with it: one import serves all ranks.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dml_losses"])
     ranks = [
         context.Process(target=sharded_world.train_on_ranks, args=(rank, folder, SIZES))
         for rank in range(max(SIZES))

@@ -65,6 +65,42 @@ def test_any_changed_or_missing_byte_is_detected(tmp_path_factory, data, name):
     assert newest_intact(folder) is None
 
 
+texts = st.text(max_size=3)
+trees = st.recursive(
+    texts | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),
+    lambda items: (
+        st.lists(items, max_size=4)
+        | st.lists(items, max_size=4).map(tuple)
+        | st.dictionaries(texts | st.integers(), items, max_size=4)
+    ),
+)
+
+
+def unshared(value):
+    """Rebuild a tree such that no object in it occurs twice, as far as Python allows."""
+    if isinstance(value, str):
+        return "".join(list(value))  # a new string, unless it has at most one character
+    if isinstance(value, dict):
+        return {unshared(key): unshared(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(unshared, value))
+    return value
+
+
+@settings(max_examples=30)
+@given(tree=trees)
+def test_equal_states_are_equal_bytes_whichever_objects_they_share(tmp_path_factory, tree):
+    """Pickle stores an object that occurs twice as a reference, and a loaded state shares other ones."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    shared = {"first": tree, "again": tree}
+    one = write(folder / "shared", 1, {}, shared)
+    other = write(folder / "apart", 1, {}, unshared(shared))
+    loaded = write(folder / "loaded", 1, {}, one.state())
+    assert one.state() == shared
+    assert (one.path / STATE).read_bytes() == (other.path / STATE).read_bytes()
+    assert (one.path / STATE).read_bytes() == (loaded.path / STATE).read_bytes()
+
+
 def test_the_newest_intact_checkpoint_before_corrupt_ones_is_used(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path, step)
@@ -102,12 +138,12 @@ def test_an_unreadable_checkpoint_is_skipped_and_one_without_permission_raises(t
         newest_intact(tmp_path)
 
 
-def test_remains_of_a_killed_write_are_ignored(tmp_path):
+def test_remains_of_a_killed_write_are_ignored_and_the_next_write_removes_them(tmp_path):
     save(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".step-00000002.partial")
     assert [c.step for c in intact(tmp_path)] == [1]
-    save(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+    save(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
 
 
 def test_pruning_keeps_the_newest_and_the_protected(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dml_core import DmlError, registry
+from dml_core import DmlError, GroupedSplit, registry
 from dml_train.data import read_csv_table
 
 
@@ -70,6 +70,26 @@ def test_quotes_other_columns_a_byte_order_mark_and_another_file_name_are_accept
     )
     parts = read_csv_table(where, table="my.csv")
     assert {*parts.train, *parts.test} == {"red, dark", 'so called "blue"'}
+
+
+def test_the_column_group_names_the_group_of_every_image(root):
+    where = table(
+        root,
+        "path,label,split,group",
+        "1.png,a,train,c1",
+        "2.png,b,query,c2",
+        "3.png,b,gallery,c1",
+        "4.png,b,gallery,c2",
+    )
+    dataset = registry().build(
+        "datasets", {"name": "csv", "root": where, "resize": 8, "crop": 8}, {"seed": 0}
+    )
+    splits = (dataset.train, dataset.test, dataset.gallery)
+    assert all(isinstance(split, GroupedSplit) for split in splits)
+    assert [split.groups.tolist() for split in splits] == [["c1"], ["c2"], ["c1", "c2"]]
+    with pytest.raises(DmlError, match=r"images\.csv, line 3: the column 'group' is empty"):
+        read_csv_table(table(root, "path,label,group", "1.png,a,c1", "2.png,b,"))
+    assert read_csv_table(table(root, "path,label,split", "1.png,a,train", "2.png,b,test")).groups is None
 
 
 def test_a_recipe_builds_a_data_set_from_a_table(root):

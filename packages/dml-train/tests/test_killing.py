@@ -6,6 +6,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,6 @@ from dml_train.training import checkpoint
 PATIENCE = (
     600  # seconds after which a process counts as hanging; on an idle machine, each test takes less than ten
 )
-IMPORTED = ["dml_train.training.run", "torch._dynamo"]  # as in `sharded_ranks`
 
 
 class Forked:
@@ -30,7 +30,6 @@ class Forked:
 
     def __init__(self, arguments, errors):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(IMPORTED)
         self.errors = errors
         self.process = context.Process(target=tiny_run.with_errors_in, args=(str(errors), arguments))
         self.process.start()
@@ -55,11 +54,11 @@ def start(tmp_path, tiny_document):
     With ``forked=False``, one process is a new program, so that the end of its loaders can be seen, too.
     """
 
-    def start(name, *flags, ranks=1, restarts=0, forked=True, **tables):
+    def start(name, *flags, out=None, ranks=1, restarts=0, forked=True, **tables):
         tables.setdefault("backbone", {"dropout": 0.0, "norm": False})
         document = tmp_path / f"{name}.json"
         document.write_text(json.dumps(tiny_document(**tables)))
-        arguments = [str(document), str(tmp_path / name), *flags]
+        arguments = [str(document), str(tmp_path / (out or name)), *flags]
         if forked and ranks == 1:
             return Forked(arguments, tmp_path / f"{name}.errors")
         return subprocess.Popen(
@@ -160,3 +159,16 @@ def test_a_dead_rank_ends_the_run(start, tmp_path):
     errors = finish(start("run", "--die-at", "10", ranks=2), 1)
     assert "Signal 9 (SIGKILL)" in errors
     assert checkpoint.newest_intact(tmp_path / "run" / "checkpoints").step in (8, 12)
+
+
+def test_of_two_runs_started_in_one_folder_one_trains_and_the_other_changes_nothing(start, tmp_path):
+    processes = [start(name, out="run") for name in ("first", "second")]
+    finish(start("whole"))
+    errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert sorted(codes) == [0, 1], errors
+    refusal = errors[codes.index(1)]
+    assert re.search("another process is training in|exists already; nothing was touched", refusal)
+    one, other = (RunFolder(tmp_path / name) for name in ("whole", "run"))
+    for path in (one.metrics, one.embeddings(), one.evaluation):
+        assert path.read_bytes() == (other.path / path.name).read_bytes()

@@ -9,7 +9,6 @@ import shlex
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
@@ -22,6 +21,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
 PATIENCE = 600  # seconds after which a process counts as hanging
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 WAITING = "while :; do sleep 0.1; done"  # waits for a signal, and leaves no child process
 
 
@@ -78,7 +78,6 @@ def start(tmp_path):
 
     def start_process(work, *arguments):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["dml_train.training.run", "dml_train.ranks.launch"])
         process = context.Process(target=work, args=(tmp_path, *arguments))
         process.start()
         processes.append(process)
@@ -189,20 +188,27 @@ def test_ranks_launched_under_nohup_survive_a_closed_terminal(start, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("elastic", "leads", "end"),
-    [(True, True, "stopped"), (True, False, "survived"), (False, True, "survived")],
+    ("elastic", "leads", "suspended", "end"),
+    [
+        (True, True, False, "stopped"),
+        pytest.param(True, True, True, "stopped", marks=on_linux),
+        (True, False, False, "survived"),
+        (False, True, False, "survived"),
+    ],
 )
-def test_only_a_rank_started_by_an_agent_ends_with_its_parent(start, tmp_path, elastic, leads, end):
-    process = start(launching.fork_orphan, elastic, leads)
+def test_only_a_rank_started_by_an_agent_ends_with_its_parent(
+    start, tmp_path, elastic, leads, suspended, end
+):
+    process = start(launching.fork_orphan, elastic, leads, suspended)
     process.join(PATIENCE)
     wait_until(exist(tmp_path, "end"))
     assert (tmp_path / "end").read_text() == end
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="needs /proc to find every process of the run"
-)
-def test_ranks_whose_launcher_is_killed_save_and_leave_no_process(start, tiny_document, tmp_path):
+@on_linux
+def test_ranks_whose_launcher_is_killed_save_and_leave_no_process_even_if_one_is_suspended(
+    start, tiny_document, tmp_path
+):
     document = tiny_document(
         training={"steps": 10**6, "workers": 1, "timeout": 60}, checkpoints={"every": 0}, logging={"every": 1}
     )
@@ -215,6 +221,8 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_no_process(start, tiny_do
     wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
     processes = launching.list_marked(mark)
     assert len(processes) >= 4  # two ranks, each with a loader process
+    for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # with its loader
+        os.kill(suspended, signal.SIGSTOP)
     process.kill()
     wait_until(lambda: not launching.list_marked(mark))
     assert is_printed(tmp_path, "RunInterrupted: stopped by SIGTERM after step")()

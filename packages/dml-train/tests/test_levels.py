@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from train_support import tiny_run
+from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_core import DmlError, InvalidOption
 from dml_train.measure.evaluate import Embedded
@@ -129,13 +127,7 @@ def test_a_run_with_several_levels_resumes_to_the_same_bits(levelled, tiny_regis
 
 def test_losses_of_two_ranks_match_those_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
     alone = train(levelled(), tmp_path / "one", registry=tiny_registry, console=quiet)
-    (tmp_path / "document.json").write_text(json.dumps(tiny_document(**TABLES)))
-    done = subprocess.run(
-        tiny_run.command(tmp_path / "document.json", tmp_path / "two", ranks=2),
-        cwd=tiny_run.FOLDER, capture_output=True, text=True, timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    in_ranks(2, train_until, tiny_document(**TABLES), tmp_path / "two", 99)
     curves = []
     for metrics in (alone.metrics, tmp_path / "two" / "metrics.jsonl"):
         rows = map(json.loads, metrics.read_text().splitlines())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ COUNTS = {
     "cars196": {"train": (8_054, 98), "test": (8_131, 98)},
     "sop": {"train": (59_551, 11_318), "test": (60_502, 11_316)},
     "in-shop": {"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
+    "market1501": {"train": (12_936, 751), "test": (3_368, 750), "gallery": (15_913, 751)},
 }
 
 
@@ -68,6 +70,56 @@ def test_in_shop_is_found_in_the_layouts_of_its_shared_folder(tmp_path, images, 
     assert [file.name for file in parts.gallery["id_2"]] == ["c.jpg"]
 
 
+def test_cameras_are_groups_and_junk_is_left_out(tmp_path):
+    names = {
+        "bounding_box_train": ["0002_c1s1_000451_03"],
+        "query": ["0001_c1s1_000151_00"],
+        "bounding_box_test": ["0001_c2s1_000151_00", "0000_c3s2_000151_01", "-1_c1s1_000151_02"],
+    }
+    for folder, files in names.items():
+        for file in files:
+            write(tmp_path / folder / f"{file}.jpg", ["a picture"])
+    market = OFFICIAL["market1501"]
+    parts = market.list_parts(market.find(tmp_path))
+    assert {name: [file.stem for file in files] for name, files in parts.gallery.items()} == {
+        "0000": ["0000_c3s2_000151_01"],
+        "0001": ["0001_c2s1_000151_00"],
+    }
+    assert {file.stem: group for file, group in parts.groups.items()} == {
+        "0002_c1s1_000451_03": "c1",
+        "0001_c1s1_000151_00": "c1",
+        "0001_c2s1_000151_00": "c2",
+        "0000_c3s2_000151_01": "c3",
+    }
+    write(tmp_path / "query" / "a.jpg", ["a picture"])
+    with pytest.raises(DmlError, match=r"a\.jpg isn't named by identity and camera"):
+        market.read(str(tmp_path))
+    shutil.rmtree(tmp_path / "query")
+    with pytest.raises(DmlError, match=r"can't read .*query: No such file.*incompletely unpacked"):
+        market.read(str(tmp_path))
+
+
+def test_vehicles_are_read_by_the_same_names(tmp_path):
+    names = {
+        "image_train": "0002_c002_00030600_0",
+        "image_query": "0001_c001_00016450_0",
+        "image_test": "0001_c020_00016450_0",
+    }
+    for folder, name in names.items():
+        write(tmp_path / "VeRi" / folder / f"{name}.jpg", ["a picture"])
+    veri = OFFICIAL["veri776"]
+    parts = veri.list_parts(veri.find(tmp_path))
+    assert [[*classes] for classes in parts.by_name().values()] == [["0002"], ["0001"], ["0001"]]
+    assert {file.stem: group for file, group in parts.groups.items()} == {
+        "0002_c002_00030600_0": "c002",
+        "0001_c001_00016450_0": "c001",
+        "0001_c020_00016450_0": "c020",
+    }
+    expected = r"train has 1 images of 1 classes \(published: 37,778 of 576\)"
+    with pytest.raises(DmlError, match=rf"not the complete VeRi-776: {expected}"):
+        veri.read(str(tmp_path))
+
+
 def test_a_recipe_builds_a_published_data_set(cub):
     table = {"name": "cub", "root": str(cub), "resize": 8, "crop": 7, "square": True, "train_crop": "random"}
     dataset = registry().build("datasets", table, {"seed": 0})
@@ -88,6 +140,8 @@ def test_a_recipe_builds_a_published_data_set(cub):
         ("cars196", r"CARS196\.zip \(1\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch cars196"),
         ("sop", r"Products\.zip \(2\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch sop --root"),
         ("in-shop", r"img\.zip \(about 0\.5 GB\).*download it by hand.*InShopRetrieval\.html"),
+        ("market1501", r"v15\.09\.15\.zip \(about 150 MB\).*download it by hand.*project_reid\.html"),
+        ("veri776", r"VeRi\.zip.*on request \(https://github\.com/JDAI-CV/VeRidataset\)"),
     ],
 )
 @pytest.mark.parametrize("exists", [True, False])

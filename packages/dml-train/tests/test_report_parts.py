@@ -16,6 +16,7 @@ from train_support.report_world import NearestBySorting
 
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import list_metrics
+from dml_train.measure.names import title_of
 from dml_train.report.classes import draw_recall_by_size, group_by_size
 from dml_train.report.figures import draw_curves, make_thumbnail
 from dml_train.report.maps import draw_map, draw_picture_map
@@ -226,6 +227,39 @@ def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
     assert [metric.name for metric in list_metrics(result)] == ["Recall@1", "Recall@100", "MAP@R"]
     result["recall"] = {"1000": 1.0}
     assert [metric.name for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
+
+
+def test_metrics_on_request_have_their_titles_and_per_query_names():
+    result = {
+        "recall": {"1": 0.5},
+        "precision": {"5": 0.4, "500": 0.1},
+        "average_precision_at": {"5": 0.3},
+        "ndcg": {"10": 0.2},
+        "average_precision": 0.25,
+        "mean_inverse_negative_penalty": 0.125,
+        "n_gallery": 100,
+    }
+    listed = [(metric.name, metric.key) for metric in list_metrics(result)]
+    assert listed == [
+        ("Recall@1", "recall@1"),
+        ("Precision@5", "precision@5"),
+        ("MAP@5", "average_precision@5"),
+        ("nDCG@10", "ndcg@10"),
+        ("mAP", "average_precision"),
+        ("mINP", "inverse_negative_penalty"),
+    ]
+    logged = [
+        "evaluation/precision/5",
+        "validation/ndcg/10",
+        "evaluation/average_precision",
+        "evaluation/other/1",
+    ]
+    assert [title_of(name) for name in logged] == [
+        "Precision@5",
+        "nDCG@10 of the held-out classes",
+        "mAP",
+        "other/1",
+    ]
 
 
 def test_curves_show_neither_counts_nor_precision_at_1_twice():

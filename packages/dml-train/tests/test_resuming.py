@@ -16,6 +16,7 @@ from dml_core import DmlError, hookimpl
 from dml_train.processes.stopping import RunInterrupted
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
+from dml_train.training import run as training
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ from dml_train.training import checkpoint
             },
         ),
         ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
+        ({"name": "adamw"}, {"loss": {"name": "tiny-sparse"}}),  # two optimizers
     ],
 )
 def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
@@ -47,8 +49,8 @@ def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, op
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
     one, other = (next(checkpoint.intact(folder.checkpoints)) for folder in (whole, cut))
     assert one.step == other.step == 12
-    assert same(one.weights(), other.weights())
-    assert same(one.state(), other.state())
+    for name in (checkpoint.WEIGHTS, checkpoint.STATE, checkpoint.MANIFEST):
+        assert (one.path / name).read_bytes() == (other.path / name).read_bytes()
 
 
 class SignalAt:
@@ -152,6 +154,34 @@ def test_two_processes_do_not_train_in_one_folder(run, out):
     with RunFolder(out).lock(), pytest.raises(DmlError, match="another process is training in"):
         run(resume=True)
     assert run(resume=True).evaluation.exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_another_process_makes_while_data_is_loaded_is_not_touched(
+    run, out, tmp_path, monkeypatch, resume
+):
+    """Both found no folder; the other one was faster."""
+
+    def train_meanwhile(experiment):
+        monkeypatch.undo()
+        run(training={"steps": 4})
+        made.update(contents(out))
+
+    made = {}
+    monkeypatch.setattr(training, "rehearse", train_meanwhile)
+    with pytest.raises(DmlError, match="exists already; nothing was touched"):
+        run(resume=resume)
+    assert len(made) > 5
+    assert contents(out) == made
+
+
+def test_a_second_run_is_refused_before_it_loads_data(run, out, monkeypatch):
+    run()
+    monkeypatch.setattr(training, "build", lambda *arguments: pytest.fail("data is loaded"))
+    with RunFolder(out).lock():
+        for resume in (False, True):
+            with pytest.raises(DmlError, match="another process is training in"):
+                run(resume=resume)
 
 
 def test_resuming_a_complete_run_changes_nothing(run, out):

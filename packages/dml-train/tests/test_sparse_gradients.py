@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from train_support import tiny_run
 from train_support.run_traces import Stop, StopAt, same
+from train_support.sharded_ranks import in_ranks, train_until
 from train_support.tiny_world import TinySparseLoss
 
 from dml_core import DmlError
@@ -173,14 +171,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, optimizer, p
 def test_two_ranks_match_one_process(run, tmp_path: Path, tiny_document) -> None:
     tables = {"loss": SPARSE, "backbone": {"dropout": 0.0, "norm": False}}
     alone = run("one", **tables)
-    document = tmp_path / "document.json"
-    document.write_text(json.dumps(tiny_document(**tables)))
-    done = subprocess.run(
-        tiny_run.command(document, tmp_path / "two", ranks=2),
-        cwd=tiny_run.FOLDER, capture_output=True, text=True, timeout=600,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    in_ranks(2, train_until, tiny_document(**tables), tmp_path / "two", 99)
     weights = [
         checkpoint.newest_intact(folder).state()["loss"]["class_weights"]
         for folder in (tmp_path / "two" / "checkpoints", alone.checkpoints)

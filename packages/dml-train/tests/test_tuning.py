@@ -194,6 +194,21 @@ def test_a_stopped_search_resumes_to_the_same_trials(plan, tmp_path, quiet, monk
         run_search(plan(seed=1), tmp_path / "stopped", 4, console=quiet)
 
 
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_search_killed_while_it_writes_a_line_of_its_journal_resumes(plan, quiet, tmp_path, cut):
+    whole = run_search(plan(), tmp_path / "out", 2, console=quiet)
+    journal = tmp_path / "out" / "journal.log"
+    content = journal.read_bytes()
+    journal.write_bytes(content[:-cut])
+    (tmp_path / "out" / "journal.log.lock").touch()  # of Optuna's own, which nobody would remove
+    resumed = run_search(plan(), tmp_path / "out", 2, console=quiet)
+    assert [(t.settings, t.value) for t in resumed] == [(t.settings, t.value) for t in whole]
+    assert len(journal.read_bytes().splitlines()) >= len(content.splitlines())
+    journal.write_bytes(b"no line of JSON\n" + content)
+    with pytest.raises(DmlError, match=r"journal\.log is corrupt"):
+        run_search(plan(), tmp_path / "out", 2, console=quiet)
+
+
 def test_the_sampler_s_options_and_optuna_s_version_are_recorded(plan, tmp_path, quiet):
     run_search(plan(), tmp_path / "search", 1, console=quiet)
     path = tmp_path / "search" / "search.json"

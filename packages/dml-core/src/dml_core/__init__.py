@@ -30,8 +30,12 @@ from dml_core.protocols.data import (
     BatchSampler,
     Dataset,
     FileBackedSplit,
+    GroupedSplit,
     ImageReader,
     ImageReadingFactory,
+    MiningSampler,
+    RelatedDataset,
+    Relation,
     Split,
     TrainingFilesFactory,
 )
@@ -42,11 +46,15 @@ from dml_core.protocols.evaluation import (
     Evaluation,
     Evaluator,
     IntervalEvaluation,
+    MiningEvaluator,
     PairedComparison,
     Peers,
+    RangeEvaluator,
+    RelationEvaluator,
     RestoringEvaluator,
     RunLogger,
     ShardedEvaluator,
+    takes_relations,
 )
 from dml_core.protocols.losses import (
     ClassLoss,
@@ -68,6 +76,7 @@ from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, St
 
 if TYPE_CHECKING:
     from dml_core.memory import MemoryQueue
+    from dml_core.mining import HardNegativeSampler
     from dml_core.ranks import all_gather_rows, rank_and_world_size
     from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
 
@@ -75,6 +84,7 @@ __version__ = version("dml-core")
 
 _HOMES = {
     "ClassBalancedSampler": "dml_core.samplers",
+    "HardNegativeSampler": "dml_core.mining",
     "MemoryQueue": "dml_core.memory",
     "ShuffledSampler": "dml_core.samplers",
     "all_gather_rows": "dml_core.ranks",
@@ -101,6 +111,8 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "FileBackedSplit",
+    "GroupedSplit",
+    "HardNegativeSampler",
     "ImageReader",
     "ImageReadingFactory",
     "IntervalEvaluation",
@@ -108,6 +120,8 @@ __all__ = [
     "Kind",
     "Linear",
     "MemoryQueue",
+    "MiningEvaluator",
+    "MiningSampler",
     "MultiCenter",
     "Option",
     "PairLoss",
@@ -115,7 +129,11 @@ __all__ = [
     "Peers",
     "PluginLoadError",
     "Plugins",
+    "RangeEvaluator",
     "Registry",
+    "RelatedDataset",
+    "Relation",
+    "RelationEvaluator",
     "RestoringEvaluator",
     "Rows",
     "Run",
@@ -147,6 +165,7 @@ __all__ = [
     "registry",
     "schedule_from_table",
     "signature_of",
+    "takes_relations",
 ]
 
 

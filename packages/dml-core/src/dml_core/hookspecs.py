@@ -42,7 +42,7 @@ def dml_losses() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_samplers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Batch samplers: `BatchSampler`. Context: labels, seed."""
+    """Batch samplers: `BatchSampler`; `MiningSampler` for mined negatives. Context: labels, seed."""
 
 
 @hookspec
@@ -52,12 +52,15 @@ def dml_backbones() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_datasets() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Data sets: `Dataset`. Context: seed."""
+    """Data sets: `Dataset`; `RelatedDataset` and `GroupedSplit` say more about matches than labels. Context: seed."""
 
 
 @hookspec
 def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Evaluators: `Evaluator`; `ShardedEvaluator` if ranks can share its work; `RestoringEvaluator`. Context: seed."""
+    """Evaluators: `Evaluator`; `ShardedEvaluator` if ranks can share its work; `RestoringEvaluator`, and others.
+
+    Context: seed.
+    """
 
 
 @hookspec

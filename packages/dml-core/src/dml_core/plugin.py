@@ -19,3 +19,9 @@ def dml_samplers() -> Iterable[Component]:
     yield Component(
         "shuffled", "dml_core.samplers:ShuffledSampler", "every image once an epoch, in a random order"
     )
+    yield Component(
+        "hard-negatives",
+        "dml_core.mining:HardNegativeSampler",
+        "C classes x K images a batch, among them classes of mined hard negatives",
+        source="Xiong et al. 2021, ANCE; Smirnov et al. 2017, Doppelganger Mining",
+    )

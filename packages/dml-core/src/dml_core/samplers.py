@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ class EpochSampler(ABC):
 
     def __init__(self, labels: npt.ArrayLike | Sequence[int], seed: int) -> None:
         self.labels = _check_labels(labels)
-        self.seed = _check_at_least(0, seed=seed)
+        self.seed = check_at_least(0, seed=seed)
         self.epoch = 0
         self.position = 0  # the position of the next batch
 
@@ -59,13 +60,13 @@ class EpochSampler(ABC):
         Raises:
             ValueError: unless `epoch` is an integer of at least 0.
         """
-        self.epoch, self.position = _check_at_least(0, epoch=epoch), 0
+        self.epoch, self.position = check_at_least(0, epoch=epoch), 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the position, and the settings and data that it belongs to."""
         return {"epoch": self.epoch, "position": self.position} | self._identity()
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved position.
 
         Raises:
@@ -119,8 +120,8 @@ class ClassBalancedSampler(EpochSampler):
         batches_per_epoch: int | None = None,
     ) -> None:
         super().__init__(labels, seed)
-        self.classes_per_batch = _check_at_least(1, classes_per_batch=classes_per_batch)
-        self.images_per_class = _check_at_least(1, images_per_class=images_per_class)
+        self.classes_per_batch = check_at_least(1, classes_per_batch=classes_per_batch)
+        self.images_per_class = check_at_least(1, images_per_class=images_per_class)
         # The items class by class, and where each class begins: arrays of a million classes would take seconds to make,
         # and to send to every loader process.
         self._by_class = np.argsort(self.labels, kind="stable")
@@ -142,7 +143,7 @@ class ClassBalancedSampler(EpochSampler):
             )
         default = max(1, len(self.labels) // size)
         self._length = (
-            default if batches_per_epoch is None else _check_at_least(1, batches_per_epoch=batches_per_epoch)
+            default if batches_per_epoch is None else check_at_least(1, batches_per_epoch=batches_per_epoch)
         )
 
     def __len__(self) -> int:
@@ -191,7 +192,7 @@ class ShuffledSampler(EpochSampler):
 
     def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
         super().__init__(labels, seed)
-        self.batch_size = _check_at_least(1, batch_size=batch_size)
+        self.batch_size = check_at_least(1, batch_size=batch_size)
         if batch_size > len(self.labels):
             raise ValueError(
                 f"batch_size is {batch_size}; expected at most {len(self.labels)}, the number of items"
@@ -221,7 +222,12 @@ def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-def _check_at_least(least: int, **named: int) -> int:
+def check_at_least(least: int, **named: int) -> int:
+    """Return the one named integer.
+
+    Raises:
+        ValueError: unless it is an integer of at least `least`.
+    """
     ((name, value),) = named.items()
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} is {value!r}; expected an integer of at least {least}")

@@ -1,11 +1,11 @@
-"""A rank that gathers rows over gloo: ``python gathering_rank.py RANK WORLD STORE OUT``.
+"""One of two ranks that gather rows over gloo: it saves the results of each case of `CASES`.
 
-It saves what came of each case of `CASES`; one process with all rows is what the ranks must agree with.
+One process with all rows must agree with the ranks.
 """
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
 import torch
 from torch import distributed
@@ -55,16 +55,16 @@ def refusal() -> str:
     return ""
 
 
-if __name__ == "__main__":
-    rank, world_size, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+def gather(rank: int, folder: Path) -> None:
+    """Join the other rank, and save the results in the folder."""
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", store=distributed.FileStore(store, world_size), rank=rank, world_size=world_size
+        "gloo", store=distributed.FileStore(str(folder / "store"), 2), rank=rank, world_size=2
     )
     results = {
         (name, gradients): train(counts, gradients, rank)
         for name, counts in CASES.items()
         for gradients in (None, "sum", "mean")
     }
-    torch.save({"results": results, "refusal": refusal()}, out)
+    torch.save({"results": results, "refusal": refusal()}, folder / str(rank))
     distributed.destroy_process_group()

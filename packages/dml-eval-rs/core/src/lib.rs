@@ -51,6 +51,8 @@ pub use kernel::{
 pub use memory::collect;
 pub use peers::{Alone, Peers};
 pub use rank::evaluate::{Options as EvaluateOptions, evaluate};
+pub use rank::gains::Grades;
+pub use rank::levels::evaluate_levels;
 pub use rank::lists::Lists;
 pub use rank::metric::Metric;
 pub use rank::metrics::{PerQuery, mean};

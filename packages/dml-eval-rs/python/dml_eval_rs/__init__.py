@@ -1,10 +1,10 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure retrieval, `relevance_from_labels` lists matches for them, `verify` and
-`open_set` measure thresholds, `index_recall` an approximate index. `knn`, `knn_codes` and `range_search` search,
-`kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. A name is imported at its first use, so that importing
-the package stays fast. docs/reference/metrics.md and docs/reference/verification.md of the repository define every
-number.
+`evaluate` and `evaluate_codes` measure retrieval, `evaluate_levels` at several levels of labels,
+`relevance_from_labels` lists matches for them, `verify` and `open_set` measure thresholds, `index_recall` an
+approximate index. `knn`, `knn_codes` and `range_search` search, `hard_negatives` mines, `kmeans` clusters, `nmi`,
+`ami` and `ari` compare partitions. A name is imported at its first use, so that importing the package stays fast.
+docs/reference/metrics.md and docs/reference/verification.md of the repository define every number.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dml_eval_rs.clustering import KMeans, ami, ari, kmeans, nmi
+    from dml_eval_rs.concatenation import concatenate_blocks
     from dml_eval_rs.evaluation import Comparison, Evaluation, Interval
     from dml_eval_rs.index_recall import IndexRecall, index_recall
+    from dml_eval_rs.levels import evaluate_levels
+    from dml_eval_rs.mining import hard_negatives
     from dml_eval_rs.open_set import OpenSet, open_set
     from dml_eval_rs.peers import Peers
     from dml_eval_rs.range_search import range_search
@@ -42,8 +45,11 @@ __all__ = [
     "ami",
     "ari",
     "binarize",
+    "concatenate_blocks",
     "evaluate",
     "evaluate_codes",
+    "evaluate_levels",
+    "hard_negatives",
     "index_recall",
     "kmeans",
     "knn",
@@ -72,8 +78,11 @@ _HOMES = {
     "ami": "dml_eval_rs.clustering",
     "ari": "dml_eval_rs.clustering",
     "binarize": "dml_eval_rs.retrieval",
+    "concatenate_blocks": "dml_eval_rs.concatenation",
     "evaluate": "dml_eval_rs.retrieval",
     "evaluate_codes": "dml_eval_rs.retrieval",
+    "evaluate_levels": "dml_eval_rs.levels",
+    "hard_negatives": "dml_eval_rs.mining",
     "index_recall": "dml_eval_rs.index_recall",
     "kmeans": "dml_eval_rs.clustering",
     "knn": "dml_eval_rs.search",

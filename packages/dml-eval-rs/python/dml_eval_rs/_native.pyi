@@ -1,7 +1,7 @@
 """The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains errors in them."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ __all__ = [
     "count_negatives",
     "evaluate",
     "evaluate_codes",
+    "evaluate_levels",
     "find_positives",
     "index_recall",
     "kernels",
@@ -68,6 +69,20 @@ def evaluate_codes(
     kernel: str | None = None,
     many_positives: int | None = None,
 ) -> Columns: ...
+def evaluate_levels(
+    embeddings: npt.NDArray[Any],
+    gallery: npt.NDArray[Any] | None,
+    relations: list[Relation],
+    *,
+    similarity: str,
+    metrics: list[str],
+    ties: str,
+    zero_unmatched: bool = False,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    peers: Peers | None = None,
+    many_positives: int | None = None,
+) -> list[Columns]: ...
 def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
 def knn(
     queries: _Rows,
@@ -151,6 +166,7 @@ def compute_metrics(
     indices: npt.NDArray[np.uint64],
     counts: npt.NDArray[np.uint64],
     *,
+    relation: Relation,
     zero_unmatched: bool = False,
     threads: int | None = None,
 ) -> Columns: ...

@@ -21,7 +21,7 @@ def embeddings(
     x: object, name: str, rows_of: str = "rows", *, may_be_empty: bool = False
 ) -> npt.NDArray[Any]:
     """Return a two-dimensional float array, aligned and in native byte order; a mapped file stays mapped."""
-    array = to_array(x, name)
+    array = to_array(x, name, 2)
     if array.dtype.newbyteorder("=").type not in _FLOATS:
         remedy = (
             "binary codes go to evaluate_codes, knn_codes or dml-eval"
@@ -35,7 +35,7 @@ def embeddings(
 
 def codes(x: object, name: str, *, may_be_empty: bool = False) -> npt.NDArray[np.uint8]:
     """Return a contiguous two-dimensional array of packed bits."""
-    array = to_array(x, name)
+    array = to_array(x, name, 2)
     if array.dtype != np.uint8:
         raise TypeError(
             f"{name} has dtype {array.dtype}; expected uint8, eight bits per byte: use binarize(embeddings) "

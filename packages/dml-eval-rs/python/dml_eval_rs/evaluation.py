@@ -5,10 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from dml_eval_rs.conversion import to_labels
+from dml_eval_rs.plots import plot_recall
+from dml_eval_rs.resampling import class_totals, count_extreme, resampled_means
+from dml_eval_rs.table import to_html, to_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # An attribute's name → the metric's in `per_query`, for metrics with a K and without.
 _BY_K = {
@@ -16,6 +24,8 @@ _BY_K = {
     "precision": "precision",
     "average_precision_at": "average_precision",
     "ndcg": "ndcg",
+    "recall_share": "recall_share",
+    "reciprocal_rank_at": "reciprocal_rank",
 }
 _SINGLE = {
     "precision_at_1": "precision_at_1",
@@ -26,7 +36,14 @@ _SINGLE = {
     "mean_inverse_negative_penalty": "inverse_negative_penalty",
 }
 # A title in the table → the metric.
-_TITLES_BY_K = {"Recall": "recall", "Precision": "precision", "MAP": "average_precision", "nDCG": "ndcg"}
+_TITLES_BY_K = {
+    "Recall": "recall",
+    "Precision": "precision",
+    "MAP": "average_precision",
+    "nDCG": "ndcg",
+    "Recall share": "recall_share",
+    "MRR": "reciprocal_rank",
+}
 _TITLES = {
     "Precision@1": "precision_at_1",
     "R-precision": "r_precision",
@@ -37,7 +54,6 @@ _TITLES = {
 }
 _RESAMPLES = 2000
 _PERMUTATIONS = 10_000
-_NUMBERS_AT_A_TIME = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +109,8 @@ class Evaluation:
         n_unmatched: number of queries without a match. No mean includes them, unless ``unmatched="zero"``.
         per_query: name → float64 array (n_queries,), NaN for the unmatched (or 0): ``"recall@1"``, … for each K,
             ``"precision_at_1"``, ``"r_precision"``, ``"map_at_r"``, ``"reciprocal_rank"``, and, where requested,
-            ``"precision@5"``, ``"average_precision@5"``, ``"ndcg@5"``, … for each K, ``"average_precision"``,
-            ``"inverse_negative_penalty"``.
+            ``"precision@5"``, ``"average_precision@5"``, ``"ndcg@5"``, ``"recall_share@5"``, ``"reciprocal_rank@5"``, …
+            for each K, ``"average_precision"``, ``"inverse_negative_penalty"``.
         n_gallery: number of gallery items; without a gallery, of the queries. A K beyond it is not printed.
 
     Two evaluations are equal if all their values are.
@@ -133,6 +149,16 @@ class Evaluation:
     def ndcg(self) -> Mapping[int, float]:
         """K → mean normalised discounted cumulative gain of the K nearest; for each K of `ndcg_at`."""
         return self._by_k("ndcg")
+
+    @property
+    def recall_share(self) -> Mapping[int, float]:
+        """K → mean of matches among the K nearest, over R; for each K of `recall_share_at`."""
+        return self._by_k("recall_share")
+
+    @property
+    def reciprocal_rank_at(self) -> Mapping[int, float]:
+        """K → mean of 1 / rank of the first match, 0 beyond rank K; for each K of `reciprocal_rank_at`."""
+        return self._by_k("reciprocal_rank")
 
     @property
     def precision_at_1(self) -> float:
@@ -176,45 +202,61 @@ class Evaluation:
         """
         return self.means[self._key(name)]
 
-    def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
+    def confidence_interval(
+        self, name: str, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
+    ) -> Interval:
         """Return the bootstrap confidence interval of a metric's mean.
 
         The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement
-        (Efron 1979, percentile method).
+        (Efron 1979, percentile method). With `by` whole classes of queries are drawn (cluster bootstrap, Field and
+        Welsh 2007), as many as there are: the mean of a resample is over all queries of its classes.
 
         Args:
             name: a metric, as in ``evaluation[name]``.
             level: the confidence level, above 0 and below 1.
             seed: seed of the resamples. The same seed gives the same interval.
+            by: (n_queries,) the queries' labels, or other groups of queries that aren't independent of each other.
 
         Returns:
             The interval; its width is 0 where all queries have the same value.
 
         Raises:
             KeyError: if there is no such metric.
-            ValueError: if `level` is out of range.
+            TypeError: if `by` has the wrong kind of dtype.
+            ValueError: if `level` is out of range, `by` doesn't have one entry per query, or all are of one class.
         """
-        values = self._matched(name)
-        return bootstrap_interval(values, level, seed)
+        values_Q = self.per_query[self._key(name)]
+        matched = ~np.isnan(values_Q)
+        return _interval(values_Q, matched, by, level, seed)
 
-    def compare(self, other: Evaluation, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
+    def compare(
+        self,
+        other: Evaluation,
+        name: str,
+        *,
+        level: float = 0.95,
+        seed: int = 0,
+        by: npt.ArrayLike | None = None,
+    ) -> Comparison:
         """Compare two models on the same queries by a paired permutation test.
 
         Under the null hypothesis that the models are alike, each query's difference has either sign with equal
         probability. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided
-        (Phipson and Smyth 2010).
+        (Phipson and Smyth 2010). With `by` the differences of a class's queries have the same sign.
 
         Args:
             other: the second model's evaluation, with the same queries in the same order.
             name: a metric, as in ``evaluation[name]``.
             level: the confidence level of the difference's interval.
             seed: seed of the signs and the resamples.
+            by: (n_queries,) classes of queries, as in `confidence_interval`, for the test and the interval.
 
         Returns:
             The difference of the means with its p-value and interval; the p-value is 1 where no query differs.
 
         Raises:
             KeyError: if either evaluation has no such metric.
+            TypeError, ValueError: as `confidence_interval`.
             ValueError: if the evaluations differ in the number of queries, or in which queries have a match.
         """
         mine, theirs = self.per_query[self._key(name)], other.per_query[other._key(name)]
@@ -227,25 +269,18 @@ class Evaluation:
             raise ValueError(
                 "the evaluations have different queries without a match; expected the same queries in the same order"
             )
-        difference_Q = (mine - theirs)[~np.isnan(mine)]
-        observed = float(difference_Q.mean())
-        # Sums of the same numbers in another order differ by rounding, and must still count as equal.
-        threshold = abs(observed) * (1 - 1e-12)
-        rng = np.random.default_rng(seed)
-        changed = difference_Q[difference_Q != 0]
-        extreme = 0
-        batch = max(1, _NUMBERS_AT_A_TIME // max(1, len(changed)))
-        for start in range(0, _PERMUTATIONS, batch):
-            rows = min(batch, _PERMUTATIONS - start)
-            signs = rng.integers(0, 2, size=(rows, len(changed)), dtype=np.int8) * 2 - 1
-            means = (signs @ changed) / len(difference_Q)
-            extreme += int(np.count_nonzero(np.abs(means) >= threshold))
+        matched = ~np.isnan(mine)
+        difference_Q = mine - theirs
+        n_queries = int(matched.sum())
+        observed = float(difference_Q[matched].mean())
+        terms = difference_Q[matched] if by is None else class_totals(difference_Q, by, matched)[0]
+        extreme = count_extreme(terms, n_queries, observed, _PERMUTATIONS, seed)
         return Comparison(
             name=name,
             difference=observed,
             p_value=(1 + extreme) / (1 + _PERMUTATIONS),
-            interval=bootstrap_interval(difference_Q, level, seed),
-            n_queries=len(difference_Q),
+            interval=_interval(difference_Q, matched, by, level, seed),
+            n_queries=n_queries,
         )
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
@@ -262,7 +297,7 @@ class Evaluation:
             KeyError: if there is no such metric.
             ValueError: if `labels` doesn't have one entry per query.
         """
-        labels_Q = np.asarray(labels)
+        labels_Q = to_labels(labels, "labels")
         if labels_Q.shape != (self.n_queries,):
             raise ValueError(
                 f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query"
@@ -318,9 +353,23 @@ class Evaluation:
 
     def __str__(self) -> str:
         """Return a table of two columns."""
-        rows = self.rows()
-        left, right = (max(len(row[i]) for row in rows) for i in (0, 1))
-        return "\n".join(f"{name:<{left}}  {value:>{right}}" for name, value in rows)
+        return to_text(self.rows())
+
+    def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
+        """Draw Recall@K over K; a K beyond the gallery is omitted.
+
+        Args:
+            ax: matplotlib axes to draw on; None for a new figure.
+            label: the curve's name in a legend; None for no legend.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.
+            ValueError: if no Recall@K was measured.
+        """
+        return plot_recall({k: value for k, value in self.recall.items() if k <= self.n_gallery}, ax, label)
 
     @classmethod
     def from_dict(
@@ -367,22 +416,13 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
-        cells = "".join(
-            f'<tr><th style="text-align: left">{name}</th><td>{value}</td></tr>'
-            for name, value in self.rows()
-        )
-        return f"<table>{cells}</table>"
+        return to_html(self.rows())
 
     def _key(self, name: str) -> str:
         key = _SINGLE.get(name, name)
         if key not in self.per_query:
             raise KeyError(f"no metric {name!r}; expected one of {', '.join(map(repr, self.per_query))}")
         return key
-
-    def _matched(self, name: str) -> npt.NDArray[np.float64]:
-        values_Q = self.per_query[self._key(name)]
-        matched: npt.NDArray[np.float64] = values_Q[~np.isnan(values_Q)]
-        return matched
 
 
 # help(Evaluation) begins with the class's docstring instead of a line of all fields: users receive evaluations.
@@ -400,16 +440,23 @@ def _same(a: object, b: object) -> bool:
 
 def bootstrap_interval(values: npt.NDArray[np.float64], level: float, seed: int) -> Interval:
     """Return the percentile interval of the mean over resamples of the values."""
+    return _interval(values, np.ones(len(values), bool), None, level, seed)
+
+
+def _interval(
+    values: npt.NDArray[np.float64],
+    measured: npt.NDArray[np.bool_],
+    by: npt.ArrayLike | None,
+    level: float,
+    seed: int,
+) -> Interval:
+    """Return the percentile interval of the mean of the measured values, over resamples of them or of classes."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
-    rng = np.random.default_rng(seed)
-    n = len(values)
-    batch = max(1, _NUMBERS_AT_A_TIME // n)
-    means = np.concatenate(
-        [
-            values[rng.integers(0, n, size=(min(batch, _RESAMPLES - start), n))].mean(axis=1)
-            for start in range(0, _RESAMPLES, batch)
-        ]
-    )
+    if by is None:
+        sums, counts = values[measured], np.ones(int(measured.sum()), np.int64)
+    else:
+        sums, counts = class_totals(values, by, measured)
+    means = resampled_means(sums, counts, _RESAMPLES, seed)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(low=float(low), high=float(high), level=level)

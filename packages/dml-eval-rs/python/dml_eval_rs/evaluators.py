@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import arguments
+from dml_eval_rs import arguments, range_search
 from dml_eval_rs.clustering import Average, cluster_agreement
 from dml_eval_rs.evaluation import Evaluation
-from dml_eval_rs.retrieval import Similarity, Ties, binarize, evaluate, evaluate_codes
+from dml_eval_rs.mining import Below, hard_negatives
+from dml_eval_rs.relation import GradedLists, Lists
+from dml_eval_rs.retrieval import Similarity, Ties, Unmatched, binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
 
 if TYPE_CHECKING:
@@ -27,6 +29,11 @@ class ExactEvaluator:
 
     similarity: Similarity = "cosine"
     recall_at: Sequence[int] = _RECALL_AT
+    precision_at: Sequence[int] = ()
+    average_precision_at: Sequence[int] = ()
+    ndcg_at: Sequence[int] = ()
+    average_precision: bool = False
+    unmatched: Unmatched = "skip"
     ties: Ties = "index"
     nmi: bool = False
     nmi_average: Average = "arithmetic"
@@ -44,9 +51,24 @@ class ExactEvaluator:
         labels: npt.NDArray[Any],
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
+        *,
+        groups: npt.NDArray[Any] | None = None,
+        gallery_groups: npt.NDArray[Any] | None = None,
+        relevant: Lists | GradedLists | None = None,
+        ignored: Lists | None = None,
     ) -> Evaluation:
-        """Measure the metrics; without a gallery, each query leaves itself out."""
-        return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
+        """Measure the metrics; without a gallery, each query leaves itself out. `relevant` replaces the labels."""
+        return self.evaluate_sharded(
+            None,
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            groups=groups,
+            gallery_groups=gallery_groups,
+            relevant=relevant,
+            ignored=ignored,
+        )
 
     def evaluate_sharded(
         self,
@@ -55,15 +77,29 @@ class ExactEvaluator:
         labels: npt.NDArray[Any],
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
+        *,
+        groups: npt.NDArray[Any] | None = None,
+        gallery_groups: npt.NDArray[Any] | None = None,
+        relevant: Lists | GradedLists | None = None,
+        ignored: Lists | None = None,
     ) -> Evaluation:
         """Measure the same, with the work divided among the peers, if any."""
         return evaluate(
             embeddings,
-            labels,
+            labels if relevant is None else None,
             gallery,
-            gallery_labels,
+            gallery_labels if relevant is None else None,
+            groups=groups,
+            gallery_groups=gallery_groups,
+            relevant=relevant,
+            ignored=ignored,
+            unmatched=self.unmatched,
             similarity=self.similarity,
             recall_at=self.recall_at,
+            precision_at=self.precision_at,
+            average_precision_at=self.average_precision_at,
+            ndcg_at=self.ndcg_at,
+            average_precision=self.average_precision,
             ties=self.ties,
             nmi=self.nmi,
             nmi_average=self.nmi_average,
@@ -87,6 +123,39 @@ class ExactEvaluator:
             queries, gallery, k, similarity=self.similarity, exclude_self=exclude_self, threads=self.threads
         )
 
+    def within(
+        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Find all gallery rows with at least this similarity to each query, see `dml_eval_rs.range_search`."""
+        return range_search(
+            queries,
+            gallery,
+            threshold,
+            similarity=self.similarity,
+            max_results=max_results,
+            threads=self.threads,
+        )
+
+    def hard_negatives(
+        self,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        k: int,
+        *,
+        below: Below | None = None,
+        margin: float = 0.0,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Find each item's nearest items of other classes, see `dml_eval_rs.hard_negatives`."""
+        return hard_negatives(
+            embeddings,
+            labels,
+            k,
+            below=below,
+            margin=margin,
+            similarity=self.similarity,
+            threads=self.threads,
+        )
+
     def bytes_per_item(self, dim: int) -> int:
         """Return the bytes of one float32 embedding."""
         return 4 * dim
@@ -101,6 +170,11 @@ class HammingEvaluator:
 
     threshold: float = 0.0
     recall_at: Sequence[int] = _RECALL_AT
+    precision_at: Sequence[int] = ()
+    average_precision_at: Sequence[int] = ()
+    ndcg_at: Sequence[int] = ()
+    average_precision: bool = False
+    unmatched: Unmatched = "skip"
     ties: Ties = "index"
     nmi: bool = False
     nmi_average: Average = "arithmetic"
@@ -118,9 +192,24 @@ class HammingEvaluator:
         labels: npt.NDArray[Any],
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
+        *,
+        groups: npt.NDArray[Any] | None = None,
+        gallery_groups: npt.NDArray[Any] | None = None,
+        relevant: Lists | GradedLists | None = None,
+        ignored: Lists | None = None,
     ) -> Evaluation:
         """Measure the metrics of the codes; without a gallery, each query leaves itself out."""
-        return self.evaluate_sharded(None, embeddings, labels, gallery, gallery_labels)
+        return self.evaluate_sharded(
+            None,
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            groups=groups,
+            gallery_groups=gallery_groups,
+            relevant=relevant,
+            ignored=ignored,
+        )
 
     def evaluate_sharded(
         self,
@@ -129,6 +218,11 @@ class HammingEvaluator:
         labels: npt.NDArray[Any],
         gallery: npt.NDArray[Any] | None = None,
         gallery_labels: npt.NDArray[Any] | None = None,
+        *,
+        groups: npt.NDArray[Any] | None = None,
+        gallery_groups: npt.NDArray[Any] | None = None,
+        relevant: Lists | GradedLists | None = None,
+        ignored: Lists | None = None,
     ) -> Evaluation:
         """Measure the same, with the work divided among the peers, if any."""
         codes = binarize(embeddings, self.threshold)
@@ -136,19 +230,28 @@ class HammingEvaluator:
         threads = _threads(self.threads, peers)
         result = evaluate_codes(
             codes,
-            labels,
+            labels if relevant is None else None,
             gallery_codes,
-            gallery_labels,
+            gallery_labels if relevant is None else None,
+            groups=groups,
+            gallery_groups=gallery_groups,
+            relevant=relevant,
+            ignored=ignored,
+            unmatched=self.unmatched,
             recall_at=self.recall_at,
+            precision_at=self.precision_at,
+            average_precision_at=self.average_precision_at,
+            ndcg_at=self.ndcg_at,
+            average_precision=self.average_precision,
             ties=self.ties,
             threads=threads,
             peers=peers,
         )
         if not self.nmi:
             return result
-        parts = [(codes, np.asarray(labels))]
+        parts = [(codes, arguments.partition(labels, "labels"))]
         if gallery_codes is not None and gallery_labels is not None:
-            parts.append((gallery_codes, np.asarray(gallery_labels)))
+            parts.append((gallery_codes, arguments.partition(gallery_labels, "gallery_labels")))
         agreement = cluster_agreement(
             parts,
             bits=embeddings.shape[1],

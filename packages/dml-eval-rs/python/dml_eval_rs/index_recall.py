@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
+from dml_eval_rs.conversion import to_array
 from dml_eval_rs.evaluation import Interval, bootstrap_interval
 from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity
 from dml_eval_rs.search import check_k, check_own
+from dml_eval_rs.table import to_html, to_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,22 @@ class IndexRecall:
             ValueError: if `level` is out of range.
         """
         return bootstrap_interval(self.per_query, level, seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the per-query values, ready for JSON."""
+        return {"k": self.k, "recall": self.recall, "n_queries": len(self.per_query)}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the names and values that a table of the result shows."""
+        return [(f"index recall@{self.k}", f"{self.recall:.4f}"), ("queries", f"{len(self.per_query):,}")]
+
+    def __str__(self) -> str:
+        """Return a table of two columns."""
+        return to_text(self.rows())
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        return to_html(self.rows())
 
 
 def index_recall(
@@ -110,7 +128,7 @@ def index_recall(
 
 
 def _check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
-    found_QK: npt.NDArray[Any] = np.asarray(found)
+    found_QK = to_array(found, "found", 2)
     if found_QK.ndim != 2 or len(found_QK) != queries or found_QK.shape[1] < k:
         raise ValueError(
             f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns, one row for each query"

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs.conversion import to_array
+
 _MOST_GRADE = 2.0**53
 
 
@@ -27,6 +29,12 @@ class CheckedLists:
     offsets: npt.NDArray[np.uint64]
     items: npt.NDArray[np.uint32]
     grades: npt.NDArray[np.float64] | None
+
+    def within(self, start: int, stop: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+        """Return offsets and items of a part of the gallery, whose first item then has the index 0."""
+        inside = (self.items >= start) & (self.items < stop)
+        before = np.concatenate([[0], np.cumsum(inside)]).astype(np.uint64)
+        return before[self.offsets], (self.items[inside] - start).astype(np.uint32)
 
 
 def check_lists(x: object, name: str, queries: int, gallery: int, *, graded: bool = False) -> CheckedLists:
@@ -86,7 +94,7 @@ def check_lists(x: object, name: str, queries: int, gallery: int, *, graded: boo
 
 
 def _integers(x: Any, name: str) -> npt.NDArray[Any]:
-    array = np.asarray(x)
+    array = to_array(x, name)
     if array.ndim != 1:
         raise ValueError(f"{name} have shape {array.shape}; expected one dimension")
     if array.dtype.kind not in "iu" and len(array):
@@ -95,7 +103,7 @@ def _integers(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _grades(x: Any, name: str, query_M: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    array = np.asarray(x)
+    array = to_array(x, f"{name}'s grades")
     if array.dtype.kind not in "iufb":
         raise TypeError(f"{name}'s grades have dtype {array.dtype}; expected numbers")
     if array.shape != query_M.shape:

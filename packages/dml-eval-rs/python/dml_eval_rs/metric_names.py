@@ -21,6 +21,8 @@ def metric_names(
     average_precision_at: Iterable[int],
     ndcg_at: Iterable[int],
     average_precision: bool,
+    recall_share_at: Iterable[int] = (),
+    reciprocal_rank_at: Iterable[int] = (),
 ) -> list[str]:
     """Return the metrics' names, as `per_query` has them.
 
@@ -39,6 +41,8 @@ def metric_names(
         f"average_precision@{k}" for k in arguments.counts(average_precision_at, "average_precision_at")
     ]
     names += [f"ndcg@{k}" for k in arguments.counts(ndcg_at, "ndcg_at")]
+    names += [f"recall_share@{k}" for k in arguments.counts(recall_share_at, "recall_share_at")]
+    names += [f"reciprocal_rank@{k}" for k in arguments.counts(reciprocal_rank_at, "reciprocal_rank_at")]
     return names + (["average_precision", "inverse_negative_penalty"] if average_precision else [])
 
 

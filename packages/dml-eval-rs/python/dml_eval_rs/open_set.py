@@ -16,6 +16,7 @@ from dml_eval_rs import _native, arguments
 from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity, check_labels_of_gallery
 from dml_eval_rs.score_order import from_order, to_order
 from dml_eval_rs.search import knn
+from dml_eval_rs.table import to_html, to_text
 from dml_eval_rs.verification import check_far
 from dml_eval_rs.verification_rates import accepted_at_most, divide
 
@@ -44,6 +45,19 @@ class OpenSet:
             "n_known": self.n_known,
             "n_unknown": self.n_unknown,
         }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the names and values that a table of the metrics shows."""
+        rows = [(f"DIR@FAR={far:g}", f"{value:.4f}") for far, value in self.dir.items()]
+        return [*rows, ("known queries", f"{self.n_known:,}"), ("unknown queries", f"{self.n_unknown:,}")]
+
+    def __str__(self) -> str:
+        """Return a table of two columns."""
+        return to_text(self.rows())
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        return to_html(self.rows())
 
 
 def open_set(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import arguments
+from dml_eval_rs.conversion import to_array
 from dml_eval_rs.lists import check_lists
 
 Lists = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -118,7 +119,7 @@ def relate(
         labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery, gallery_name)
         sides.append((gallery, gallery_name, labels_G, gallery_groups, "gallery_groups"))
     _both_or_neither(groups, gallery_groups, gallery)
-    codes, is_junk = _encode([side[2] for side in sides], junk, distractors)
+    codes, is_junk = encode_classes([side[2] for side in sides], junk, distractors)
     group_codes: list[npt.NDArray[np.uint32]] = []
     if groups is not None:
         checked = [
@@ -152,7 +153,7 @@ def relate(
 
 def check_indices(x: npt.ArrayLike, queries: int, items: int) -> npt.NDArray[np.int64]:
     """Return each query's index in a gallery of so many items, and -1 for queries outside it."""
-    array = np.asarray(x)
+    array = to_array(x, "indices")
     if array.dtype.kind not in "iu":
         raise TypeError(f"indices has dtype {array.dtype}; expected integers")
     if array.shape != (queries,):
@@ -173,7 +174,7 @@ def _both_or_neither(groups: object, gallery_groups: object, gallery: object) ->
         raise ValueError(f"{given} came without {missing}; expected the groups of both sides, or neither")
 
 
-def _encode(
+def encode_classes(
     parts: list[npt.NDArray[Any]], junk: npt.ArrayLike, distractors: npt.ArrayLike
 ) -> tuple[list[npt.NDArray[np.uint32]], npt.NDArray[np.bool_] | None]:
     """Encode labels densely, each distractor as a class of its own; return which items of the last part are junk."""

@@ -6,11 +6,13 @@ Shapes: `Q` queries, `G` gallery, `C` labels, `M` pairs that share a label.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from dml_eval_rs.conversion import to_array
 
 
 def relevance_from_labels(
@@ -38,6 +40,7 @@ def relevance_from_labels(
         TypeError: if labels are neither such an array nor collections, or differ in kind between both sides.
         ValueError: if an array has other entries than 0 and 1, or the arrays differ in the number of columns.
     """
+    labels, gallery_labels = _read(labels, "labels"), _read(gallery_labels, "gallery_labels")
     codes: dict[Any, int] = {}
     code_sides = [
         _label_sets(side, name, codes)
@@ -72,6 +75,16 @@ def relevance_from_labels(
     offsets = np.concatenate([[0], np.cumsum([len(items) for items in found], dtype=np.int64)])
     lists = (offsets, np.concatenate(found).astype(np.int64))
     return (*lists, np.concatenate(counts).astype(np.int64)) if graded else lists
+
+
+def _read(x: Any, name: str) -> Any:
+    """Return an array of numbers where one was given in any form, and collections as they came."""
+    if x is None or isinstance(x, (list, tuple, np.ndarray)):
+        return x
+    if isinstance(x, Iterator):
+        return list(x)
+    array = to_array(x, name)
+    return array.tolist() if array.dtype.kind == "O" else array
 
 
 def _label_sets(

@@ -47,6 +47,8 @@ def evaluate(
     precision_at: Iterable[int] = (),
     average_precision_at: Iterable[int] = (),
     ndcg_at: Iterable[int] = (),
+    recall_share_at: Iterable[int] = (),
+    reciprocal_rank_at: Iterable[int] = (),
     average_precision: bool = False,
     ties: Ties = "index",
     nmi: bool = False,
@@ -70,7 +72,7 @@ def evaluate(
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite. They need not be contiguous, normalised or in memory
-            (`numpy.memmap`). A torch tensor on the CPU is taken without its gradient; bfloat16 becomes float32.
+            (`numpy.memmap`). Tensors, columns and blocks are taken, too: docs/reference/arrays.md.
         labels: (Q,) integers of any width, booleans or strings, also a table's column of text (pandas, polars, Arrow).
             An item matches a query if both have the same label.
         gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
@@ -94,6 +96,8 @@ def evaluate(
         precision_at: every K of precision@K.
         average_precision_at: every K of AP@K.
         ndcg_at: every K of nDCG@K.
+        recall_share_at: every K of the share of matches found, #{r ≤ K}/R, the recall of information retrieval.
+        reciprocal_rank_at: every K of the reciprocal rank that is 0 without a match among the K nearest (MRR@K).
         average_precision: whether to measure average precision and the inverse negative penalty, which need the rank of
             every match and so take longer.
         ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
@@ -125,7 +129,15 @@ def evaluate(
     arguments.one_of(ties, "ties", TIES)
     arguments.one_of(unmatched, "unmatched", UNMATCHED)
     arguments.one_of(nmi_average, "nmi_average", AVERAGES)
-    metrics = metric_names(recall_at, precision_at, average_precision_at, ndcg_at, average_precision)
+    metrics = metric_names(
+        recall_at,
+        precision_at,
+        average_precision_at,
+        ndcg_at,
+        average_precision,
+        recall_share_at,
+        reciprocal_rank_at,
+    )
     checked_threads, checked_seed = arguments.threads(threads), arguments.seed(seed)
     queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
     check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
@@ -215,6 +227,8 @@ def evaluate_codes(
     precision_at: Iterable[int] = (),
     average_precision_at: Iterable[int] = (),
     ndcg_at: Iterable[int] = (),
+    recall_share_at: Iterable[int] = (),
+    reciprocal_rank_at: Iterable[int] = (),
     average_precision: bool = False,
     ties: Ties = "index",
     threads: int | None = None,
@@ -231,7 +245,8 @@ def evaluate_codes(
         gallery_codes: (G, W) uint8; None: the queries are their own gallery, and each leaves itself out by its index.
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` and `labels` are.
         groups, gallery_groups, relevant, ignored, indices, junk, distractors, unmatched: as in `evaluate`.
-        recall_at, precision_at, average_precision_at, ndcg_at, average_precision, ties: as in `evaluate`.
+        recall_at, precision_at, average_precision_at, ndcg_at, recall_share_at, reciprocal_rank_at: as in `evaluate`.
+        average_precision, ties: as in `evaluate`.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared.
         peers: as in `evaluate`.
@@ -246,7 +261,15 @@ def evaluate_codes(
     """
     arguments.one_of(ties, "ties", TIES)
     arguments.one_of(unmatched, "unmatched", UNMATCHED)
-    metrics = metric_names(recall_at, precision_at, average_precision_at, ndcg_at, average_precision)
+    metrics = metric_names(
+        recall_at,
+        precision_at,
+        average_precision_at,
+        ndcg_at,
+        average_precision,
+        recall_share_at,
+        reciprocal_rank_at,
+    )
     checked_threads = arguments.threads(threads)
     codes_QW = arguments.codes(codes, "codes")
     check_labels_of_gallery(gallery_codes, gallery_labels, relevant, "gallery_codes")

@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
 from dml_eval_rs.evaluation import Evaluation
+from dml_eval_rs.lists import check_lists
 from dml_eval_rs.metric_names import evaluation_of, metric_names
-from dml_eval_rs.relation import Relation, check_indices
+from dml_eval_rs.relation import GradedLists, Lists, Relation, check_indices, encode_classes
 from dml_eval_rs.retrieval import SIMILARITIES, TIES, UNMATCHED, Ties, Unmatched
 
 _BUCKET = 65_536  # items of a sum of labels
 _HASHED = 4096  # queries hashed at a time
+_LISTED = 1 << 32  # items of a gallery whose items are listed
 _SORTED = 1 << 20  # positives sorted at a time, but at least one query's
 Ranges = tuple[tuple[int, int], ...]
 
@@ -62,10 +64,14 @@ class StreamingEvaluator:
 
     Args:
         queries: (Q, D) float16, float32 or float64, or uint8 codes (Q, W) with ``similarity="hamming"``.
-        labels: (Q,) integers, booleans or strings.
+        labels: (Q,) integers, booleans or strings. None with `relevant`; blocks then come without labels.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         groups: (Q,) integers, booleans or strings, as in `evaluate`; each block then comes with its groups.
-        recall_at, precision_at, average_precision_at, ndcg_at, average_precision, unmatched: as in `evaluate`.
+        relevant, ignored: as in `evaluate`, with indices in the whole gallery, below 2**32.
+        distractors: as in `evaluate`. Junk is dropped from the blocks instead, in both passes: an item that is never
+            given is in no ranking, and indices count the given items alone.
+        recall_at, precision_at, average_precision_at, ndcg_at, recall_share_at, reciprocal_rank_at: as in `evaluate`.
+        average_precision, unmatched: as in `evaluate`.
         ties: as in `evaluate`. Indices are those in the whole gallery.
         indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside
             the gallery. None: nothing is left out.
@@ -79,14 +85,19 @@ class StreamingEvaluator:
     def __init__(
         self,
         queries: npt.ArrayLike,
-        labels: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
         *,
         similarity: Literal["cosine", "dot", "euclidean", "hamming"] = "cosine",
         groups: npt.ArrayLike | None = None,
+        relevant: Lists | GradedLists | None = None,
+        ignored: Lists | None = None,
+        distractors: npt.ArrayLike = (),
         recall_at: Iterable[int] = (1, 10, 100, 1000),
         precision_at: Iterable[int] = (),
         average_precision_at: Iterable[int] = (),
         ndcg_at: Iterable[int] = (),
+        recall_share_at: Iterable[int] = (),
+        reciprocal_rank_at: Iterable[int] = (),
         average_precision: bool = False,
         unmatched: Unmatched = "skip",
         ties: Ties = "index",
@@ -96,17 +107,40 @@ class StreamingEvaluator:
         self._similarity = arguments.one_of(similarity, "similarity", (*SIMILARITIES, "hamming"))
         self._ties = arguments.one_of(ties, "ties", TIES)
         self._metrics = metric_names(
-            recall_at, precision_at, average_precision_at, ndcg_at, average_precision
+            recall_at,
+            precision_at,
+            average_precision_at,
+            ndcg_at,
+            average_precision,
+            recall_share_at,
+            reciprocal_rank_at,
         )
         self._unmatched = arguments.one_of(unmatched, "unmatched", UNMATCHED)
         self._threads = arguments.threads(threads)
         self._queries = self._items(queries, "queries")
-        self._labels = arguments.labels(labels, "labels", self._queries, "queries")
+        n = len(self._queries)
+        given = {
+            "labels": labels,
+            "groups": groups,
+            "distractors": distractors if np.size(distractors) else None,
+        }
+        for name, value in given.items():
+            if relevant is not None and value is not None:
+                raise ValueError(f"{name} came with relevant, which replaces labels; expected one of them")
+        if labels is None and relevant is None:
+            raise TypeError("labels is None; expected the queries' labels, or relevant=(offsets, indices)")
+        self._labels = (
+            None if labels is None else arguments.labels(labels, "labels", self._queries, "queries")
+        )
+        self._distractors = distractors
+        self._relevant = (
+            None if relevant is None else check_lists(relevant, "relevant", n, _LISTED, graded=True)
+        )
+        self._ignored = None if ignored is None else check_lists(ignored, "ignored", n, _LISTED)
         self._groups = (
             None if groups is None else arguments.labels(groups, "groups", self._queries, "queries")
         )
-        self._query_indices = None if indices is None else check_indices(indices, len(self._queries), 2**62)
-        n = len(self._queries)
+        self._query_indices = None if indices is None else check_indices(indices, n, 2**62)
         self._partial = PartialCounts(
             fingerprint=self._fingerprint(),
             found=(),
@@ -122,7 +156,7 @@ class StreamingEvaluator:
     def find_positives(
         self,
         block: npt.ArrayLike,
-        labels: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
         first_index: int | None = None,
         *,
         groups: npt.ArrayLike | None = None,
@@ -131,7 +165,7 @@ class StreamingEvaluator:
 
         Args:
             block: (G, D) of any float dtype, or (G, W) uint8 codes if the queries are codes.
-            labels: (G,) of the queries' labels' kind.
+            labels: (G,) of the queries' labels' kind. Given if and only if the queries' are.
             first_index: the index of the block's first item in the whole gallery; None if it follows the last block.
             groups: (G,) of the queries' groups' kind. Given if and only if the queries' are.
 
@@ -172,13 +206,13 @@ class StreamingEvaluator:
         )
 
     def count_negatives(
-        self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None = None
+        self, block: npt.ArrayLike, labels: npt.ArrayLike | None = None, first_index: int | None = None
     ) -> None:
         """Count the negatives of a block of the gallery, after the positives of all blocks are found.
 
         Args:
             block: (G, D) of any float dtype, or (G, W) uint8 codes if the queries are codes.
-            labels: (G,) of the queries' labels' kind.
+            labels: (G,) of the queries' labels' kind. Given if and only if the queries' are.
             first_index: the index of the block's first item in the whole gallery; None if it follows the last block.
 
         Raises:
@@ -293,6 +327,12 @@ class StreamingEvaluator:
                     f"the labels of some of the items {low} to {high} differ between find_positives and "
                     "count_negatives; expected the same labels in both passes"
                 )
+        for name, lists in (("relevant", self._relevant), ("ignored", self._ignored)):
+            if lists is not None and len(lists.items) and lists.items.max() >= _size(partial.found):
+                raise ValueError(
+                    f"{name} lists item {lists.items.max()}; expected indices below {_size(partial.found)}, the number "
+                    "of items given"
+                )
         if len(partial.keys) == 0 and self._unmatched == "skip":
             raise ValueError(
                 f"none of the {len(self._queries)} queries has a match in the gallery; expected a label "
@@ -305,6 +345,11 @@ class StreamingEvaluator:
             partial.keys,
             partial.indices,
             partial.counts,
+            relation=Relation()
+            if self._relevant is None
+            else Relation(
+                offsets=self._relevant.offsets, items=self._relevant.items, grades=self._relevant.grades
+            ),
             zero_unmatched=self._unmatched == "zero",
             threads=self._threads,
         )
@@ -314,18 +359,34 @@ class StreamingEvaluator:
         return arguments.codes(x, name) if self._similarity == "hamming" else arguments.embeddings(x, name)
 
     def _block(
-        self, block: npt.ArrayLike, labels: npt.ArrayLike, first_index: int | None, before: Ranges
+        self, block: npt.ArrayLike, labels: npt.ArrayLike | None, first_index: int | None, before: Ranges
     ) -> tuple[npt.NDArray[Any], Relation, int, dict[int, int]]:
         items = self._items(block, "block")
         arguments.same_width(items, "block", self._queries, "queries")
-        labels_G = arguments.labels(labels, "labels", items, "block")
+        if (labels is None) != (self._labels is None):
+            given, missing = (
+                ("a block's", "the queries'") if self._labels is None else ("the queries'", "a block's")
+            )
+            raise ValueError(
+                f"{given} labels came without {missing}; expected the labels of both, or relevant instead"
+            )
+        labels_G = None if labels is None else arguments.labels(labels, "labels", items, "block")
         start = (before[-1][1] if before else 0) if first_index is None else first_index
         if not isinstance(start, (int, np.integer)) or not 0 <= start < 2**62:
             raise ValueError(f"first_index is {start!r}; expected an integer from 0 to 2**62 - 1")
         _join(before, ((int(start), int(start) + len(items)),))
-        code_Q, code_G = arguments.encode(self._labels, labels_G)
-        relation = Relation(labels=code_Q, gallery_labels=code_G, indices=self._query_indices)
-        return items, relation, int(start), _label_sums(labels_G, int(start))
+        start, stop = int(start), int(start) + len(items)
+        relation = Relation(indices=self._query_indices)
+        if labels_G is not None and self._labels is not None:
+            (code_Q, code_G), _ = encode_classes([self._labels, labels_G], (), self._distractors)
+            relation = replace(relation, labels=code_Q, gallery_labels=code_G)
+        if self._relevant is not None:
+            offsets, listed = self._relevant.within(start, stop)
+            relation = replace(relation, offsets=offsets, items=listed)
+        if self._ignored is not None:
+            offsets, listed = self._ignored.within(start, stop)
+            relation = replace(relation, left_out_offsets=offsets, left_out_items=listed)
+        return items, relation, start, {} if labels_G is None else _label_sums(labels_G, start)
 
     def _check(self, counts: PartialCounts) -> None:
         """Check that counts from elsewhere, which agree in the fingerprint, can be those of an evaluator.
@@ -350,6 +411,13 @@ class StreamingEvaluator:
             )
         if np.isnan(counts.keys).any():
             raise ValueError("partial counts have a key that is NaN; expected an evaluator's")
+        if self._relevant is not None:
+            listed = _pairs(self._relevant.offsets, self._relevant.items)
+            outside = counts.indices >= _LISTED
+            if outside.any() or not np.isin(_pairs(counts.offsets, counts.indices), listed).all():
+                raise ValueError(
+                    "partial counts have positives that relevant doesn't list; expected an evaluator's"
+                )
         if (counts.counts > _size(counts.counted)).any():
             raise ValueError(
                 f"partial counts have {int(counts.counts.max())} negatives of {_size(counts.counted)} counted items; "
@@ -403,6 +471,12 @@ class StreamingEvaluator:
         digest.update(repr(options).encode())
         names = [names for names in (self._labels, self._groups) if names is not None]
         digest.update(repr([of.dtype.str for of in names]).encode())
+        digest.update(repr(np.asarray(self._distractors).tolist()).encode())
+        for lists in (self._relevant, self._ignored):
+            arrays = () if lists is None else (lists.offsets, lists.items, lists.grades)
+            for array in arrays:
+                digest.update(b"none" if array is None else repr(array.shape).encode() + array.tobytes())
+            digest.update(b"end")
         for start in range(0, len(self._queries), _HASHED):
             part = slice(start, start + _HASHED)
             digest.update(_bytes_of(self._queries[part]))
@@ -444,6 +518,11 @@ def _add(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
 def _owners(offsets: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     edges = offsets.astype(np.int64)
     return np.repeat(np.arange(len(edges) - 1), edges[1:] - edges[:-1])
+
+
+def _pairs(offsets: npt.NDArray[np.uint64], items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return one number for each pair of a query and an item below 2**32."""
+    return _owners(offsets) * _LISTED + items.astype(np.int64)
 
 
 def _order_of(keys: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import arguments
+from dml_eval_rs.conversion import to_array
 from dml_eval_rs.score_order import from_order, scores_of, to_order
 from dml_eval_rs.verification_rates import (
     accepted_at_most,
@@ -166,7 +167,7 @@ def _measure_folds(
 
 
 def _check_pairs(pairs: object, sizes: tuple[int, int], own_gallery: bool) -> npt.NDArray[np.uint32]:
-    pairs_M2: npt.NDArray[Any] = np.asarray(pairs)
+    pairs_M2 = to_array(pairs, "pairs", 2)
     if pairs_M2.ndim != 2 or pairs_M2.shape[1] != 2 or len(pairs_M2) == 0:
         raise ValueError(f"pairs has shape {pairs_M2.shape}; expected (pairs, 2) with at least one pair")
     if pairs_M2.dtype.kind not in "iu":

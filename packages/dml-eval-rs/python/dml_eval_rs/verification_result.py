@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from dml_eval_rs.plots import plot_roc
+from dml_eval_rs.table import to_html, to_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,8 @@ class Verification:
             "n_negative": self.n_negative,
         }
 
-    def __str__(self) -> str:
-        """Return a table of two columns."""
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the names and values that a table of the metrics shows."""
         rows = [(f"TAR@FAR={far:g}", f"{value:.4f}") for far, value in self.tar.items()]
         rows += [
             (name, f"{value:.4f}")
@@ -77,5 +83,30 @@ class Verification:
             if value is not None
         ]
         rows += [("positive pairs", f"{self.n_positive:,}"), ("negative pairs", f"{self.n_negative:,}")]
-        left, right = (max(len(row[i]) for row in rows) for i in (0, 1))
-        return "\n".join(f"{name:<{left}}  {value:>{right}}" for name, value in rows)
+        return rows
+
+    def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
+        """Draw the ROC curve, and the points of `tar`.
+
+        Args:
+            ax: matplotlib axes to draw on; None for a new figure.
+            label: the curve's name in a legend; None for no legend.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.
+            ValueError: if the curve was not measured.
+        """
+        if self.roc is None:
+            raise ValueError('the ROC curve was not measured; expected verify(..., metrics=("tar", "auc"))')
+        return plot_roc(self.roc.far, self.roc.tar, self.tar, self.n_negative, ax, label)
+
+    def __str__(self) -> str:
+        """Return a table of two columns."""
+        return to_text(self.rows())
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        return to_html(self.rows())

@@ -81,6 +81,10 @@ def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
         return Fraction(r, ranks[-1])
     if of == "recall":
         return Fraction(int(ranks[0] <= k))
+    if of == "recall_share":
+        return Fraction(sum(rank <= k for rank in ranks), r)
+    if of == "reciprocal_rank":
+        return Fraction(int(ranks[0] <= k), ranks[0])
     if of == "precision":
         return Fraction(sum(rank <= k for rank in ranks), k)
     if of == "average_precision":

@@ -1,11 +1,7 @@
-"""One rank that trains with every kind of loss: ``python global_world.py RANK WORLD STORE OUT DEVICE``.
-
-With one rank, `train` is the single process that several ranks must agree with.
-"""
+"""Ranks that train with every kind of loss; with one rank, `train` is the process that several must agree with."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,8 @@ from torch import distributed, nn
 
 import dml_losses as dml
 
-CLASSES, DIM, STEPS = 6, 5, 50
+# Memories are full, and wrap, after three steps (the queue's 23 rows) and after seven (MemVir's warm-up and queue).
+CLASSES, DIM, STEPS = 6, 5, 16
 
 
 def make_losses() -> dict[str, nn.Module]:
@@ -63,17 +60,16 @@ def train(name: str, rank: int, world_size: int, device: str = "cpu") -> dict[st
     return {"values": values, "state": {key: tensor.cpu().clone() for key, tensor in state.items()}}
 
 
-if __name__ == "__main__":
-    rank, world_size, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
-    device = sys.argv[5]
+def train_on_ranks(rank: int, world_size: int, folder: Path, device: str) -> None:
+    """Join the other ranks, train with each loss, and save the results in the folder."""
     torch.set_num_threads(1)
     if device == "cuda":
         torch.cuda.set_device(rank)
     distributed.init_process_group(
         "nccl" if device == "cuda" else "gloo",
-        store=distributed.FileStore(store, world_size),
+        store=distributed.FileStore(str(folder / "store"), world_size),
         rank=rank,
         world_size=world_size,
     )
-    torch.save({name: train(name, rank, world_size, device) for name in make_losses()}, out)
+    torch.save({name: train(name, rank, world_size, device) for name in make_losses()}, folder / str(rank))
     distributed.destroy_process_group()

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from dml_train.trained.export import export as export
     from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
     from dml_train.trained.folder import embed_folder as embed_folder
+    from dml_train.trained.leaks import Leak as Leak
+    from dml_train.trained.leaks import find_leaks as find_leaks
     from dml_train.trained.model import TrainedModel as TrainedModel
     from dml_train.trained.model import open_model as open_model
     from dml_train.trained.search import Gallery as Gallery
@@ -53,6 +55,7 @@ _HOMES = {
     "Choice": "dml_train.studies.tuning.space",
     "FolderEmbedding": "dml_train.trained.folder",
     "Gallery": "dml_train.trained.search",
+    "Leak": "dml_train.trained.leaks",
     "Range": "dml_train.studies.tuning.space",
     "Recipe": "dml_train.recipe.tables",
     "RunFolder": "dml_train.run_folder",
@@ -67,6 +70,7 @@ _HOMES = {
     "evaluate_run": "dml_train.trained.splits",
     "export": "dml_train.trained.export",
     "fetch_dataset": "dml_train.data",
+    "find_leaks": "dml_train.trained.leaks",
     "load_recipe": "dml_train.recipe.loading",
     "open_model": "dml_train.trained.model",
     "open_run": "dml_train.run_folder",
@@ -85,6 +89,7 @@ __all__ = [
     "Choice",
     "FolderEmbedding",
     "Gallery",
+    "Leak",
     "Range",
     "Recipe",
     "RunFolder",
@@ -100,6 +105,7 @@ __all__ = [
     "evaluate_run",
     "export",
     "fetch_dataset",
+    "find_leaks",
     "load_recipe",
     "open_model",
     "open_run",

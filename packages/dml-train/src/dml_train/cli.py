@@ -56,7 +56,9 @@ class Dml(click.Group):
             return super().invoke(ctx)
         except DmlError as error:
             raise UserError(error_message(error)) from error
-        except PermissionError as error:  # at any path: the system's own words say it all
+        except OSError as error:  # at any path, a disk that refuses: the system's own words say it all
+            if error.filename is None:
+                raise
             raise UserError(f"can't use {error.filename}: {error.strerror}") from error
         except Interrupted as error:
             if is_first_process():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_core import DmlError
+from dml_train.locks import hold_lock
+
+
+class WriteRefused(DmlError):
+    """A write that the disk refused, since it is full, read-only or failing; what was complete before stays."""
 
 
 @contextmanager
@@ -29,9 +33,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """
     with ExitStack() as until_the_end:
         try:
-            descriptor = os.open(folder, os.O_RDONLY)
-            until_the_end.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            until_the_end.enter_context(hold_lock(folder, wait=False))
         except BlockingIOError as error:
             raise DmlError(f"another process is {doing}; wait for it, or stop it first") from error
         except OSError as error:
@@ -81,8 +83,20 @@ def read_array(path: Path) -> npt.NDArray[Any]:
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write a .npy file atomically."""
-    write_atomically(path, lambda file: np.save(file, array, allow_pickle=False))
+    """Write a .npy file atomically.
+
+    Raises:
+        WriteRefused: as `write_atomically`.
+    """
+    # numpy writes into a file of its own accord by C's fwrite, and then its errors don't say why one failed.
+    write_atomically(path, lambda file: np.save(_WriteOnly(file), array, allow_pickle=False))
+
+
+class _WriteOnly:
+    """A file that numpy knows only how to write to."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.write = file.write
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -101,7 +115,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically."""
+    """Write a JSON file atomically.
+
+    Raises:
+        WriteRefused: as `write_atomically`.
+    """
     write_atomically(path, lambda file: file.write((json.dumps(value, indent=2) + "\n").encode()))
 
 
@@ -109,7 +127,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file under another name, sync and rename it, so that under its own name it is always complete.
 
     Raises:
-        DmlError: if the write fails, as on a full disk; an existing file of that name is unchanged.
+        WriteRefused: if the write fails, as on a full disk; an existing file of that name is unchanged.
     """
     partial = partial_path(path)
     try:
@@ -120,7 +138,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise DmlError(f"can't write {path}: {error.strerror}") from error
+        raise WriteRefused(f"can't write {path}: {error.strerror}") from error
 
 
 def partial_path(path: Path) -> Path:

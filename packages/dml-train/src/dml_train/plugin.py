@@ -26,7 +26,7 @@ def dml_datasets() -> Iterable[Component]:
     yield Component(
         "csv",
         "dml_train.data.factories:csv",
-        "a table of images: a CSV file with the columns path, label and, optionally, split",
+        "a table of images: a CSV file with the columns path, label and, optionally, split and group",
     )
     yield Component(
         "cub",
@@ -50,6 +50,18 @@ def dml_datasets() -> Iterable[Component]:
         "in-shop",
         "dml_train.data.factories:in_shop",
         "In-Shop Clothes Retrieval: 7,982 items of clothing, with separate queries and gallery",
+        "Liu et al. 2016",
+    )
+    yield Component(
+        "market1501",
+        "dml_train.data.factories:market1501",
+        "Market-1501: 1,501 persons seen by six cameras; a query leaves out its own camera",
+        "Zheng et al. 2015",
+    )
+    yield Component(
+        "veri776",
+        "dml_train.data.factories:veri776",
+        "VeRi-776: 776 vehicles seen by 20 cameras; a query leaves out its own camera",
         "Liu et al. 2016",
     )
 

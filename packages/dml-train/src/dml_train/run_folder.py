@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_core import DmlError
-from dml_train.files import check_path, lock_folder, partial_path, read_json
+from dml_train.files import WriteRefused, check_path, lock_folder, partial_path, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,15 @@ class RunFolder:
     def labels(self, part: str = "") -> Path:
         """Return the file of their labels, (N,) int64."""
         return self.path / f"{part and part + '_'}labels.npy"
+
+    def groups(self, part: str = "") -> Path:
+        """Return the file of their groups, (N,) integers or strings, if the data set has any."""
+        return self.path / f"{part and part + '_'}groups.npy"
+
+    @property
+    def relation(self) -> Path:
+        """The lists of matches and of ignored items, if the data set has any: the arrays of `dml_core.Relation`."""
+        return self.path / "relation.npz"
 
     @staticmethod
     def refuse_existing(path: Path) -> None:
@@ -114,13 +123,14 @@ class RunFolder:
         """Make a new run's folder.
 
         Raises:
-            DmlError: if it can't be made, or exists and isn't empty.
+            DmlError: if it exists and isn't empty.
+            WriteRefused: if it can't be made.
         """
         cls.refuse_existing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DmlError(f"can't make the run folder {path}: {error.strerror}") from error
+            raise WriteRefused(f"can't make the run folder {path}: {error.strerror}") from error
         return cls(path)
 
     @classmethod

@@ -39,11 +39,15 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
         sys.exit(128 + error.signal_number if isinstance(error, Interrupted) else 2)
 
 
-def fork_orphan(tmp_path: Path, elastic: bool, leads: bool) -> None:
+def fork_orphan(tmp_path: Path, elastic: bool, leads: bool, suspended: bool) -> None:
     """Fork a process that may look like a rank of an elastic agent, and end; it records whether a signal stopped it."""
     ready, write = os.pipe()
-    if os.fork():
+    parent = os.getpid()
+    if child := os.fork():
         os.read(ready, 1)
+        if suspended:
+            os.kill(child, signal.SIGSTOP)
+            os.waitpid(child, os.WUNTRACED)
         return
     if leads:
         os.setsid()
@@ -51,8 +55,7 @@ def fork_orphan(tmp_path: Path, elastic: bool, leads: bool) -> None:
         os.environ["TORCHELASTIC_RUN_ID"] = "a run"
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
-    parent = os.getppid()
-    with end_with_launcher(seconds_between_looks=0.01):
+    with end_with_launcher(parent, seconds_between_looks=0.01):
         os.write(write, b".")
         while os.getppid() == parent:
             time.sleep(0.01)

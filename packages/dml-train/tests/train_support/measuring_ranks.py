@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dml_core import DmlError, ShardedEvaluator
+from dml_core import DmlError, Relation, ShardedEvaluator
 from dml_train.measure.embed import embed, items_of_rank
 from dml_train.measure.evaluate import Embedded, evaluate, evaluate_on_ranks
 from dml_train.networks.backbones import SmallConv
@@ -40,6 +41,39 @@ def measure(evaluators: Sequence[Any]) -> None:
                     evaluate_on_ranks(ranks, evaluator, embedded).metrics
                     == evaluate(evaluator, embedded).to_dict()
                 )
+
+
+def related_embeddings() -> list[Embedded]:
+    """Return queries and galleries with groups, with lists of graded matches, and with ignored items."""
+    alone, queries = some_embeddings(), slice(0, 90)
+    groups = np.array(["c1", "c2", "c3"])[np.arange(300) % 3]
+    rng = np.random.default_rng(1)
+    pairs_QG = rng.random((300, 300)) < 0.05
+    offsets = np.concatenate([[0], np.cumsum(pairs_QG.sum(axis=1))])
+    lists = offsets, np.nonzero(pairs_QG)[1]
+    graded = (*lists, rng.integers(0, 3, len(lists[1])))
+    ignored_QG = rng.random((90, 300)) < 0.1
+    ignored = np.concatenate([[0], np.cumsum(ignored_QG.sum(axis=1))]), np.nonzero(ignored_QG)[1]
+    separate = Embedded(alone.embeddings[queries], alone.labels[queries], alone.embeddings, alone.labels)
+    return [
+        replace(alone, groups=groups),
+        replace(separate, groups=groups[queries], gallery_groups=groups),
+        replace(alone, relation=Relation(relevant=graded)),
+        replace(separate, relation=Relation(ignored=ignored)),
+    ]
+
+
+def measure_relations(evaluators: Sequence[Any]) -> None:
+    """Check that every rank gets, to the bit, the metrics of one process under groups and lists."""
+    with join_ranks(120) as ranks:
+        for evaluator in evaluators:
+            for embedded in related_embeddings():
+                measured = evaluate_on_ranks(ranks, evaluator, embedded)
+                assert measured.metrics == evaluate(evaluator, embedded).to_dict()
+                assert measured.metrics != evaluate(evaluator, replace(embedded, **PLAIN)).to_dict()
+
+
+PLAIN = {"groups": None, "gallery_groups": None, "relation": Relation()}
 
 
 def embed_together() -> None:

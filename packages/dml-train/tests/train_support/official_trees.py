@@ -109,6 +109,26 @@ def make_in_shop(folder: Path, pictures: Pictures) -> None:
     )
 
 
+def make_market1501(folder: Path, pictures: Pictures) -> None:
+    def persons(first: int, images: int, count: int) -> list[str]:
+        sizes = divide(images, count)
+        return [
+            f"{first + p:04}_c{i % 6 + 1}s1_{i:06}_01" for p, size in enumerate(sizes) for i in range(size)
+        ]
+
+    distractors = [f"0000_c{i % 6 + 1}s1_{i:06}_01" for i in range(1_913)]
+    junk = [f"-1_c{i % 6 + 1}s1_{i:06}_01" for i in range(3_819)]
+    names = {
+        "bounding_box_train": persons(1, 12_936, 751),
+        "query": persons(752, 3_368, 750),
+        "bounding_box_test": [*persons(752, 14_000, 750), *distractors, *junk],
+    }
+    for name, files in names.items():
+        for file in files:
+            pictures.make(folder / name / f"{file}.jpg")
+        (folder / name / "Thumbs.db").touch()  # as in the archive
+
+
 def quick_folder(name: str) -> tempfile.TemporaryDirectory[str]:
     """Make a temporary folder, in memory if possible, where a link costs microseconds."""
     memory = Path("/dev/shm")
@@ -122,6 +142,7 @@ MAKERS: dict[str, Callable[[Path, Pictures], None]] = {
     "cars196": make_cars196,
     "sop": make_sop,
     "in-shop": make_in_shop,
+    "market1501": make_market1501,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -50,9 +51,9 @@ def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> 
     return root
 
 
-def train_on(root: Path, out: Path, registry: Registry) -> Path:
-    """Train for three steps; the network is hardly better than chance, and always the same."""
-    document = {
+def photo_document(root: Path) -> dict[str, Any]:
+    """Return the recipe's document of three steps on a folder of images."""
+    return {
         "training": {"steps": 3, "device": "cpu"},
         "dataset": {"name": "image-folder", "root": str(root), "resize": 18, "crop": 16},
         "backbone": {"name": "small-conv", "widths": [8, 8]},
@@ -61,4 +62,9 @@ def train_on(root: Path, out: Path, registry: Registry) -> Path:
         "loss": {"name": "tiny"},
         "logging": {"loggers": []},
     }
-    return train(parse(document, registry), out, registry=registry, console=Console(file=StringIO())).path
+
+
+def train_on(root: Path, out: Path, registry: Registry) -> Path:
+    """Train for three steps; the network is hardly better than chance, and always the same."""
+    recipe = parse(photo_document(root), registry)
+    return train(recipe, out, registry=registry, console=Console(file=StringIO())).path

@@ -1,7 +1,6 @@
 """Work of ranks in tests of training, and `in_ranks`, which does any work in several ranks.
 
-Ranks are forked from a process that has only imported the slow modules (torch._dynamo, too, which optimizers import on
-their first step).
+Ranks are forked from a process that has only imported the slow modules (conftest.py at the root lists them).
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ def in_ranks(
 ) -> None:
     """Do this work in `world_size` processes that can join each other, and check their exit codes (default: 0)."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dml_train.training.trainer", "torch._dynamo"])
     # As under torchrun, ranks find each other by a store of the process that starts them. The store binds its port at
     # once; another process could take a free port that this one only looked up.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)

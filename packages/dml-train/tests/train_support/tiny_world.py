@@ -115,7 +115,7 @@ class TinySparseLoss(nn.Module):
 
 
 class TinyEvaluator:
-    """Recall@1 by sorting."""
+    """Recall@1 and hard negatives by sorting."""
 
     def __init__(self, recall_at: tuple[int, ...] = (1,), seed: int = 0) -> None:
         self.recall_at = recall_at
@@ -138,6 +138,14 @@ class TinyEvaluator:
 
     def nearest(self, queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -> Any:
         raise NotImplementedError
+
+    def hard_negatives(
+        self, embeddings: np.ndarray, labels: np.ndarray, k: int, *, below: None = None, margin: float = 0.0
+    ) -> Any:
+        rows = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+        similarity = np.where(labels[:, None] == labels, -2, rows @ rows.T)
+        nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(similarity, nearest, axis=1), nearest
 
     def bytes_per_item(self, dim: int) -> int:
         return 4 * dim

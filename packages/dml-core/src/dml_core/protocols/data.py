@@ -1,11 +1,12 @@
 """Protocols of data sets, their splits, readers of images, and batch samplers.
 
-Shapes: `N` items of a split, `C` classes.
+Shapes: `N` items of a split, `C` classes, `Q` queries, `M` pairs of a query and a gallery item.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import torch
+
+    from dml_core.protocols.evaluation import MiningEvaluator
+
+    Array = npt.NDArray[Any]
+    Lists = tuple[Array, Array]  # offsets (Q + 1,) and indices (M,)
+    GradedLists = tuple[Array, Array, Array]  # and grades (M,)
 
 
 class Split(Protocol):
@@ -47,6 +54,17 @@ class FileBackedSplit(Split, Protocol):
     files: Sequence[Path]  # (N,)
 
 
+@runtime_checkable
+class GroupedSplit(Split, Protocol):
+    """A `Split` whose items have a group, such as the camera that took them.
+
+    Evaluations leave the gallery items of a query's label *and* group out of its ranking: the rule of
+    re-identification. Test split and gallery both have groups, or neither has.
+    """
+
+    groups: npt.NDArray[Any]  # (N,) integers or strings; equal ones are one group, also in another split
+
+
 class Dataset(Protocol):
     """The product of a `dml_datasets` factory. The classes of `train` and of `test` are disjoint."""
 
@@ -54,6 +72,33 @@ class Dataset(Protocol):
     test: Split  # the queries, and also the gallery if `gallery` is None
     gallery: Split | None
     in_channels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Relation:
+    """The matches of the test split's queries, where labels alone don't say them.
+
+    A list of items for each query is a pair ``(offsets, indices)`` of (Q + 1,) and (M,) integers: query q has the
+    gallery items ``indices[offsets[q]:offsets[q + 1]]``. If a data set has no gallery, they are items of `test`.
+
+    Args:
+        relevant: the matches of each query, which replace those of labels; with (M,) grades of at least 0 as a third
+            array, nDCG has them as gains, and grade 0 is no match.
+        ignored: the items that each query's ranking leaves out.
+    """
+
+    relevant: Lists | GradedLists | None = None
+    ignored: Lists | None = None
+
+
+@runtime_checkable
+class RelatedDataset(Dataset, Protocol):
+    """A `Dataset` that lists the matches of its queries, or the items that their rankings leave out.
+
+    With ``relation.relevant`` its splits have no groups. Training and reports keep the labels.
+    """
+
+    relation: Relation
 
 
 class ImageReader(Protocol):
@@ -109,4 +154,33 @@ class BatchSampler(Protocol):
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
         """Return the indices of the global batch at `position` of `epoch`."""
+        ...
+
+
+@runtime_checkable
+class MiningSampler(BatchSampler, Protocol):
+    """A `BatchSampler` of hard negatives, which the trainer has it find between epochs.
+
+    Its batches are a function of (seed, epoch, position, negatives). Before an epoch that `mines_before` names, the
+    trainer embeds the training split without augmentation, and gives all ranks the negatives found. A checkpoint
+    holds them, since the weights that found them are gone by then.
+    """
+
+    @property
+    def negatives(self) -> npt.NDArray[np.int64] | None:
+        """The negatives in use, (N, k) indices of items, -1 for none; None before any are found."""
+        ...
+
+    def mines_before(self, epoch: int) -> bool:
+        """Tell whether new negatives are due before the first batch of an epoch, counted from 0."""
+        ...
+
+    def find_negatives(
+        self, evaluator: MiningEvaluator, embeddings: npt.NDArray[Any]
+    ) -> npt.NDArray[np.int64]:
+        """Find the negatives, (N, k), in the items' embeddings (N, D). The sampler's batches don't change."""
+        ...
+
+    def set_negatives(self, negatives: npt.NDArray[np.int64] | None) -> None:
+        """Use these negatives, (N, k), from now on."""
         ...

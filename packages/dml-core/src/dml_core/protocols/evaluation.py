@@ -5,13 +5,16 @@ Shapes: `B` batch, `D` embedding dimension, `Q` queries, `G` gallery.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import torch
+
+    from dml_core.protocols.data import Lists
 
 
 class Backbone(Protocol):
@@ -112,6 +115,39 @@ class Evaluator(Protocol):
         ...
 
 
+class RelationEvaluator(Evaluator, Protocol):
+    """An `Evaluator` of data sets that say more about matches than labels; `takes_relations` recognises it.
+
+    If it is a `ShardedEvaluator`, its `evaluate_sharded` takes the same keywords. The trainer passes those that the
+    data set has: see `GroupedSplit` and `Relation`.
+    """
+
+    def evaluate(
+        self,
+        embeddings: npt.NDArray[Any],  # (Q, D)
+        labels: npt.NDArray[Any],  # (Q,)
+        gallery: npt.NDArray[Any] | None = None,  # (G, D)
+        gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
+        *,
+        groups: npt.NDArray[Any] | None = None,  # (Q,)
+        gallery_groups: npt.NDArray[Any] | None = None,  # (G,)
+        relevant: tuple[npt.NDArray[Any], ...]
+        | None = None,  # matches listed for each query, instead of labels
+        ignored: Lists | None = None,  # items listed for each query, and left out
+    ) -> Evaluation:
+        """Measure the metrics under this relation of queries to gallery items."""
+        ...
+
+
+def takes_relations(evaluator: Evaluator) -> bool:
+    """Tell whether an evaluator takes groups and lists of matches: whether it is a `RelationEvaluator`."""
+    wanted = {"groups", "gallery_groups", "relevant", "ignored"}
+    methods: list[Callable[..., Evaluation]] = [evaluator.evaluate]
+    if isinstance(evaluator, ShardedEvaluator):
+        methods.append(evaluator.evaluate_sharded)
+    return all(wanted <= inspect.signature(method).parameters.keys() for method in methods)
+
+
 class Peers(Protocol):
     """The processes that share an evaluation, as seen by one of them."""
 
@@ -170,6 +206,54 @@ class RestoringEvaluator(Protocol):
 
         Raises:
             KeyError: if a metric is missing.
+        """
+        ...
+
+
+@runtime_checkable
+class RangeEvaluator(Evaluator, Protocol):
+    """An `Evaluator` that finds all items above a similarity, by which near-copies are found."""
+
+    def within(
+        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Find the gallery items whose similarity to each query is at least a threshold.
+
+        Returns:
+            Offsets (Q + 1,), indices (M,) and similarities (M,): query q has
+            ``indices[offsets[q]:offsets[q + 1]]``, nearest first.
+
+        Raises:
+            ValueError: for more than `max_results` results.
+        """
+        ...
+
+
+@runtime_checkable
+class MiningEvaluator(Evaluator, Protocol):
+    """An `Evaluator` that finds hard negatives, for samplers that mine (`MiningSampler`)."""
+
+    def hard_negatives(
+        self,
+        embeddings: npt.NDArray[Any],  # (N, D)
+        labels: npt.NDArray[Any],  # (N,)
+        k: int,
+        *,
+        below: Literal["hardest", "easiest"] | None = None,
+        margin: float = 0.0,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Find each item's k nearest items of other classes.
+
+        Args:
+            embeddings: (N, D).
+            labels: (N,).
+            k: at least 1.
+            below: None takes all; otherwise only items whose similarity is below that of the item's hardest (least
+                similar) or easiest positive, less `margin`.
+            margin: see `below`.
+
+        Returns:
+            Similarities and indices, both (N, k), nearest first; NaN and -1 where an item has fewer.
         """
         ...
 

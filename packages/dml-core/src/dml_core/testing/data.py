@@ -1,15 +1,23 @@
-"""The contracts of data sets and of batch samplers. Shapes: `N` items, `C` classes."""
+"""The contracts of data sets and of batch samplers. Shapes: `N` items, `C` classes, `Q` queries, `G` gallery."""
 
 from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Literal, NoReturn
 
 import numpy as np
 import torch
 
-from dml_core.protocols.data import BatchSampler, Dataset, Split
+from dml_core.protocols.data import (
+    BatchSampler,
+    Dataset,
+    GroupedSplit,
+    MiningSampler,
+    RelatedDataset,
+    Split,
+)
 
 ITEMS = 3  # loaded at a time
 
@@ -41,13 +49,64 @@ class DatasetContract(ABC):
             )
 
     def test_some_query_has_a_match(self) -> None:
-        """Some class of `test` has a second item there, or an item in the gallery."""
+        """Some query has another item of its class, of another group, or of its list, in the gallery."""
         dataset = self.make_dataset()
+        if isinstance(dataset, RelatedDataset) and dataset.relation.relevant is not None:
+            assert len(dataset.relation.relevant[1]), "relation.relevant lists no match"
+            return
+        queries, items = dataset.test, dataset.test if dataset.gallery is None else dataset.gallery
+        query_names, item_names = (np.array(split.class_names)[split.labels] for split in (queries, items))
+        matches_QG = query_names[:, None] == item_names
         if dataset.gallery is None:
-            assert np.bincount(dataset.test.labels).max() > 1, "every class of test has one item"
-        else:
-            both = {*dataset.test.class_names} & {*dataset.gallery.class_names}
-            assert both, "no class of test is in the gallery"
+            np.fill_diagonal(matches_QG, False)
+        assert matches_QG.any(), "no class of test has another item in the gallery"
+        if isinstance(queries, GroupedSplit) and isinstance(items, GroupedSplit):
+            matches_QG &= queries.groups[:, None] != items.groups
+            assert matches_QG.any(), (
+                "every query has its matches in its own group, which evaluations leave out"
+            )
+
+    def test_groups_are_those_of_queries_and_gallery(self) -> None:
+        """A split's groups are integers or strings, (N,); the test split and the gallery both have them, or neither."""
+        dataset = self.make_dataset()
+        kinds = {}
+        for name, split in self._splits(dataset):
+            if not isinstance(split, GroupedSplit):
+                continue
+            assert split.groups.shape == (len(split),), (
+                f"{name} has {len(split)} items, {split.groups.shape} groups"
+            )
+            kinds[name] = "integers" if split.groups.dtype.kind in "iu" else str(split.groups.dtype)[:2]
+            assert kinds[name] in ("integers", "<U"), f"the groups of {name} have dtype {split.groups.dtype}"
+        if dataset.gallery is not None:
+            assert ("test" in kinds) == ("gallery" in kinds), (
+                f"of test and gallery only {[*kinds]} has groups"
+            )
+        assert len({*kinds.values()}) <= 1, f"groups are of several kinds: {kinds}"
+
+    def test_relations_list_items_of_the_gallery(self) -> None:
+        """The lists of a `RelatedDataset` name gallery items; lists of matches come without groups."""
+        dataset = self.make_dataset()
+        if not isinstance(dataset, RelatedDataset):
+            return
+        queries, items = len(dataset.test), len(dataset.test if dataset.gallery is None else dataset.gallery)
+        relation = dataset.relation
+        for name, lists in (("relevant", relation.relevant), ("ignored", relation.ignored)):
+            if lists is None:
+                continue
+            offsets, indices = lists[0], lists[1]
+            assert offsets.shape == (queries + 1,), (
+                f"{name} has offsets {offsets.shape} for {queries} queries; expected ({queries + 1},)"
+            )
+            assert (offsets[0], offsets[-1]) == (0, len(indices)), (
+                f"the offsets of {name} go from {offsets[0]} to {offsets[-1]}; expected 0 to {len(indices)}"
+            )
+            assert (np.diff(offsets) >= 0).all(), f"the offsets of {name} fall"
+            assert ((indices >= 0) & (indices < items)).all(), f"{name} names items outside the gallery"
+            assert name == "relevant" or len(lists) == 2, f"{name} has {len(lists)} arrays; expected two"
+        if relation.relevant is not None:
+            grouped = [name for name, split in self._splits(dataset) if isinstance(split, GroupedSplit)]
+            assert not grouped, f"relation.relevant replaces labels and groups, but {grouped} have groups"
 
     def test_items_are_loaded_as_float32_images(self) -> None:
         """`load` gives finite float32 tensors (n, in_channels, height, width), with and without augmentation."""
@@ -153,5 +212,68 @@ class SamplerContract(ABC):
         assert not np.array_equal(first, sampler.batch_at(1, 0)), "epoch 1 begins as epoch 0 does"
         assert not np.array_equal(first, other.batch_at(0, 0)), "another seed draws the same batch"
 
+    def test_mined_negatives_determine_the_batches(self) -> None:
+        """A `MiningSampler` keeps these properties with negatives, which a loader process and a resumed run receive."""
+        sampler, other = self._sampler(), self._sampler()
+        if not (isinstance(sampler, MiningSampler) and isinstance(other, MiningSampler)):
+            return
+        places = [(epoch, position) for epoch in (0, 1) for position in range(len(sampler))]
+        before = [sampler.batch_at(*place) for place in places]
+        negatives = sampler.find_negatives(FirstOfOthers(), np.zeros((len(self.labels), 2)))
+        assert sampler.negatives is None, "find_negatives changed the negatives in use"
+        assert len(negatives) == len(self.labels), f"there are {len(negatives)} rows of negatives"
+        sampler.set_negatives(negatives)
+        other.set_negatives(negatives)
+        mined = [sampler.batch_at(*place) for place in places]
+        assert {len(batch) for batch in mined} == {len(before[0])}, "mined batches have another size"
+        assert not all(np.array_equal(a, b) for a, b in zip(before, mined)), "negatives change no batch"
+        copied: BatchSampler = pickle.loads(pickle.dumps(sampler))
+        for place, batch in reversed(list(zip(places, mined))):
+            assert np.array_equal(other.batch_at(*place), batch), f"batch {place} depends on earlier calls"
+            assert np.array_equal(copied.batch_at(*place), batch), (
+                f"batch {place} of a pickled sampler differs"
+            )
+        sampler.set_negatives(None)
+        for place, batch in zip(places, before):
+            assert np.array_equal(sampler.batch_at(*place), batch), "without negatives, old ones have effects"
+
     def _sampler(self) -> BatchSampler:
         return self.make_sampler(self.labels, 0)
+
+
+class FirstOfOthers:
+    """A `MiningEvaluator` that takes the first items of other classes for the hardest, and does nothing else."""
+
+    def hard_negatives(
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        k: int,
+        *,
+        below: Literal["hardest", "easiest"] | None = None,
+        margin: float = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """List the first k items of other classes, (N, k)."""
+        rows = [np.flatnonzero(labels != label)[:k] for label in labels]
+        indices = np.array([np.pad(row, (0, k - len(row)), constant_values=-1) for row in rows])
+        return np.zeros(indices.shape, np.float32), indices
+
+    def evaluate(
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        gallery: np.ndarray | None = None,
+        gallery_labels: np.ndarray | None = None,
+    ) -> NoReturn:
+        """Refuse: samplers don't evaluate."""
+        raise NotImplementedError
+
+    def nearest(
+        self, queries: np.ndarray, gallery: np.ndarray, k: int, *, exclude_self: bool = False
+    ) -> NoReturn:
+        """Refuse: samplers don't search."""
+        raise NotImplementedError
+
+    def bytes_per_item(self, dim: int) -> NoReturn:
+        """Refuse: samplers store nothing."""
+        raise NotImplementedError

@@ -7,11 +7,21 @@ import math
 from abc import ABC, abstractmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_core.protocols.evaluation import Evaluation, Evaluator, RestoringEvaluator, RunLogger
+from dml_core.protocols.evaluation import (
+    Evaluation,
+    Evaluator,
+    MiningEvaluator,
+    RangeEvaluator,
+    RelationEvaluator,
+    RestoringEvaluator,
+    RunLogger,
+    takes_relations,
+)
 
 DIM = 8
 
@@ -82,6 +92,80 @@ class EvaluatorContract(ABC):
         restored = evaluator.restore(json.loads(json.dumps(evaluation.to_dict())), dict(evaluation.per_query))
         assert restored.to_dict() == evaluation.to_dict(), "the restored evaluation differs"
 
+    def test_groups_and_lists_agree(self) -> None:
+        """A `RelationEvaluator` leaves out items of a query's class and group, as those listed in `ignored`."""
+        evaluator = self.make_evaluator()
+        if not takes_relations(evaluator):
+            return
+        related = cast("RelationEvaluator", evaluator)
+        embeddings, labels = self._data()
+        groups = np.arange(len(labels)) % 2
+        same_QG = labels[:, None] == labels
+        left_out_QG = same_QG & (groups[:, None] == groups)
+        gallery = embeddings[::-1] + 0.1, labels[::-1]
+        for reverse in (False, True):
+            order = slice(None, None, -1) if reverse else slice(None)
+            side = gallery if reverse else ()
+            item_groups = groups[::-1] if reverse else None
+            grouped = related.evaluate(embeddings, labels, *side, groups=groups, gallery_groups=item_groups)
+            ignored = lists(left_out_QG[:, order])
+            listed = related.evaluate(embeddings, labels, *side, ignored=ignored)
+            both = related.evaluate(
+                embeddings, labels, *side, relevant=lists(same_QG[:, order]), ignored=ignored
+            )
+            plain = related.evaluate(embeddings, labels, *side)
+            assert grouped.to_dict() == listed.to_dict(), "groups and the same items in ignored differ"
+            assert both.to_dict() == listed.to_dict(), "labels and the same matches in relevant differ"
+            assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
+
+    def test_all_items_above_a_similarity_are_found(self) -> None:
+        """A `RangeEvaluator` finds the items that `nearest` finds first, and refuses more than `max_results`."""
+        evaluator = self.make_evaluator()
+        if not isinstance(evaluator, RangeEvaluator):
+            return
+        embeddings, _ = self._data()
+        queries, count = embeddings[:5], len(embeddings)
+        scores, nearest = evaluator.nearest(queries, embeddings, count)
+        in_order = np.sort(scores[0].astype(np.float64))
+        threshold = float(in_order[count // 2 - 1 : count // 2 + 1].mean())  # between two items
+        offsets, indices, similarities = evaluator.within(
+            queries, embeddings, threshold, max_results=5 * count
+        )
+        assert offsets.tolist()[-1] == len(indices) == len(similarities), "offsets end elsewhere"
+        for query, row in enumerate(nearest):
+            found = indices[offsets[query] : offsets[query + 1]]
+            expected = int((scores[query] >= threshold).sum())
+            assert np.array_equal(found, row[:expected]), f"query {query}: {found}; nearest {row[:expected]}"
+        try:
+            evaluator.within(queries, embeddings, threshold, max_results=1)
+        except ValueError:
+            return
+        raise AssertionError("more than max_results items were returned")
+
+    def test_hard_negatives_are_the_nearest_of_other_classes(self) -> None:
+        """A `MiningEvaluator` finds the nearest of other classes, and with a rule those below a positive."""
+        evaluator = self.make_evaluator()
+        if not isinstance(evaluator, MiningEvaluator):
+            return
+        embeddings, labels = self._data()
+        count = len(labels)
+        scores, nearest = evaluator.nearest(embeddings, embeddings, count - 1, exclude_self=True)
+        bounds: dict[Literal["hardest", "easiest"] | None, npt.NDArray[np.float64]] = {
+            None: np.full(count, np.inf)
+        }
+        positive = labels[nearest] == labels[:, None]
+        bounds["hardest"] = np.where(positive, scores, np.inf).min(axis=1) - 0.25
+        bounds["easiest"] = np.where(positive, scores, -np.inf).max(axis=1) - 0.25
+        for below, bound in bounds.items():
+            margin = 0.0 if below is None else 0.25
+            similarities, found = evaluator.hard_negatives(embeddings, labels, 4, below=below, margin=margin)
+            assert similarities.shape == found.shape == (count, 4), f"indices have shape {found.shape}"
+            for item in range(count):
+                wanted = nearest[item][~positive[item] & (scores[item] < bound[item])][:4]
+                assert np.array_equal(found[item][found[item] >= 0], wanted), (
+                    f"item {item} below {below}: {found[item]}; expected {wanted}"
+                )
+
     def _evaluations(self) -> list[Evaluation]:
         """Evaluations of queries among themselves, and against a gallery."""
         embeddings, labels = self._data()
@@ -132,6 +216,12 @@ class LoggerContract(ABC):
         """A run may fail before its first step."""
         with TemporaryDirectory() as folder:
             self.make_logger(Path(folder), 0).close()
+
+
+def lists(pairs_QG: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """List the items of each query, as offsets (Q + 1,) and indices, from a matrix of pairs."""
+    offsets = np.concatenate([[0], np.cumsum(pairs_QG.sum(axis=1))]).astype(np.int64)
+    return offsets, np.nonzero(pairs_QG)[1].astype(np.int64)
 
 
 def _numbers(metrics: object) -> list[float]:

@@ -36,6 +36,8 @@ pub(crate) enum Sum {
     Dot32,
     /// q·g.
     Dot64,
+    /// q·g, of fused terms where the CPU has them: of other factors than single-precision numbers, the bits depend on the CPU.
+    DotFused,
     /// (q − g)².
     Distance,
 }
@@ -179,7 +181,7 @@ impl Kernel {
         assert!(steps.is_multiple_of(8) && rows.len() == steps * height && columns.len() == steps * width);
         assert!(tile.len() == 8 * height * width);
         let product = match sum {
-            Sum::Dot32 => self.exact.dots32,
+            Sum::Dot32 | Sum::DotFused => self.exact.dots32,
             Sum::Dot64 => self.exact.dots64,
             Sum::Distance => self.exact.distances,
         };

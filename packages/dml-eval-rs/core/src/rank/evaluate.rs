@@ -20,7 +20,7 @@ use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
 use crate::side::Side;
 
 /// The most bytes of positives and counts in memory; as many as the inputs have, if that is more.
-const COUNT_BYTES: usize = 96 << 20;
+pub(crate) const COUNT_BYTES: usize = 96 << 20;
 
 /// Options of an evaluation.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl<S: Space> Evaluation<'_, S> {
         let (offsets, positives) = self.finder().find(self.space, queries.clone(), &many, self.control)?;
         let counts = self.counts(offsets, positives)?;
         let members: Vec<u32> = queries.clone().filter(|q| many(*q) > 0).map(|q| q as u32).collect();
-        count_from_tables(self.space, &self.job(&counts, queries.start), &members, self.control)?;
+        count_from_tables(self.space, &[self.job(&counts, queries.start)], &members, self.control)?;
         Ok(counts)
     }
 

@@ -55,17 +55,25 @@ impl Group {
         1.0 - none
     }
 
-    /// Computes the mean of `of` / rank, for the positive that comes first or, if `rank` counts from the end, last.
-    fn mean_over_outermost_rank(&self, of: f64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
+    /// Computes the mean of `of` / rank, for the positive that comes first or, if `rank` counts from the end, last. Ranks beyond
+    /// `most` count as 0.
+    fn mean_over_outermost_rank(&self, of: f64, most: u64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
         let mut mean = 0.0;
         // The chance that the places so far hold no positive.
         let mut none = 1.0;
         for k in places(self.negatives + 1, control) {
             let here = self.positives as f64 / (self.size() - k) as f64;
-            mean += none * here * of / rank(k) as f64;
+            if rank(k) <= most {
+                mean += none * here * of / rank(k) as f64;
+            }
             none *= 1.0 - here;
         }
         mean
+    }
+
+    /// Computes the mean of 1 / rank of the first positive; 0 beyond the first K.
+    fn reciprocal_rank(&self, k: u64, control: &Control) -> f64 {
+        self.mean_over_outermost_rank(1.0, k, |places| self.before + places + 1, control)
     }
 }
 
@@ -150,12 +158,14 @@ impl Groups {
             }
             Metric::RPrecision => self.hits(r) / r as f64,
             Metric::MapAtR => self.precisions(r, control) / r as f64,
-            Metric::ReciprocalRank => first.mean_over_outermost_rank(1.0, |k| first.before + k + 1, control),
+            Metric::ReciprocalRank => first.reciprocal_rank(u64::MAX, control),
+            Metric::RecallShare(k) => (self.hits(k) / r as f64).min(1.0),
+            Metric::ReciprocalRankAt(k) => first.reciprocal_rank(k, control),
             Metric::Precision(k) => self.hits(k) / k as f64,
             Metric::AveragePrecisionAt(k) => self.precisions(k, control) / k.min(r) as f64,
             Metric::AveragePrecision => self.precisions(u64::MAX, control) / r as f64,
             Metric::InverseNegativePenalty => {
-                last.mean_over_outermost_rank(r as f64, |k| last.before + last.size() - k, control)
+                last.mean_over_outermost_rank(r as f64, u64::MAX, |k| last.before + last.size() - k, control)
             }
             Metric::Ndcg(k) => {
                 let sum = self.within(k).fold(0.0, |sum, group| {

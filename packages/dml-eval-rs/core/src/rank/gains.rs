@@ -15,7 +15,7 @@ pub struct Grades<'a> {
 
 impl<'a> Grades<'a> {
     /// Grades listed matches, in their order: finite numbers above 0.
-    pub(crate) fn new(lists: Lists<'a>, values: &'a [f64]) -> Result<Self> {
+    pub fn new(lists: Lists<'a>, values: &'a [f64]) -> Result<Self> {
         if values.len() != lists.items.len() {
             return argument(format!("there are {} grades; expected {}", values.len(), lists.items.len()));
         }

@@ -18,6 +18,10 @@ pub enum Metric {
     MapAtR,
     /// 1 over the rank of the first match.
     ReciprocalRank,
+    /// Matches among the K nearest, over R.
+    RecallShare(u64),
+    /// 1 over the rank of the first match, 0 if none is among the K nearest.
+    ReciprocalRankAt(u64),
     /// Matches among the K nearest, over K.
     Precision(u64),
     /// 1/min(K, R) Σ over i ≤ K of precision(i)·match(i).
@@ -35,7 +39,7 @@ impl Metric {
     #[must_use]
     pub fn depth(self) -> u64 {
         match self {
-            Metric::Precision(k) | Metric::AveragePrecisionAt(k) | Metric::Ndcg(k) => k,
+            Metric::RecallShare(k) | Metric::Precision(k) | Metric::AveragePrecisionAt(k) | Metric::Ndcg(k) => k,
             Metric::AveragePrecision | Metric::InverseNegativePenalty => u64::MAX,
             _ => 0,
         }
@@ -50,6 +54,8 @@ impl fmt::Display for Metric {
             Metric::RPrecision => f.write_str("r_precision"),
             Metric::MapAtR => f.write_str("map_at_r"),
             Metric::ReciprocalRank => f.write_str("reciprocal_rank"),
+            Metric::RecallShare(k) => write!(f, "recall_share@{k}"),
+            Metric::ReciprocalRankAt(k) => write!(f, "reciprocal_rank@{k}"),
             Metric::Precision(k) => write!(f, "precision@{k}"),
             Metric::AveragePrecisionAt(k) => write!(f, "average_precision@{k}"),
             Metric::Ndcg(k) => write!(f, "ndcg@{k}"),
@@ -67,13 +73,15 @@ impl FromStr for Metric {
         match (of, k) {
             (_, Some(0)) => argument(format!("the metric {name:?} has a K of 0; expected every K to be at least 1")),
             ("recall", Some(k)) => Ok(Metric::Recall(k)),
+            ("recall_share", Some(k)) => Ok(Metric::RecallShare(k)),
+            ("reciprocal_rank", Some(k)) => Ok(Metric::ReciprocalRankAt(k)),
             ("precision", Some(k)) => Ok(Metric::Precision(k)),
             ("average_precision", Some(k)) => Ok(Metric::AveragePrecisionAt(k)),
             ("ndcg", Some(k)) => Ok(Metric::Ndcg(k)),
             ("precision_at_1", None) => Ok(Metric::PrecisionAt1),
             ("r_precision", None) => Ok(Metric::RPrecision),
             ("map_at_r", None) => Ok(Metric::MapAtR),
-            ("reciprocal_rank", None) => Ok(Metric::ReciprocalRank),
+            ("reciprocal_rank", None) if of == name => Ok(Metric::ReciprocalRank),
             ("average_precision", None) if of == name => Ok(Metric::AveragePrecision),
             ("inverse_negative_penalty", None) if of == name => Ok(Metric::InverseNegativePenalty),
             _ => argument(format!("unknown metric {name:?}; expected such as recall@1, map_at_r or ndcg@10")),
@@ -93,6 +101,8 @@ mod tests {
             Metric::RPrecision,
             Metric::MapAtR,
             Metric::ReciprocalRank,
+            Metric::RecallShare(3),
+            Metric::ReciprocalRankAt(10),
             Metric::Precision(5),
             Metric::AveragePrecisionAt(u64::MAX),
             Metric::Ndcg(10),
@@ -101,8 +111,18 @@ mod tests {
         ] {
             assert_eq!(metric.to_string().parse(), Ok(metric));
         }
-        for name in ["", "recall", "recall@", "recall@0", "recall@x", "map_at_r@3", "ndcg", "average_precision@", "mrr"]
-        {
+        for name in [
+            "",
+            "recall",
+            "recall@",
+            "recall@0",
+            "recall@x",
+            "map_at_r@3",
+            "ndcg",
+            "average_precision@",
+            "reciprocal_rank@",
+            "mrr",
+        ] {
             assert!(name.parse::<Metric>().is_err(), "{name}");
         }
     }

@@ -5,6 +5,8 @@ mod definite;
 pub(crate) mod evaluate;
 mod expected;
 pub(crate) mod gains;
+pub(crate) mod levels;
+pub(crate) mod levels_counter;
 pub(crate) mod lists;
 pub(crate) mod metric;
 pub(crate) mod metrics;

@@ -92,7 +92,7 @@ impl Round {
 }
 
 /// Splits the queries into batches of at most `budget` positives, or of one query with more, and omits batches without any.
-fn batches(queries: Range<usize>, positives: impl Fn(usize) -> usize, budget: usize) -> Vec<Range<usize>> {
+pub(crate) fn batches(queries: Range<usize>, positives: impl Fn(usize) -> usize, budget: usize) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let (mut start, mut sum) = (queries.start, 0);
     for q in queries.clone() {

@@ -211,6 +211,11 @@ impl<'a> Relation<'a> {
         matches!((self.own, &self.uncounted), (OwnItem::SameIndex, None))
     }
 
+    /// Whether a query's ranking leaves out nothing but its own item.
+    pub(crate) fn leaves_out_own_item_alone(&self) -> bool {
+        self.groups.is_none() && self.left_out.is_none() && self.uncounted.is_none()
+    }
+
     /// Returns the number of a query's matches.
     pub fn number(&self, query: usize) -> usize {
         self.numbers[query] as usize

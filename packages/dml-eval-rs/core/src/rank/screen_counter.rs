@@ -29,14 +29,14 @@ pub(crate) struct ScreenCounter<'a> {
 }
 
 /// The screened values of one side of a task: of its rows with the columns as items, or the reverse.
-struct TaskSide<'a, H> {
-    first_query: usize,
-    queries: usize,
-    items: Range<usize>,
+pub(crate) struct TaskSide<'a, H> {
+    pub first_query: usize,
+    pub queries: usize,
+    pub items: Range<usize>,
     /// Counts of the values above all thresholds.
-    above: &'a [u32],
+    pub above: &'a [u32],
     /// Values to decide: the query counted from `first_query`, the item, and bounds of the value.
-    hits: H,
+    pub hits: H,
 }
 
 /// The most slots of a query for which a thread adds up a task's counts by itself, where they are many.
@@ -136,6 +136,25 @@ impl<'a> ScreenCounter<'a> {
         }
     }
 
+    /// Returns the number of all positives.
+    pub fn positives(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Returns the value of a query's lowest active positive (∞ without one), and its class.
+    pub fn lowest_and_class(&self, query: usize) -> (f64, u32) {
+        let lowest = self.active_values(query - self.job.first_query).last().copied();
+        (lowest.unwrap_or(f64::INFINITY), self.job.relation.class(Side::Query, query))
+    }
+
+    /// Whether an item is a negative of a query of this class.
+    #[inline]
+    pub fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
+        let relation = self.job.relation;
+        relation.class(Side::Gallery, item as usize) != class
+            && (relation.is_symmetric() || relation.uncounted(query).binary_search(&item).is_err())
+    }
+
     fn active_values(&self, q: usize) -> &[f64] {
         &self.values[self.job.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
@@ -166,7 +185,8 @@ impl<'a> ScreenCounter<'a> {
         self.active[q].fetch_min(active as u32, Relaxed);
     }
 
-    fn count_side<S: Space>(
+    /// Counts the screened values of one side of a task.
+    pub fn count_side<S: Space>(
         &self,
         space: &S,
         side: TaskSide<'_, impl ExactSizeIterator<Item = (u32, u32, (f64, f64))>>,

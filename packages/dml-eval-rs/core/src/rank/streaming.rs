@@ -41,7 +41,7 @@ pub fn count_negatives<S: Comparable>(
     let threshold = many_positives(space);
     let (many, few): (Vec<u32>, Vec<u32>) =
         (0..queries as u32).partition(|q| counts.positives(*q as usize).len() >= threshold);
-    count_from_tables(space, &job, &many, control)?;
+    count_from_tables(space, &[job], &many, control)?;
     if few.is_empty() {
         return Ok(());
     }

@@ -29,10 +29,10 @@ pub(crate) fn many_positives<S: Space>(space: &S) -> usize {
     (space.rows(Side::Gallery) / space.items_per_positive()).max(LEAST)
 }
 
-/// Counts the negatives of these queries, each given once.
+/// Counts the negatives of these queries, each given once, for jobs that begin with the same query.
 pub(crate) fn count_from_tables<S: Space>(
     space: &S,
-    job: &CountJob<'_>,
+    jobs: &[CountJob<'_>],
     queries: &[u32],
     control: &Control,
 ) -> Result<()> {
@@ -48,8 +48,11 @@ pub(crate) fn count_from_tables<S: Space>(
             keys.par_chunks_mut(columns.len()).zip(queries).for_each_init(
                 Buffers::default,
                 |buffers, (keys, &query)| {
-                    mask_uncounted(job, query as usize, keys, start);
-                    count_query(job, query as usize, keys, start as usize, buffers);
+                    for job in jobs {
+                        mask_uncounted(job, query as usize, keys, start, &mut buffers.masked);
+                        count_query(job, query as usize, keys, start as usize, buffers);
+                        buffers.masked.drain(..).for_each(|(i, key)| keys[i] = key);
+                    }
                 },
             );
             control.advance(keys.len() as u64);
@@ -58,21 +61,23 @@ pub(crate) fn count_from_tables<S: Space>(
     Ok(())
 }
 
-/// Sets the keys of items that are never counted to −∞, given those of the items from `start` on.
-fn mask_uncounted(job: &CountJob<'_>, query: usize, keys: &mut [f64], start: u32) {
+/// Sets the keys of items that are never counted to −∞, given those of the items from `start` on. Keeps the former keys in `masked`.
+fn mask_uncounted(job: &CountJob<'_>, query: usize, keys: &mut [f64], start: u32, masked: &mut Vec<(usize, f64)>) {
     let items = job.relation.uncounted(query);
     let end = start as usize + keys.len();
     for &item in &items[items.partition_point(|item| *item < start)..] {
         if item as usize >= end {
             break;
         }
-        keys[(item - start) as usize] = f64::NEG_INFINITY;
+        let i = (item - start) as usize;
+        masked.push((i, keys[i]));
+        keys[i] = f64::NEG_INFINITY;
     }
 }
 
 /// Counts one query's negatives among the items from `start` on, given their keys.
 fn count_query(job: &CountJob<'_>, query: usize, keys: &[f64], start: usize, buffers: &mut Buffers) {
-    let Buffers { index, candidates } = buffers;
+    let Buffers { index, candidates, .. } = buffers;
     let (q, class) = (query - job.first_query, job.relation.class(Side::Query, query));
     let positives = job.counts.positives(q);
     let slots = job.counts.slots(q);
@@ -107,6 +112,8 @@ fn count_query(job: &CountJob<'_>, query: usize, keys: &[f64], start: usize, buf
 struct Buffers {
     index: BucketIndex,
     candidates: Vec<u32>,
+    /// The places and keys of the items that are never counted.
+    masked: Vec<(usize, f64)>,
 }
 
 /// An index of sorted positives: buckets of equal width from the largest key to the lowest.

@@ -237,15 +237,21 @@ impl Packing for DensePacking<'_, '_> {
             return;
         };
         let together = prefix.rows();
-        let padded = padded_len(self.of.dim());
+        let dim = self.of.dim();
+        let padded = padded_len(dim);
         let mut framed = vec![Framed::default(); together];
         let mut factors = vec![0.0; padded * together];
+        let mut rows_together = vec![0.0; dim * together];
         for first in (0..rows.len()).step_by(together) {
             let lanes = first..(first + together).min(rows.len());
             for (at, lane) in lanes.clone().enumerate() {
                 framed[at] = self.frame_row(side, rows.start + lane, &mut row);
-                for (i, v) in row.iter().enumerate() {
-                    factors[packed_position(i, padded) * together + at] = *v;
+                rows_together[at * dim..][..dim].copy_from_slice(&row);
+            }
+            for i in 0..dim {
+                let factors = &mut factors[packed_position(i, padded) * together..][..together];
+                for (at, factor) in factors.iter_mut().enumerate() {
+                    *factor = rows_together[at * dim + i];
                 }
             }
             let coordinates = prefix.coordinates(&factors);

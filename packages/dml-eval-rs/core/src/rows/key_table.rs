@@ -12,7 +12,7 @@ use crate::side::Side;
 /// Words of packed queries and of packed items in memory at a time, but at least a panel's.
 const QUERY_WORDS: usize = 8 << 20;
 const ITEM_WORDS: usize = 1 << 20;
-/// Queries that a thread takes at a time, approximately, while an item's panel is in its core's cache.
+/// Queries that a thread takes at a time, approximately and at most, while an item's panel is in its core's cache.
 const QUERIES_PER_GROUP: usize = 64;
 
 /// The shapes of a tile and of a packed row.
@@ -44,7 +44,9 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
         let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(side, indices[i] as usize, scratch, words);
         Panels::load(indices.len(), width, steps, row).map(|(panels, _)| panels)
     };
-    let together = (QUERIES_PER_GROUP / height).max(1);
+    // Smaller groups where there are few queries, so that no thread waits for another's.
+    let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
+    let together = (group / height).max(1);
     let (query_block, item_block) =
         ((QUERY_WORDS / (steps * height)).max(1) * height, (ITEM_WORDS / (steps * width)).max(1) * width);
     for (block_queries, keys) in queries.chunks(query_block).zip(keys.chunks_mut(query_block * items.len())) {

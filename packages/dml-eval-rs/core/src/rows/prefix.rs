@@ -55,7 +55,7 @@ impl Prefix {
         let mut tile = vec![0.0; 8 * height * width];
         let mut found = vec![0.0; height * self.count];
         for (panel, first) in (0..self.count).step_by(width).enumerate() {
-            self.kernel.exact_tile(Sum::Dot64, rows, self.directions.panel(panel), &mut tile);
+            self.kernel.exact_tile(Sum::DotFused, rows, self.directions.panel(panel), &mut tile);
             let columns = width.min(self.count - first);
             for (found, line) in found.chunks_exact_mut(self.count).zip(tile.chunks_exact(width)) {
                 found[first..first + columns].copy_from_slice(&line[..columns]);

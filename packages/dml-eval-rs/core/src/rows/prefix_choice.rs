@@ -4,10 +4,12 @@
 //! threshold. A sample of both sides tells how many do. Data without long directions, on which a prefix can't pay, is recognised
 //! by a few products.
 
+use rayon::prelude::*;
+
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Word;
-use crate::memory::{allocate, zeros};
+use crate::memory::allocate;
 use crate::rows::dense::Dense;
 use crate::rows::frame::{Frame, Framed};
 use crate::rows::packing::{ExpectedThreshold, Goal};
@@ -20,7 +22,7 @@ use crate::side::Side;
 /// of whole rows.
 const LEAST_WORK: u64 = 100;
 /// Rows of each side in the sample for each direction, and the most.
-const SAMPLE_PER_DIRECTION: usize = 8;
+const SAMPLE_PER_DIRECTION: usize = 4;
 const SAMPLE: usize = 1024;
 /// Rows whose products tell the effective dimension.
 const EFFECTIVE: usize = 128;
@@ -142,8 +144,6 @@ fn passing_shares(
     let of_items = multiply(kernel, &item_rows, directions, dim, control)?;
     let of_queries = multiply(kernel, &queries, directions, dim, control)?;
     let steps = count / DIRECTIONS;
-    let mut passed: Vec<f64> = zeros(steps)?;
-    let mut pairs = 0.0;
     let rests = |square: f64, coordinates: &[f64]| {
         let mut left = square;
         coordinates
@@ -156,8 +156,8 @@ fn passing_shares(
     };
     let item_rests: Vec<_> =
         framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.square, item)).collect();
-    for ((thresholds, query), framed_query) in by_query.iter().zip(of_queries.chunks_exact(count)).zip(&framed_queries)
-    {
+    let of_query = |((thresholds, query), framed_query): ((&&[ExpectedThreshold], &[f64]), &Framed)| {
+        let (mut passed, mut pairs) = (vec![0.0; steps], 0.0);
         let query_rests = rests(framed_query.square, query);
         for (((index, item), item_rests), framed_item) in
             items.iter().zip(of_items.chunks_exact(count)).zip(&item_rests).zip(&framed)
@@ -179,11 +179,12 @@ fn passing_shares(
                 passed[step] += thresholds.iter().filter(|t| most >= t.value).map(|t| t.share).sum::<f64>();
             }
         }
-    }
-    for share in &mut passed {
-        *share /= f64::max(pairs, 1.0);
-    }
-    Ok(passed)
+        (passed, pairs)
+    };
+    let queries = by_query.par_iter().zip(of_queries.par_chunks_exact(count)).zip(&framed_queries);
+    let found: Vec<_> = queries.map(of_query).collect();
+    let pairs = found.iter().map(|(_, pairs)| pairs).sum::<f64>().max(1.0);
+    Ok((0..steps).map(|step| found.iter().map(|(passed, _)| passed[step]).sum::<f64>() / pairs).collect())
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub(super) fn multiply(
                 words[packed_position(i, steps)] = *v;
             }
         },
-        |rows, columns, tile: &mut [f64]| kernel.exact_tile(Sum::Dot64, rows, columns, tile),
+        |rows, columns, tile: &mut [f64]| kernel.exact_tile(Sum::DotFused, rows, columns, tile),
         |_, sum| sum,
         &mut products,
         control,

@@ -1,5 +1,7 @@
 //! Thresholds that a screen will reach, expected from a sample, by which its packing is chosen.
 
+use rayon::prelude::*;
+
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::{collect, zeros};
@@ -24,7 +26,7 @@ impl SampledValues {
     pub fn compute<S: Space>(
         space: &S,
         queries: &[u32],
-        is_left_out: impl Fn(u32, u32) -> bool,
+        is_left_out: impl Fn(u32, u32) -> bool + Sync,
         control: &Control,
     ) -> Result<Self> {
         let gallery = space.rows(Side::Gallery);
@@ -33,12 +35,12 @@ impl SampledValues {
         let items = collect(spaced(gallery, ITEMS).map(|i| i as u32))?;
         let mut values: Vec<f64> = zeros(queries.len() * items.len())?;
         space.key_table(&queries, &items, &mut values, control)?;
-        for (values, &query) in values.chunks_exact_mut(items.len()).zip(&queries) {
+        values.par_chunks_exact_mut(items.len()).zip(&queries).for_each(|(values, &query)| {
             for (value, &item) in values.iter_mut().zip(&items) {
                 *value = if is_left_out(query, item) { f64::NEG_INFINITY } else { space.value(query as usize, *value) };
             }
             values.sort_unstable_by(|a, b| b.total_cmp(a));
-        }
+        });
         Ok(SampledValues { queries, items: items.len(), gallery, values })
     }
 

@@ -41,6 +41,9 @@ pub(crate) trait Observer: Sync {
     /// without being listed.
     fn thresholds(&self, query: usize) -> (f64, f64);
 
+    /// Receives the first blocks of rows and columns before any task of these rows.
+    fn begin<S: Space>(&self, _space: &S, _packing: &impl Packing, _blocks: Blocks<'_>, _control: &Control) {}
+
     /// Receives the values of a task.
     fn observe<S: Space>(
         &self,
@@ -80,11 +83,11 @@ impl Task<'_> {
     }
 }
 
-/// The packed rows and columns of a task.
+/// Packed rows and columns.
 #[derive(Clone, Copy)]
-struct Blocks<'a> {
-    rows: &'a Block,
-    columns: &'a Block,
+pub(crate) struct Blocks<'a> {
+    pub rows: &'a Block,
+    pub columns: &'a Block,
 }
 
 #[derive(Default)]
@@ -173,6 +176,10 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
             control.check()?;
             let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
+            if column_block.rows.start == 0 {
+                observer.begin(space, packing, blocks, control);
+                control.check()?;
+            }
             traverse_blocks(space, packing, observer, blocks, false, control)?;
         }
     }

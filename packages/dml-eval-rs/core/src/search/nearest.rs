@@ -1,7 +1,6 @@
 //! Exact nearest neighbours: of screened candidates decided by their keys, or from tables of keys if k is large.
 
 use std::cmp::Ordering;
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -10,21 +9,18 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::{allocate, collect, zeros};
+use crate::memory::collect;
 use crate::rows::comparable::Comparable;
 use crate::rows::own_item::OwnItem;
-use crate::rows::packing::{ExpectedThreshold, Goal};
+use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
 use crate::screen::rounding::{round_down, round_up};
-use crate::screen::traverse::{Observer, Task, traverse_rectangle};
+use crate::screen::traverse::{Blocks, Observer, Task, traverse_rectangle};
+use crate::search::first_thresholds::first_thresholds;
 use crate::search::from_tables::nearest_from_tables;
 use crate::side::Side;
 
-/// Items of a sample whose keys give the first thresholds, for one nearest item; more for more, by their square root.
-const SAMPLE: usize = 32;
-/// Keys of the sample in memory at a time.
-const SAMPLE_KEYS: usize = 1 << 20;
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
 /// The most candidates beyond k, and a quarter of k, before they are pruned. A threshold rises when they are, so few are kept
@@ -162,6 +158,12 @@ impl Observer for Search<'_> {
         (f64::from(self.threshold(query - self.first_query)), f64::INFINITY)
     }
 
+    fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) {
+        first_thresholds(space, packing, blocks, (self.k, self.own), control, |query, threshold| {
+            self.thresholds[query - self.first_query].store(threshold.to_bits(), Relaxed);
+        });
+    }
+
     fn observe<S: Space>(
         &self,
         space: &S,
@@ -227,42 +229,6 @@ impl ByRow {
             self.ends[hit.row as usize] += 1;
         }
     }
-}
-
-/// Computes lower bounds of the values of the k-th nearest items, as float32 bits: those of the k-th nearest in a sample.
-///
-/// They spare the traversal most of the candidates of its first tasks.
-fn first_thresholds<S: Space>(
-    space: &S,
-    queries: Range<usize>,
-    k: usize,
-    own: OwnItem<'_>,
-    control: &Control,
-) -> Result<Vec<AtomicU32>> {
-    let gallery = space.rows(Side::Gallery);
-    let drawn = ((SAMPLE as f64 * (k as f64).sqrt()) as usize).max(2 * k + 1);
-    if drawn > gallery / 8 {
-        return collect(queries.map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())));
-    }
-    let items = collect((0..drawn).map(|i| (i * gallery / drawn) as u32))?;
-    let mut thresholds = allocate(queries.len())?;
-    let mut keys: Vec<f64> = zeros(drawn * (SAMPLE_KEYS / drawn).clamp(1, queries.len()))?;
-    for first in queries.clone().step_by(keys.len() / drawn) {
-        let together = collect(first as u32..queries.end.min(first + keys.len() / drawn) as u32)?;
-        let keys = &mut keys[..together.len() * drawn];
-        space.key_table(&together, &items, keys, control)?;
-        control.check()?;
-        thresholds.par_extend(keys.par_chunks_exact_mut(drawn).zip(&together).map(|(keys, &query)| {
-            let own = own.of(query as usize).map(|own| items.binary_search(&(own as u32)));
-            if let Some(Ok(own)) = own {
-                keys[own] = f64::NEG_INFINITY;
-            }
-            let (_, kth, _) = keys.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
-            let value = space.value(query as usize, *kth) - space.value_slack();
-            AtomicU32::new(round_down(value).to_bits())
-        }));
-    }
-    Ok(thresholds)
 }
 
 /// Finds the `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
@@ -341,22 +307,25 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     let packing = space.packing(&goal, control)?;
     for first in (0..queries).step_by(batch) {
         let rows = first..(first + batch).min(queries);
-        let search = Search {
+        let mut search = Search {
             k,
             first_query: first,
             own,
             shortlists: collect(
                 rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + spare(k) })),
             )?,
-            thresholds: first_thresholds(space, rows.clone(), k, own, control)?,
+            thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
-        search.shortlists.into_par_iter().zip(out).enumerate().for_each_init(
+        let shortlists = std::mem::take(&mut search.shortlists);
+        shortlists.into_par_iter().zip(out).enumerate().for_each_init(
             Scratch::default,
             |scratch, (q, (list, (scores, indices)))| {
-                let list = list.into_inner().expect("no thread panics while it holds the lock");
-                let order = decide(space, first + q, &list.candidates, k, scratch);
+                let Shortlist { mut candidates, .. } =
+                    list.into_inner().expect("no thread panics while it holds the lock");
+                search.raise_threshold(q, &mut candidates);
+                let order = decide(space, first + q, &candidates, k, scratch);
                 for ((out_score, index), (key, item)) in scores.iter_mut().zip(indices).zip(order) {
                     *out_score = score(first + q, key);
                     *index = i64::from(item);

@@ -70,9 +70,14 @@ def embed(
         embeddings, split_labels = embed_split(
             run, cast("SplitName", split or "test"), registry=registry, console=error_console()
         )
-        write_array(out, pack_codes(embeddings) if codes else embeddings)
         if labels:
             write_array(labels, split_labels)
+        try:
+            write_array(out, pack_codes(embeddings) if codes else embeddings)
+        except DmlError:
+            if labels:
+                labels.unlink()  # otherwise the same command would refuse it
+            raise
         return
     if split is not None:
         raise DmlError(f"both a folder ({folder}) and --split {split} were given; expected one of them")

@@ -17,6 +17,10 @@ from dml_train.commands.options import FILE, error_console, refuse_existing
 @click.option("--gallery", type=FILE, help="Gallery embeddings (.npy); default: the queries themselves.")
 @click.option("--gallery-labels", type=FILE, help="Labels of the gallery (.npy).")
 @click.option(
+    "--groups", type=FILE, help="Groups (.npy), such as cameras: items of one label and group don't match."
+)
+@click.option("--gallery-groups", type=FILE, help="Groups of the gallery (.npy).")
+@click.option(
     "--evaluator", metavar="NAME", help="One of those that 'dml plugins' lists; default: the run's, or exact."
 )
 @click.option(
@@ -41,6 +45,8 @@ def evaluate_command(
     labels: Path | None,
     gallery: Path | None,
     gallery_labels: Path | None,
+    groups: Path | None,
+    gallery_groups: Path | None,
     evaluator: str | None,
     assignments: tuple[str, ...],
     levels: tuple[str, ...],
@@ -66,9 +72,9 @@ def evaluate_command(
     evaluator = evaluator or named
     refuse_existing(out)
     if source.is_dir():
-        if labels or gallery or gallery_labels:
+        if labels or gallery or gallery_labels or groups or gallery_groups:
             raise DmlError(
-                f"{source} is a run's folder, which has its own labels and gallery; give no others"
+                f"{source} is a run's folder, which has its own labels, gallery and groups; give no others"
             )
         result = evaluate_run(
             source,
@@ -88,6 +94,8 @@ def evaluate_command(
             read_array(labels),
             read_array(gallery) if gallery else None,
             read_array(gallery_labels) if gallery_labels else None,
+            groups=read_array(groups) if groups else None,
+            gallery_groups=read_array(gallery_groups) if gallery_groups else None,
             evaluator=evaluator or "exact",
             options=options,
             registry=registry,

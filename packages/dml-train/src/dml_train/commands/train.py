@@ -59,6 +59,6 @@ def train(
         try:
             from dml_train.report import write_report
 
-            click.echo(write_report(folder.path))
+            click.echo(write_report(folder.path, registry))
         except MissingExtra as error:
             click.echo(f"no report is written: {error}, then: dml report {out}", err=True)

@@ -19,8 +19,10 @@ from dml_train.data.published.checking import check_complete
 from dml_train.data.published.cub import CUB, read_cub
 from dml_train.data.published.fetching import fetch
 from dml_train.data.published.in_shop import IN_SHOP, read_in_shop
+from dml_train.data.published.market1501 import MARKET1501, read_market1501
 from dml_train.data.published.official import OfficialSet
 from dml_train.data.published.sop import SOP, read_sop
+from dml_train.data.published.veri776 import VERI776, read_veri776
 
 __all__ = [
     "OFFICIAL",
@@ -38,10 +40,14 @@ __all__ = [
     "read_cub",
     "read_image_folder",
     "read_in_shop",
+    "read_market1501",
     "read_sop",
+    "read_veri776",
 ]
 
-OFFICIAL: dict[str, OfficialSet] = {official.name: official for official in (CUB, CARS196, SOP, IN_SHOP)}
+OFFICIAL: dict[str, OfficialSet] = {
+    official.name: official for official in (CUB, CARS196, SOP, IN_SHOP, MARKET1501, VERI776)
+}
 
 
 def check_dataset(
@@ -50,7 +56,7 @@ def check_dataset(
     """Compare a published data set's counts with the published ones; return whether it is complete.
 
     Args:
-        name: ``"cub"``, ``"cars196"``, ``"sop"`` or ``"in-shop"``.
+        name: one of `OFFICIAL`.
         root: the data set's folder, or its parent.
         decode: whether to decode every image, too.
         report: called with each line.

@@ -113,7 +113,7 @@ def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
     for name, classes in kept.items():
         if not classes:
             raise DmlError(f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}")
-    return Parts(**kept)
+    return Parts(**kept, groups=parts.groups)
 
 
 def _drop_files(classes: Classes, bad: Mapping[Path, str]) -> Classes:

@@ -1,4 +1,4 @@
-"""A table of images: a CSV file with the columns path, label and, optionally, split."""
+"""A table of images: a CSV file with the columns path, label and, optionally, split and group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def read_csv_table(
 
     The first line names the columns: ``path`` and ``label``, and optionally ``split``, which holds ``train`` and
     ``test``, or ``train``, ``query`` and ``gallery``. Without ``split``, the classes are split as those of an image
-    folder. Other columns are ignored.
+    folder. The column ``group``, optional too, names each image's group, such as its camera (see
+    `dml_core.GroupedSplit`). Other columns are ignored.
 
     Args:
         root: the folder of the images; paths are relative to it.
@@ -36,6 +37,7 @@ def read_csv_table(
     file = folder / Path(table).expanduser()
     classes: dict[str, dict[str, list[Path]]] = {}
     line_of: dict[str, int] = {}  # by text: to hash a Path takes several times as long
+    groups: dict[Path, str] = {}
     for line, row in _read_rows(file):
         for column, value in row.items():
             if not value:
@@ -54,6 +56,8 @@ def read_csv_table(
                 f"{file}, line {line}: split is {part!r}{nearest(part, _SPLITS)} expected one of: {', '.join(_SPLITS)}"
             )
         classes.setdefault(part, {}).setdefault(row["label"], []).append(image)
+        if "group" in row:
+            groups[image] = row["group"]
     images = (image for found in classes.values() for of_class in found.values() for image in of_class)
     missing = [image for image in images if not image.is_file()]
     if missing:
@@ -73,7 +77,7 @@ def read_csv_table(
         by_part = {_SPLITS[split]: found for split, found in by_split.items()}
         parts = Parts(by_part.get("train", {}), by_part.get("test", {}), by_part.get("gallery"))
     check_parts(parts, {part: f"the {part} part of {file}" for part in parts.by_name()})
-    return parts
+    return parts._replace(groups=groups) if groups else parts
 
 
 def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -86,9 +90,9 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 if column not in columns:
                     raise DmlError(
                         f"{file} has no column {column!r}{nearest(column, columns)} its first line must name path "
-                        f"and label, and optionally split; it names: {', '.join(columns) or 'nothing'}"
+                        f"and label, and optionally split and group; it names: {', '.join(columns) or 'nothing'}"
                     )
-            used = [column for column in ("path", "label", "split") if column in columns]
+            used = [column for column in ("path", "label", "split", "group") if column in columns]
             for row in reader:
                 yield reader.line_num, {column: row[column] or "" for column in used}
     except OSError as error:

@@ -84,9 +84,11 @@ class FileDataset:
             refuse_bad_images(bad)
         left = drop_bad_images(parts, bad)
         places = None if pack is None else {str(file): place for place, file in enumerate(files)}
-        self.train = FileSplit(left.train, preparation, pack, places)
-        self.test = FileSplit(left.test, preparation, pack, places)
-        self.gallery = None if left.gallery is None else FileSplit(left.gallery, preparation, pack, places)
+        splits = {
+            name: FileSplit(classes, preparation, pack, places, left.groups)
+            for name, classes in left.by_name().items()
+        }
+        self.train, self.test, self.gallery = splits["train"], splits["test"], splits.get("gallery")
 
 
 _IMAGE_OPTIONS = tuple(option for option in options_of(FileDataset) if option.name != "parts")

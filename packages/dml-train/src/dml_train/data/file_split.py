@@ -26,10 +26,14 @@ class FileSplit:
         preparation: how an image becomes the network's input.
         pack: the decoded and resized images; None decodes each file on demand.
         positions: the index of each file in the pack, by its path.
+        groups: the group of each file; None for a split without groups.
 
     Attributes:
         files: (N,) paths, class by class.
+        groups: (N,) strings, if `groups` was given; see `dml_core.GroupedSplit`.
     """
+
+    groups: npt.NDArray[np.str_]
 
     def __init__(
         self,
@@ -37,11 +41,14 @@ class FileSplit:
         preparation: Preparation,
         pack: PackedImages | None = None,
         positions: Mapping[str, int] | None = None,
+        groups: Mapping[Path, str] | None = None,
     ) -> None:
         self.class_names: Sequence[str] = tuple(classes)
         self.files: Sequence[Path] = PathTable(file for files in classes.values() for file in files)
         sizes = [len(files) for files in classes.values()]
         self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
+        if groups is not None:
+            self.groups = np.array([groups[file] for file in self.files], dtype=np.str_)
         self.preparation = preparation
         self._pack = pack
         places = [] if pack is None or positions is None else [positions[str(file)] for file in self.files]

@@ -6,12 +6,13 @@ Selection on the test classes would bias their results upwards.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from dml_core import DmlError, Split
+from dml_core import DmlError, GroupedSplit, Split
 from dml_train.seeds import VALIDATION, derive
 
 
@@ -21,7 +22,12 @@ class ClassSubset:
     Args:
         split: the split that holds them.
         classes: (C,) labels of the chosen classes, in the order of their new labels.
+
+    Attributes:
+        groups: those of its items, if the full split has groups.
     """
+
+    groups: npt.NDArray[Any]
 
     def __init__(self, split: Split, classes: npt.NDArray[np.int64]) -> None:
         new_labels = np.full(len(split.class_names), -1, dtype=np.int64)
@@ -30,6 +36,8 @@ class ClassSubset:
         self._items = np.flatnonzero(new_labels[split.labels] >= 0)
         self.labels: npt.NDArray[np.int64] = new_labels[split.labels[self._items]]
         self.class_names: Sequence[str] = [split.class_names[c] for c in classes]
+        if isinstance(split, GroupedSplit):
+            self.groups = split.groups[self._items]
 
     def __len__(self) -> int:
         """Return the number of items of these classes."""

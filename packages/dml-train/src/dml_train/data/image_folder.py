@@ -49,7 +49,8 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
     for test, gallery in (("test", None), ("query", "gallery")):
         names = {"train": "train", "test": test} | ({} if gallery is None else {"gallery": gallery})
         if children == {*names.values()}:
-            parts = Parts(**{part: _list_part(folder / name) for part, name in names.items()})
+            listed = {part: _list_part(folder / name) for part, name in names.items()}
+            parts = Parts(listed["train"], listed["test"], listed.get("gallery"))
             check_parts(parts, {part: str(folder / name) for part, name in names.items()})
             return parts
     if children and children <= _PART_NAMES:

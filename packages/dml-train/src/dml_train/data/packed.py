@@ -13,15 +13,13 @@ complete. A process compares an image's checksum when it first reads the image.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +30,8 @@ from torch import Tensor
 from dml_core import DmlError
 from dml_train.data.bad_images import read_all
 from dml_train.data.preparation import Preparation
+from dml_train.files import WriteRefused
+from dml_train.locks import hold_lock
 
 _FORMAT = 1
 
@@ -113,7 +113,7 @@ def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> P
         return PackedImages(folder)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _lock(cache / f".{name}.lock"):
+        with hold_lock(cache / f".{name}.lock", wait=True):
             if not folder.is_dir():  # another process may have created it meanwhile
                 aside = cache / f".{name}.partial"
                 shutil.rmtree(aside, ignore_errors=True)
@@ -124,7 +124,7 @@ def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> P
                 finally:
                     shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
-        raise DmlError(
+        raise WriteRefused(
             f"can't write the image cache {folder}: {error.strerror}; {len(files):,} images of "
             f"{preparation.resize} pixels take about {_estimate_size(len(files), preparation)}"
         ) from error
@@ -179,14 +179,6 @@ def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> Non
         )
         index.flush()
         os.fsync(index.fileno())
-
-
-@contextmanager
-def _lock(file: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file, waiting for other processes; it is released even if the process is killed."""
-    with file.open("w") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
 
 
 def _estimate_size(images: int, preparation: Preparation) -> str:

@@ -19,15 +19,20 @@ Classes = Mapping[str, Sequence[Path]]  # the files of each class, by its name
 
 
 class Parts(NamedTuple):
-    """The parts of a data set. `test` holds the queries, and is also the gallery if `gallery` is None."""
+    """The parts of a data set. `test` holds the queries, and is also the gallery if `gallery` is None.
+
+    `groups` names the group of every file, such as its camera; None for a data set without groups.
+    """
 
     train: Classes
     test: Classes
     gallery: Classes | None = None
+    groups: Mapping[Path, str] | None = None
 
     def by_name(self) -> dict[str, Classes]:
         """Return the existing parts by name."""
-        return {name: part for name, part in self._asdict().items() if part is not None}
+        parts = {"train": self.train, "test": self.test, "gallery": self.gallery}
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 def count_images(classes: Classes) -> int:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dml_core import DmlError, Split
+from dml_core import DmlError, GroupedSplit, Split
 from dml_train.data.batches import load_ahead
 from dml_train.measure.chunks import CHUNK_SIZE, BadImage, ImageChunks, drop_bad, split_chunks
 from dml_train.networks.model import EmbeddingModel
@@ -144,3 +144,8 @@ def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
     ids = {name: label for label, name in enumerate(reference.class_names)}
     mapping = np.array([ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64)
     return mapping[split.labels]
+
+
+def groups_of(split: Split | None) -> npt.NDArray[Any] | None:
+    """Return the groups of a split's items, (N,); None without a split, or if its items have none."""
+    return split.groups if isinstance(split, GroupedSplit) else None

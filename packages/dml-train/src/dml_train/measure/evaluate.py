@@ -6,20 +6,23 @@ Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import DmlError, Evaluation, Evaluator, Registry, ShardedEvaluator
-from dml_train.files import read_array, write_array
+from dml_core import DmlError, Evaluation, Evaluator, Registry, Relation, ShardedEvaluator, takes_relations
+from dml_train.files import read_array, write_array, write_atomically
 from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
+_LABELS_ALONE = Relation()
 _CLUSTERING = ("nmi", "nmi_average", "n_clusters")  # the evaluator's options that ask for clusters
 
 
@@ -32,12 +35,18 @@ class Embedded:
         labels: (Q,).
         gallery: (G, D).
         gallery_labels: (G,).
+        groups: (Q,) integers or strings; see `dml_core.GroupedSplit`.
+        gallery_groups: (G,), of the queries' kind.
+        relation: matches listed for the queries.
     """
 
     embeddings: npt.NDArray[Any]
     labels: npt.NDArray[Any]
     gallery: npt.NDArray[Any] | None = None
     gallery_labels: npt.NDArray[Any] | None = None
+    groups: npt.NDArray[Any] | None = None
+    gallery_groups: npt.NDArray[Any] | None = None
+    relation: Relation = _LABELS_ALONE
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
@@ -46,18 +55,67 @@ class Embedded:
         Raises:
             DmlError: if an array is missing or damaged.
         """
+        given = {
+            name: read_array(path)
+            for name, path in _optional_files(folder).items()
+            if path.exists() and (name == "groups" or folder.embeddings("gallery").exists())
+        }
         queries = read_array(folder.embeddings()), read_array(folder.labels())
-        if not folder.embeddings("gallery").exists():
-            return cls(*queries)
-        return cls(*queries, read_array(folder.embeddings("gallery")), read_array(folder.labels("gallery")))
+        return cls(*queries, **given, relation=_read_relation(folder))
 
     def write(self, folder: RunFolder) -> None:
-        """Write the arrays into the run's folder."""
+        """Write the arrays into the run's folder, and remove files of those that there are none of."""
         write_array(folder.embeddings(), self.embeddings)
         write_array(folder.labels(), self.labels)
-        if self.gallery is not None and self.gallery_labels is not None:
-            write_array(folder.embeddings("gallery"), self.gallery)
-            write_array(folder.labels("gallery"), self.gallery_labels)
+        for name, path in _optional_files(folder).items():
+            array = getattr(self, name)
+            if array is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_array(path, array)
+        lists = {
+            f"{name}_{place}": array
+            for name in ("relevant", "ignored")
+            for place, array in enumerate(getattr(self.relation, name) or ())
+        }
+        if lists:
+            write_atomically(folder.relation, lambda file: np.savez(file, allow_pickle=False, **lists))
+        else:
+            folder.relation.unlink(missing_ok=True)
+
+    def matching(self) -> dict[str, Any]:
+        """Return what a `RelationEvaluator` is told beside the labels, by keyword; empty for labels alone."""
+        given = {
+            "groups": self.groups,
+            "gallery_groups": self.gallery_groups,
+            "relevant": self.relation.relevant,
+            "ignored": self.relation.ignored,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _optional_files(folder: RunFolder) -> dict[str, Path]:
+    """Return the files of the arrays that only some data sets have, by the names of `Embedded`."""
+    return {
+        "gallery": folder.embeddings("gallery"),
+        "gallery_labels": folder.labels("gallery"),
+        "groups": folder.groups(),
+        "gallery_groups": folder.groups("gallery"),
+    }
+
+
+def _read_relation(folder: RunFolder) -> Relation:
+    if not folder.relation.exists():
+        return _LABELS_ALONE
+    try:
+        with folder.relation.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            lists = {
+                name: tuple(stored[key] for key in sorted(stored.files) if key.startswith(name))
+                for name in ("relevant", "ignored")
+            }
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DmlError(f"can't read {folder.relation} as a .npz file: {error}") from error
+    return Relation(**{name: arrays or None for name, arrays in lists.items()})
 
 
 class Measurement(NamedTuple):
@@ -86,11 +144,20 @@ def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
     """Evaluate embeddings.
 
     Raises:
-        DmlError: if the evaluator refuses the arrays.
+        DmlError: if the evaluator refuses the arrays, or takes no groups or lists of matches and there are some.
     """
+    if (given := embedded.matching()) and not takes_relations(evaluator):
+        raise DmlError(
+            f"{type(evaluator).__name__} takes no {' or '.join(given)}, which the data have; expected an evaluator "
+            "that does, such as 'exact'"
+        )
     with _refusals_as_dml_errors():
         return evaluator.evaluate(
-            embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels
+            embedded.embeddings,
+            embedded.labels,
+            embedded.gallery,
+            embedded.gallery_labels,
+            **embedded.matching(),
         )
 
 
@@ -108,7 +175,12 @@ def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) ->
     if ranks.world_size > 1 and isinstance(evaluator, ShardedEvaluator):
         with _refusals_as_dml_errors():
             shared = evaluator.evaluate_sharded(
-                ranks, embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels
+                ranks,
+                embedded.embeddings,
+                embedded.labels,
+                embedded.gallery,
+                embedded.gallery_labels,
+                **embedded.matching(),
             )
         return Measurement(shared.to_dict(), shared)
     evaluation: Evaluation | None = None

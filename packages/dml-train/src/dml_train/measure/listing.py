@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dml_core import Evaluation, IntervalEvaluation
-from dml_train.measure.names import LONG_NAMES
+from dml_train.measure.names import BY_K, LONG_NAMES
 
 LEVEL = 0.95  # of all intervals
 # The names of per-query values that aren't their metric's own.
-_PER_QUERY = {"mean_reciprocal_rank": "reciprocal_rank"}
+_PER_QUERY = {
+    "mean_reciprocal_rank": "reciprocal_rank",
+    "mean_inverse_negative_penalty": "inverse_negative_penalty",
+    "average_precision_at": "average_precision",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +40,22 @@ class Metric:
 def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
     """List the metrics that are shares, in reading order.
 
-    Omitted are a Recall@K of a K beyond the gallery, and precision@1 beside Recall@1.
+    Omitted are metrics of a K beyond the gallery beside those of smaller ones, and precision@1 beside Recall@1.
 
     Args:
         result: ``to_dict()`` of an evaluation.
         evaluation: gives the intervals, if it is an `IntervalEvaluation`.
     """
-    recall, items = result.get("recall", {}), result.get("n_gallery", math.inf)
-    shown = {k: value for k, value in recall.items() if int(k) <= items} or recall
-    named = [(f"Recall@{k}", f"recall@{k}", value) for k, value in shown.items()]
+    items = result.get("n_gallery", math.inf)
+    named: list[tuple[str, str, float]] = []
+    for key, title in BY_K.items():
+        values = result.get(key, {})
+        shown = {k: value for k, value in values.items() if int(k) <= items} or values
+        named += [(f"{title}@{k}", f"{_PER_QUERY.get(key, key)}@{k}", value) for k, value in shown.items()]
     for key, name in LONG_NAMES.items():
-        if isinstance(result.get(key), float) and not (key == "precision_at_1" and "1" in shown):
+        if isinstance(result.get(key), float) and not (
+            key == "precision_at_1" and "1" in result.get("recall", {})
+        ):
             named.append((name, _PER_QUERY.get(key, key), result[key]))
     metrics = []
     for name, key, value in named:

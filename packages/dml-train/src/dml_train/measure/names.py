@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+# Metrics of the K nearest: an evaluation has a number for each K under these names.
+BY_K = {"recall": "Recall", "precision": "Precision", "average_precision_at": "MAP", "ndcg": "nDCG"}
 LONG_NAMES = {
     "precision_at_1": "Precision@1",
     "r_precision": "R-precision",
     "map_at_r": "MAP@R",
     "mean_reciprocal_rank": "Mean reciprocal rank",
+    "average_precision": "mAP",
+    "mean_inverse_negative_penalty": "mINP",
     "nmi": "NMI",
     "ami": "AMI",
     "ari": "ARI",
@@ -20,7 +24,8 @@ def title_of(logged: str) -> str:
     prefix, _, name = logged.partition("/")
     if prefix not in ("evaluation", "validation"):
         return logged
-    title = LONG_NAMES.get(name, name.replace("recall/", "Recall@"))
+    metric, _, k = name.partition("/")
+    title = f"{BY_K[metric]}@{k}" if k and metric in BY_K else LONG_NAMES.get(name, name)
     return title if prefix == "evaluation" else f"{title} of the held-out classes"
 
 

@@ -1,7 +1,8 @@
 """The per-query values of a run's final evaluation, saved so that reports needn't evaluate again.
 
 ``per_query.npz`` holds an array (Q,) for each metric, and a checksum of what was evaluated: the evaluator's options,
-the embeddings and labels, and `evaluation.json`. Where the checksum differs, the values belong to something else.
+the embeddings, labels, groups and lists of matches, and `evaluation.json`. Where the checksum differs, the values
+belong to something else.
 
 Shapes: `Q` queries.
 """
@@ -77,9 +78,11 @@ def _checksum(folder: RunFolder, recipe: Recipe, result: Mapping[str, Any]) -> s
     """The SHA-256 of all that an evaluation depends on, and of its metrics."""
     described = [recipe.evaluation.component(), recipe.training.seed, result]
     digest = hashlib.sha256(json.dumps(described).encode())
+    files = [folder.relation]
     for part in ("", "gallery"):
-        for path in (folder.embeddings(part), folder.labels(part)):
-            if path.exists():
-                with path.open("rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
+        files += [folder.embeddings(part), folder.labels(part), folder.groups(part)]
+    for path in files:
+        if path.exists():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

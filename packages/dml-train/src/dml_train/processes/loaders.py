@@ -9,17 +9,23 @@ the signals before they start (`dml_train.processes.loader_server`).
 from __future__ import annotations
 
 import os
-import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-from dml_train.processes.signals import block_signals
+from dml_train.processes.signals import block_signals, restore_signals
+
+if sys.platform == "win32":  # which has no fork, and sends no signals to a run's processes
+    from multiprocessing.context import SpawnContext as Context
+    from multiprocessing.context import SpawnProcess as ContextProcess
+else:
+    from multiprocessing.context import ForkServerContext as Context
+    from multiprocessing.context import ForkServerProcess as ContextProcess
 
 
-class Loader(ForkServerProcess):
+class Loader(ContextProcess):
     """A process that loads."""
 
     def run(self) -> None:
@@ -29,7 +35,7 @@ class Loader(ForkServerProcess):
         super().run()
 
 
-class LoaderContext(ForkServerContext):
+class LoaderContext(Context):
     """A `multiprocessing` context whose processes are loaders.
 
     They are not forked from this process: it has threads (the evaluator's, OpenMP's), whose locks a fork would copy.
@@ -40,20 +46,22 @@ class LoaderContext(ForkServerContext):
     def __init__(self) -> None:
         super().__init__()
         # The server imports once what takes seconds, so that every loader starts with it.
-        self.set_forkserver_preload(
-            ["dml_train.data", "torchvision.transforms.v2", "dml_train.processes.loader_server"]
-        )
+        if sys.platform != "win32":
+            self.set_forkserver_preload(
+                ["dml_train.data", "torchvision.transforms.v2", "dml_train.processes.loader_server"]
+            )
 
 
 @contextmanager
 def block_signals_for_loaders() -> Iterator[None]:
     """Block SIGTERM and SIGINT while loaders start, so that they inherit the mask; this process receives them later."""
-    resource_tracker.ensure_running()  # now, since starting it would unblock the signals (Python 3.11)
+    if sys.platform != "win32":
+        resource_tracker.ensure_running()  # now, since starting it would unblock the signals (Python 3.11)
     previous = block_signals()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        restore_signals(previous)
 
 
 def end_with_parent() -> None:

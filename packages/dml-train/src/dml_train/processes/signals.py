@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -30,10 +31,17 @@ def handle_signals(
 
 
 def block_signals() -> set[signal.Signals | int]:
-    """Block SIGTERM and SIGINT in this thread, and return the previous mask."""
-    return signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    """Block SIGTERM and SIGINT in this thread, and return the previous mask. Windows has no masks: nothing is done."""
+    return set() if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def restore_signals(mask: set[signal.Signals | int]) -> None:
+    """Restore a mask that `block_signals` returned."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def unblock_signals() -> None:
     """Unblock SIGTERM and SIGINT in this thread; pending ones are delivered."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

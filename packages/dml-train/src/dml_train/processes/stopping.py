@@ -5,8 +5,10 @@ So does the death of the process that launched the ranks.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 
 from dml_train.processes.signals import STOP_SIGNALS, handle_signals
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Interrupted(Exception):
@@ -93,28 +97,40 @@ def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopReque
         yield request
 
 
+def wake_at_death_of_parent() -> None:
+    """Let Linux send this process a SIGCONT when its parent ends, since a suspended process can't watch its parent.
+
+    A process that runs ignores it. Elsewhere this does nothing. The caller's thread must live as long as the process.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 @contextmanager
-def end_with_launcher(seconds_between_looks: float = 1.0) -> Iterator[None]:
-    """Send this rank a SIGTERM when the process that launched it dies.
+def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iterator[None]:
+    """Send this rank a SIGTERM when the process that launched it dies; on Linux, even if this rank is suspended.
 
     torchrun's agent and ``dml train --nproc`` pass on a SIGTERM, but not their own death by SIGKILL. They start a rank
     as their child and the leader of a session. Only a process that is both watches its parent; any other one survives
     its parent, as it must when that is the shell of a user who logs out.
 
     Args:
+        launcher: the id of the process that launched this rank.
         seconds_between_looks: how often the watch looks at the parent.
     """
     import torch.distributed as dist  # here, since the `dml` command imports this module for its exceptions
 
-    # Polling works everywhere. Linux could send a signal (PR_SET_PDEATHSIG), but at the end of the parent's thread.
     if not (dist.is_torchelastic_launched() and os.getsid(0) == os.getpid()):
         yield
         return
-    launcher, over = os.getppid(), threading.Event()
+    over = threading.Event()
+    wake_at_death_of_parent()
 
     def watch() -> None:
+        # Polling works everywhere. Linux could send SIGTERM itself, but does so at the end of the parent's thread.
         while not over.wait(seconds_between_looks):
             if os.getppid() != launcher:
+                os.killpg(0, signal.SIGCONT)  # loaders, which this rank waits for, may be suspended, too
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 

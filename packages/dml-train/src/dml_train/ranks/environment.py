@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-LAUNCHED = "DML_LAUNCHED"  # set for ranks whose errors `dml_train.ranks.launch` reports
+LAUNCHED = "DML_LAUNCHED"  # the process that runs `dml_train.ranks.launch`, which reports this rank's errors
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for a rank's error message
 
 
@@ -21,6 +21,15 @@ def is_first_process() -> bool:
 def was_restarted() -> bool:
     """Return whether torchrun has restarted this run after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def find_launcher() -> int:
+    """Return the id of the process that launched this rank.
+
+    `dml_train.ranks.launch` gives its own, since it may die while the rank still imports torch; of another launcher,
+    this rank knows only its present parent.
+    """
+    return int(os.environ.get(LAUNCHED, os.getppid()))
 
 
 def report_error(message: str) -> None:

@@ -70,7 +70,7 @@ def launch(
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            LAUNCHED: "1",
+            LAUNCHED: str(os.getpid()),
         }
         start = partial(
             start_processes,

@@ -13,6 +13,11 @@ from dml_train.report.finished import FinishedRun
 from dml_train.report.paired import MetricDifference, compare_metrics
 
 EVALUATOR = "hamming"
+# The options that choose what is measured, which both evaluations share.
+_METRICS = (
+    *("recall_at", "precision_at", "average_precision_at", "ndcg_at"),
+    *("average_precision", "unmatched", "ties"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison 
     table = run.recipe.evaluation.component()
     if run.test is None or table["name"] == EVALUATOR or EVALUATOR not in registry.entries("evaluators"):
         return None
-    wanted: dict[str, Any] = {key: table[key] for key in ("recall_at", "ties") if key in table}
+    wanted: dict[str, Any] = {key: table[key] for key in _METRICS if key in table}
     evaluator: Evaluator = registry.build(
         "evaluators", {"name": EVALUATOR, **wanted}, {"seed": run.recipe.training.seed}
     )

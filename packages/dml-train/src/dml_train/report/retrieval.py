@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from dml_core import Evaluator
 from dml_train.measure.evaluate import Embedded
+from dml_train.measure.matching import Matching
 from dml_train.report.selection import select_evenly
 
 _NEAREST = 8
 _EXAMPLES = 8  # queries of each kind: nearest item right, nearest item wrong
 _WORST = 15
+_NEIGHBOURS = 1 << 23  # in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class NearestNeighbours:
 
     Args:
         nearest_QK: indices in the gallery, nearest first.
-        right_QK: whether they are of the query's class.
-        matched_Q: whether the gallery holds another item of the query's class.
+        right_QK: whether they match the query: are of its class, or listed for it.
+        matched_Q: whether any item of the gallery that the query doesn't leave out matches it.
         labels_Q: the queries' classes.
         gallery_labels_G: the gallery items' classes.
     """
@@ -71,16 +73,14 @@ class NearestNeighbours:
 
     @classmethod
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Search every query in the gallery, or, without a gallery, among the other queries."""
-        alone = embedded.gallery is None
-        gallery = embedded.embeddings if embedded.gallery is None else embedded.gallery
-        labels_Q = np.asarray(embedded.labels)
-        labels_G = labels_Q if embedded.gallery_labels is None else np.asarray(embedded.gallery_labels)
-        k = min(_NEAREST, len(gallery) - int(alone))
-        _, nearest_QK = evaluator.nearest(embedded.embeddings, gallery, k, exclude_self=alone)
-        counts = Counter(labels_G.tolist())
-        matched_Q = np.array([counts[label] > int(alone) for label in labels_Q.tolist()])
-        return cls(nearest_QK, labels_G[nearest_QK] == labels_Q[:, None], matched_Q, labels_Q, labels_G)
+        """Search every query in the gallery, or, without a gallery, among the other queries.
+
+        Items that a query leaves out, for their group or by a list, aren't among its nearest.
+        """
+        matching = Matching(embedded)
+        nearest_QK = _search(evaluator, embedded, matching)
+        right_QK = matching.right(np.arange(len(nearest_QK)), nearest_QK)
+        return cls(nearest_QK, right_QK, matching.matched(), matching.labels_Q, matching.labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
         """Select up to eight queries evenly from those whose nearest item is right, or from those where it is wrong."""
@@ -120,3 +120,23 @@ class NearestNeighbours:
                 WorstClass(int(labels_C[c]), query, int(items_C[c]), float(recalls_C[c]), nearest, times)
             )
         return found
+
+
+def _search(evaluator: Evaluator, embedded: Embedded, matching: Matching) -> npt.NDArray[np.int64]:
+    """Find the nearest items of every query, (Q, K), without those that it leaves out."""
+    alone = embedded.gallery is None
+    gallery = embedded.embeddings if embedded.gallery is None else embedded.gallery
+    if not embedded.matching():
+        k = min(_NEAREST, len(gallery) - int(alone))
+        return evaluator.nearest(embedded.embeddings, gallery, k, exclude_self=alone)[1]
+    left_out = matching.most_left_out
+    k = max(1, min(_NEAREST, len(gallery) - left_out))
+    wide = min(len(gallery), k + left_out)
+    nearest_QK = np.empty((len(embedded.embeddings), k), np.int64)
+    step = max(1, _NEIGHBOURS // wide)
+    for begin in range(0, len(nearest_QK), step):
+        block = np.arange(begin, min(begin + step, len(nearest_QK)))
+        _, found = evaluator.nearest(embedded.embeddings[block], gallery, wide)
+        kept_first = np.argsort(matching.left_out(block, found), axis=1, kind="stable")[:, :k]
+        nearest_QK[block] = np.take_along_axis(found, kept_first, axis=1)
+    return nearest_QK

@@ -202,10 +202,9 @@ def _compare_pair(first: Column, neighbours: NearestNeighbours, other: Column) -
 
 
 def _same_items(one: Embedded, other: Embedded) -> bool:
-    if (one.gallery_labels is None) != (other.gallery_labels is None):
-        return False
-    pairs = [(one.labels, other.labels), (one.gallery_labels, other.gallery_labels)]
-    return all(np.array_equal(a, b) for a, b in pairs if a is not None and b is not None)
+    names = ("labels", "gallery_labels", "groups", "gallery_groups")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in names]
+    return all(a is b if a is None or b is None else np.array_equal(a, b) for a, b in pairs)
 
 
 def _without_test(column: Column) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,11 @@ def concatenate(models: Sequence[Embedded]) -> Embedded:
 
     The cosine of two joined rows is the mean of the models' cosines.
     """
-    first = models[0]
     gallery = [model.gallery for model in models if model.gallery is not None]
-    return Embedded(
-        _concatenate([model.embeddings for model in models]),
-        first.labels,
-        _concatenate(gallery) if gallery else None,
-        first.gallery_labels,
+    return replace(
+        models[0],
+        embeddings=_concatenate([model.embeddings for model in models]),
+        gallery=_concatenate(gallery) if gallery else None,
     )
 
 

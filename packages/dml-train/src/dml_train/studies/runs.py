@@ -19,10 +19,10 @@ import torch
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.files import write_json
+from dml_train.files import WriteRefused, write_json
 from dml_train.processes.loaders import end_with_parent
 from dml_train.processes.signals import STOP_SIGNALS, handle_signals
-from dml_train.processes.stopping import Interrupted, StudyInterrupted
+from dml_train.processes.stopping import Interrupted, StudyInterrupted, wake_at_death_of_parent
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import train
@@ -92,6 +92,7 @@ def run_all(
 
     Raises:
         DmlError: if a process died; finished runs are kept.
+        WriteRefused: if the disk is full or refuses; the runs resume.
         StudyInterrupted: at SIGTERM or Ctrl-C.
     """
     distinct = {job.folder: job for job in jobs}
@@ -118,6 +119,8 @@ def _train(job: Job, registry: Registry | None, console: Console) -> str | None:
     wall, processor = time.perf_counter(), time.process_time()
     try:
         train(job.recipe, job.folder, resume=True, registry=registry, console=console)
+    except WriteRefused:  # no fault of this run's settings, and the next one would have it, too
+        raise
     except DmlError as error:
         return str(error)
     if not done_before:
@@ -176,6 +179,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _start_process(threads: int) -> None:
     torch.set_num_threads(threads)
     end_with_parent()
+    wake_at_death_of_parent()  # to end then, even if this process is suspended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process by SIGTERM
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_core import DmlError
-from dml_train.files import lock_folder, write_array, write_atomically, write_json
+from dml_train.files import WriteRefused, lock_folder, write_array, write_atomically, write_json
 from dml_train.measure.chunks import CHUNK_SIZE, BadImage, drop_bad, split_chunks
 from dml_train.measure.evaluate import pack_codes
 from dml_train.progress import stage
@@ -90,7 +90,7 @@ def embed_folder(
     try:
         partial.mkdir(exist_ok=True)
     except OSError as error:
-        raise DmlError(f"can't create the folder {partial}: {error.strerror}") from error
+        raise WriteRefused(f"can't create the folder {partial}: {error.strerror}") from error
     with lock_folder(partial, f"writing {out}"):
         chunks = split_chunks(files, chunk_size)
         store = _ChunkStore(partial, model, codes, chunks)

@@ -99,6 +99,8 @@ def evaluate_embeddings(
     gallery: npt.NDArray[Any] | None = None,
     gallery_labels: npt.NDArray[Any] | None = None,
     *,
+    groups: npt.NDArray[Any] | None = None,
+    gallery_groups: npt.NDArray[Any] | None = None,
     evaluator: str = "exact",
     options: Mapping[str, Any] | None = None,
     registry: Registry | None = None,
@@ -110,6 +112,8 @@ def evaluate_embeddings(
         labels: (Q,).
         gallery: (G, D); default: the queries themselves, each of which omits itself.
         gallery_labels: (G,), with `gallery`.
+        groups: (Q,) integers or strings, such as cameras: a gallery item of the query's label and group is left out.
+        gallery_groups: (G,), with `gallery` and `groups`.
         evaluator: a name that ``dml plugins`` lists.
         options: of the evaluator: ``{"recall_at": [1, 5]}``.
         registry: provides the components; default: those of all installed plugins.
@@ -121,4 +125,4 @@ def evaluate_embeddings(
         raise DmlError("gallery and gallery_labels belong together; only one of them was given")
     table = {"name": evaluator, **(options or {})}
     measure = (registry or installed()).build("evaluators", table, {"seed": 0})
-    return evaluate(measure, Embedded(embeddings, labels, gallery, gallery_labels))
+    return evaluate(measure, Embedded(embeddings, labels, gallery, gallery_labels, groups, gallery_groups))

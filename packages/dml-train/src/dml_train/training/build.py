@@ -23,13 +23,15 @@ from dml_core import (
     Evaluator,
     InvalidOption,
     Registry,
+    RelatedDataset,
+    Relation,
     Schedules,
     ShardedEvaluator,
     Split,
     nearest,
 )
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
-from dml_train.measure.embed import align_labels, embed, items_of_rank
+from dml_train.measure.embed import align_labels, embed, groups_of, items_of_rank
 from dml_train.measure.evaluate import Embedded, build_evaluator
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
@@ -39,6 +41,8 @@ from dml_train.recipe.tables import Embedding, Level, Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
 from dml_train.training.class_weights import check_initialisation
 from dml_train.training.data_sizes import build_sampler, check_sizes
+from dml_train.training.matching import check_matching
+from dml_train.training.mining import check_mining
 from dml_train.training.optimizers import PartedOptimizer
 from dml_train.training.scheduling import build_schedules, check_loss_schedules
 
@@ -81,17 +85,25 @@ class Experiment:
         """Embed the test split, and its gallery if it has one, with the current weights; see `embed` for ranks."""
         test, gallery = self.dataset.test, self.dataset.gallery
         queries = self.embed(test, console, ranks)
-        if gallery is None:
-            return Embedded(queries, test.labels)
         return Embedded(
-            queries, test.labels, self.embed(gallery, console, ranks), align_labels(gallery, test)
+            queries,
+            test.labels,
+            None if gallery is None else self.embed(gallery, console, ranks),
+            None if gallery is None else align_labels(gallery, test),
+            groups_of(test),
+            groups_of(gallery),
+            self.dataset.relation if isinstance(self.dataset, RelatedDataset) else Relation(),
         )
 
     def embed_watched(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
         """Embed the split that periodic evaluations use: the held-out classes, or else the test split."""
         if self.validation is None:
             return self.embed_test(console, ranks)
-        return Embedded(self.embed(self.validation, console, ranks), self.validation.labels)
+        return Embedded(
+            self.embed(self.validation, console, ranks),
+            self.validation.labels,
+            groups=groups_of(self.validation),
+        )
 
     def embed(self, split: Split, console: Console, ranks: Ranks = SINGLE_PROCESS) -> npt.NDArray[np.float32]:
         """Embed a split with the current weights, (N, D) float32.
@@ -133,7 +145,10 @@ def build(
         else hold_out_fold(dataset.train, held.fold, held.folds)
     )
     check_sizes(recipe, dataset, train)
+    evaluator = build_evaluator(recipe, registry)
+    check_matching(recipe, registry, dataset, validation)
     sampler = build_sampler(recipe, registry, dataset, train)
+    check_mining(recipe, sampler, evaluator)
     if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
             f"a batch has {size} images, which {ranks.world_size} ranks can't share equally; "
@@ -184,7 +199,7 @@ def build(
         loss=loss,
         optimizer=optimizer,
         schedules=schedules,
-        evaluator=build_evaluator(recipe, registry),
+        evaluator=evaluator,
         num_steps=num_steps,
     )
 

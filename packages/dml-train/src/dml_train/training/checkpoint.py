@@ -3,7 +3,8 @@
 A checkpoint is a folder ``step-00001000`` with
 
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
-- ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code;
+- ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code.
+  Its bytes depend on the values alone, so a resumed run writes those of an uninterrupted one;
 - ``manifest.json``: the step, and size and SHA-256 of the other two files. It is written last.
 """
 
@@ -16,6 +17,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError
+from dml_train.files import WriteRefused
 
 WEIGHTS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
 _FOLDER = re.compile(r"step-(\d{8,})")
@@ -103,20 +106,23 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
         state: nested dicts, lists and tuples of tensors, numbers, strings and None.
 
     Raises:
-        DmlError: if the disk is full or refuses, with the newest checkpoint that is intact.
+        WriteRefused: if the disk is full or refuses, with the newest checkpoint that is intact.
     """
     final = folder / _name(step)
-    partial = folder / f".{final.name}.partial"
+    partial = folder / _partial(final.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
+        for remains in folder.glob(
+            _partial("*")
+        ):  # of killed writes, perhaps of steps that are not saved again
+            shutil.rmtree(remains, ignore_errors=True)
         partial.mkdir()
         # safetensors refuses tensors that share memory: copy each.
         safetensors.torch.save_file(
             {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
             partial / WEIGHTS,
         )
-        torch.save(dict(state), partial / STATE)
+        torch.save(_without_identities(state), partial / STATE)
         files = {name: {"bytes": (partial / name).stat().st_size, "sha256": _sha256(partial / name)}
                  for name in (WEIGHTS, STATE)}  # fmt: skip
         (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
@@ -132,7 +138,7 @@ def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping
         free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
         shutil.rmtree(partial, ignore_errors=True)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
-        raise DmlError(
+        raise WriteRefused(
             f"can't save the checkpoint of step {step} in {folder}: "
             f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
             f"{'Free some space' if full else 'Solve that'}, then resume the run",
@@ -221,8 +227,28 @@ def describe_newest(folder: Path) -> str:
     )
 
 
+def _without_identities(value: Any) -> Any:
+    """Rebuild a tree of dicts, lists and tuples, so that the bytes of its pickle depend on its values alone.
+
+    Pickle stores an object that it has seen before as a reference. A loaded state shares other strings and tuples than
+    the state that was saved. In the result, equal strings are one object, and no dict, list or tuple occurs twice.
+    Tensors stay: which of them share memory depends on the code, not on the run's history.
+    """
+    if type(value) is str:
+        return sys.intern(value)
+    if isinstance(value, Mapping):
+        return {_without_identities(key): _without_identities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_without_identities(item) for item in value)
+    return value
+
+
 def _name(step: int) -> str:
     return f"step-{step:08d}"
+
+
+def _partial(name: str) -> str:
+    return f".{name}.partial"
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:

@@ -11,6 +11,7 @@ from typing import TextIO
 
 from dml_core import DmlError
 from dml_train.extras import extra
+from dml_train.files import WriteRefused
 from dml_train.run_folder import RunFolder
 
 CLOCK = "time/"  # prefix of values read from the clock, which differ from run to run
@@ -137,7 +138,7 @@ def _refusals(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DmlError(
+        raise WriteRefused(
             f"can't write {path}: {error.strerror}; checkpoints are intact. Solve that, then resume the run",
             arguments=("resume",),
         ) from error

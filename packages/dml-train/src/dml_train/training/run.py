@@ -14,7 +14,7 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
-from dml_train.ranks.environment import was_restarted
+from dml_train.ranks.environment import find_launcher, was_restarted
 from dml_train.ranks.ranks import join_ranks
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe, differences
@@ -58,13 +58,15 @@ def train(
     out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
     check_path(out)
     with (
-        end_with_launcher(),
+        end_with_launcher(find_launcher()),
         join_ranks(recipe.training.timeout) as ranks,
         _determinism(recipe.training.deterministic),
+        ExitStack() as until_the_end,
     ):
         if not ranks.is_first:
             console = Console(quiet=True)
         resume = resume or was_restarted()
+        locked = ranks.run_on_first(lambda: _lock_existing(out, until_the_end))
         differs = ranks.run_on_first(lambda: _differences(out, recipe, resume, force))
         if differs == [] and ranks.run_on_first(RunFolder(out).evaluation.is_file):
             console.print(f"the run in {out} is complete", markup=False, highlight=False)
@@ -73,26 +75,25 @@ def train(
         experiment = build(recipe, registry, ranks)
         console.print(describe(experiment), markup=False, highlight=False, soft_wrap=True)
         rehearse(experiment)
-        with ExitStack() as until_the_end:
-            folder = ranks.run_on_first(lambda: _open_folder(out, recipe, until_the_end))
-            try:
-                trainer = Trainer(experiment, folder, registry, console, ranks)
-            except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
-                if not differs:
-                    raise DmlError(
-                        f"the state of the run in {out} can't be restored ({type(error).__name__}: "
-                        f"{str(error)[:300]}): it is damaged, or another version wrote it. Remove its newest one "
-                        "of the checkpoints to resume from an older one, or start a new run",
-                        arguments=("out",),
-                    ) from error
+        folder = ranks.run_on_first(lambda: _open_folder(out, recipe, locked, until_the_end))
+        try:
+            trainer = Trainer(experiment, folder, registry, console, ranks)
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            if not differs:
                 raise DmlError(
-                    f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
-                    + "\n  ".join(differs)
-                    + f"\nResume with the run's own recipe, or start a new run in another folder ({error})",
+                    f"the state of the run in {out} can't be restored ({type(error).__name__}: "
+                    f"{str(error)[:300]}): it is damaged, or another version wrote it. Remove its newest one "
+                    "of the checkpoints to resume from an older one, or start a new run",
                     arguments=("out",),
                 ) from error
-            ranks.run_on_first(lambda: _save_recipe(folder, recipe, differs))
-            trainer.train()
+            raise DmlError(
+                f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
+                + "\n  ".join(differs)
+                + f"\nResume with the run's own recipe, or start a new run in another folder ({error})",
+                arguments=("out",),
+            ) from error
+        ranks.run_on_first(lambda: _save_recipe(folder, recipe, differs))
+        trainer.train()
     return folder
 
 
@@ -171,11 +172,22 @@ def _differences(out: Path, recipe: Recipe, resume: bool, force: bool) -> list[s
     return found
 
 
-def _open_folder(out: Path, recipe: Recipe, until_the_end: ExitStack) -> RunFolder:
-    exists = RunFolder(out).recipe.is_file()
-    folder = RunFolder(out) if exists else RunFolder.create(out)
-    until_the_end.enter_context(folder.lock())
-    if not exists:
+def _lock_existing(out: Path, until_the_end: ExitStack) -> bool:
+    """Lock the folder if it exists, before data is loaded; return whether it does."""
+    if not out.is_dir():
+        return False
+    until_the_end.enter_context(RunFolder(out).lock())
+    return True
+
+
+def _open_folder(out: Path, recipe: Recipe, locked: bool, until_the_end: ExitStack) -> RunFolder:
+    if locked:
+        folder = RunFolder(out)
+    else:
+        folder = RunFolder.create(out)
+        until_the_end.enter_context(folder.lock())
+        RunFolder.refuse_existing(out)  # another process may have trained in it before this one locked it
+    if not folder.recipe.is_file():
         _save_recipe(folder, recipe, None)
     return folder
 

@@ -1,8 +1,8 @@
 """The training loop: load, step, log, evaluate, save.
 
 Every random draw of a step is a function of the run's seed and the step (`dml_train.seeds`), and so are batches and
-schedules. A checkpoint therefore holds weights, optimizer, loss and scaler only, and a resumed run ends with the same
-bits as one that was never interrupted.
+schedules. A checkpoint therefore holds weights, optimizer, loss, scaler and mined negatives only, and a resumed run
+ends with the same bits as one that was never interrupted.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part of it, `D` embedding dimension.
 """
@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError, MiningSampler, Registry
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
@@ -37,6 +37,7 @@ from dml_train.training.checkpoint import Checkpoint
 from dml_train.training.divergence import divergence, find_nonfinite, untrained_names
 from dml_train.training.initialisation import initialise
 from dml_train.training.loggers import CLOCK
+from dml_train.training.mining import is_mining_due, mine, segments
 from dml_train.training.observers import Observers
 from dml_train.training.rehearsal import check_value
 from dml_train.training.replica import Replica
@@ -136,10 +137,18 @@ class Trainer:
                 raise RunInterrupted(stop_signal, self.steps_done, self.folder.path)
 
     def load_batches(self) -> Iterator[Batch]:
-        """Load the batches of the remaining steps ahead; none once early stopping has ended the run."""
-        steps = range(self.steps_done, 0 if self.best.exhausted else self.experiment.num_steps)
-        pin = self.experiment.device.type == "cuda"
-        return load_ahead(self.batches, steps, self.training.workers, pin=pin)
+        """Load the batches of the remaining steps ahead; none once early stopping has ended the run.
+
+        Where the sampler mines negatives, loading ahead ends: the batches from there on depend on them.
+        """
+        experiment = self.experiment
+        pin = experiment.device.type == "cuda"
+        end = 0 if self.best.exhausted else experiment.num_steps
+        for steps in segments(experiment.sampler, self.steps_done, end):
+            if steps and is_mining_due(experiment.sampler, steps.start):
+                mine(experiment, self.console, self.ranks)
+                self.values.restart_clock()
+            yield from load_ahead(self.batches, steps, self.training.workers, pin=pin)
 
     def due(self, stop_signal: int) -> Due:
         """Decide what follows the step just taken."""
@@ -278,6 +287,9 @@ class Trainer:
         }
         if experiment.average is not None:
             state |= {"model": experiment.model.state_dict(), "averaged": experiment.average.n_averaged}
+        sampler = experiment.sampler
+        if isinstance(sampler, MiningSampler) and sampler.negatives is not None:
+            state["negatives"] = torch.from_numpy(sampler.negatives)
         name = find_nonfinite(weights, state, untrained_names(experiment.model, experiment.loss))
         if name is not None:
             raise divergence(
@@ -310,6 +322,8 @@ class Trainer:
         if state["scaler"]:  # empty if nothing was scaled: the scaler then starts fresh
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
+        if isinstance(experiment.sampler, MiningSampler) and "negatives" in state:
+            experiment.sampler.set_negatives(state["negatives"].numpy())
         return newest.step
 
     def finish(self) -> None:

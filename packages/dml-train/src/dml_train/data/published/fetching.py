@@ -11,6 +11,7 @@ from dml_core import DmlError
 from dml_train.data.published.download import compute_digests, download
 from dml_train.data.published.official import Archive, OfficialSet, find_file, list_missing
 from dml_train.data.published.unpacking import unpack
+from dml_train.files import WriteRefused
 
 
 def fetch(official: OfficialSet, root: Path, console: Console | None, report: Callable[[str], None]) -> None:
@@ -76,7 +77,10 @@ def _get_archive(
         return file
     assert archive.address is not None
     file = root / archive.name
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteRefused(f"can't make the folder {root}: {error.strerror}") from error
     report(f"downloading {archive.address} ({archive.size})")
     with (console or Console(quiet=True)).status(archive.name) as status:
 

@@ -43,7 +43,7 @@ class OfficialSet:
     Args:
         name: the name in recipes.
         title: the name in messages.
-        markers: files of which any one identifies the data set's folder, relative to it.
+        markers: files or folders of which any one identifies the data set's folder, relative to it.
         list_parts: reads the parts from the lists in the folder, without looking at the images.
         published: the counts of each part.
         archives: the files of its download.
@@ -71,7 +71,7 @@ class OfficialSet:
             raise DmlError(f"root = {root} is not a folder. {self.describe_download(root)}")
         subfolders = sorted(child for child in root.iterdir() if child.is_dir())
         for folder in (root, *subfolders):
-            if any((folder / marker).is_file() for marker in self.markers):
+            if any((folder / marker).exists() for marker in self.markers):
                 return folder
         known = [archive.name for archive in (*self.archives, *self.older)]
         packed = [name for name in known if find_file(root, name) is not None]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import write_atomically, write_json
+from dml_train.files import WriteRefused, write_atomically, write_json
 from dml_train.measure.evaluate import flatten_metrics
 from dml_train.studies.reproduce.page import Section, as_json, markdown
 from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose, papers
@@ -105,7 +105,7 @@ def reproduce(
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DmlError(f"can't make the folder {out}: {error.strerror}") from error
+        raise WriteRefused(f"can't make the folder {out}: {error.strerror}") from error
 
     total = len({job.folder for row in rows for job in row.jobs})
     done = 0

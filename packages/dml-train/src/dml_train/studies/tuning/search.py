@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.files import write_json
+from dml_train.files import WriteRefused, write_json
 from dml_train.measure.evaluate import flatten_metrics
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import assign
@@ -26,6 +26,7 @@ from dml_train.recipe.tables import Recipe, differences
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import derive
 from dml_train.studies.runs import Job, Outcome, run_all
+from dml_train.studies.tuning.journal import Journal
 from dml_train.studies.tuning.space import Choice, Scalar, Space, as_override
 
 _JOURNAL, _SEARCH = "journal.log", "search.json"
@@ -164,10 +165,9 @@ def run_search(
     optuna = _optuna()
     _begin(plan, out, optuna.__version__, console)
     with RunFolder(out).lock():
-        journal = optuna.storages.journal.JournalFileBackend(str(out / _JOURNAL))
         study = optuna.create_study(
             study_name="search",
-            storage=optuna.storages.JournalStorage(journal),
+            storage=optuna.storages.JournalStorage(Journal(out / _JOURNAL)),
             direction="maximize",
             load_if_exists=True,
         )
@@ -283,7 +283,7 @@ def _begin(plan: SettingsSearch, out: Path, version: str, console: Console) -> N
             )
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DmlError(f"can't make the folder {out}: {error.strerror}") from error
+        raise WriteRefused(f"can't make the folder {out}: {error.strerror}") from error
     write_json(path, mine)
 
 

@@ -1,0 +1,149 @@
+"""Write the site's pages from the repository's.
+
+The pages in docs/ are plain Markdown that reads well on a forge. Sphinx needs more: pages from outside docs/, tables of
+contents, and code that it runs. This script copies every page and adds these, so that no page needs Sphinx's syntax.
+
+- Links to a page of the site become links between the copies. A link to another file of the repository becomes an
+  address below `repository` (`[tool.site]` in pyproject.toml), or, while that is empty, the file's path.
+- In a tutorial, Python blocks become cells that Sphinx runs, and so do shell blocks, which stay visible as they are. A
+  Python block whose first line is `# NAME.py` is written to that file.
+- Each section has an index page with its tables of contents.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+from sections import CHILDREN, MODULES, OUTSIDE, SECTIONS, SHOWN
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"# ([\w/]+\.py)\n")  # the first line of a block that is a file
+# Prints the output at once: the cell's stream would be cut anywhere. The notebook's way to draw is not the commands'.
+SHELL = """import os, subprocess
+print(subprocess.run(
+    ["sh", "-e", "-c", {!r}], check=True, text=True, stdout=subprocess.PIPE,
+    env={{key: value for key, value in os.environ.items() if key != "MPLBACKEND"}},
+).stdout, end="")"""
+NOTEBOOK = """---
+file_format: mystnb
+kernelspec:
+  name: python3
+---
+"""
+
+
+def stage(out: Path) -> None:
+    """Write all pages into an empty folder `out`."""
+    shutil.rmtree(out, ignore_errors=True)
+    copies = staged_paths()
+    for page, copy in copies.items():
+        target = out / copy
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = relink(page.read_text(encoding="utf-8"), page, copy, copies)
+        if copy.parts[0] == "tutorials":
+            text = NOTEBOOK + BLOCK.sub(executed, text)
+            for file, shown in SHOWN.get(name(copy), {}).items():
+                text += "\n" + cell("%%sh -e", f'cp "{file}" "$SITE_SHOWN/{shown}"\n', "remove-cell")
+        if copy == Path("index.md"):
+            text += contents([f"{folder}/index" for folder in SECTIONS], hidden=True)
+        text += contents(CHILDREN.get(name(copy), []), hidden=True)
+        target.write_text(text, encoding="utf-8")
+    (out / "reference" / "api").mkdir()
+    for module in MODULES:
+        (out / "reference" / "api" / f"{module}.rst").write_text(listing(module), encoding="utf-8")
+    below = {child for children in CHILDREN.values() for child in children}
+    pages = {name(page.relative_to(out)) for page in out.rglob("*.md")} - below
+    for folder, section in SECTIONS.items():
+        mine = section.ordered({page for page in pages if page.startswith(f"{folder}/")})
+        text = f"# {section.title}\n\n{section.purpose}\n" + contents(mine)
+        (out / folder / "index.md").write_text(text, encoding="utf-8")
+
+
+def name(page: Path) -> str:
+    """Return the name of a page in tables of contents."""
+    return page.with_suffix("").as_posix()
+
+
+def staged_paths() -> dict[Path, Path]:
+    """Return each page that the site shows, with its path in the site."""
+    pages = {page: page.relative_to(DOCS) for page in sorted(DOCS.rglob("*.md"))}
+    pages = {page: copy for page, copy in pages.items() if copy.parts[0] != "site"}
+    return pages | {ROOT / name: Path(copy) for name, copy in OUTSIDE.items()}
+
+
+def relink(text: str, page: Path, copy: Path, copies: dict[Path, Path]) -> str:
+    """Return a page's text with its relative links as the copy needs them."""
+
+    def replaced(found: re.Match[str]) -> str:
+        label, link = found.groups()
+        path, mark, anchor = link.partition("#")
+        if not path or re.match(r"[a-z]+:", link):
+            return found[0]
+        target = (page.parent / path).resolve()
+        if target in copies:
+            return f"[{label}]({os.path.relpath(copies[target], copy.parent)}{mark}{anchor})"
+        place = target.relative_to(ROOT).as_posix()
+        if repository():
+            return f"[{label}]({repository()}/tree/HEAD/{place}{mark}{anchor})"
+        return label if place in label else f"{label} (`{place}`)"
+
+    outside_code = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    outside_code[::2] = [LINK.sub(replaced, part) for part in outside_code[::2]]
+    return "".join(outside_code)
+
+
+def repository() -> str:
+    """Return the address of the repository; "" while the project has none."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(settings["tool"]["site"]["repository"]).rstrip("/")
+
+
+def executed(block: re.Match[str]) -> str:
+    """Return a block of a tutorial as cells that Sphinx runs."""
+    language, code = block.groups()
+    if file := FILE.match(code):
+        return f"{block[0]}\n\n{cell(f'%%writefile {file[1]}', code, 'remove-input, remove-output')}"
+    if language == "sh":
+        return f"{block[0]}\n\n{cell(SHELL.format(code), '', 'remove-input')}"
+    return f"```{{code-cell}} ipython3\n{code}```"
+
+
+def cell(magic: str, code: str, tags: str) -> str:
+    """Return a cell that a reader doesn't see."""
+    return f"```{{code-cell}} ipython3\n:tags: [{tags}]\n{magic}\n{code}```"
+
+
+def contents(names: list[str], hidden: bool = False) -> str:
+    """Return a table of contents; "" without pages."""
+    options = ":hidden:" if hidden else ":maxdepth: 1"
+    pages = "\n".join(f"/{name}" for name in names)
+    return f"\n```{{toctree}}\n{options}\n\n{pages}\n```\n" if names else ""
+
+
+def listing(module: str) -> str:
+    """Return the page of a module's public names: a table, then each in full."""
+    title = f"Functions and classes of {module}"
+    parts = [title, "=" * len(title), "", f".. currentmodule:: {module}", "", ".. autosummary::", ""]
+    names = sorted(public_names(module), key=str.lower)
+    parts += [f"   {name}" for name in names]
+    for name in names:
+        item = getattr(importlib.import_module(module), name)
+        kind = "class" if inspect.isclass(item) else "function" if callable(item) else "data"
+        parts += ["", f".. auto{kind}:: {name}"]
+    return "\n".join(parts) + "\n"
+
+
+def public_names(module: str) -> list[str]:
+    """Return the names that a module offers; of the module of hooks, the hooks."""
+    loaded = importlib.import_module(module)
+    offered = getattr(loaded, "__all__", [name for name in dir(loaded) if name.startswith("dml_")])
+    return [name for name in offered if not name.startswith("_")]

@@ -1,0 +1,203 @@
+"""A sampler whose batches hold hard negatives, mined between epochs.
+
+Shapes: `N` items, `C` classes and `K` images of each in a batch, `k` mined negatives of each item.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_core.samplers import ClassBalancedSampler, EpochSampler, check_at_least
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dml_core.protocols.evaluation import MiningEvaluator
+
+_STREAM = 3  # of random numbers, apart from those of `dml_core.samplers`
+
+
+class HardNegativeSampler(EpochSampler):
+    """A sampler of batches of C classes with K images each, in which classes meet those that they are mistaken for.
+
+    Until negatives are mined, its batches are those of `ClassBalancedSampler`. From then on the first
+    ⌊C / (1 + M)⌋ classes of such a batch, at least one, are anchors. The first image of an anchor class brings M of
+    its k mined negatives, drawn at random, each with K − 1 other images of the negative's class. No class is twice in
+    a batch: a negative of a class that is there already is skipped, and classes of the balanced batch fill the rest.
+    So anchors are balanced over the classes, and their negatives are hard.
+
+    Negatives of the whole data set, refreshed as the network learns: Xiong et al. 2021, Approximate Nearest Neighbor
+    Negative Contrastive Learning (there by an approximate index; here exact). Classes brought by their likeness:
+    Smirnov et al. 2017, Doppelganger Mining for Face Representation Learning.
+
+    Args:
+        labels: (N,) integer, the class of each item.
+        classes_per_batch: C, from 2 to the number of classes.
+        images_per_class: K, at least 1.
+        negatives_per_anchor: M, from 1 to `candidates`.
+        candidates: k, the mined negatives of each item, from 1 to N − 1.
+        below: None takes an item's k nearest of other classes. ``"hardest"``: only negatives less similar than its
+            least similar positive (semi-hard towards all of them: Schroff et al. 2015, FaceNet, Eq. 4);
+            ``"easiest"``: less similar than its most similar positive.
+        margin: how much less similar, at least 0; spares images of a wrong label (Moreira et al. 2024, NV-Retriever).
+        mine_from: the first epoch before which negatives are mined; 0 mines by the initial weights.
+        mine_every: epochs from one mining to the next, at least 1.
+        seed: at least 0; with the epoch, the position and the negatives it determines a batch.
+        batches_per_epoch: as in `ClassBalancedSampler`.
+
+    Raises:
+        ValueError: as `ClassBalancedSampler`; for numbers out of their range, or a margin without `below`.
+    """
+
+    def __init__(
+        self,
+        labels: npt.ArrayLike | Sequence[int],
+        classes_per_batch: int,
+        images_per_class: int,
+        negatives_per_anchor: int = 1,
+        candidates: int = 10,
+        below: Literal["hardest", "easiest"] | None = None,
+        margin: float = 0.0,
+        mine_from: int = 1,
+        mine_every: int = 1,
+        seed: int = 0,
+        batches_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__(labels, seed)
+        self._balanced = ClassBalancedSampler(
+            self.labels, classes_per_batch, images_per_class, seed, batches_per_epoch
+        )
+        self.classes_per_batch, self.images_per_class = classes_per_batch, images_per_class
+        self.negatives_per_anchor = check_at_least(1, negatives_per_anchor=negatives_per_anchor)
+        self.candidates = check_at_least(1, candidates=candidates)
+        self.mine_from = check_at_least(0, mine_from=mine_from)
+        self.mine_every = check_at_least(1, mine_every=mine_every)
+        if classes_per_batch < 2:
+            raise ValueError(
+                f"classes_per_batch is {classes_per_batch}; expected at least 2, an anchor's and a negative's"
+            )
+        if candidates >= len(self.labels):
+            raise ValueError(
+                f"candidates is {candidates}; expected at most {len(self.labels) - 1}, the number of other items"
+            )
+        if negatives_per_anchor > candidates:
+            raise ValueError(
+                f"negatives_per_anchor is {negatives_per_anchor}; expected at most candidates, {candidates}"
+            )
+        if below not in (None, "hardest", "easiest"):
+            raise ValueError(f"below is {below!r}; expected 'hardest', 'easiest', or None")
+        if not 0 <= margin < np.inf:
+            raise ValueError(f"margin is {margin}; expected a finite number of at least 0")
+        if margin and below is None:
+            raise ValueError(f"margin is {margin} and below is None; expected below, too, or no margin")
+        self.below, self.margin = below, margin
+        _, self._class_of = np.unique(self.labels, return_inverse=True)
+        order = np.argsort(self._class_of, kind="stable")
+        self._members = np.split(order, np.flatnonzero(np.diff(self._class_of[order])) + 1)
+        self._negatives: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self._balanced)
+
+    @property
+    def negatives(self) -> npt.NDArray[np.int64] | None:
+        """The negatives in use, (N, k), -1 for none; None before any are mined."""
+        return self._negatives
+
+    def mines_before(self, epoch: int) -> bool:
+        """Tell whether negatives are mined before an epoch, counted from 0."""
+        return epoch >= self.mine_from and (epoch - self.mine_from) % self.mine_every == 0
+
+    def find_negatives(
+        self, evaluator: MiningEvaluator, embeddings: npt.NDArray[Any]
+    ) -> npt.NDArray[np.int64]:
+        """Find the negatives of embeddings (N, D) by the sampler's rule, (N, k) int64, -1 for none."""
+        _, negatives = evaluator.hard_negatives(
+            embeddings, self.labels, self.candidates, below=self.below, margin=self.margin
+        )
+        return negatives
+
+    def set_negatives(self, negatives: npt.NDArray[np.int64] | None) -> None:
+        """Use these negatives from now on.
+
+        Args:
+            negatives: (N, k) integer, items of other classes than the row's, or -1; None for balanced batches.
+
+        Raises:
+            ValueError: for another shape or dtype, an index outside -1 to N − 1, or an item of the row's own class.
+        """
+        if negatives is None:
+            self._negatives = None
+            return
+        array, count = np.asarray(negatives), len(self.labels)
+        if array.ndim != 2 or len(array) != count or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"negatives has shape {array.shape} and dtype {array.dtype}; expected ({count}, k) integers"
+            )
+        array_Nk = array.astype(np.int64)
+        if array_Nk.size and not -1 <= array_Nk.min() <= array_Nk.max() < count:
+            raise ValueError(
+                f"negatives has indices from {array_Nk.min()} to {array_Nk.max()}; expected -1 to {count - 1}"
+            )
+        own_Nk = (array_Nk >= 0) & (self.labels[array_Nk] == self.labels[:, None])
+        if own_Nk.any():
+            item = int(own_Nk.any(axis=1).argmax())
+            raise ValueError(
+                f"negatives lists items of its own class for item {item}; expected other classes"
+            )
+        self._negatives = array_Nk
+
+    def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
+        """Draw the batch's indices, (C * K,) int64: the anchors' classes, their negatives', the others."""
+        balanced = self._balanced.batch_at(epoch, position)
+        if self._negatives is None:
+            return balanced
+        rows_CK = balanced.reshape(self.classes_per_batch, self.images_per_class)
+        anchors = max(1, self.classes_per_batch // (1 + self.negatives_per_anchor))
+        random = self._random(epoch, _STREAM, position)
+        chosen = {int(self._class_of[row[0]]): row for row in rows_CK[:anchors]}
+        for anchor in rows_CK[:anchors, 0]:
+            brought = 0
+            for item in random.permutation(self._negatives[anchor]).tolist():
+                label = int(self._class_of[item])
+                if brought == self.negatives_per_anchor or len(chosen) == self.classes_per_batch:
+                    break
+                if item >= 0 and label not in chosen:
+                    chosen[label] = self._draw_class(item, random)
+                    brought += 1
+        for row in rows_CK[anchors:]:
+            if len(chosen) < self.classes_per_batch:
+                chosen.setdefault(int(self._class_of[row[0]]), row)
+        return np.concatenate([*chosen.values()])
+
+    def _draw_class(self, item: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Draw K images of an item's class, of which it is the first; all are used before any repeats."""
+        members = self._members[self._class_of[item]]
+        others = random.permutation(members[members != item])
+        drawn = [np.array([item]), others]
+        while sum(map(len, drawn)) < self.images_per_class:
+            drawn.append(random.permutation(members))
+        return np.concatenate(drawn)[: self.images_per_class]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position and the negatives, and the settings and data that they belong to."""
+        return super().state_dict() | {"negatives": self._negatives}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved position and the saved negatives.
+
+        Raises:
+            ValueError: as `EpochSampler.load_state_dict`.
+        """
+        super().load_state_dict(state)
+        self.set_negatives(state["negatives"])
+
+    def _identity(self) -> dict[str, int]:
+        return (
+            super()._identity()
+            | {name: getattr(self, name) for name in ("classes_per_batch", "images_per_class")}
+            | {"negatives_per_anchor": self.negatives_per_anchor, "candidates": self.candidates}
+        )

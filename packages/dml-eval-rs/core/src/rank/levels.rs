@@ -1,0 +1,186 @@
+//! Metrics under several relations of the same queries and gallery, such as the levels of a hierarchy, from one pass over the pairs.
+
+use std::ops::Range;
+
+use crate::control::Control;
+use crate::error::{Result, argument};
+use crate::peers::Peers;
+use crate::rank::count_job::CountJob;
+use crate::rank::evaluate::{COUNT_BYTES, Options, evaluate};
+use crate::rank::levels_counter::LevelsCounter;
+use crate::rank::metrics::PerQuery;
+use crate::rank::partial_counts::PartialCounts;
+use crate::rank::plan::batches;
+use crate::rank::positives::PositiveFinder;
+use crate::rank::relation::Relation;
+use crate::rank::table_counter::{count_from_tables, many_positives};
+use crate::rows::comparable::Comparable;
+use crate::rows::space::Space;
+use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
+use crate::side::Side;
+
+/// Computes the metrics of every query at each level: those of [`evaluate`] with each relation. A query without a match at a level is
+/// NaN there.
+///
+/// With peers the levels are evaluated one by one.
+pub fn evaluate_levels<S: Comparable>(
+    space: &S,
+    relations: &[Relation<'_>],
+    options: &Options,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<Vec<PerQuery>> {
+    let options = Options { may_lack_matches: true, ..options.clone() };
+    if relations.len() < 2 || !peers.is_alone() {
+        return relations.iter().map(|relation| evaluate(space, relation, &options, peers, control)).collect();
+    }
+    for relation in relations {
+        relation.check(space)?;
+    }
+    let queries = relations[0].queries();
+    if relations.iter().any(|relation| relation.queries() != queries) {
+        return argument("the levels have different numbers of queries; expected the same queries at each level");
+    }
+    let many = options.many_positives.unwrap_or_else(|| many_positives(space));
+    let levels = Levels { space, relations, options: &options, control };
+    // All keys of a query with many positives at some level are computed, and serve all levels.
+    let is_tabled = |q: usize| relations.iter().any(|relation| relation.number(q) >= many);
+    let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
+    let screened = |q: usize| if is_tabled(q) { 0 } else { number(q) };
+    let tabled = |q: usize| if is_tabled(q) { number(q) } else { 0 };
+    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::BYTES_PER_POSITIVE;
+    let screened_batches = batches(0..queries, screened, budget);
+    let tabled_batches = batches(0..queries, tabled, budget);
+    let is_symmetric = relations.iter().all(Relation::is_symmetric) && screened_batches.len() == 1;
+    let gallery = space.rows(Side::Gallery);
+    let rows = |batches: &[Range<usize>]| batches.iter().map(ExactSizeIterator::len).sum::<usize>();
+    let tables = tabled_batches.iter().cloned().flatten().filter(|q| is_tabled(*q)).count();
+    let screens = if is_symmetric { queries * (queries - 1) / 2 } else { rows(&screened_batches) * gallery };
+    control.add_to_total((screens + tables * gallery) as u64);
+
+    let mut results: Vec<PerQuery> =
+        relations.iter().map(|_| PerQuery::new(queries, &options.metrics)).collect::<Result<_>>()?;
+    let mut compute = |counts: Vec<PartialCounts>, first_query: usize| -> Result<()> {
+        for ((result, counts), relation) in results.iter_mut().zip(counts).zip(relations) {
+            result.compute(&counts, first_query, relation.grades(), control)?;
+        }
+        Ok(())
+    };
+    for batch in screened_batches {
+        let batch = if is_symmetric { 0..queries } else { batch };
+        let start = batch.start;
+        compute(levels.count_by_screen(batch, is_symmetric, &|q| !is_tabled(q))?, start)?;
+    }
+    for batch in tabled_batches {
+        let start = batch.start;
+        compute(levels.count_by_tables(batch, &is_tabled)?, start)?;
+    }
+    Ok(results)
+}
+
+/// The inputs of an evaluation, and its strategies of counting. Each returns the counts of each level.
+struct Levels<'a, S> {
+    space: &'a S,
+    relations: &'a [Relation<'a>],
+    options: &'a Options,
+    control: &'a Control,
+}
+
+impl<S: Space> Levels<'_, S> {
+    /// Finds the positives of the wanted queries at each level, and starts their counts.
+    fn start(&self, queries: &Range<usize>, wanted: &dyn Fn(usize) -> bool) -> Result<Vec<PartialCounts>> {
+        let find = |relation: &Relation<'_>| {
+            let finder = PositiveFinder(relation);
+            let (offsets, positives) =
+                finder.find(self.space, queries.clone(), &|q| usize::from(wanted(q)), self.control)?;
+            PartialCounts::new(self.options.ties, &self.options.metrics, offsets, positives, &[])
+        };
+        self.relations.iter().map(find).collect()
+    }
+
+    fn jobs<'b>(&'b self, counts: &'b [PartialCounts], first_query: usize) -> Vec<CountJob<'b>> {
+        let levels = counts.iter().zip(self.relations);
+        levels.map(|(counts, relation)| CountJob { counts, first_query, relation }).collect()
+    }
+
+    /// Screens the wanted queries against the gallery, or each pair once for both where the queries are their own.
+    fn count_by_screen(
+        &self,
+        queries: Range<usize>,
+        is_symmetric: bool,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<PartialCounts>> {
+        let counts = self.start(&queries, wanted)?;
+        let counter = LevelsCounter::new(self.space, self.jobs(&counts, queries.start))?;
+        let items = self.space.rows(Side::Gallery);
+        let pairs = if is_symmetric { items * items.saturating_sub(1) / 2 } else { queries.len() * items };
+        let packing = counter.packing(self.space, pairs as u64, self.control)?;
+        if is_symmetric {
+            traverse_triangle(self.space, &packing, &counter, queries.clone(), queries, self.control)?;
+        } else {
+            traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
+        }
+        drop(packing);
+        drop(counter);
+        Ok(counts)
+    }
+
+    /// Computes all keys of the wanted queries.
+    fn count_by_tables(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> bool) -> Result<Vec<PartialCounts>> {
+        let counts = self.start(&queries, wanted)?;
+        let jobs = self.jobs(&counts, queries.start);
+        let members: Vec<u32> = queries.filter(|q| wanted(*q)).map(|q| q as u32).collect();
+        count_from_tables(self.space, &jobs, &members, self.control)?;
+        drop(jobs);
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::select;
+    use crate::peers::Alone;
+    use crate::rank::metric::Metric;
+    use crate::rank::partial_counts::Ties;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::matrix::Matrix;
+    use crate::rows::similarity::Similarity;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn each_level_has_the_bits_of_its_own_evaluation(
+            values in proptest::collection::vec(-2i8..=2, 60 * 3), n in 2usize..60, classes in 2u32..20, coarser in 1u32..6,
+            many in prop_oneof![Just(None), (1usize..20).prop_map(Some)], expected: bool, gallery: bool,
+        ) {
+            let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
+            let fine: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+            let coarse: Vec<u32> = fine.iter().map(|class| class / coarser).collect();
+            let other: Vec<u32> = (0..n as u32).map(|i| i % 2).collect();
+            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+            let items = gallery.then_some(rows);
+            let space = Dense::new(rows, items, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
+            let relations: Vec<Relation<'_>> = [&fine, &coarse, &other]
+                .map(|labels| Relation::of_labels(labels, gallery.then_some(&labels[..])).unwrap())
+                .into();
+            let options = Options {
+                metrics: vec![Metric::Recall(2), Metric::MapAtR, Metric::ReciprocalRank, Metric::Precision(5)],
+                ties: if expected { Ties::Expected } else { Ties::Index },
+                may_lack_matches: true,
+                many_positives: many,
+            };
+            let levels = evaluate_levels(&space, &relations, &options, &Alone, &control).unwrap();
+            for (level, relation) in levels.iter().zip(&relations) {
+                let alone = evaluate(&space, relation, &options, &Alone, &control).unwrap();
+                for (found, expected) in level.columns.iter().flatten().zip(alone.columns.iter().flatten()) {
+                    prop_assert_eq!(found.to_bits(), expected.to_bits());
+                }
+            }
+        }
+    }
+}

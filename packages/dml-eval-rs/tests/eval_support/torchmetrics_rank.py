@@ -1,0 +1,28 @@
+"""One of two ranks that measure the same items by torchmetrics, over gloo."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dml_eval_rs.adapters.torchmetrics import RetrievalMetric
+
+
+def measure(rank: int, store: str, data: str) -> list[dict[str, Any]]:
+    """Return what this rank computes from a distributed sampler's items, and from halves of different sizes."""
+    x, labels, options = torch.load(data)
+    dist.init_process_group(
+        "gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2), timeout=timedelta(seconds=200)
+    )
+    try:
+        sampled, halved = RetrievalMetric(options), RetrievalMetric(options)
+        for place in torch.arange(rank, 42, 2).remainder(40).split(4):  # repeats the first items
+            sampled.update(x[place], labels[place], indices=place)
+        half = slice(0, 25) if rank == 0 else slice(25, 40)
+        halved.update(x[half], labels[half])
+        return [sampled.compute(), halved.compute()]
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,199 @@
+"""The cases of torchmetrics' retrieval metrics.
+
+Lightning-AI/torchmetrics dab0333: the examples of src/torchmetrics/retrieval and functional/retrieval, and the tests
+of tests/unittests/retrieval, which compare random scores of ten queries with scikit-learn, or with a count, for
+several `top_k`, `empty_target_action` and `ignore_index`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from eval_support.rankings import evaluate_scores
+
+from dml_eval_rs import Evaluation, verify
+
+# Their examples: query 0 has three documents, query 1 four. A document of the other query is left out.
+INDEXES = np.array([0, 0, 0, 1, 1, 1, 1])
+PREDS = np.array([0.2, 0.3, 0.5, 0.1, 0.3, 0.5, 0.2])
+TARGET = np.array([False, False, True, False, True, False, True])
+KS = (1, 2, 4, 10)
+
+
+def by_query(indexes: np.ndarray, preds: np.ndarray, target: np.ndarray, **options: object) -> Evaluation:
+    own = indexes == np.unique(indexes)[:, None]
+    return evaluate_scores(np.tile(preds, (len(own), 1)), np.where(own, target, 0), left_out=~own, **options)
+
+
+def test_examples_of_the_classes() -> None:
+    found = by_query(
+        INDEXES, PREDS, TARGET, average_precision=True, precision_at=2, recall_share_at=2, ndcg_at=4
+    )
+    figures = {
+        "average_precision": 0.7917,
+        "mean_reciprocal_rank": 0.75,
+        "precision@2": 0.5,
+        "recall_share@2": 0.75,
+        "ndcg@4": 0.8467,
+        "r_precision": 0.75,
+    }
+    assert {name: found[name] for name in figures} == pytest.approx(figures, abs=5e-5)
+    hits = np.array([True, False, False, False, True, False, True])
+    assert by_query(INDEXES, PREDS, hits, recall_at=2).recall[2] == 0.5
+    # Fall-out@2: the share of the non-relevant documents among the first two.
+    wrong = 2 - 2 * found.per_query["precision@2"]
+    assert (wrong / [2, 2]).mean() == 0.5
+
+
+def test_examples_of_the_functions() -> None:
+    found = evaluate_scores(
+        [[0.2, 0.3, 0.5]],
+        [[1, 0, 1]],
+        recall_at=2,
+        precision_at=2,
+        recall_share_at=2,
+        average_precision=True,
+    )
+    assert found.average_precision == pytest.approx(0.8333, abs=5e-5)
+    assert (found.recall[2], found.precision[2], found.recall_share[2], found.r_precision) == (
+        1,
+        0.5,
+        0.5,
+        0.5,
+    )
+    assert evaluate_scores([[0.2, 0.3, 0.5]], [[0, 1, 0]]).mean_reciprocal_rank == 0.5
+    # Fall-out@2 is 1, and the curve up to 2 has the precisions 1 and 0.5 and the shares 0.5 and 0.5.
+    assert 2 - 2 * found.precision[2] == 1
+    curve = evaluate_scores([[0.2, 0.3, 0.5]], [[1, 0, 1]], precision_at=(1, 2), recall_share_at=(1, 2))
+    assert (curve.precision, curve.recall_share) == ({1: 1, 2: 0.5}, {1: 0.5, 2: 0.5})
+    area = verify(
+        np.array([[0.2, 0.3, 0.5]]), [1], np.eye(3), [1, 0, 1], similarity="dot", metrics=("auc",)
+    ).auc
+    assert area == 0.5
+    graded = evaluate_scores([[0.1, 0.2, 0.3, 4, 70]], [[10, 0, 0, 1, 5]], ndcg_at=5)
+    assert graded.ndcg[5] == pytest.approx(0.6957, abs=5e-5)
+
+
+def test_examples_of_the_curve() -> None:
+    """RetrievalPrecisionRecallCurve and RetrievalRecallAtFixedPrecision.
+
+    Precision and the share of matches at every K.
+    """
+    preds = np.array([0.4, 0.01, 0.5, 0.6, 0.2, 0.3, 0.5])
+    indexes = np.array([0, 0, 0, 0, 1, 1, 1])
+    target = np.array([1, 0, 0, 1, 1, 0, 1])
+    found = by_query(indexes, preds, target, precision_at=range(1, 5), recall_share_at=range(1, 5))
+    assert list(found.precision.values()) == pytest.approx([1, 0.5, 0.6667, 0.5], abs=5e-5)
+    assert list(found.recall_share.values()) == pytest.approx([0.5, 0.5, 1, 1], abs=5e-5)
+    allowed = {k: share for k, share in found.recall_share.items() if found.precision[k] >= 0.8}
+    assert allowed == {1: 0.5}
+
+
+def test_the_example_of_auroc_is_an_auc_of_each_query() -> None:
+    areas = []
+    for query in (0, 1):
+        own = query == INDEXES
+        found = verify(
+            PREDS[own][None],
+            [1],
+            np.eye(own.sum()),
+            TARGET[own].astype(int),
+            similarity="dot",
+            metrics=("auc",),
+        )
+        areas.append(found.auc)
+    assert np.mean(areas) == 0.75
+
+
+def drawn(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw ten queries' documents as their tests do; query 9 has none that is relevant."""
+    rng = np.random.default_rng(seed)
+    indexes, preds = rng.integers(0, 10, 320), rng.random(320)
+    return indexes, preds, np.where(indexes == 9, 0, rng.integers(0, 2, 320))
+
+
+@pytest.mark.parametrize("action", ["skip", "neg"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_scores_at_every_top_k(seed: int, action: str) -> None:
+    indexes, preds, target = drawn(seed)
+    found = by_query(
+        indexes,
+        preds,
+        target,
+        unmatched="skip" if action == "skip" else "zero",
+        recall_at=KS,
+        precision_at=KS,
+        recall_share_at=KS,
+        reciprocal_rank_at=KS,
+        average_precision=True,
+        average_precision_at=KS,
+        ndcg_at=KS,
+    )
+    for query in range(10):
+        own = indexes == query
+        relevant = target[own][np.argsort(-preds[own])]
+        number = relevant.sum()
+
+        def ours(name: str, query: int = query) -> float:
+            return float(found.per_query[name][query])
+
+        if not number:
+            assert all(
+                value == 0 if action == "neg" else math.isnan(value) for value in map(ours, found.per_query)
+            )
+            continue
+        scores = -np.arange(len(relevant))
+        assert ours("average_precision") == pytest.approx(
+            sklearn.metrics.average_precision_score(relevant, scores), abs=1e-12
+        )
+        assert ours("r_precision") == relevant[:number].mean()
+        for k in KS:
+            first = relevant[:k]
+            assert ours(f"recall@{k}") == first.any()
+            assert ours(f"precision@{k}") == pytest.approx(first.sum() / k, abs=1e-15)
+            assert ours(f"recall_share@{k}") == pytest.approx(first.sum() / number, abs=1e-15)
+            assert ours(f"reciprocal_rank@{k}") == (1 / (1 + first.argmax()) if first.any() else 0)
+            assert ours(f"ndcg@{k}") == pytest.approx(
+                sklearn.metrics.ndcg_score([relevant], [scores], k=k), abs=1e-12
+            )
+            # RetrievalMAP(top_k=k) forgets the matches beyond K: it divides by those that it found.
+            if first.any():
+                theirs = sklearn.metrics.average_precision_score(first, scores[:k])
+                mine = ours(f"average_precision@{k}") * min(k, number) / first.sum()
+                assert mine == pytest.approx(theirs, abs=1e-12)
+
+
+def test_an_ignored_index_is_left_out() -> None:
+    """`ignore_index=-100`: such documents are dropped before ranking."""
+    indexes, preds, target = drawn(2)
+    ignored = np.random.default_rng(3).random(320) > 0.7
+    own = indexes == np.arange(10)[:, None]
+    found = evaluate_scores(
+        np.tile(preds, (10, 1)), np.where(own & ~ignored, target, 0), left_out=~own | ignored, precision_at=4
+    )
+    kept = by_query(indexes[~ignored], preds[~ignored], target[~ignored], precision_at=4)
+    assert found.to_dict() | {"n_gallery": 0} == kept.to_dict() | {"n_gallery": 0}
+
+
+def test_graded_targets_are_gains() -> None:
+    """`test_ndcg.py` with targets from 0 to 3, and with real ones."""
+    rng = np.random.default_rng(4)
+    for grades in (rng.integers(0, 4, (10, 64)), rng.random((10, 64))):
+        scores = rng.random((10, 64))
+        found = evaluate_scores(scores, grades, ndcg_at=(1, 4, 10, 64))
+        for k, mean in found.ndcg.items():
+            assert mean == pytest.approx(sklearn.metrics.ndcg_score(grades, scores, k=k), abs=1e-12)
+
+
+def test_other_aggregations_are_numpys_of_the_values_of_each_query() -> None:
+    """`aggregation`: mean, median, min, max or a function of the values."""
+    indexes, preds, target = drawn(5)
+    values = by_query(indexes, preds, target, precision_at=4).per_query["precision@4"]
+    expected = [
+        target[own][np.argsort(-preds[own])][:4].mean() for own in (indexes == query for query in range(10))
+    ]
+    for aggregate in (np.mean, np.median, np.min, np.max, lambda x: np.mean(x**2)):
+        assert aggregate(values) == pytest.approx(aggregate(np.array(expected)), abs=1e-12)

@@ -1,0 +1,331 @@
+"""Embeddings and labels in any container give the result of the same numbers in numpy arrays, without a second copy."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dml_eval_rs
+from dml_eval_rs import concatenate_blocks, evaluate, knn, relevance_from_labels
+from dml_eval_rs.arguments import embeddings as rows_of
+from dml_eval_rs.arguments import partition
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(12, 4)).astype(np.float32)
+LABELS = np.arange(12) % 4
+EXPECTED = evaluate(X, LABELS)
+
+
+class Dlpack:
+    """An array that has DLPack's protocol alone, of some device."""
+
+    def __init__(self, array: Any, device: int = 1) -> None:
+        self.array, self.device = array, device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.device != 1 and options.get("dl_device") != (1, 0):
+            raise BufferError("the memory is on another device")
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+
+class Explicit(Dlpack):
+    """An array that refuses an implicit copy, as CuPy's do."""
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        raise TypeError("implicit conversion is not allowed")
+
+
+class Frame:
+    """A column that has `to_numpy` alone."""
+
+    def to_numpy(self) -> np.ndarray:
+        return X
+
+
+class Capsule:
+    """A column that has Arrow's protocol alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+        return self.array.__arrow_c_array__(requested_schema)
+
+
+def pyarrow() -> Any:
+    return pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+
+def fixed_size_list(x: np.ndarray) -> Any:
+    return pyarrow().FixedSizeListArray.from_arrays(pyarrow().array(x.reshape(-1)), x.shape[1])
+
+
+def polars() -> Any:
+    return pytest.importorskip("polars", reason="polars is not installed")
+
+
+def pandas() -> Any:
+    return pytest.importorskip("pandas", reason="pandas is not installed")
+
+
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+CONTAINERS = {
+    "dlpack": lambda: Dlpack(X),
+    "dlpack-of-another-device": lambda: Dlpack(X, device=2),
+    "dlpack-beside-a-refusal": lambda: Explicit(X, device=2),
+    "to-numpy": Frame,
+    "list-of-lists": X.tolist,
+    "list-of-rows": lambda: list(X),
+    "list-of-blocks": lambda: [X[:5], X[5:]],
+    "generator-of-blocks": lambda: (X[i : i + 5] for i in range(0, 12, 5)),
+    "generator-of-rows": lambda: iter(X),
+    "torch-blocks": lambda: [torch().tensor(X[:5], requires_grad=True), torch().tensor(X[5:])],
+    "torch-rows": lambda: list(torch().tensor(X)),
+    "loader": lambda: torch().utils.data.DataLoader(torch().tensor(X), batch_size=5),
+    "arrow-fixed-size-list": lambda: fixed_size_list(X),
+    "arrow-slice": lambda: fixed_size_list(np.concatenate([X[:2], X]))[2:],
+    "arrow-chunks": lambda: pyarrow().chunked_array([fixed_size_list(X[:5]), fixed_size_list(X[5:])]),
+    "arrow-list": lambda: pyarrow().array(list(X)),
+    "arrow-tensor": lambda: pyarrow().FixedShapeTensorArray.from_numpy_ndarray(X),
+    "arrow-capsule": lambda: Capsule(fixed_size_list(X)),
+    "arrow-table": lambda: pyarrow().table({str(i): column for i, column in enumerate(X.T)}),
+    "polars-array": lambda: polars().Series(X),
+    "polars-list": lambda: polars().Series(list(X)).cast(polars().List(polars().Float32)),
+    "polars-frame": lambda: polars().DataFrame({"embedding": X}),
+    "pandas-column": lambda: pandas().Series(list(X)),
+    "pandas-frame": lambda: pandas().DataFrame(X),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_embeddings_are_taken_from_any_container(container: str) -> None:
+    assert evaluate(CONTAINERS[container](), LABELS) == EXPECTED
+
+
+LABEL_CONTAINERS = {
+    "generator": lambda: (int(label) for label in LABELS),
+    "blocks": lambda: iter([LABELS[:5], LABELS[5:]]),
+    "torch": lambda: torch().tensor(LABELS, dtype=torch().int16),
+    "torch-blocks": lambda: [torch().tensor(LABELS[:5]), torch().tensor(LABELS[5:])],
+    "dlpack": lambda: Dlpack(LABELS),
+    "objects": lambda: LABELS.astype(object),
+    "pandas-nullable": lambda: pandas().Series(LABELS, dtype="Int64"),
+    "polars": lambda: polars().Series(LABELS),
+    "arrow-chunks": lambda: pyarrow().chunked_array([LABELS[:5], LABELS[5:]]),
+}
+
+
+@pytest.mark.parametrize("container", LABEL_CONTAINERS)
+def test_labels_are_taken_from_any_container(container: str) -> None:
+    assert evaluate(X, LABEL_CONTAINERS[container]()) == EXPECTED
+
+
+def test_text_in_blocks_is_joined() -> None:
+    text = [f"class {label}" for label in LABELS]
+    assert evaluate(X, iter(text)) == EXPECTED
+    assert evaluate(X, iter([np.array(text[:5]), np.array(text[5:], dtype=object)])) == EXPECTED
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float8_e4m3fn"])
+def test_floats_of_ml_dtypes_are_their_float32_numbers(dtype: str) -> None:
+    narrow = X.astype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").__dict__[dtype])
+    assert evaluate(narrow, LABELS) == evaluate(narrow.astype(np.float32), LABELS)
+    assert evaluate(iter([narrow[:5], narrow[5:]]), LABELS) == evaluate(narrow.astype(np.float32), LABELS)
+
+
+def test_dlpack_of_bfloat16_is_read_by_torch_where_it_is_loaded() -> None:
+    tensor = torch().tensor(X).bfloat16()
+    assert evaluate(Dlpack(tensor), LABELS) == evaluate(tensor.float().numpy(), LABELS)
+
+
+@pytest.mark.gpu
+def test_a_tensor_on_the_gpu_is_copied_by_blocks() -> None:
+    if not torch().cuda.is_available():
+        pytest.skip("there is no CUDA device; a CPU's bfloat16 tensor takes the same way")
+    for dtype in (torch().float32, torch().bfloat16):
+        tensor = torch().tensor(X, dtype=dtype, requires_grad=True)
+        assert evaluate(tensor.cuda(), torch().tensor(LABELS).cuda()) == evaluate(
+            tensor.detach().cpu(), LABELS
+        )
+
+
+def test_every_function_takes_any_container() -> None:
+    """They share one conversion."""
+    as_lists, labels = X.tolist(), [str(label) for label in LABELS]
+    codes = dml_eval_rs.binarize(X)
+    calls = {
+        "evaluate_codes": lambda x, y, c, i: dml_eval_rs.evaluate_codes(c, y),
+        "knn": lambda x, y, c, i: knn(x, None, 2, indices=None),
+        "range_search": lambda x, y, c, i: dml_eval_rs.range_search(x, x if isinstance(x, np.ndarray) else X, 0.5),
+        "index_recall": lambda x, y, c, i: dml_eval_rs.index_recall(i, x, X, 2).per_query,
+        "verify": lambda x, y, c, i: dml_eval_rs.verify(x, y).to_dict(),
+        "verify-pairs": lambda x, y, c, i: dml_eval_rs.verify(x, y, pairs=i).to_dict(),
+        "open_set": lambda x, y, c, i: dml_eval_rs.open_set(x, y, X[:3], y_first(y)).to_dict(),
+        "kmeans": lambda x, y, c, i: dml_eval_rs.kmeans(x, 3).labels,
+        "nmi": lambda x, y, c, i: dml_eval_rs.nmi(y, LABELS),
+    }  # fmt: skip
+
+    def y_first(y: Any) -> Any:
+        return labels[:3] if not isinstance(y, np.ndarray) else np.array(labels[:3])
+
+    pairs = np.stack([np.arange(12), (np.arange(12) + 4) % 12], axis=1)
+    pairs[6:, 1] = (pairs[6:, 0] + 1) % 12
+    for name, call in calls.items():
+        expected = call(X, np.array(labels), codes, pairs)
+        found = call(
+            (row for row in as_lists_as_arrays(as_lists)), iter(labels), iter([codes]), iter([pairs])
+        )
+        np.testing.assert_equal(found, expected, err_msg=name)
+
+
+def as_lists_as_arrays(rows: list[list[float]]) -> Iterator[np.ndarray]:
+    """Yield one buffer again and again, as data loaders do."""
+    buffer = np.empty(4, np.float32)
+    for row in rows:
+        buffer[:] = row
+        yield buffer
+
+
+def test_blocks_of_embeddings_and_labels_are_joined() -> None:
+    assert (
+        evaluate(*concatenate_blocks((X[i : i + 5], LABELS[i : i + 5]) for i in range(0, 12, 5))) == EXPECTED
+    )
+    loader = torch().utils.data.DataLoader(
+        torch().utils.data.TensorDataset(torch().tensor(X).bfloat16(), torch().tensor(LABELS)), batch_size=5
+    )
+    joined, labels = concatenate_blocks(loader)
+    assert joined.dtype == np.float32
+    assert np.array_equal(labels, LABELS)
+    assert np.array_equal(concatenate_blocks([X[:5], X[5:]]), X)
+
+
+def test_blocks_may_be_columns() -> None:
+    starts = (0, 4, 8)
+    blocks = [(fixed_size_list(X[i : i + 4]), pyarrow().array(LABELS[i : i + 4])) for i in starts]
+    joined, labels = concatenate_blocks(blocks)
+    assert np.array_equal(joined, X)
+    assert np.array_equal(labels, LABELS)
+
+
+def test_several_labels_an_item_are_taken_from_tensors_and_columns() -> None:
+    table = RNG.integers(0, 2, (12, 5))
+    expected = relevance_from_labels(table)
+    for form in (torch().tensor(table), Dlpack(table)):
+        for found, right in zip(relevance_from_labels(form), expected, strict=True):
+            assert np.array_equal(found, right)
+
+
+@pytest.mark.parametrize("library", ["iterator", "polars", "pandas", "pyarrow"])
+def test_sets_of_labels_are_taken_from_columns_of_lists(library: str) -> None:
+    sets = [np.flatnonzero(row).tolist() for row in RNG.integers(0, 2, (12, 5))]
+    columns = {
+        "iterator": lambda: iter(sets),
+        "polars": lambda: polars().Series(sets),
+        "pandas": lambda: pandas().Series(sets),
+        "pyarrow": lambda: pyarrow().array(sets),
+    }
+    for found, right in zip(
+        relevance_from_labels(columns[library]()), relevance_from_labels(sets), strict=True
+    ):
+        assert np.array_equal(found, right)
+
+
+def peak(call: Any) -> tuple[Any, int]:
+    """Return a call's result, and the most bytes that it held."""
+    tracemalloc.start()
+    try:
+        result = call()
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_conversion_holds_a_second_copy() -> None:
+    big = np.ones((60_000, 128), np.float32)
+    blocks = (big[start : start + 1000] for start in range(0, len(big), 1000))
+    joined, most = peak(lambda: rows_of(blocks, "x"))
+    assert np.array_equal(joined, big)
+    assert most < 1.3 * big.nbytes  # it grows by a quarter
+    narrow = big.astype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16)
+    assert peak(lambda: rows_of(narrow, "x"))[1] < 1.1 * big.nbytes
+
+
+IN_PLACE = {
+    "arrow": fixed_size_list,
+    "dlpack": Dlpack,
+    "torch": lambda x: torch().tensor(x),
+    "polars": lambda x: polars().Series(x),
+}
+
+
+@pytest.mark.parametrize("container", IN_PLACE)
+def test_memory_of_other_libraries_is_read_in_place(container: str) -> None:
+    held = IN_PLACE[container](np.ones((20_000, 128), np.float32))
+    found, most = peak(lambda: rows_of(held, "x"))
+    assert found.shape == (20_000, 128)
+    assert most < 0.01 * found.nbytes
+
+
+BAD = {
+    "no-blocks": (lambda: iter(()), ValueError, "x is a tuple_iterator without blocks"),
+    "width": (lambda: iter([X, X[:, :3]]), ValueError, r"block 1 of x has shape \(12, 3\); expected \(n, 4\)"),
+    "kind": (lambda: iter([X, X.astype(int)]), TypeError, "block 1 of x has dtype int64; expected float32"),
+    "pairs": (lambda: iter([(X, X)]), TypeError, r"x has blocks of 2 arrays.*evaluate\(\*concatenate_blocks"),
+    "ragged": (lambda: fill([[1.0, 2.0], [1.0]]), ValueError, "x has row 1 of length 1; expected 2, as row 0"),
+    "hole": (lambda: fill([[1.0, 2.0], None]), ValueError, "x has a missing row at index 1"),
+    "text": (lambda: fill(["a", "b"]), TypeError, "x has dtype object whose entry 0 is a str"),
+    "arrow-hole": (lambda: pyarrow().array([[1.0, 2.0], None], pyarrow().list_(pyarrow().float32(), 2)), ValueError,
+                   "x has a missing row at index 1"),
+    "arrow-number": (lambda: pyarrow().array([[1.0, None]], pyarrow().list_(pyarrow().float32(), 2)), ValueError,
+                     "x has a missing number in row 0"),
+    "dict": (lambda: {"a": 1}, TypeError, "x is a dict; expected an array, a tensor, a column"),
+    "int4": (lambda: X.astype(pytest.importorskip("ml_dtypes").int4), TypeError, "x has dtype int4; expected float16"),
+}  # fmt: skip
+
+
+def fill(entries: list[Any]) -> np.ndarray:
+    column = np.empty(len(entries), dtype=object)
+    column[:] = entries
+    return column
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_the_container_that_does_not_fit_is_named(case: str) -> None:
+    make, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        rows_of(make(), "x")
+
+
+def test_labels_that_blocks_would_merge_are_refused() -> None:
+    with pytest.raises(TypeError, match="block 1 of x has dtype <U1; expected int64"):
+        partition(iter([np.array([1]), np.array(["1"])]), "x")
+    with pytest.raises(TypeError, match="block 1 of x has dtype uint64; expected int64"):
+        partition(iter([np.array([-1]), np.array([2**64 - 1], np.uint64)]), "x")
+    for mixed in (iter(["1", 1]), iter([["1", 1]])):
+        with pytest.raises(TypeError, match="a list whose entry 1 is 1, of type int"):
+            partition(mixed, "x")
+    with pytest.raises(TypeError, match="block 0 of array 1 is a list whose entry 1 is 1, of type int"):
+        concatenate_blocks([(X[:2], ["1", 1])])
+    with pytest.raises(ValueError, match="expected numbers of 64 bits"):
+        partition(fill([1, 2**70]), "x")
+    with pytest.raises(ValueError, match="x has a missing value at index 1"):
+        partition(pandas().Series([1, None, 3], dtype="Int64"), "x")
+
+
+def test_blocks_of_several_arrays_have_equal_lengths() -> None:
+    with pytest.raises(ValueError, match="block 0 holds arrays of 12, 11 entries"):
+        concatenate_blocks([(X, LABELS[1:])])
+    with pytest.raises(ValueError, match="block 1 holds 1 arrays; expected 2"):
+        concatenate_blocks([(X, LABELS), X])
+    with pytest.raises(ValueError, match="blocks is empty"):
+        concatenate_blocks([])

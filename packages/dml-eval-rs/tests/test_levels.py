@@ -1,0 +1,177 @@
+"""Several levels of labels in one pass: each has the bits of its own call, and the figures of the slow reference."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from eval_support import retrieval_reference as reference
+from eval_support.assertions import assert_same_bits
+from eval_support.peers import run_together
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml_eval_rs import _native, evaluate, evaluate_codes, evaluate_levels
+
+TIES = ("index", "optimistic", "pessimistic", "expected")
+SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
+OPTIONS: dict[str, Any] = {"recall_at": (1, 3), "precision_at": 2, "ndcg_at": 3, "average_precision": True}
+MORE = ["precision@2", "ndcg@3", "average_precision", "inverse_negative_penalty"]
+
+
+def tabled_from(many_positives: int | None) -> Any:
+    """Compute all keys of queries with so many matches, which a small gallery never asks for by itself."""
+    native = _native.evaluate_levels
+
+    def evaluate_levels(*arguments: Any, **options: Any) -> Any:
+        return native(*arguments, **options, many_positives=many_positives)
+
+    return patch.object(_native, "evaluate_levels", evaluate_levels)
+
+
+def one_call(similarity: Any, *arguments: Any, **options: Any) -> Any:
+    if similarity == "hamming":
+        return evaluate_codes(*arguments, **options)
+    return evaluate(*arguments, similarity=similarity, **options)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@given(ties=st.sampled_from(TIES), data=st.data())
+def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: Any) -> None:
+    dtype = np.uint8 if similarity == "hamming" else np.float32
+    low = 0 if similarity == "hamming" else -2
+    row = st.lists(st.integers(low, 2), min_size=2, max_size=2).filter(any)
+
+    def rows() -> np.ndarray:
+        return np.array(data.draw(st.lists(row, min_size=2, max_size=8)), dtype)
+
+    def codes(n: int, classes: int) -> np.ndarray:
+        return np.array(data.draw(st.lists(st.integers(0, classes), min_size=n, max_size=n)))
+
+    x = rows()
+    gallery = rows() if data.draw(st.booleans()) else None
+    n, items = len(x), len(x if gallery is None else gallery)
+    fine = [codes(n, 5), codes(items, 5)]
+    # Nested levels, and one that isn't.
+    sides = [
+        {"class": side, "superclass": side // 2, "other": codes(len(side), 1), "all": 0 * side}
+        for side in fine
+    ]
+    labels, gallery_labels = sides[0], None if gallery is None else sides[1]
+    options: dict[str, Any] = {"ties": ties, "unmatched": "zero"}
+    if data.draw(st.booleans()):
+        options["groups"] = codes(n, 1)
+        options["gallery_groups"] = None if gallery is None else codes(items, 1)
+    if gallery is not None and data.draw(st.booleans()):
+        own = st.integers(-1, items - 1)
+        options["indices"] = np.array(data.draw(st.lists(own, min_size=n, max_size=n)))
+    ignored = data.draw(st.none() | st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n))
+    listed = ignored and (np.cumsum([0, *map(len, ignored)]), [i for own in ignored for i in sorted(own)])
+    with tabled_from(data.draw(st.sampled_from([None, 1, 2, 4]))):
+        found = evaluate_levels(
+            x, labels, gallery, gallery_labels, similarity=similarity, ignored=listed, **options, **OPTIONS
+        )
+    assert list(found) == list(labels)
+    for name, level in found.items():
+        own_labels = None if gallery_labels is None else gallery_labels[name]
+        given = (x, labels[name], gallery, own_labels)
+        assert_same_bits(level, one_call(similarity, *given, ignored=listed, **options, **OPTIONS))
+        expected = reference.evaluate(
+            *given, similarity=similarity, recall_at=(1, 3), metrics=MORE, ignored=ignored, **options
+        )
+        for metric, values in expected.items():
+            # Means over orders are sums of a few rounded products; the other metrics are a division, or a sum of R.
+            np.testing.assert_allclose(level.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
+
+
+@pytest.fixture(scope="module")
+def clusters() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Classes of 4 within superclasses of 40, with some ties; large enough for several tiles."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(1200) // 4
+    centres = rng.normal(size=(300, 24)) + 2 * rng.normal(size=(30, 24))[np.arange(300) // 10]
+    x = (centres[labels] + rng.normal(size=(1200, 24))).astype(np.float32)
+    x[::7] = x[1]
+    return x, {"class": labels, "superclass": labels // 10, "half": labels % 2}
+
+
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_many_tiles_and_large_classes_have_the_bits_of_each_call(
+    similarity: Any, ties: Any, clusters: tuple[np.ndarray, dict[str, np.ndarray]]
+) -> None:
+    x, labels = clusters
+    rows = np.packbits(x > 0, axis=1) if similarity == "hamming" else x
+    first = {name: own[:500] for name, own in labels.items()}
+    for arguments in ((rows, labels), (rows[:500], first, rows, labels)):
+        for names in (["class", "superclass"], list(labels)):
+            chosen = [
+                {name: own[name] for name in names} if isinstance(own, dict) else own for own in arguments
+            ]
+            found = evaluate_levels(*chosen, similarity=similarity, ties=ties, precision_at=10)  # type: ignore[arg-type]
+            for name, level in found.items():
+                own_call = [own[name] if isinstance(own, dict) else own for own in arguments]
+                assert_same_bits(level, one_call(similarity, *own_call, ties=ties, precision_at=10))
+
+
+def test_threads_and_peers_change_no_bit(clusters: tuple[np.ndarray, dict[str, np.ndarray]]) -> None:
+    x, labels = clusters
+    expected = evaluate_levels(x, labels, threads=1)
+    for found in [
+        evaluate_levels(x, labels, threads=3),
+        *run_together(2, lambda peer: evaluate_levels(x, labels, peers=peer, threads=1)),
+    ]:
+        for name, level in expected.items():
+            assert_same_bits(level, found[name])
+
+
+def test_columns_of_an_array_are_levels() -> None:
+    rng = np.random.default_rng(0)
+    x, table = rng.normal(size=(40, 4)), rng.integers(0, 3, (40, 2))
+    found = evaluate_levels(x, dict(enumerate(table.T)))
+    assert list(found) == [0, 1]
+    assert found[1] == evaluate(x, table[:, 1])
+
+
+def test_progress_covers_all_pairs(clusters: tuple[np.ndarray, dict[str, np.ndarray]]) -> None:
+    x, labels = clusters
+    reported: list[tuple[int, int]] = []
+    evaluate_levels(x, labels, progress=lambda done, total: reported.append((done, total)))
+    assert reported[-1][0] == reported[-1][1] > 0
+    assert all(a <= b for (a, _), (b, _) in itertools.pairwise(reported))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (([0, 0, 1, 1],), {}, TypeError, "labels is a list; expected a mapping of each level's name"),
+        (({},), {}, ValueError, "labels has no level"),
+        (({"a": [0, 0, 1]},), {}, ValueError, r"level 'a': labels has shape \(3,\)"),
+        (({"a": [0.5] * 4},), {}, TypeError, "level 'a': labels has dtype float64"),
+        (
+            ({"a": [0, 0, 1, 1], "b": [0, 1, 2, 3]},),
+            {},
+            ValueError,
+            "level 'b': none of the 4 queries has a match",
+        ),
+        (({"a": [0] * 4}, np.eye(4)), {}, ValueError, "gallery came without gallery_labels"),
+        (({"a": [0] * 4}, np.eye(4), {"b": [0] * 4}), {}, ValueError, r"has the levels \['b'\]; expected"),
+        (({"a": [0] * 4}, np.eye(4), [0] * 4), {}, TypeError, "gallery_labels is a list; expected a mapping"),
+        (
+            ({"a": [0] * 4},),
+            {"similarity": "hamming"},
+            TypeError,
+            "embeddings has dtype float64; expected uint8",
+        ),
+        (({"a": [0] * 4},), {"ties": "none"}, ValueError, "ties is 'none'"),
+    ],
+    ids=["list", "none", "shape", "dtype", "no match", "gallery", "names", "gallery list", "codes", "ties"],
+)
+def test_wrong_levels_are_refused(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        evaluate_levels(np.eye(4), *arguments, **options)

@@ -1,0 +1,151 @@
+"""Images of the test half that are near-copies of training images.
+
+Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split
+from dml_core import registry as installed
+from dml_train.files import write_atomically
+from dml_train.measure.chunks import CHUNK_SIZE, split_chunks
+from dml_train.measure.embed import embed
+from dml_train.measure.evaluate import Embedded
+from dml_train.progress import stage
+from dml_train.training.run import reopen
+
+THRESHOLD = 0.98
+MOST = 1_000_000  # pairs: more can't be read by anybody
+_BLOCK = 64 * CHUNK_SIZE  # training items in memory at a time
+
+
+class Leak(NamedTuple):
+    """A test image and a training image that are alike.
+
+    Args:
+        similarity: the cosine of their embeddings.
+        part: of the test image: ``"test"`` or ``"gallery"``.
+        test, train: their files; for a data set without files, their indices in the splits.
+        test_class, train_class: their classes.
+    """
+
+    similarity: float
+    part: str
+    test: str
+    test_class: str
+    train: str
+    train_class: str
+
+
+def find_leaks(
+    run: str | Path,
+    threshold: float = THRESHOLD,
+    *,
+    registry: Registry | None = None,
+    console: Console | None = None,
+) -> list[Leak]:
+    """Find the pairs of a test image and a training image with at least this similarity, all of them, exactly.
+
+    cosine(test, train) ≥ threshold, for all images of the test split and the gallery, and all of the training half,
+    held-out classes included. Training images are embedded block by block; only a block's embeddings are in memory,
+    beside those of the test half.
+
+    Args:
+        run: the run's folder.
+        threshold: -1 to 1. Copies that were scaled or compressed again are a little below 1; how far depends on the
+            network.
+        registry: provides the components, among them the evaluator ``"exact"``; default: those of all installed
+            plugins.
+        console: shows progress; default: none.
+
+    Returns:
+        The pairs, most similar first.
+
+    Raises:
+        DmlError: not a run's folder, no intact checkpoint, a threshold out of range, or more than a million pairs.
+    """
+    if not -1 <= threshold <= 1:
+        raise DmlError(f"the threshold is {threshold}; expected a cosine from -1 to 1, such as {THRESHOLD}")
+    registry, console = registry or installed(), console or Console(quiet=True)
+    folder, experiment = reopen(run, registry)
+    evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
+    if not isinstance(evaluator, RangeEvaluator):
+        raise DmlError("the evaluator 'exact' doesn't find all items above a similarity; install dml-eval-rs")
+    if folder.evaluation.is_file() and folder.embeddings().is_file():
+        embedded = Embedded.read(folder)
+    else:
+        embedded = experiment.embed_test(console)
+    train, dataset = experiment.dataset.train, experiment.dataset
+    parts: dict[str, tuple[Split, npt.NDArray[Any]]] = {"test": (dataset.test, embedded.embeddings)}
+    if dataset.gallery is not None and embedded.gallery is not None:
+        parts["gallery"] = dataset.gallery, embedded.gallery
+    for name, (split, rows) in parts.items():
+        if len(split) != len(rows):
+            raise DmlError(
+                f"the data set's part {name!r} has {len(split):,} items now and had {len(rows):,} when the run ended; "
+                "evaluate the run's own data"
+            )
+    leaks: list[Leak] = []
+    with stage(console, "search training images", len(train)) as show:
+        for items in split_chunks(np.arange(len(train)), _BLOCK):
+            block_ND = embed(
+                experiment.evaluated_model,
+                train,
+                device=experiment.device,
+                precision=experiment.precision,
+                workers=experiment.recipe.training.workers,
+                items=items,
+            )
+            for name, (split, rows_TD) in parts.items():
+                found = _search(evaluator, rows_TD, block_ND, threshold, MOST - len(leaks))
+                leaks += [
+                    Leak(similarity, name, *_describe(split, test), *_describe(train, int(items[place])))
+                    for test, place, similarity in found
+                ]
+            show(int(items[-1]) + 1, f"{len(leaks):,} pairs")
+    return sorted(leaks, key=lambda leak: (-leak.similarity, *leak[1:]))
+
+
+def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
+    """Write leaks as a CSV file in UTF-8 with a line of column names."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Leak._fields)
+    writer.writerows(leaks)
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def _search(
+    evaluator: RangeEvaluator,
+    rows_TD: npt.NDArray[Any],
+    block_ND: npt.NDArray[Any],
+    threshold: float,
+    most: int,
+) -> list[tuple[int, int, float]]:
+    """Find the pairs of a test row and a row of the block, with their similarities."""
+    try:
+        offsets, indices, similarities = evaluator.within(
+            rows_TD, block_ND, threshold, max_results=max(1, most)
+        )
+    except (TypeError, ValueError) as error:
+        raise DmlError(
+            f"can't list the pairs: {error}. At most {MOST:,} are listed; raise the threshold, which is {threshold:g}"
+        ) from error
+    tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
+    return list(zip(tests.tolist(), indices.tolist(), similarities.tolist(), strict=True))
+
+
+def _describe(split: Split, item: int) -> tuple[str, str]:
+    """Return an item's file, or its index, and its class."""
+    name = str(split.files[item]) if isinstance(split, FileBackedSplit) else f"item {item}"
+    return name, split.class_names[int(split.labels[item])]

@@ -1,0 +1,102 @@
+"""Hard negatives mined between epochs: in a run, resumed to the same bits, with loaders and on ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from train_support.run_traces import Stop, StopAt, losses, same
+from train_support.sharded_ranks import in_ranks, train_until
+from train_support.tiny_world import TinyEvaluator
+
+from dml_core import ClassBalancedSampler, Component, DmlError, HardNegativeSampler, hookimpl
+from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
+from dml_train.training.mining import is_mining_due, segments
+
+TABLES = {
+    "training": {"steps": 24},
+    "sampler": {"name": "hard-negatives", "candidates": 3},
+    "logging": {"every": 1},
+}  # six steps an epoch
+
+
+@pytest.mark.parametrize(
+    ("mine_every", "stop", "workers"),
+    [(1, 18, 1), (1, 13, 0), (2, 15, 0)],
+    ids=["inside a mined epoch, with a loader", "before mining", "in an epoch that keeps its negatives"],
+)
+def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, mine_every, stop, workers):
+    tables = {**TABLES, "sampler": {**TABLES["sampler"], "mine_every": mine_every}}
+    whole = run(where=tmp_path / "whole", **tables)
+    stopper = StopAt(stop)
+    tiny_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run(where=tmp_path / "cut", **tables)
+    tiny_registry.plugins.manager.unregister(stopper)
+    tables["training"] = {"steps": 24, "workers": workers}
+    cut = run(where=tmp_path / "cut", resume=True, **tables)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
+    assert same(one.weights(), other.weights())
+    assert same(one.state(), other.state())
+    assert one.state()["negatives"].shape == (48, 3)
+
+
+def test_batches_change_where_negatives_are_mined(run, tmp_path):
+    mined = losses(run(where=tmp_path / "mined", **TABLES))
+    balanced = losses(run(where=tmp_path / "balanced", **TABLES | {"sampler": {"name": "class-balanced"}}))
+    assert mined[:6] == balanced[:6]
+    assert mined[6:] != balanced[6:]
+
+
+def test_two_ranks_mine_as_one_does(tmp_path, tiny_document):
+    tables = {**TABLES, "training": {"steps": 14}, "backbone": {"dropout": 0.0, "norm": False}}
+    document = tiny_document(**tables)
+    train_until(document, tmp_path / "one", 99)
+    in_ranks(2, train_until, document, tmp_path / "two", 99)
+    one, two = (checkpoint.newest_intact(tmp_path / name / "checkpoints") for name in ("one", "two"))
+    assert same(one.state()["negatives"], two.state()["negatives"])
+    expected = losses(RunFolder(tmp_path / "one"))
+    assert len(expected) == 14
+    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(expected, rel=1e-4)  # sums in another order
+
+
+class Silent(TinyEvaluator):
+    """An evaluator that doesn't mine."""
+
+    hard_negatives = None
+
+
+class SilentPlugin:
+    @hookimpl
+    def dml_evaluators(self):
+        yield Component("silent", Silent, "doesn't mine")
+
+
+def test_an_evaluator_that_finds_no_negatives_is_refused_before_training(run, tiny_registry, out):
+    tiny_registry.plugins.register(SilentPlugin(), distribution="silent")
+    with pytest.raises(
+        DmlError, match="'hard-negatives' mines hard negatives, which the evaluator 'silent' doesn't"
+    ):
+        run(**TABLES, evaluation={"name": "silent"})
+    assert not out.exists()
+
+
+def test_embeddings_that_cannot_be_mined_are_one_message(run, monkeypatch):
+    def refuse(*arguments, **options):
+        raise ValueError("row 3 is all zeros")
+
+    monkeypatch.setattr(TinyEvaluator, "hard_negatives", refuse)
+    with pytest.raises(DmlError, match="can't mine negatives: row 3 is all zeros"):
+        run(**TABLES)
+
+
+def test_segments_end_where_negatives_are_mined():
+    labels = np.repeat(np.arange(4), 6)
+    sampler = HardNegativeSampler(labels, 2, 2, mine_from=1, mine_every=2)  # six batches an epoch
+    parts = segments(sampler, 3, 27)
+    assert parts == [range(3, 6), range(6, 18), range(18, 27)]
+    assert [is_mining_due(sampler, part.start) for part in parts] == [False, True, True]
+    assert segments(sampler, 6, 7) == [range(6, 7)]
+    assert [len(part) for part in segments(sampler, 9, 0)] == [0]
+    assert segments(ClassBalancedSampler(labels, 2, 2), 3, 27) == [range(3, 27)]

@@ -1,0 +1,167 @@
+"""Market-1501's layout, trained on and measured by the protocol of re-identification: cameras, junk, distractors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+from rich.console import Console
+
+from dml_core import registry
+from dml_eval_rs.evaluators import ExactEvaluator
+from dml_train.cli import main
+from dml_train.data.published import market1501
+from dml_train.measure.evaluate import Embedded
+from dml_train.recipe.checking import parse
+from dml_train.report import write_report
+from dml_train.report.retrieval import NearestNeighbours
+from dml_train.run_folder import RunFolder
+from dml_train.training.run import train
+
+KS = (1, 5, 10)
+
+
+def write_tree(root: Path) -> None:
+    """Write persons seen by up to three cameras, junk and distractors; person 7 has queries of one camera only."""
+    random = np.random.default_rng(0)
+    frame = 0
+
+    def write(folder: str, person: str, camera: int) -> None:
+        nonlocal frame
+        frame += 1
+        colour = np.random.default_rng(max(int(person), 0)).integers(0, 256, 3)
+        pixels = (colour + random.normal(scale=60, size=(16, 16, 3))).clip(0, 255).astype(np.uint8)
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(root / folder / f"{person}_c{camera}s1_{frame:06}_00.jpg")
+
+    for person in range(1, 13):
+        for camera in (1, 2, 3) if person != 7 else (1,):
+            if person < 5:
+                write("bounding_box_train", f"{person:04}", camera)
+                write("bounding_box_train", f"{person:04}", camera)
+            else:
+                write("query", f"{person:04}", camera)
+                for _ in range(1 + person % 3):
+                    write("bounding_box_test", f"{person:04}", camera)
+    for camera in (1, 2, 3):
+        for _ in range(4):
+            write("bounding_box_test", "0000", camera)
+            write("bounding_box_test", "-1", camera)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
+    """The tree, a run on it, and the files of its queries and gallery."""
+    root = tmp_path_factory.mktemp("market") / "Market-1501-v15.09.15"
+    write_tree(root)
+    table = {"name": "market1501", "root": str(root), "resize": 16, "crop": 16, "square": True}
+    document = {
+        "training": {"steps": 2, "device": "cpu"},
+        "dataset": table,
+        "backbone": {"name": "small-conv", "widths": [8, 8]},
+        "embedding": {"dim": 4},
+        "sampler": {"name": "class-balanced", "classes_per_batch": 3, "images_per_class": 2},
+        "loss": {"name": "norm-softmax"},
+        "evaluation": {"recall_at": list(KS), "precision_at": [5], "average_precision": True},
+        "validation": {},
+        "logging": {"loggers": [{"name": "jsonl"}]},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(market1501, "MARKET1501", replace(market1501.MARKET1501, published={}))
+        folder = train(
+            parse(document, registry()), root.parent / "run", registry=registry(), console=Console(quiet=True)
+        )
+        dataset = registry().build("datasets", table, {"seed": 0})
+    return root, folder, [*dataset.test.files], [*dataset.gallery.files]
+
+
+def protocol(folder: RunFolder, queries: list[Path], gallery: list[Path]) -> dict[str, np.ndarray]:
+    """Compute each query's CMC and average precision as the data set's authors define them, one image at a time."""
+
+    def who(file: Path) -> tuple[int, int]:
+        person, camera = re.match(r"(-?\d+)_c(\d)", file.name).groups()
+        return int(person), int(camera)
+
+    q, g = (np.load(folder.embeddings(part)).astype(np.float64) for part in ("", "gallery"))
+    rows: dict[str, list[float]] = {f"recall@{k}": [] for k in KS} | {
+        "average_precision": [],
+        "precision@5": [],
+    }
+    for query, file in zip(q, queries, strict=True):
+        cosines = g @ query / np.linalg.norm(g, axis=1) / np.linalg.norm(query)
+        person, camera = who(file)
+        good = []
+        for place in np.argsort(-cosines, kind="stable"):
+            other = who(gallery[place])
+            if other[0] == -1 or other == (person, camera):
+                continue  # no influence
+            good.append(other[0] == person)
+        hits = np.flatnonzero(good)
+        for k in KS:
+            rows[f"recall@{k}"].append(float(hits[0] < k) if len(hits) else np.nan)
+        precisions = [(found + 1) / (place + 1) for found, place in enumerate(hits)]
+        rows["average_precision"].append(np.mean(precisions) if precisions else np.nan)
+        rows["precision@5"].append(sum(good[:5]) / 5 if len(hits) else np.nan)
+    return {name: np.array(values) for name, values in rows.items()}
+
+
+def dml(*arguments: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+
+
+def test_junk_is_left_out_and_distractors_stay(run):
+    root, _, queries, gallery = run
+    names = {file.name for file in (root / "bounding_box_test").iterdir()}
+    assert {file.name for file in gallery} == {name for name in names if not name.startswith("-1")}
+    assert sum(file.name.startswith("0000") for file in gallery) == 12
+    assert {file.name for file in queries} == {file.name for file in (root / "query").iterdir()}
+
+
+def test_the_run_is_measured_by_the_protocol_of_the_data_set(run):
+    _, folder, queries, gallery = run
+    expected, measured = protocol(folder, queries, gallery), folder.read_evaluation()
+    assert (measured["n_queries"], measured["n_unmatched"]) == (22, 1)  # person 7 has one camera
+    with np.load(folder.per_query) as saved:
+        for name, values in expected.items():
+            np.testing.assert_allclose(saved[name], values, rtol=1e-12)  # sums in another order
+    assert measured["average_precision"] == pytest.approx(np.nanmean(expected["average_precision"]))
+    assert measured["recall"] == {str(k): np.nanmean(expected[f"recall@{k}"]) for k in KS}
+    assert 0.2 < measured["average_precision"] < 0.999
+
+
+def test_the_commands_show_the_metrics_of_the_protocol(run, tmp_path):
+    _, folder, queries, gallery = run
+    expected = protocol(folder, queries, gallery)
+    mean = np.nanmean(expected["average_precision"])
+    assert re.search(rf"mAP +{mean:.4f}", dml("eval", folder.path).output)
+    counted = dml("eval", folder.path, "--set", "evaluation.unmatched=zero", "--out", tmp_path / "zero.json")
+    missed = np.nan_to_num(expected["average_precision"]).mean()
+    assert re.search(rf"mAP +{missed:.4f}", counted.output)
+    groups = [np.array([re.search("_(c.)", file.name)[1] for file in files]) for files in (queries, gallery)]
+    for name, array in zip(("groups", "gallery_groups"), groups, strict=True):
+        np.save(tmp_path / f"{name}.npy", array)
+    arrays = [folder.embeddings(), folder.labels()]
+    others = ["--gallery", folder.embeddings("gallery"), "--gallery-labels", folder.labels("gallery")]
+    cameras = ["--groups", tmp_path / "groups.npy", "--gallery-groups", tmp_path / "gallery_groups.npy"]
+    asked = ["--set", "evaluation.average_precision=true"]
+    assert re.search(rf"mAP +{mean:.4f}", dml("eval", *arrays, *others, *cameras, *asked).output)
+    assert not re.search(rf"mAP +{mean:.4f}", dml("eval", *arrays, *others, *asked).output)
+    assert dml("eval", folder.path, *cameras).exit_code == 2
+    page = write_report(folder.path, registry()).read_text(encoding="utf-8")
+    row = page[page.index("mAP") :][:400]
+    assert f"{mean:.4f}" in row or f"{100 * mean:.1f}" in row
+    assert "Precision@5" in page
+
+
+def test_reports_show_neighbours_without_those_of_the_querys_camera(run):
+    _, folder, queries, gallery = run
+    neighbours = NearestNeighbours.find(ExactEvaluator(), Embedded.read(folder))
+    expected = protocol(folder, queries, gallery)
+    assert np.array_equal(neighbours.matched_Q, ~np.isnan(expected["average_precision"]))
+    found_Q = neighbours.right_QK[neighbours.matched_Q, 0]
+    assert np.array_equal(found_Q, expected["recall@1"][neighbours.matched_Q].astype(bool))
