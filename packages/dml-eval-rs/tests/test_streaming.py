@@ -173,7 +173,7 @@ def test_it_takes_the_labels_of_evaluate() -> None:
         whole = outcome(evaluate, queries, query_labels, gallery, labels)
         assert outcome(in_blocks, queries, query_labels, gallery, labels) == whole, pair
         taken |= {pair} if isinstance(whole, dict) else set()
-    integers, strings = LABEL_DTYPES[:7], LABEL_DTYPES[7:9]
+    integers, strings = (*LABEL_DTYPES[:7], "O"), LABEL_DTYPES[7:9]
     alike = (integers, strings, ("S",))
     assert taken == {pair for kind in alike for pair in itertools.product(kind, repeat=2)}
 
