@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ from PIL import Image
 
 from dml_core import DmlError
 from dml_train.data import FileDatasetFactory, read_image_folder
+from dml_train.trained.files import find_images
 
 image_folder = FileDatasetFactory(read_image_folder)
 
@@ -164,6 +168,23 @@ def test_a_file_that_is_no_image_is_named_before_training(folder, content):
 
 
 # --- folders of another form ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "find", [lambda folder: read_image_folder(str(folder)), find_images], ids=["classes", "images"]
+)
+def test_a_folder_that_cannot_be_read_is_no_empty_one(folder, monkeypatch, find):
+    closed, scandir = folder / "class 4" / "deeper", os.scandir
+
+    def refuse(path):
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(closed))
+        return scandir(path)
+
+    # Not by the folder's mode: root may read any folder.
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DmlError, match=f"can't read the folder {re.escape(str(closed))}: Permission denied"):
+        find(folder)
 
 
 def test_images_without_class_folders_are_counted(tmp_path):

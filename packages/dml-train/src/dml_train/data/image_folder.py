@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dml_core import DmlError
 from dml_train.data.decoding import SUFFIXES
+from dml_train.data.image_files import image_files, is_image
 from dml_train.data.parts import Classes, Parts, check_fraction, check_parts, split_classes
 
 # Names that people give to parts of a data set.
@@ -71,7 +72,7 @@ def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
     found = [f"{len(classes)} {'folder' if len(classes) == 1 else 'folders'} with images"]
     if classes:
         found[0] += f" ({', '.join(classes)})"
-    if direct := sum(_is_image(file) for file in folder.iterdir()):
+    if direct := sum(is_image(file) for file in folder.iterdir()):
         found.append(f"{direct} {'image' if direct == 1 else 'images'} directly in it")
     message = (
         f"{folder} holds {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two classes: a folder for the "
@@ -82,10 +83,6 @@ def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
             message += f". {child} holds class folders: --set dataset.root={child}"
             break
     return DmlError(message)
-
-
-def _is_image(file: Path) -> bool:
-    return file.suffix.lower() in SUFFIXES and file.is_file()
 
 
 def _list_folders(folder: Path) -> list[Path]:
@@ -103,7 +100,6 @@ def _list_classes(folder: Path) -> Classes:
     """List the images below each subfolder, by its name; omit subfolders without images."""
     classes = {}
     for child in sorted(_list_folders(folder)):
-        files = sorted(file for file in child.rglob("*") if _is_image(file))
-        if files:
+        if files := image_files(child):
             classes[child.name] = files
     return classes

@@ -11,6 +11,7 @@ import numpy as np
 
 from dml_core import DmlError
 from dml_train.data.decoding import SUFFIXES
+from dml_train.data.image_files import image_files
 from dml_train.measure.chunks import ImageChunks
 from dml_train.measure.embed import EmbeddedChunk, embed_chunks
 from dml_train.trained.model import TrainedModel
@@ -22,19 +23,15 @@ def find_images(folder: Path) -> list[Path]:
     Hidden files and folders, and files without an image's suffix, are omitted.
 
     Raises:
-        DmlError: if it isn't a folder, or holds no image.
+        DmlError: if it isn't a folder, holds no image, or a folder below it can't be read.
     """
     if not folder.is_dir():
         raise DmlError(f"{folder} is not a folder; expected one with images in it or in its subfolders")
-    candidates = [file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES]
-    images = [
-        path
-        for path in candidates
-        if not any(part.startswith(".") for part in path.parts) and (folder / path).is_file()
-    ]
+    images = [file.relative_to(folder) for file in image_files(folder)]
+    images = [path for path in images if not any(part.startswith(".") for part in path.parts)]
     if not images:
         raise DmlError(f"{folder} holds no images: no file in it ends in {', '.join(sorted(SUFFIXES))}")
-    return sorted(images)
+    return images
 
 
 def embed_files(
