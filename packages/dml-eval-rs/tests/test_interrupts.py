@@ -27,7 +27,9 @@ CALLS = {
     "nmi": "_native.nmi(clusters, clusters[::-1].copy(), 'arithmetic')",
     "find_positives": "StreamingEvaluator(x[:8], zeros[:8], threads=2).find_positives(many, zeros, 0)",
     "count_negatives": "stream.count_negatives(x, labels, 0)",
-    "metrics of crafted counts": "_native.compute_metrics('expected', ['reciprocal_rank'], *crafted)",
+    "metrics of crafted counts": (
+        "_native.compute_metrics('expected', ['reciprocal_rank'], *crafted, relation=Relation())"
+    ),
 }
 
 PROGRAM = """
@@ -35,6 +37,7 @@ import json, os, signal, sys, threading, time
 import numpy as np
 from dml_eval_rs import *
 from dml_eval_rs import _native
+from dml_eval_rs.relation import Relation
 # A shell that runs tests in the background makes its children ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 rng = np.random.default_rng(0)
@@ -86,6 +89,7 @@ def late() -> dict[str, float | None]:
     return dict(map(json.loads, done.stdout.splitlines()))
 
 
+@pytest.mark.xdist_group("interrupts")
 @pytest.mark.parametrize("call", CALLS)
 def test_ctrl_c_stops_a_long_computation_soon(call: str, late: dict[str, float | None]) -> None:
     seconds = late[call]
