@@ -15,7 +15,7 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import StreamingEvaluator, evaluate, evaluate_codes, streaming
+from dml_eval_rs import StreamingEvaluator, evaluate, evaluate_codes, partial_counts
 
 RNG = np.random.default_rng(0)
 GALLERY = RNG.integers(-2, 3, (90, 5)).astype(np.float32) + np.float32(0.5)
@@ -40,7 +40,7 @@ def test_blocks_in_any_order_give_the_bits_of_one_call(
 ) -> None:
     parts = data.draw(st.permutations(blocks(cuts)))
     evaluator = StreamingEvaluator(QUERIES, QUERY_LABELS, similarity=similarity, ties=ties, recall_at=(1, 5))
-    with patch.object(streaming, "_SORTED", data.draw(st.sampled_from([1, 20, 10**6]))):
+    with patch.object(partial_counts, "_SORTED", data.draw(st.sampled_from([1, 20, 10**6]))):
         for part in parts:
             evaluator.find_positives(GALLERY[part], LABELS[part], part.start)
     for part in data.draw(st.permutations(parts)):
@@ -86,7 +86,7 @@ def test_queries_and_positives_take_little_memory_beside_the_state() -> None:
     n = 500_000
     codes, labels = np.zeros((n, 1), np.uint8), np.arange(n) // 2
     offsets, keys, indices = np.arange(n + 1, dtype=np.uint64), np.zeros(n), np.arange(n, dtype=np.uint64)
-    with patch.object(streaming, "_SORTED", 1000):
+    with patch.object(partial_counts, "_SORTED", 1000):
         tracemalloc.start()
         evaluator = StreamingEvaluator(codes, labels, similarity="hamming")
         created, creating = tracemalloc.get_traced_memory()

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from dml_eval_rs.levels import evaluate_levels
     from dml_eval_rs.mining import hard_negatives
     from dml_eval_rs.open_set import OpenSet, open_set
+    from dml_eval_rs.partial_counts import PartialCounts
     from dml_eval_rs.peers import Peers
     from dml_eval_rs.range_search import range_search
     from dml_eval_rs.relevance import relevance_from_labels
     from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
     from dml_eval_rs.search import knn, knn_codes
-    from dml_eval_rs.streaming import PartialCounts, StreamingEvaluator
+    from dml_eval_rs.streaming import StreamingEvaluator
     from dml_eval_rs.verification import verify
     from dml_eval_rs.verification_result import Roc, Verification
 
@@ -70,7 +71,7 @@ _HOMES = {
     "Interval": "dml_eval_rs.evaluation",
     "KMeans": "dml_eval_rs.clustering",
     "OpenSet": "dml_eval_rs.open_set",
-    "PartialCounts": "dml_eval_rs.streaming",
+    "PartialCounts": "dml_eval_rs.partial_counts",
     "Peers": "dml_eval_rs.peers",
     "Roc": "dml_eval_rs.verification_result",
     "StreamingEvaluator": "dml_eval_rs.streaming",

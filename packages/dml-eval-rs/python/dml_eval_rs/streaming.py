@@ -6,52 +6,32 @@ Shapes: `Q` queries, `G` items of a block, `D` dim, `P` positives of all queries
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
+from dml_eval_rs.digests import BUCKET, add_sums, bytes_of, label_sums
 from dml_eval_rs.evaluation import Evaluation
 from dml_eval_rs.lists import check_lists
 from dml_eval_rs.metric_names import evaluation_of, metric_names
+from dml_eval_rs.partial_counts import (
+    LISTED,
+    PartialCounts,
+    Ranges,
+    add_positives,
+    check_counts,
+    count_items,
+    join_ranges,
+    order_of,
+)
 from dml_eval_rs.relation import GradedLists, Lists, Relation, check_indices, encode_classes
 from dml_eval_rs.retrieval import SIMILARITIES, TIES, UNMATCHED, Ties, Unmatched
 
-_BUCKET = 65_536  # items of a sum of labels
 _HASHED = 4096  # queries hashed at a time
-_LISTED = 1 << 32  # items of a gallery whose items are listed
-_SORTED = 1 << 20  # positives sorted at a time, but at least one query's
-Ranges = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PartialCounts:
-    """The state of an evaluator, to be pickled, sent and merged: a few numbers for each query.
-
-    Attributes:
-        fingerprint: a digest of the queries and the options. Only counts with equal fingerprints can be merged.
-        found: the ranges of gallery indices whose positives are found.
-        counted: the ranges of gallery indices whose negatives are counted.
-        offsets: (Q + 1,) the start of each query's positives, and the end of the last.
-        keys: (P,) the positives' keys, descending for each query.
-        indices: (P,) the positives' indices in the whole gallery.
-        counts: (P + Q,) the negatives between the positives; (2P + Q,) with expected ties.
-        labels_found, labels_counted: for each 65,536 items of the gallery, a sum over their labels and indices in
-            each pass, by which `result` sees labels that differ.
-    """
-
-    fingerprint: str
-    found: Ranges
-    counted: Ranges
-    offsets: npt.NDArray[np.uint64]
-    keys: npt.NDArray[np.float64]
-    indices: npt.NDArray[np.uint64]
-    counts: npt.NDArray[np.uint64]
-    labels_found: Mapping[int, int]
-    labels_counted: Mapping[int, int]
 
 
 class StreamingEvaluator:
@@ -134,9 +114,9 @@ class StreamingEvaluator:
         )
         self._distractors = distractors
         self._relevant = (
-            None if relevant is None else check_lists(relevant, "relevant", n, _LISTED, graded=True)
+            None if relevant is None else check_lists(relevant, "relevant", n, LISTED, graded=True)
         )
-        self._ignored = None if ignored is None else check_lists(ignored, "ignored", n, _LISTED)
+        self._ignored = None if ignored is None else check_lists(ignored, "ignored", n, LISTED)
         self._groups = (
             None if groups is None else arguments.labels(groups, "groups", self._queries, "queries")
         )
@@ -177,7 +157,7 @@ class StreamingEvaluator:
         partial = self._partial
         if partial.counted:
             raise ValueError(
-                f"{_size(partial.counted)} items are counted already; expected every block's positives before "
+                f"{count_items(partial.counted)} items are counted already; expected every block's positives before "
                 "the first count"
             )
         if (groups is None) != (self._groups is None):
@@ -200,9 +180,10 @@ class StreamingEvaluator:
             first_item=start,
             threads=self._threads,
         )
-        ranges = _join(partial.found, ((start, start + len(items)),))
+        ranges = join_ranges(partial.found, ((start, start + len(items)),))
         self._partial = replace(
-            self._with_positives(*found, ranges), labels_found=_add(partial.labels_found, sums)
+            add_positives(self._partial, self._ties, *found, ranges),
+            labels_found=add_sums(partial.labels_found, sums),
         )
 
     def count_negatives(
@@ -245,8 +226,8 @@ class StreamingEvaluator:
         self._partial = replace(
             partial,
             counts=counts,
-            counted=_join(partial.counted, ((start, stop),)),
-            labels_counted=_add(partial.labels_counted, sums),
+            counted=join_ranges(partial.counted, ((start, stop),)),
+            labels_counted=add_sums(partial.labels_counted, sums),
         )
 
     def partial_counts(self) -> PartialCounts:
@@ -275,25 +256,25 @@ class StreamingEvaluator:
             )
         if mine.fingerprint != theirs.fingerprint:
             raise ValueError("the evaluators differ in queries, labels or options; expected the same in both")
-        self._check(theirs)
+        check_counts(theirs, len(self._queries), self._ties, self._relevant)
         if not mine.counted and not theirs.counted:
-            found = _join(mine.found, theirs.found)
+            found = join_ranges(mine.found, theirs.found)
             self._partial = replace(
-                self._with_positives(theirs.offsets, theirs.keys, theirs.indices, found),
-                labels_found=_add(mine.labels_found, theirs.labels_found),
+                add_positives(self._partial, self._ties, theirs.offsets, theirs.keys, theirs.indices, found),
+                labels_found=add_sums(mine.labels_found, theirs.labels_found),
             )
             return
         same = mine.found == theirs.found and np.array_equal(mine.indices, theirs.indices)
-        if not same or not np.array_equal(_order_of(mine.keys), _order_of(theirs.keys)):
+        if not same or not np.array_equal(order_of(mine.keys), order_of(theirs.keys)):
             raise ValueError(
-                f"one evaluator holds the positives of {_size(mine.found)} items and the other of "
-                f"{_size(theirs.found)}; expected the same: merge all positives before counting"
+                f"one evaluator holds the positives of {count_items(mine.found)} items and the other of "
+                f"{count_items(theirs.found)}; expected the same: merge all positives before counting"
             )
         self._partial = replace(
             mine,
             counts=mine.counts + theirs.counts,
-            counted=_join(mine.counted, theirs.counted),
-            labels_counted=_add(mine.labels_counted, theirs.labels_counted),
+            counted=join_ranges(mine.counted, theirs.counted),
+            labels_counted=add_sums(mine.labels_counted, theirs.labels_counted),
         )
 
     def result(self) -> Evaluation:
@@ -309,7 +290,8 @@ class StreamingEvaluator:
         partial = self._partial
         if partial.found != partial.counted or not partial.found:
             raise ValueError(
-                f"{_size(partial.counted)} of {_size(partial.found)} items are counted; expected all, and at least one"
+                f"{count_items(partial.counted)} of {count_items(partial.found)} items are counted; expected all, and "
+                "at least one"
             )
         if partial.found[0][0] != 0 or len(partial.found) > 1:
             first, last = (
@@ -322,16 +304,16 @@ class StreamingEvaluator:
             )
         for bucket, labels_sum in partial.labels_found.items():
             if partial.labels_counted.get(bucket) != labels_sum:
-                low, high = bucket * _BUCKET, min((bucket + 1) * _BUCKET, partial.found[0][1]) - 1
+                low, high = bucket * BUCKET, min((bucket + 1) * BUCKET, partial.found[0][1]) - 1
                 raise ValueError(
                     f"the labels of some of the items {low} to {high} differ between find_positives and "
                     "count_negatives; expected the same labels in both passes"
                 )
         for name, lists in (("relevant", self._relevant), ("ignored", self._ignored)):
-            if lists is not None and len(lists.items) and lists.items.max() >= _size(partial.found):
+            if lists is not None and len(lists.items) and lists.items.max() >= count_items(partial.found):
                 raise ValueError(
-                    f"{name} lists item {lists.items.max()}; expected indices below {_size(partial.found)}, the number "
-                    "of items given"
+                    f"{name} lists item {lists.items.max()}; expected indices below {count_items(partial.found)}, the "
+                    "number of items given"
                 )
         if len(partial.keys) == 0 and self._unmatched == "skip":
             raise ValueError(
@@ -353,7 +335,7 @@ class StreamingEvaluator:
             zero_unmatched=self._unmatched == "zero",
             threads=self._threads,
         )
-        return evaluation_of(found, _size(partial.found))
+        return evaluation_of(found, count_items(partial.found))
 
     def _items(self, x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
         return arguments.codes(x, name) if self._similarity == "hamming" else arguments.embeddings(x, name)
@@ -374,7 +356,7 @@ class StreamingEvaluator:
         start = (before[-1][1] if before else 0) if first_index is None else first_index
         if not isinstance(start, (int, np.integer)) or not 0 <= start < 2**62:
             raise ValueError(f"first_index is {start!r}; expected an integer from 0 to 2**62 - 1")
-        _join(before, ((int(start), int(start) + len(items)),))
+        join_ranges(before, ((int(start), int(start) + len(items)),))
         start, stop = int(start), int(start) + len(items)
         relation = Relation(indices=self._query_indices)
         if labels_G is not None and self._labels is not None:
@@ -386,77 +368,7 @@ class StreamingEvaluator:
         if self._ignored is not None:
             offsets, listed = self._ignored.within(start, stop)
             relation = replace(relation, left_out_offsets=offsets, left_out_items=listed)
-        return items, relation, start, {} if labels_G is None else _label_sums(labels_G, start)
-
-    def _check(self, counts: PartialCounts) -> None:
-        """Check that counts from elsewhere, which agree in the fingerprint, can be those of an evaluator.
-
-        Raises:
-            ValueError: saying what is wrong.
-        """
-        n, positives = len(self._queries), len(counts.keys)
-        wide = 2 if self._ties == "expected" else 1
-        dtypes = [counts.offsets.dtype, counts.keys.dtype, counts.indices.dtype, counts.counts.dtype]
-        shapes = [counts.offsets.shape, counts.indices.shape, counts.counts.shape]
-        # Before the first block there is a count for each query alone.
-        right = [(n + 1,), (positives,), ((wide if counts.found else 0) * positives + n,)]
-        offsets = counts.offsets.astype(np.float64) if counts.offsets.dtype == np.uint64 else np.zeros(1)
-        if dtypes != [np.uint64, np.float64, np.uint64, np.uint64] or shapes != right:
-            raise ValueError(
-                f"partial counts have the shapes {shapes} and dtypes {dtypes}; expected those of an evaluator"
-            )
-        if offsets[0] != 0 or offsets[-1] != positives or (np.diff(offsets) < 0).any():
-            raise ValueError(
-                "partial counts have offsets that don't divide their positives; expected an evaluator's"
-            )
-        if np.isnan(counts.keys).any():
-            raise ValueError("partial counts have a key that is NaN; expected an evaluator's")
-        if self._relevant is not None:
-            listed = _pairs(self._relevant.offsets, self._relevant.items)
-            outside = counts.indices >= _LISTED
-            if outside.any() or not np.isin(_pairs(counts.offsets, counts.indices), listed).all():
-                raise ValueError(
-                    "partial counts have positives that relevant doesn't list; expected an evaluator's"
-                )
-        if (counts.counts > _size(counts.counted)).any():
-            raise ValueError(
-                f"partial counts have {int(counts.counts.max())} negatives of {_size(counts.counted)} counted items; "
-                "expected at most as many negatives as items"
-            )
-
-    def _with_positives(
-        self,
-        offsets: npt.NDArray[np.uint64],
-        keys: npt.NDArray[np.float64],
-        indices: npt.NDArray[np.uint64],
-        found: Ranges,
-    ) -> PartialCounts:
-        """Return the state with these positives, too; each query's are sorted by key, and of equal keys by index."""
-        partial = self._partial
-        joined = partial.offsets + offsets
-        keys_P, indices_P = np.empty(len(partial.keys) + len(keys)), np.empty(int(joined[-1]), np.uint64)
-        # Some queries at a time, so that sorting needs little memory beside the result.
-        start, n = 0, len(self._queries)
-        while start < n:
-            fitting = int(np.searchsorted(joined, joined[start] + np.uint64(_SORTED), "right")) - 1
-            stop = max(start + 1, fitting)
-            old, new = (slice(int(o[start]), int(o[stop])) for o in (partial.offsets, offsets))
-            query_p = np.concatenate([_owners(o[start : stop + 1]) for o in (partial.offsets, offsets)])
-            key_p = np.concatenate([partial.keys[old], keys[new]])
-            index_p = np.concatenate([partial.indices[old], indices[new]])
-            order = np.lexsort((index_p, ~_order_of(key_p), query_p))
-            both = slice(int(joined[start]), int(joined[stop]))
-            keys_P[both], indices_P[both] = key_p[order], index_p[order]
-            start = stop
-        wide = 2 if self._ties == "expected" else 1
-        return replace(
-            partial,
-            found=found,
-            offsets=joined,
-            keys=keys_P,
-            indices=indices_P,
-            counts=np.zeros(wide * len(keys_P) + n, np.uint64),
-        )
+        return items, relation, start, {} if labels_G is None else label_sums(labels_G, start)
 
     def _fingerprint(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -479,72 +391,8 @@ class StreamingEvaluator:
             digest.update(b"end")
         for start in range(0, len(self._queries), _HASHED):
             part = slice(start, start + _HASHED)
-            digest.update(_bytes_of(self._queries[part]))
+            digest.update(bytes_of(self._queries[part]))
             for of in names:
-                digest.update(_bytes_of(of[part]))
-            digest.update(b"" if self._query_indices is None else _bytes_of(self._query_indices[part]))
+                digest.update(bytes_of(of[part]))
+            digest.update(b"" if self._query_indices is None else bytes_of(self._query_indices[part]))
         return digest.hexdigest()
-
-
-def _bytes_of(part: npt.NDArray[Any]) -> bytes:
-    """Return bytes that differ if the entries of two arrays of one dtype do."""
-    # The buffer of a StringDType holds pointers.
-    return repr(part.tolist()).encode() if part.dtype.kind == "T" else part.tobytes()
-
-
-def _label_sums(labels: npt.NDArray[Any], start: int) -> dict[int, int]:
-    """Sum hashes of (label, index) modulo 2**64 over each bucket of the gallery; the order of blocks doesn't matter."""
-    sums, stop = {}, start + len(labels)
-    for bucket in range(start // _BUCKET, -(-stop // _BUCKET)):
-        low, high = max(start, bucket * _BUCKET), min(stop, (bucket + 1) * _BUCKET)
-        part = labels[low - start : high - start]
-        # True equals 1, but prints otherwise.
-        distinct, inverse = np.unique(
-            part.astype(np.int64) if part.dtype.kind == "b" else part, return_inverse=True
-        )
-        hashes = [
-            hashlib.blake2b(repr(label).encode(), digest_size=8).digest() for label in distinct.tolist()
-        ]
-        hash_G = np.frombuffer(b"".join(hashes), "<u8")[inverse.reshape(-1)]
-        index_G = np.arange(low, high, dtype=np.uint64)
-        sums[bucket] = int((hash_G * (np.uint64(2) * index_G + np.uint64(1))).sum(dtype=np.uint64))
-    return sums
-
-
-def _add(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
-    return {bucket: (a.get(bucket, 0) + b.get(bucket, 0)) % 2**64 for bucket in {**a, **b}}
-
-
-def _owners(offsets: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    edges = offsets.astype(np.int64)
-    return np.repeat(np.arange(len(edges) - 1), edges[1:] - edges[:-1])
-
-
-def _pairs(offsets: npt.NDArray[np.uint64], items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return one number for each pair of a query and an item below 2**32."""
-    return _owners(offsets) * _LISTED + items.astype(np.int64)
-
-
-def _order_of(keys: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return integers in the order of the keys: where subnormal numbers are flushed, they compare as equal."""
-    bits = keys.view(np.int64)
-    return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
-
-
-def _join(a: Ranges, b: Ranges) -> Ranges:
-    """Join ranges in order, and merge adjoining ones; overlapping ranges are an error."""
-    joined: list[tuple[int, int]] = []
-    for low, high in sorted((*a, *b)):
-        if joined and low < joined[-1][1]:
-            raise ValueError(
-                f"items {low} to {min(high, joined[-1][1]) - 1} were given before; "
-                "expected every item once in each pass"
-            )
-        if joined and low == joined[-1][1]:
-            low = joined.pop()[0]
-        joined.append((low, high))
-    return tuple(joined)
-
-
-def _size(ranges: Ranges) -> int:
-    return sum(high - low for low, high in ranges)
