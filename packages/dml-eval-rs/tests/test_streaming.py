@@ -90,7 +90,9 @@ def test_queries_and_positives_take_little_memory_beside_the_state() -> None:
         tracemalloc.start()
         evaluator = StreamingEvaluator(codes, labels, similarity="hamming")
         created, creating = tracemalloc.get_traced_memory()
-        partial = evaluator._with_positives(offsets, keys, indices, ())
+        partial = partial_counts.add_positives(
+            evaluator.partial_counts(), "index", offsets, keys, indices, ()
+        )
         joining = tracemalloc.get_traced_memory()[1] - created
         tracemalloc.stop()
     assert len(partial.keys) == n
