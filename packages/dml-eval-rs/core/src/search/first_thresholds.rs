@@ -1,7 +1,7 @@
 //! Lower bounds of the values of the k-th nearest items, from a part of the gallery, before the rest of it is screened.
 //!
-//! They spare the traversal most of the candidates of its first tasks. The largest screened value of each lane names an item; those
-//! of the largest are some k distinct items, so the k-th largest of their keys is at most that of the k-th nearest item.
+//! They spare the traversal most of the candidates of its first tasks. Each lane names the item of its largest screened value. These
+//! are distinct items, so the k-th largest of their keys is at most the key of the k-th nearest item, whatever the screen's errors.
 
 use rayon::prelude::*;
 
@@ -14,9 +14,9 @@ use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::round_down;
 use crate::screen::traverse::Blocks;
 
-/// One of so many panels is multiplied, if that gives enough lanes.
+/// One panel of so many belongs to the part, where that gives enough lanes.
 const SPACING: usize = 12;
-/// The least spacing: a larger part costs more than it spares.
+/// The least spacing: a larger part would cost more than it spares.
 const LEAST_SPACING: usize = 4;
 
 /// A part of a block's panels, of which each group of lanes keeps the largest values.
@@ -25,7 +25,7 @@ struct Part {
     /// Panels between two of the part.
     spacing: usize,
     panels: usize,
-    /// Groups of lanes: those of every so-manieth panel of the part.
+    /// Groups of lanes: panel i of the part belongs to group i modulo this.
     groups: usize,
 }
 
