@@ -27,7 +27,7 @@ pub fn index_recall<'py>(
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
     let similarity = NAMES.check(similarity.parse())?;
     let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
-    let screen = NAMES.check(screen.map_or(Ok(Precision::BFloat16), str::parse))?;
+    let screen = NAMES.check(screen.map_or(Ok(Precision::SixteenBit), str::parse))?;
     let (found, queries, gallery) = (found.as_array(), queries.matrix(), gallery.as_ref().map(Rows::matrix));
     let (recall, mean) = run(py, NAMES, threads, progress, |control| {
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;

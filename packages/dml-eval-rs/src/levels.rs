@@ -38,7 +38,7 @@ pub fn evaluate_levels<'py>(
             (Sides::Rows(queries), gallery) => {
                 let gallery = gallery.map(|side| side.rows()).transpose()?;
                 let similarity: Similarity = similarity.parse()?;
-                let screens = views.iter().map(|view| view.screen(&options.metrics));
+                let screens = views.iter().map(|view| view.screen(&options.metrics, kernel));
                 let screen = screens.reduce(|a, b| if a == Precision::Float32 { a } else { b });
                 let screen = screen.unwrap_or(Precision::Float32);
                 let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;

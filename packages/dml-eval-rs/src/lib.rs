@@ -97,7 +97,7 @@ fn evaluate<'py>(
             Some(_) if gallery.is_some() => (queries.view(), Some(Matrix::Derived(&part))),
             Some(_) => (Matrix::Derived(&part), None),
         };
-        let screen = screen.unwrap_or_else(|| view.screen(&options.metrics));
+        let screen = screen.unwrap_or_else(|| view.screen(&options.metrics, kernel));
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control);
         let space = space
             .map(|space| space.with_directions(directions))
@@ -183,7 +183,7 @@ fn knn<'py>(
 ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
     let similarity: Similarity = KNN.check(similarity.parse())?;
     let kernel = KNN.check(dml_eval::select_kernel(kernel))?;
-    let screen = KNN.check(screen.map_or(Ok(None), precision))?.unwrap_or(Precision::BFloat16);
+    let screen = KNN.check(screen.map_or(Ok(None), precision))?.unwrap_or(Precision::SixteenBit);
     let (rows, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
     let own = indices;
     let similarities = zeros(py, [rows.rows(), k])?;

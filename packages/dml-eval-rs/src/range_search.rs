@@ -28,7 +28,7 @@ pub fn range_search<'py>(
 ) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<f32>>)> {
     let similarity = NAMES.check(similarity.parse())?;
     let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
-    let screen = NAMES.check(screen.map_or(Ok(Precision::BFloat16), str::parse))?;
+    let screen = NAMES.check(screen.map_or(Ok(Precision::SixteenBit), str::parse))?;
     let (queries, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
     let found = run(py, NAMES, threads, progress, |control| {
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;

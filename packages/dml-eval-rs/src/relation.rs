@@ -1,6 +1,6 @@
 //! Arrays of a relation of queries to gallery items.
 
-use dml_eval::{Grades, Lists, Metric, Precision, Relation, Result};
+use dml_eval::{Grades, Kernel, Lists, Metric, Precision, Relation, Result};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -89,14 +89,13 @@ impl<'a> RelationView<'a> {
         }
     }
 
-    /// Chooses the faster screen. If every rank matters, every match is a threshold among very many values.
-    pub fn screen(&self, metrics: &[Metric]) -> Precision {
-        if metrics.iter().any(|metric| metric.depth() == u64::MAX) {
-            return Precision::Float32;
-        }
-        match self.relevant {
-            Some(lists) => Precision::for_positives(lists.items.len(), lists.len()),
-            None => Precision::for_labels(self.labels),
-        }
+    /// Chooses the faster screen.
+    pub fn screen(&self, metrics: &[Metric], kernel: &Kernel) -> Precision {
+        let every_rank = metrics.iter().any(|metric| metric.depth() == u64::MAX);
+        let (positives, queries) = match self.relevant {
+            Some(lists) => (lists.items.len(), lists.len()),
+            None => (self.labels.len(), self.labels.iter().max().map_or(1, |l| *l as usize + 1)),
+        };
+        Precision::for_positives(positives, queries, every_rank, kernel)
     }
 }

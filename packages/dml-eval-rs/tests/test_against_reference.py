@@ -101,7 +101,7 @@ def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
 
 def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
     # conftest.py prints both lists after the tests.
-    x86, arm = ["avx512-bf16", "avx512", "avx512-no-vpopcntdq", "avx2"], ["neon-bf16", "neon"]
+    x86, arm = ["avx512-vnni", "avx512", "avx2-vnni", "avx2"], ["neon-bf16", "neon"]
     built = {"x86_64": x86, "AMD64": x86, "aarch64": arm, "arm64": arm, "ARM64": arm}
     expected = [*built.get(platform.machine(), []), "portable"]
     assert sorted([*KERNELS, *_native.missing_kernels()]) == sorted(expected)
@@ -125,7 +125,7 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, problem
         "metrics": names(RECALL_AT, more),
         "ties": ties,
         "threads": data.draw(st.integers(1, 2)),
-        "screen": data.draw(st.sampled_from(["float32", "bfloat16"])),
+        "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
         "many_positives": data.draw(MANY_POSITIVES),
         "directions": data.draw(DIRECTIONS),
     }
@@ -162,7 +162,7 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
     labels_x, labels_y = np.arange(len(x), dtype=np.uint32) % 2, np.arange(len(y), dtype=np.uint32) % 2
     options: dict[str, Any] = {"similarity": similarity, "ties": "index"}
     expected = reference.evaluate(x, labels_x, y, labels_y, recall_at=RECALL_AT, **options)
-    screen = data.draw(st.sampled_from(["float32", "bfloat16"]))
+    screen = data.draw(st.sampled_from(["float32", "16-bit"]))
     options |= {"many_positives": data.draw(MANY_POSITIVES), "directions": data.draw(DIRECTIONS)}
     relation = Relation(labels=labels_x, gallery_labels=labels_y)
     k = data.draw(st.integers(1, len(y)))
@@ -181,7 +181,7 @@ def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, 
     x = np.random.default_rng(0).normal(size=(300, 6)) * magnitude
     labels = np.arange(300, dtype=np.uint32) % 100
     results = set()
-    for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "bfloat16"), (0, 10**6)):
+    for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "16-bit"), (0, 10**6)):
         columns, _ = _native.evaluate(
             x,
             None,
@@ -257,7 +257,7 @@ def test_neighbours_are_those_of_a_full_sort(
         queries, items = (binarize(x) for x in (queries, items))
         gallery, search = None if gallery is None else items, _native.knn_codes
     else:
-        screen = data.draw(st.sampled_from(["float32", "bfloat16"]))
+        screen = data.draw(st.sampled_from(["float32", "16-bit"]))
         options |= {"similarity": similarity, "screen": screen, "directions": data.draw(DIRECTIONS)}
         search = _native.knn
     keys, order = reference.nearest(queries, items, k, similarity, exclude_self)
@@ -286,7 +286,7 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
     )
     x = x @ np.linalg.qr(rng.normal(size=(96, 96)))[0].astype(np.float32)
     options: dict[str, Any] = {"similarity": similarity}
-    for kernel, screen in itertools.product(KERNELS, ("float32", "bfloat16")):
+    for kernel, screen in itertools.product(KERNELS, ("float32", "16-bit")):
         results = set()
         for directions in (0, None, 7, 96):
             same: dict[str, Any] = {**options, "kernel": kernel, "screen": screen, "directions": directions}
@@ -306,7 +306,7 @@ def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
     gallery = (rng.integers(-64, 64, (400, 24)) / 128).astype(np.float32)
     queries = gallery[:50] + (rng.integers(-2, 3, (50, 24)) / 128).astype(np.float32)
     expected = reference.nearest(queries, gallery, 3, "euclidean", False)
-    screens = ("float32", "bfloat16")
+    screens = ("float32", "16-bit")
     for offset, kernel, *how in itertools.product(
         (0.0, 1.0, 64.0, 4096.0), KERNELS, (None, 0, 4, 24), screens
     ):
@@ -338,7 +338,7 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     labels = rng.integers(0, 60, 700).astype(np.uint32)
     results = {}
     for kernel in KERNELS:
-        for screen in ("float32", "bfloat16"):
+        for screen in ("float32", "16-bit"):
             for threads in (1, 2, 3):
                 columns, _ = _native.evaluate(
                     x,

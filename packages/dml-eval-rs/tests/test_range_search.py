@@ -54,7 +54,7 @@ def test_results_are_those_of_all_scores(similarity: str, data: Any) -> None:
         "exclude_self": exclude_self,
         "max_results": 2**62,
         "threads": data.draw(st.integers(1, 2)),
-        "screen": data.draw(st.sampled_from(["float32", "bfloat16"])),
+        "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
     }
     expected = expected_ranges(queries, items, float(threshold), similarity, exclude_self)
     for kernel in KERNELS:
@@ -73,7 +73,7 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     threshold = {"cosine": 0.97, "dot": 8.0, "euclidean": -0.2}[similarity]
     results = set()
     for kernel in KERNELS:
-        for screen in ("float32", "bfloat16"):
+        for screen in ("float32", "16-bit"):
             for threads in (1, 2, 3):
                 for gallery in (None, x):
                     found = _native.range_search(

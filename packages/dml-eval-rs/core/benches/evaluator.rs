@@ -74,7 +74,8 @@ fn main() {
         many_positives: None,
     };
     let dense = |labels: &[u32], kernel| {
-        let precision = Precision::for_labels(labels);
+        let precision =
+            Precision::for_positives(labels.len(), *labels.iter().max().expect("labels") as usize + 1, false, kernel);
         Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control).expect("valid rows")
     };
     let rank = |labels: &[u32], kernel| {

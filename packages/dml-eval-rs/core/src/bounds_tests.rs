@@ -31,7 +31,7 @@ const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Simi
 
 fn screens() -> impl Iterator<Item = (&'static Kernel, Precision)> {
     let kernels = names().into_iter().map(|name| select(Some(name)).unwrap());
-    kernels.flat_map(|kernel| [(kernel, Precision::Float32), (kernel, Precision::BFloat16)])
+    kernels.flat_map(|kernel| [(kernel, Precision::Float32), (kernel, Precision::SixteenBit)])
 }
 
 /// A list of every pair with the bounds of its value: (query, item, lower, upper).
@@ -108,14 +108,19 @@ fn fraction_of(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: boo
     seen.into_iter().map(fraction).fold(0.0, f64::max)
 }
 
-/// Makes rows near c·(1, 1, ...), c = 1 + 2⁻⁸ being halfway between two bfloat16. The numbers of a row are all slightly above, or
+/// The middle between two bfloat16.
+const BFLOAT16_MIDDLE: f64 = 1.0 + 1.0 / 256.0;
+/// The middle between two int16 of a row of 64 numbers and length 8, whose integers have the length 46,339 − √64.
+const INT16_MIDDLE: f64 = 5791.5 * 8.0 / 46_331.0;
+
+/// Makes rows near c·(1, 1, ...), c being halfway between two numbers of a format. The numbers of a row are all slightly above, or
 /// all slightly below, so all are rounded in the same direction, along the row itself. The first number compensates for that in
 /// the row's sum, so all similarities between these rows are nearly or exactly equal. The second number makes the length 8, so
 /// the same holds when rows are scaled to length 1.
-fn collinear(rows: usize, seed: u64) -> Array2<f32> {
+fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
     const DIM: usize = 64;
     let mut random = Random::new(seed);
-    let (middle, step) = (1.0 + 1.0 / 256.0, 1.0 / f64::from(1 << 19));
+    let step = 1.0 / f64::from(1 << 19);
     let mut x = Array2::zeros((rows, DIM));
     for mut row in x.rows_mut() {
         let shift = if random.below(2) == 0 { step } else { -step };
@@ -158,24 +163,27 @@ fn between_tiny(x: &Array2<f32>) -> Array2<f32> {
     ndarray::concatenate![ndarray::Axis(0), tiny, *x, tiny]
 }
 
-fn has_bfloat16() -> bool {
-    screens().any(|(kernel, _)| kernel.has_bfloat16())
+/// Returns the middles of the 16-bit formats of this machine's kernels.
+fn middles() -> Vec<f64> {
+    let has = |format: fn(&Kernel) -> bool| screens().any(|(kernel, _)| format(kernel));
+    let formats = [(has(Kernel::has_bfloat16), BFLOAT16_MIDDLE), (has(Kernel::has_int16), INT16_MIDDLE)];
+    formats.into_iter().filter_map(|(is_used, middle)| is_used.then_some(middle)).collect()
 }
 
 #[test]
 fn residuals_along_the_rows_reach_the_margin_and_do_not_exceed_it() {
-    let (x, ones) = (collinear(20, 1), Array2::<f32>::ones((3, 64)));
-    let reached = SIMILARITIES.map(|similarity| {
-        let fractions = [
-            largest_fraction(&ones, Some(&between_tiny(&x)), similarity),
-            largest_fraction(&between_tiny(&x), Some(&ones), similarity),
-            largest_fraction(&x, None, similarity),
-            largest_fraction(&between_tiny(&x), None, similarity),
-        ];
-        fractions[..3].iter().copied().fold(f64::INFINITY, f64::min)
-    });
-    if has_bfloat16() {
-        assert!(reached.iter().all(|fraction| *fraction > 0.9), "{reached:?}");
+    for middle in middles() {
+        let (x, ones) = (collinear(20, middle, 1), Array2::<f32>::ones((3, 64)));
+        let reached = SIMILARITIES.map(|similarity| {
+            let fractions = [
+                largest_fraction(&ones, Some(&between_tiny(&x)), similarity),
+                largest_fraction(&between_tiny(&x), Some(&ones), similarity),
+                largest_fraction(&x, None, similarity),
+                largest_fraction(&between_tiny(&x), None, similarity),
+            ];
+            fractions[..3].iter().copied().fold(f64::INFINITY, f64::min)
+        });
+        assert!(reached.iter().all(|fraction| *fraction > 0.9), "{middle}: {reached:?}");
     }
 }
 
@@ -292,10 +300,12 @@ fn rests_of_equal_and_of_opposite_direction_reach_their_bounds() {
 
 #[test]
 fn near_ties_with_opposite_errors_are_decided_by_their_keys() {
-    let (x, ones) = (collinear(90, 3), Array2::<f32>::ones((4, 64)));
-    for similarity in SIMILARITIES {
-        assert_screen_decides_nothing(&ones, Some(&between_tiny(&x)), similarity);
-        assert_screen_decides_nothing(&between_tiny(&x), None, similarity);
+    for middle in middles() {
+        let (x, ones) = (collinear(90, middle, 3), Array2::<f32>::ones((4, 64)));
+        for similarity in SIMILARITIES {
+            assert_screen_decides_nothing(&ones, Some(&between_tiny(&x)), similarity);
+            assert_screen_decides_nothing(&between_tiny(&x), None, similarity);
+        }
     }
     let x = rows_with_lost_terms(70, 513, 4);
     assert_screen_decides_nothing(&x.slice(ndarray::s![..5, ..]).to_owned(), Some(&x), Similarity::Dot);
@@ -360,5 +370,20 @@ fn a_few_very_long_rows_stay_within_the_margin() {
     let x = scattered(3, 1_000_000, (0.5, 1.0), 5);
     for similarity in SIMILARITIES {
         largest_fraction(&x, None, similarity);
+    }
+}
+
+#[test]
+fn rows_of_any_shape_and_length_stay_within_the_margin_of_their_integers() {
+    // One number that is as long as the row, equal numbers, and lengths that differ by many powers of two.
+    let mut x =
+        ndarray::concatenate![ndarray::Axis(0), scattered(20, 33, (1e-30, 1e3), 3), Array2::from_elem((2, 33), 7.0)];
+    for (row, length) in [(0, 1e3), (1, -1e3), (2, 1e-30)] {
+        x.row_mut(row).fill(0.0);
+        x[(row, 3 * row)] = length;
+    }
+    for similarity in SIMILARITIES {
+        largest_fraction(&x, None, similarity);
+        assert_screen_decides_nothing(&x, None, similarity);
     }
 }

@@ -97,7 +97,7 @@ const DIRECTIONS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(5)];
 fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
     let first = outcome("portable", Precision::Float32);
     for name in kernel_names() {
-        for precision in [Precision::Float32, Precision::BFloat16] {
+        for precision in [Precision::Float32, Precision::SixteenBit] {
             assert_eq!(outcome(name, precision), first, "{name} {precision:?}");
         }
     }

@@ -45,7 +45,7 @@ proptest! {
         let (control, n) = (Control::default(), g.as_ref().unwrap_or(&x).nrows());
         let exclude_self = exclude_self && g.is_none();
         for name in kernel_names() {
-            for precision in [Precision::Float32, Precision::BFloat16] {
+            for precision in [Precision::Float32, Precision::SixteenBit] {
                 let gallery = g.as_ref().map(|g| Matrix::F64(g.view()));
                 let kernel = select_kernel(Some(name)).unwrap();
                 let space = Dense::new(Matrix::F64(x.view()), gallery, similarity, precision, kernel, &control).unwrap();

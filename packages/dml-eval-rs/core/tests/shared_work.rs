@@ -93,7 +93,7 @@ proptest! {
         let gallery = separate.then(|| Matrix::F32(x.view()));
         let relation = Relation::of_labels(&labels, separate.then_some(&labels[..])).unwrap();
         let space = Dense::new(
-            Matrix::F32(x.view()), gallery, Similarity::Cosine, Precision::BFloat16, kernel, &control,
+            Matrix::F32(x.view()), gallery, Similarity::Cosine, Precision::SixteenBit, kernel, &control,
         ).unwrap();
         let codes = Array2::from_shape_fn((n, 2), |(i, j)| values[3 * i + j] as u8);
         let codes = Codes::new(codes.view(), separate.then(|| codes.view()), kernel).unwrap();

@@ -57,7 +57,7 @@ fn assign_here(
     let narrow = collect(centroids.iter().map(|v| *v as f32))?;
     let narrow = ArrayView2::from_shape(centroids.dim(), &narrow).expect("as many numbers as the centroids have");
     let centroids = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow) };
-    let space = Dense::new(x.view(), Some(centroids), Similarity::Euclidean, Precision::BFloat16, kernel, control)?;
+    let space = Dense::new(x.view(), Some(centroids), Similarity::Euclidean, Precision::SixteenBit, kernel, control)?;
     let mut labels: Vec<i64> = zeros(x.rows())?;
     let mut distances: Vec<f64> = zeros(x.rows())?;
     nearest(&space, 1, OwnItem::Absent, control, |_, key| 0.0 - key, &mut distances, &mut labels)?;

@@ -6,12 +6,19 @@ use crate::exact::{PAIRS, combine};
 
 use super::exact_macros::{exact_product, exact_routines};
 use super::portable;
-use super::routines::{ExactProducts, Kernel, Pairs32, SweepResult, Thresholds};
+use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32, SweepResult, Thresholds};
 
 const ROWS: usize = 6;
 const COLUMNS: usize = 16;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 12;
+
+pub(super) static WITH_VNNI: Kernel = Kernel {
+    name: "avx2-vnni",
+    int16: Some(int16_fused),
+    available: || (KERNEL.available)() && is_x86_feature_detected!("avxvnni"),
+    ..KERNEL
+};
 
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2",
@@ -19,6 +26,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     columns: COLUMNS,
     float32,
     bfloat16: None,
+    int16: Some(int16),
     hamming,
     sweep,
     dots32,
@@ -54,6 +62,44 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
         }
     }
 }
+
+/// A product of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+macro_rules! int16 {
+    ($name:ident, $features:literal, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+        #[target_feature(enable = $features)]
+        fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+            let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
+            let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
+            // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
+            unsafe {
+                for _ in 0..steps - AFFINE_STEPS {
+                    let panel = [_mm256_loadu_si256(column.cast()), _mm256_loadu_si256(column.add(8).cast())];
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        let $x = _mm256_set1_epi32(*row.add(r));
+                        for (s, $p) in sum.iter_mut().zip(panel) {
+                            let $sum = *s;
+                            *s = $step;
+                        }
+                    }
+                    row = row.add(ROWS);
+                    column = column.add(COLUMNS);
+                }
+                let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
+                for (r, sum) in sums.iter().enumerate() {
+                    let (scale, bias) = (_mm256_broadcast_ss(&*row.add(r)), _mm256_broadcast_ss(&*row.add(ROWS + r)));
+                    for (v, s) in sum.iter().enumerate() {
+                        let scale = _mm256_mul_ps(scale, _mm256_loadu_ps(column.add(8 * v)));
+                        let bias = _mm256_add_ps(bias, _mm256_loadu_ps(column.add(COLUMNS + 8 * v)));
+                        let value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(*s), scale, bias);
+                        _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8 * v), value);
+                    }
+                }
+            }
+        }
+    };
+}
+int16!(int16_fused, "avx2,fma,avxvnni", |sum, x, p| _mm256_dpwssd_avx_epi32(sum, x, p));
+int16!(int16, "avx2,fma", |sum, x, p| _mm256_add_epi32(sum, _mm256_madd_epi16(x, p)));
 
 /// Counts the bits of each byte by table look-up of its two nibbles.
 #[target_feature(enable = "avx2")]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use crate::exact::{PAIRS, combine};
 
 use super::exact_macros::{exact_product, exact_routines};
-use super::routines::{ExactProducts, Hit, Kernel, Pairs32, Product, SweepResult, Thresholds};
+use super::routines::{AFFINE_STEPS, ExactProducts, Hit, Kernel, Pairs32, SweepResult, Thresholds};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 48;
@@ -13,25 +13,23 @@ const VECTORS: usize = COLUMNS / 16;
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
 
-pub(super) static WITH_BFLOAT16: Kernel = Kernel {
-    name: "avx512-bf16",
-    bfloat16: Some(bfloat16),
-    // Cooper Lake has bfloat16 products, and no VPOPCNTDQ.
+pub(super) static WITH_VNNI: Kernel = Kernel {
+    name: "avx512-vnni",
+    int16: Some(int16_fused),
+    // Cascade Lake and Cooper Lake have no VPOPCNTDQ.
     hamming: hamming_of_this_cpu,
-    available: || has_avx512() && is_x86_feature_detected!("avx512bf16"),
-    ..WITHOUT_VPOPCNTDQ
+    available: || has_avx512() && is_x86_feature_detected!("avx512vnni"),
+    ..PLAIN
 };
 
-pub(super) static WITH_VPOPCNTDQ: Kernel =
-    Kernel { name: "avx512", hamming, available: || has_avx512() && has_vpopcntdq(), ..WITHOUT_VPOPCNTDQ };
-
-/// For Skylake-SP and Cascade Lake.
-pub(super) static WITHOUT_VPOPCNTDQ: Kernel = Kernel {
-    name: "avx512-no-vpopcntdq",
+/// For Skylake-SP.
+pub(super) static PLAIN: Kernel = Kernel {
+    name: "avx512",
     rows: ROWS,
     columns: COLUMNS,
     float32,
-    bfloat16: None::<Product>,
+    bfloat16: None,
+    int16: Some(int16),
     hamming: hamming_by_lookup,
     sweep,
     dots32,
@@ -80,34 +78,44 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn bfloat16(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: as in `float32`; a register of 16 words is one of 32 bfloat16.
-    unsafe {
-        for _ in 0..steps {
-            let panel: [__m512bh; VECTORS] = [
-                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(column.cast())),
-                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(column.add(16).cast())),
-                std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(column.add(32).cast())),
-            ];
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let x = std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(*row.add(r)));
-                for (s, p) in sum.iter_mut().zip(panel) {
-                    *s = _mm512_dpbf16_ps(*s, x, p);
+/// A product of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+macro_rules! int16 {
+    ($name:ident, $features:literal, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+        #[target_feature(enable = $features)]
+        fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+            let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
+            let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
+            // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
+            unsafe {
+                for _ in 0..steps - AFFINE_STEPS {
+                    let panel: [_; VECTORS] = std::array::from_fn(|v| _mm512_loadu_si512(column.add(16 * v).cast()));
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        let $x = _mm512_set1_epi32(*row.add(r));
+                        for (s, $p) in sum.iter_mut().zip(panel) {
+                            let $sum = *s;
+                            *s = $step;
+                        }
+                    }
+                    row = row.add(ROWS);
+                    column = column.add(COLUMNS);
+                }
+                let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
+                let scales: [_; VECTORS] = std::array::from_fn(|v| _mm512_loadu_ps(column.add(16 * v)));
+                let biases: [_; VECTORS] = std::array::from_fn(|v| _mm512_loadu_ps(column.add(COLUMNS + 16 * v)));
+                for (r, sum) in sums.iter().enumerate() {
+                    let (scale, bias) = (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
+                    for (v, s) in sum.iter().enumerate() {
+                        let (scale, bias) = (_mm512_mul_ps(scale, scales[v]), _mm512_add_ps(bias, biases[v]));
+                        let value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(*s), scale, bias);
+                        _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), value);
+                    }
                 }
             }
-            row = row.add(ROWS);
-            column = column.add(COLUMNS);
         }
-        for (r, sum) in sums.iter().enumerate() {
-            for (v, s) in sum.iter().enumerate() {
-                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), *s);
-            }
-        }
-    }
+    };
 }
+int16!(int16_fused, "avx512f,avx512vnni", |sum, x, p| _mm512_dpwssd_epi32(sum, x, p));
+int16!(int16, "avx512f,avx512bw", |sum, x, p| _mm512_add_epi32(sum, _mm512_madd_epi16(x, p)));
 
 #[target_feature(enable = "avx512f,avx512vpopcntdq")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {

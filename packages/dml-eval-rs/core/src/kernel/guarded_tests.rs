@@ -75,8 +75,13 @@ proptest! {
             let mut rows = Guarded::new(&words(steps * height, seed), at_end);
             let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
             let mut tile = Guarded::new(&vec![f32::NAN; height * width], at_end);
-            for word in [Word::Float32, Word::BFloat16Pair, Word::Bits] {
-                if word != Word::BFloat16Pair || kernel.has_bfloat16() {
+            for word in [Word::Float32, Word::BFloat16Pair, Word::Int16Pair, Word::Bits] {
+                let is_possible = match word {
+                    Word::BFloat16Pair => kernel.has_bfloat16(),
+                    Word::Int16Pair => kernel.has_int16() && steps >= AFFINE_STEPS,
+                    _ => true,
+                };
+                if is_possible {
                     kernel.product(word).tile(steps, rows.get(), columns.get(), tile.get());
                     prop_assert!(tile.get().iter().all(|v| v.is_finite()), "{} {word:?}", kernel.name);
                 }

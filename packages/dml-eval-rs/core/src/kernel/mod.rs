@@ -3,8 +3,8 @@
 //! A kernel is chosen once, by [`select`]; all higher layers are the same code for every kernel. Kernels may round differently,
 //! within the error bound in `rows/dense.rs`; their rounded products never decide a comparison, so results have the same bits.
 //!
-//! Packed layout: a row of the data is a sequence of `steps` 32-bit words, each one float32, two bfloat16, or 32 bits of a
-//! code. A panel holds the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`.
+//! Packed layout: a row of the data is a sequence of `steps` 32-bit words, each one float32, two bfloat16, two int16, or 32 bits of
+//! a code. A panel holds the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -27,11 +27,10 @@ use crate::error::{Result, argument};
 
 pub use float_environment::set_default_float_environment;
 pub use routines::Kernel;
-pub(crate) use routines::{CheckedProduct, Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
+pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
 
 #[cfg(target_arch = "x86_64")]
-static KERNELS: [&Kernel; 5] =
-    [&avx512::WITH_BFLOAT16, &avx512::WITH_VPOPCNTDQ, &avx512::WITHOUT_VPOPCNTDQ, &avx2::KERNEL, &portable::KERNEL];
+static KERNELS: [&Kernel; 5] = [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];
 #[cfg(target_arch = "aarch64")]
 static KERNELS: [&Kernel; 3] = [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::KERNEL];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -27,6 +27,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     columns: COLUMNS,
     float32,
     bfloat16: None,
+    int16: None,
     hamming,
     sweep,
     dots32,

@@ -16,6 +16,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     columns: COLUMNS,
     float32,
     bfloat16: None,
+    int16: None,
     hamming,
     sweep: sweep::<COLUMNS>,
     dots32,

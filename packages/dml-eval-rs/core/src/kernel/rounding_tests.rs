@@ -80,3 +80,57 @@ fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
         assert!(fraction > 0.45 && fraction <= 1.0, "{}: {fraction}", kernel.name);
     }
 }
+
+/// Returns integers whose squares add up to less than 2³¹, most of that where `is_long`.
+fn integers(random: &mut Random, count: usize, is_long: bool) -> Vec<i16> {
+    let mut numbers: Vec<f64> = (0..count).map(|_| (random.uniform() - 0.5) * random.uniform().powi(3)).collect();
+    let length = numbers.iter().map(|v| v * v).sum::<f64>().sqrt().max(1e-9);
+    let largest = numbers.iter().fold(1e-9f64, |most, v| most.max(v.abs()));
+    let most = (46_340.0 / length).min(32_767.0 / largest);
+    numbers.iter_mut().for_each(|v| *v = (*v * if is_long { most } else { most * random.uniform() }).trunc());
+    numbers.into_iter().map(|v| v as i16).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The sums of integers are exact, up to the largest that 32 bits hold; four roundings follow.
+    #[test]
+    fn products_of_integers_are_rounded_four_times(
+        pairs in 1usize..40, exponents in (-100i32..3, -100i32..3), are_equal in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let steps = pairs + AFFINE_STEPS;
+        for kernel in KERNELS.iter().copied().filter(|k| (k.available)() && k.has_int16()) {
+            let mut random = Random::new(seed);
+            let same = integers(&mut random, 2 * pairs, true);
+            let mut panel = |lanes: usize, exponent: i32| {
+                let mut words = vec![0; steps * lanes];
+                let mut rows = Vec::new();
+                for lane in 0..lanes {
+                    let row = if are_equal { same.clone() } else { integers(&mut random, 2 * pairs, lane % 2 == 0) };
+                    for (step, pair) in row.chunks(2).enumerate() {
+                        words[step * lanes + lane] = u32::from(pair[0] as u16) | u32::from(pair[1] as u16) << 16;
+                    }
+                    let [scale, bias] = [1.0, 1.0].map(|one| ((one + random.uniform()) * 2f64.powi(exponent)) as f32);
+                    words[pairs * lanes + lane] = scale.to_bits();
+                    words[(pairs + 1) * lanes + lane] = bias.to_bits();
+                    rows.push((row, f64::from(scale), f64::from(bias)));
+                }
+                (words, rows)
+            };
+            let ((rows, left), (columns, right)) = (panel(kernel.rows, exponents.0), panel(kernel.columns, exponents.1));
+            let mut tile = vec![f32::NAN; kernel.rows * kernel.columns];
+            kernel.product(Word::Int16Pair).tile(steps, &rows, &columns, &mut tile);
+            for (at, found) in tile.into_iter().enumerate() {
+                let ((q, q_scale, q_bias), (g, g_scale, g_bias)) = (&left[at / kernel.columns], &right[at % kernel.columns]);
+                let sum: i64 = q.iter().zip(g).map(|(a, b)| i64::from(*a) * i64::from(*b)).sum();
+                prop_assert!(sum.abs() < 1 << 31);
+                let product = sum as f64 * q_scale * g_scale;
+                let roundings = 4.0 * UNIT / (1.0 - 4.0 * UNIT);
+                let bound = roundings * (product.abs() + q_bias + g_bias) + 2f64.powi(-116);
+                let error = (f64::from(found) - (product + q_bias + g_bias)).abs();
+                prop_assert!(error <= bound, "{}: {error} {bound}", kernel.name);
+            }
+        }
+    }
+}

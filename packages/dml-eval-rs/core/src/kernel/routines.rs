@@ -90,6 +90,7 @@ pub struct Kernel {
     pub(crate) columns: usize,
     pub(super) float32: Product,
     pub(super) bfloat16: Option<Product>,
+    pub(super) int16: Option<Product>,
     pub(super) hamming: Product,
     pub(super) sweep: Sweep,
     pub(super) dots32: Exact32,
@@ -109,12 +110,22 @@ pub(crate) const MAX_TILE: usize = 8 * 48;
 pub enum Word {
     Float32,
     BFloat16Pair,
+    /// Two int16, of a row whose last words are a scale and a bias: [`AFFINE_STEPS`].
+    Int16Pair,
     Bits,
 }
+
+/// Words at the end of a row of int16: a float32 scale, and a float32 bias. With N the exact product of the integers, a tile
+/// gets N·(σᵢσⱼ) + (βᵢ + βⱼ).
+pub(crate) const AFFINE_STEPS: usize = 2;
 
 impl Kernel {
     pub(crate) fn has_bfloat16(&self) -> bool {
         self.bfloat16.is_some()
+    }
+
+    pub(crate) fn has_int16(&self) -> bool {
+        self.int16.is_some()
     }
 
     /// Returns the product for a kind of word.
@@ -122,9 +133,11 @@ impl Kernel {
         let product = match word {
             Word::Float32 => self.float32,
             Word::BFloat16Pair => self.bfloat16.expect("called only where has_bfloat16"),
+            Word::Int16Pair => self.int16.expect("called only where has_int16"),
             Word::Bits => self.hamming,
         };
-        CheckedProduct { product, rows: self.rows, columns: self.columns }
+        let least_steps = if word == Word::Int16Pair { AFFINE_STEPS } else { 0 };
+        CheckedProduct { product, rows: self.rows, columns: self.columns, least_steps }
     }
 
     /// Compares a tile with the thresholds of its rows and columns; adds to the counts and hits of the task.
@@ -201,12 +214,18 @@ pub(crate) struct CheckedProduct {
     product: Product,
     rows: usize,
     columns: usize,
+    least_steps: usize,
 }
 
 impl CheckedProduct {
+    /// Whether a product is the sum of those of parts of the steps.
+    pub fn is_sum(&self) -> bool {
+        self.least_steps == 0
+    }
+
     #[inline]
     pub fn tile(&self, steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-        assert!(rows.len() >= steps * self.rows && columns.len() >= steps * self.columns);
+        assert!(steps >= self.least_steps && rows.len() >= steps * self.rows && columns.len() >= steps * self.columns);
         assert!(tile.len() >= self.rows * self.columns);
         // SAFETY: the kernel came from `select`, which checked the CPU; the lengths were checked above.
         unsafe { (self.product)(steps, rows, columns, tile) }

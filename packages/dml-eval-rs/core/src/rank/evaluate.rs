@@ -177,7 +177,7 @@ mod tests {
             let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
             let codes: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
             let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
-            let space = Dense::new(rows, None, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
+            let space = Dense::new(rows, None, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let relation = Relation::of_labels(&codes, None).unwrap();
             let options = Options {
                 metrics: vec![Metric::RPrecision, Metric::ReciprocalRank],

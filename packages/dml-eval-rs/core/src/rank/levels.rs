@@ -164,7 +164,7 @@ mod tests {
             let other: Vec<u32> = (0..n as u32).map(|i| i % 2).collect();
             let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
             let items = gallery.then_some(rows);
-            let space = Dense::new(rows, items, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
+            let space = Dense::new(rows, items, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let relations: Vec<Relation<'_>> = [&fine, &coarse, &other]
                 .map(|labels| Relation::of_labels(labels, gallery.then_some(&labels[..])).unwrap())
                 .into();

@@ -18,8 +18,8 @@ use crate::side::Side;
 pub enum Precision {
     /// Float32 products, which leave almost no comparison open.
     Float32,
-    /// Bfloat16 products where the CPU has them: twice as fast, and a few comparisons in a thousand stay open.
-    BFloat16,
+    /// Products of 16-bit numbers where they are faster: int16 on x86-64, bfloat16 on aarch64. They leave more comparisons open.
+    SixteenBit,
 }
 
 impl std::str::FromStr for Precision {
@@ -28,25 +28,30 @@ impl std::str::FromStr for Precision {
     fn from_str(name: &str) -> Result<Self> {
         match name {
             "float32" => Ok(Precision::Float32),
-            "bfloat16" => Ok(Precision::BFloat16),
-            _ => argument(format!("unknown precision {name:?}; expected float32 or bfloat16")),
+            "16-bit" => Ok(Precision::SixteenBit),
+            _ => argument(format!("unknown precision {name:?}; expected float32 or 16-bit")),
         }
     }
 }
 
 impl Precision {
-    /// Chooses the faster screen for an evaluation with these labels: many positives make many thresholds, and a coarse screen
-    /// leaves too many values within their margins.
-    pub fn for_labels(labels: &[u32]) -> Self {
-        Self::for_positives(labels.len(), labels.iter().max().map_or(1, |l| *l as usize + 1))
-    }
-
-    /// Chooses the faster screen for so many positives of so many queries.
-    pub fn for_positives(positives: usize, queries: usize) -> Self {
-        const MANY: usize = 24;
-        if positives / queries.max(1) < MANY { Precision::BFloat16 } else { Precision::Float32 }
+    /// Chooses the faster screen for an evaluation with so many positives of so many queries; `every_rank` says whether every
+    /// rank matters, so that each positive is a threshold among very many values. Where thresholds are many, a coarse screen
+    /// leaves too many values within their margins (measured: docs/internals/evaluator-speed.md).
+    pub fn for_positives(positives: usize, queries: usize, every_rank: bool, kernel: &Kernel) -> Self {
+        let each = positives / queries.max(1);
+        let is_faster =
+            if kernel.has_int16() { each < MANY_FOR_INT16 } else { each < MANY_FOR_BFLOAT16 && !every_rank };
+        if is_faster { Precision::SixteenBit } else { Precision::Float32 }
     }
 }
+
+/// Positives of a query from which on float32 is faster. The margin of bfloat16 is ten times as wide as that of int16.
+const MANY_FOR_INT16: usize = 96;
+const MANY_FOR_BFLOAT16: usize = 24;
+
+/// The longest rows that are screened as int16: their panels are never narrow.
+const LONGEST_INT16: usize = 1 << 16;
 
 /// Two validated matrices and a similarity.
 pub struct Dense<'a> {
@@ -95,7 +100,8 @@ impl<'a> Dense<'a> {
             Similarity::Dot | Similarity::Euclidean => scale_below_one(longest),
         };
         let word = match precision {
-            Precision::BFloat16 if kernel.has_bfloat16() => Word::BFloat16Pair,
+            Precision::SixteenBit if kernel.has_int16() && queries.dim() <= LONGEST_INT16 => Word::Int16Pair,
+            Precision::SixteenBit if kernel.has_bfloat16() => Word::BFloat16Pair,
             _ => Word::Float32,
         };
         let gallery = gallery.unwrap_or(queries);
@@ -215,7 +221,7 @@ impl<'a> Dense<'a> {
     /// Whether the screen's words are coarser than float32.
     #[cfg(test)]
     pub(crate) fn has_coarse_words(&self) -> bool {
-        self.word == Word::BFloat16Pair
+        self.word != Word::Float32
     }
 
     pub(super) fn similarity(&self) -> Similarity {

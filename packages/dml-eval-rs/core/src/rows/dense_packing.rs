@@ -23,52 +23,15 @@ use crate::rows::prefix::Prefix;
 use crate::rows::prefix_choice::choose_prefix;
 #[cfg(test)]
 use crate::rows::principal::principal_directions;
+use crate::rows::row_words::{Numbers, RowWords, measure, steps};
 use crate::rows::sample::Sample;
 use crate::side::Side;
-
-/// The number of bfloat16 whose sum is a float32.
-const PIECES: usize = 3;
 
 /// How the rows of a [`Dense`] space are packed.
 pub struct DensePacking<'s, 'a> {
     pub(super) of: &'s Dense<'a>,
     pub(super) frame: Frame,
     pub(super) prefix: Option<Prefix>,
-}
-
-/// Rounds to the nearest bfloat16, ties to even; for numbers far from overflow.
-fn bfloat16(x: f32) -> f32 {
-    let bits = x.to_bits();
-    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
-}
-
-/// Rounds a length up to a bfloat16.
-fn bfloat16_above(x: f32) -> f32 {
-    f32::from_bits((x.to_bits() + 0xffff) & 0xffff_0000)
-}
-
-/// Rounds numbers and appends them to `packed`; returns the squared lengths of the numbers and of the rounding errors.
-fn round(x: &[f64], packed: &mut Vec<f32>, narrow: impl Fn(f32) -> f32) -> (f64, f64) {
-    // Sums in lanes, which do not wait for one another.
-    const LANES: usize = 8;
-    let (mut norm2, mut residual2) = ([0.0; LANES], [0.0; LANES]);
-    let first = packed.len();
-    packed.resize(first + x.len(), 0.0);
-    let mut take = |x: &[f64], packed: &mut [f32]| {
-        for (((exact, out), norm2), residual2) in x.iter().zip(packed).zip(&mut norm2).zip(&mut residual2) {
-            *out = narrow(*exact as f32);
-            let difference = f64::from(*out) - exact;
-            *norm2 += exact * exact;
-            *residual2 += difference * difference;
-        }
-    };
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    let (packed_chunks, packed_rest) = packed[first..].as_chunks_mut::<LANES>();
-    for (x, packed) in chunks.iter().zip(packed_chunks) {
-        take(x, packed);
-    }
-    take(rest, packed_rest);
-    (norm2.iter().sum(), residual2.iter().sum())
 }
 
 impl<'s, 'a> DensePacking<'s, 'a> {
@@ -143,63 +106,29 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         kinds
     }
 
-    fn packs_bfloat16(&self) -> bool {
-        self.of.word() == Word::BFloat16Pair
-    }
-
-    fn pieces(&self) -> usize {
-        if self.packs_bfloat16() { PIECES } else { 1 }
-    }
-
-    /// Counts the numbers of a packed row.
+    /// Counts the numbers of a packed row without biases.
     fn numbers(&self) -> usize {
-        let coordinates = self.prefix.as_ref().map_or(self.of.dim(), |prefix| prefix.len() + 1);
-        coordinates + if self.frame.is_biased() { 2 * self.pieces() } else { 0 }
+        self.prefix.as_ref().map_or(self.of.dim(), |prefix| prefix.len() + 1)
     }
 
-    /// Rounds the numbers of a packed row into `packed`.
-    fn round_row(&self, axis: Axis, coordinates: &[f64], framed: Framed, packed: &mut Vec<f32>) -> Extent {
-        packed.clear();
-        let bfloat16s = self.packs_bfloat16();
-        let (norm2, residual2) =
-            if bfloat16s { round(coordinates, packed, bfloat16) } else { round(coordinates, packed, |v| v) };
-        let norm = norm2.sqrt();
-        // The numbers were rounded before, and so were these sums.
-        let rounding = framed.length * (self.of.dim() as f64 + 8.0) * 2.0 * UNIT64;
-        let mut extent =
-            Extent { norm, residual: residual2.sqrt() + rounding, length: framed.length, ..Extent::default() };
+    /// Rounds the numbers of a row into `words`.
+    fn round_row(&self, axis: Axis, coordinates: &[f64], framed: Framed, words: &mut RowWords) -> Extent {
+        let size = measure(coordinates);
+        // The numbers were rounded before, and so were the sums of their squares.
+        let mut rounding = framed.length * (self.of.dim() as f64 + 8.0) * 2.0 * UNIT64;
+        let mut rest = None;
         if let Some(prefix) = &self.prefix {
-            extent.residual += rounding * prefix.len() as f64;
-            let rest = prefix.rest(framed.square, norm2, framed.length) as f32;
-            let above = rest.next_up();
-            packed.push(if bfloat16s { bfloat16_above(above) } else { above });
-            extent.rest = f64::from(packed[packed.len() - 1]);
+            rounding *= 1.0 + prefix.len() as f64;
+            rest = Some((prefix.rest(framed.square, size.square, framed.length) as f32).next_up());
         }
-        if self.frame.is_biased() {
-            extent.bias = framed.bias.abs();
-            let mut left = -framed.bias as f32;
-            let mut pieces = [1.0; 2 * PIECES];
-            let own = if axis == Axis::Rows { 0 } else { self.pieces() };
-            for piece in &mut pieces[own..own + self.pieces()] {
-                *piece = if bfloat16s { bfloat16(left) } else { left };
-                left -= *piece;
-            }
-            packed.extend_from_slice(&pieces[..2 * self.pieces()]);
-        }
-        extent
-    }
-
-    fn write(&self, packed: &[f32], lane: usize, width: usize, panel: &mut [u32]) {
-        let words = panel[lane..].iter_mut().step_by(width);
-        if self.packs_bfloat16() {
-            for (word, pair) in words.zip(packed.chunks(2)) {
-                let high = pair.get(1).map_or(0, |v| v.to_bits());
-                *word = high | (pair[0].to_bits() >> 16);
-            }
-        } else {
-            for (word, v) in words.zip(packed) {
-                *word = v.to_bits();
-            }
+        let bias = self.frame.is_biased().then_some(framed.bias);
+        let rounded = words.round(&Numbers { coordinates, size, rest, bias, axis });
+        Extent {
+            norm: size.square.sqrt(),
+            residual: rounded.residual + rounding,
+            rest: rounded.rest,
+            bias: bias.unwrap_or(0.0).abs(),
+            length: framed.length,
         }
     }
 
@@ -209,13 +138,20 @@ impl<'s, 'a> DensePacking<'s, 'a> {
     }
 }
 
+/// Writes a row's words into a lane of a panel.
+fn write(words: &[u32], lane: usize, width: usize, panel: &mut [u32]) {
+    for (out, word) in panel[lane..].iter_mut().step_by(width).zip(words) {
+        *out = *word;
+    }
+}
+
 impl Packing for DensePacking<'_, '_> {
     fn word(&self) -> Word {
         self.of.word()
     }
 
     fn steps(&self) -> usize {
-        if self.packs_bfloat16() { self.numbers().div_ceil(2) } else { self.numbers() }
+        steps(self.word(), self.numbers(), self.frame.is_biased())
     }
 
     fn encode(
@@ -227,12 +163,12 @@ impl Packing for DensePacking<'_, '_> {
         panel: &mut [u32],
         extents: &mut [Extent],
     ) {
-        let (mut row, mut packed) = (Vec::new(), Vec::new());
+        let (mut row, mut words) = (Vec::new(), RowWords::new(self.word()));
         let Some(prefix) = &self.prefix else {
             for (lane, (index, extent)) in rows.zip(extents).enumerate() {
                 let framed = self.frame_row(side, index, &mut row);
-                *extent = self.round_row(axis, &row, framed, &mut packed);
-                self.write(&packed, lane, width, panel);
+                *extent = self.round_row(axis, &row, framed, &mut words);
+                write(&words.words, lane, width, panel);
             }
             return;
         };
@@ -257,8 +193,8 @@ impl Packing for DensePacking<'_, '_> {
             let coordinates = prefix.coordinates(&factors);
             for (at, lane) in lanes.enumerate() {
                 let own = &coordinates[at * prefix.len()..][..prefix.len()];
-                extents[lane] = self.round_row(axis, own, framed[at], &mut packed);
-                self.write(&packed, lane, width, panel);
+                extents[lane] = self.round_row(axis, own, framed[at], &mut words);
+                write(&words.words, lane, width, panel);
             }
         }
     }
@@ -267,7 +203,9 @@ impl Packing for DensePacking<'_, '_> {
         let numbers = self.numbers() as f64;
         let dim = self.of.dim() as f64;
         // Two roundings a term, enough for kernels with and without fused terms: docs/internals/evaluator-exactness.md.
-        let operations = (2.0 * numbers + 8.0) * UNIT32;
+        // The sums of integers are exact; four roundings turn them into products.
+        let is_integer = self.word() == Word::Int16Pair;
+        let operations = if is_integer { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
         if operations >= 0.5 {
             return f64::INFINITY;
         }
@@ -282,8 +220,9 @@ impl Packing for DensePacking<'_, '_> {
         let longest = column.length.max(row.length) + 1.0;
         let deciding = 32.0 * (dim + 8.0) * UNIT64 * (row.length + 1.0) * longest;
         let projecting = self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
-        // Products that the CPU may have flushed to zero.
-        let underflow = (numbers + 8.0) * f64::from(f32::MIN_POSITIVE) * 4.0;
+        // Products that the CPU may have flushed to zero; a sum of integers, below 2^31, times a subnormal scale.
+        let times = if is_integer { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
+        let underflow = times * f64::from(f32::MIN_POSITIVE);
         (packing + summing + deciding + projecting + underflow) * 1.0001
     }
 

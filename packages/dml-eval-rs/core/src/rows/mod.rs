@@ -17,6 +17,7 @@ pub(crate) mod panels;
 mod prefix;
 mod prefix_choice;
 mod principal;
+mod row_words;
 mod sample;
 mod scaling;
 pub(crate) mod similarity;

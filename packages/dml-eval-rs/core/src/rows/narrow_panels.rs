@@ -119,6 +119,7 @@ fn multiply_in_chunks(
     (rows, columns): (Panel<'_>, Panel<'_>),
     tile: &mut [f32],
 ) {
+    assert!(product.is_sum(), "rows of int16 are too short for narrow panels");
     let (mut row_words, mut column_words) = (vec![0; CHUNK * rows.width], vec![0; CHUNK * columns.width]);
     let mut part = vec![0.0; rows.width * columns.width];
     tile.fill(0.0);

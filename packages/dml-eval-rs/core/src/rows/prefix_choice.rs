@@ -15,6 +15,7 @@ use crate::rows::frame::{Frame, Framed};
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::prefix::Prefix;
 use crate::rows::principal::{multiply, principal_directions};
+use crate::rows::row_words;
 use crate::rows::sample::Sample;
 use crate::side::Side;
 
@@ -39,8 +40,9 @@ const SHORT_KEY: f64 = 5000.0;
 const KEY_NUMBER: f64 = 30.0;
 /// The largest cost relative to that of whole rows, since a sample tells only approximately.
 const WORTH: f64 = 0.8;
-/// The relative rounding errors of two bfloat16, both of half a unit in the last place.
+/// The relative rounding errors of two rows of bfloat16, all of half a unit in the last place; of int16 approximately, and of float32.
 const BFLOAT16_ERROR: f64 = 1.0 / 256.0;
+const INT16_ERROR: f64 = 1.0 / 8192.0;
 
 /// Chooses the prefix that makes a screen cheapest. `None` if that is whole rows, of `steps` words.
 pub(super) fn choose_prefix(
@@ -71,13 +73,12 @@ pub(super) fn choose_prefix(
     if thresholds.is_empty() {
         return Ok(None);
     }
-    let per_word = if of.word() == Word::BFloat16Pair { 2 } else { 1 };
-    let others = (if frame.is_biased() { 2 } else { 0 }) + 1;
     let shares = passing_shares(of, frame, &directions, (&rows, &items, &framed), &thresholds, control)?;
     let cost = |words: f64, share: f64| words + COMPARISON + share * (SHORT_KEY + KEY_NUMBER * dim as f64);
     let costs = shares.iter().enumerate().map(|(i, share)| {
         let length = (i + 1) * DIRECTIONS - 1;
-        (cost((length + others).div_ceil(per_word) as f64, *share), length)
+        let words = row_words::steps(of.word(), length + 1, frame.is_biased());
+        (cost(words as f64, *share), length)
     });
     let best = costs.min_by(|a, b| a.0.total_cmp(&b.0));
     match best {
@@ -156,6 +157,11 @@ fn passing_shares(
     };
     let item_rests: Vec<_> =
         framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.square, item)).collect();
+    let error = match of.word() {
+        Word::BFloat16Pair => BFLOAT16_ERROR,
+        Word::Int16Pair => INT16_ERROR,
+        Word::Float32 | Word::Bits => 0.0,
+    };
     let of_query = |((thresholds, query), framed_query): ((&&[ExpectedThreshold], &[f64]), &Framed)| {
         let (mut passed, mut pairs) = (vec![0.0; steps], 0.0);
         let query_rests = rests(framed_query.square, query);
@@ -166,11 +172,7 @@ fn passing_shares(
                 continue;
             }
             pairs += thresholds.iter().map(|threshold| threshold.share).sum::<f64>();
-            let rounding = if of.word() == Word::BFloat16Pair {
-                BFLOAT16_ERROR * (framed_query.square * framed_item.square).sqrt()
-            } else {
-                0.0
-            };
+            let rounding = error * (framed_query.square * framed_item.square).sqrt();
             let mut value = frame.offset() - framed_query.bias - framed_item.bias + rounding;
             let parts = query.chunks_exact(DIRECTIONS).zip(item.chunks_exact(DIRECTIONS));
             for (step, (a, b)) in parts.enumerate() {
@@ -214,7 +216,7 @@ mod tests {
     fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
         let rows = Matrix::F32(x.view());
-        let space = Dense::new(rows, None, Similarity::Cosine, Precision::BFloat16, kernel, &control).unwrap();
+        let space = Dense::new(rows, None, Similarity::Cosine, Precision::SixteenBit, kernel, &control).unwrap();
         let expected = |query| ExpectedThreshold { query, value: 0.95, share: 1.0 };
         let thresholds = || Ok((0..40).map(expected).collect());
         let goal = Goal { pairs, thresholds: &thresholds };

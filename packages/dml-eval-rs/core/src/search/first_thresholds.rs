@@ -260,7 +260,7 @@ mod tests {
                 let control = Control::default();
                 for similarity in [Similarity::Cosine, Similarity::Euclidean] {
                     let rows = Matrix::F32(x.view());
-                    let dense = Dense::new(rows, None, similarity, Precision::BFloat16, kernel, &control).unwrap();
+                    let dense = Dense::new(rows, None, similarity, Precision::SixteenBit, kernel, &control).unwrap();
                     for packing in DensePacking::of_each_kind(&dense) {
                         prop_assert_eq!(check(&dense, &packing, k, own), 500);
                     }

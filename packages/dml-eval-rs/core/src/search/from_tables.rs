@@ -197,7 +197,7 @@ mod tests {
                 let kernel = select(Some(name)).unwrap();
                 let matrix = Matrix::F32(x.view());
                 let control = Control::default();
-                let dense = Dense::new(matrix, None, Similarity::Euclidean, Precision::BFloat16, kernel, &control).unwrap();
+                let dense = Dense::new(matrix, None, Similarity::Euclidean, Precision::SixteenBit, kernel, &control).unwrap();
                 check(&tables, &dense);
                 check(&tables, &Codes::new(codes.view(), None, kernel).unwrap());
             }

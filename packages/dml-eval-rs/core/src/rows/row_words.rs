@@ -1,0 +1,186 @@
+//! The numbers of a row in the words of a screen: rounded to float32, bfloat16 or int16, with the length of the rounding errors.
+//!
+//! A row of int16 has a scale of its own, σ: its numbers are a·σ with integers a. Two rows' integers have a product below 2³¹, so
+//! their sum in 32 bits is exact, whatever its parts. Its last two words are σ and the bias, both float32.
+
+use crate::kernel::{AFFINE_STEPS, Word};
+use crate::rows::packing::Axis;
+
+/// The number of bfloat16 whose sum is a float32.
+const PIECES: usize = 3;
+/// The largest integer of a row, and the length of its integers: its square is below 2³¹.
+const LARGEST: f64 = 32_766.0;
+const LONGEST: f64 = 46_339.0;
+/// The least scale, 2⁻¹⁰⁰: integers of shorter rows are smaller.
+const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
+/// Added to and subtracted from a number of less than 2³¹, it leaves the nearest integer, which the low bits of the sum hold.
+const ROUNDING: f64 = 6_755_399_441_055_744.0;
+const LANES: usize = 8;
+
+/// The exact numbers of a row.
+pub(super) struct Numbers<'a> {
+    pub coordinates: &'a [f64],
+    pub size: Size,
+    /// The length of the rest of the row, rounded up, if it is one of the numbers.
+    pub rest: Option<f32>,
+    /// The number to subtract from every product, if there may be one.
+    pub bias: Option<f64>,
+    pub axis: Axis,
+}
+
+/// The squared length of a row, and the magnitude of its largest number.
+#[derive(Clone, Copy)]
+pub(super) struct Size {
+    pub square: f64,
+    largest: f64,
+}
+
+/// The length of the rounding errors of the coordinates, and the rest as it was rounded.
+pub(super) struct Rounded {
+    pub residual: f64,
+    pub rest: f64,
+}
+
+/// A thread's words of a row.
+pub(super) struct RowWords {
+    word: Word,
+    floats: Vec<f32>,
+    integers: Vec<i16>,
+    pub words: Vec<u32>,
+}
+
+/// Computes the words of a packed row of so many numbers, the rest among them.
+pub(super) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
+    match word {
+        Word::Int16Pair => numbers.div_ceil(2) + AFFINE_STEPS,
+        Word::BFloat16Pair => (numbers + if is_biased { 2 * PIECES } else { 0 }).div_ceil(2),
+        Word::Float32 | Word::Bits => numbers + if is_biased { 2 } else { 0 },
+    }
+}
+
+/// Calls `take` for parts of equally long slices, of at most `LANES` numbers: so that sums in lanes do not wait for one another.
+#[inline(always)]
+fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T])) {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let (out_chunks, out_rest) = out.as_chunks_mut::<LANES>();
+    for (x, out) in chunks.iter().zip(out_chunks) {
+        take(x, out);
+    }
+    take(rest, out_rest);
+}
+
+/// Measures the coordinates of a row.
+pub(super) fn measure(x: &[f64]) -> Size {
+    let (mut squares, mut largest) = ([0.0; LANES], [0.0; LANES]);
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut take = |x: &[f64]| {
+        for ((v, square), largest) in x.iter().zip(&mut squares).zip(&mut largest) {
+            *square += v * v;
+            let magnitude = v.abs();
+            *largest = if magnitude > *largest { magnitude } else { *largest };
+        }
+    };
+    chunks.iter().for_each(|x| take(x));
+    take(rest);
+    Size { square: squares.iter().sum(), largest: largest.into_iter().fold(0.0, f64::max) }
+}
+
+/// Rounds to the nearest bfloat16, ties to even; for numbers far from overflow.
+fn bfloat16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+}
+
+/// Rounds a length up to a bfloat16.
+fn bfloat16_above(x: f32) -> f32 {
+    f32::from_bits((x.to_bits() + 0xffff) & 0xffff_0000)
+}
+
+impl RowWords {
+    pub fn new(word: Word) -> Self {
+        RowWords { word, floats: Vec::new(), integers: Vec::new(), words: Vec::new() }
+    }
+
+    /// Rounds the numbers of a row, and replaces `words`.
+    pub fn round(&mut self, numbers: &Numbers<'_>) -> Rounded {
+        self.words.clear();
+        match self.word {
+            Word::Int16Pair => self.round_to_int16(numbers),
+            Word::BFloat16Pair => {
+                let rounded = self.round_to_floats(numbers, PIECES, bfloat16, bfloat16_above);
+                let pair = |pair: &[f32]| pair.get(1).map_or(0, |v| v.to_bits()) | (pair[0].to_bits() >> 16);
+                self.words.extend(self.floats.chunks(2).map(pair));
+                rounded
+            }
+            Word::Float32 | Word::Bits => {
+                let rounded = self.round_to_floats(numbers, 1, |v| v, |v| v);
+                self.words.extend(self.floats.iter().map(|v| v.to_bits()));
+                rounded
+            }
+        }
+    }
+
+    /// Rounds to floats: the coordinates, the rest, and the pieces of the bias opposite ones.
+    fn round_to_floats(
+        &mut self,
+        numbers: &Numbers<'_>,
+        pieces: usize,
+        nearest: impl Fn(f32) -> f32,
+        above: impl Fn(f32) -> f32,
+    ) -> Rounded {
+        let mut residual2 = [0.0; LANES];
+        self.floats.clear();
+        self.floats.resize(numbers.coordinates.len(), 0.0);
+        in_lanes(numbers.coordinates, &mut self.floats, |x, out| {
+            for ((exact, out), residual2) in x.iter().zip(out).zip(&mut residual2) {
+                *out = nearest(*exact as f32);
+                let difference = f64::from(*out) - exact;
+                *residual2 += difference * difference;
+            }
+        });
+        let rest = numbers.rest.map(above);
+        self.floats.extend(rest);
+        if let Some(bias) = numbers.bias {
+            let mut left = -bias as f32;
+            let mut all = [1.0; 2 * PIECES];
+            let own = if numbers.axis == Axis::Rows { 0 } else { pieces };
+            for piece in &mut all[own..own + pieces] {
+                *piece = nearest(left);
+                left -= *piece;
+            }
+            self.floats.extend_from_slice(&all[..2 * pieces]);
+        }
+        Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(rest.unwrap_or(0.0)) }
+    }
+
+    /// Rounds to multiples of a scale: the coordinates to nearest, the rest up.
+    fn round_to_int16(&mut self, numbers: &Numbers<'_>) -> Rounded {
+        let Numbers { coordinates, size, rest, bias, .. } = numbers;
+        let exact_rest = f64::from(rest.unwrap_or(0.0));
+        let count = coordinates.len() + usize::from(rest.is_some());
+        // The integers differ from multiples by at most 1 each.
+        let longest = LONGEST - (count as f64).sqrt();
+        let scale =
+            ((size.square + exact_rest * exact_rest).sqrt() / longest).max(size.largest.max(exact_rest) / LARGEST);
+        let scale = (scale as f32).next_up().max(LEAST_SCALE);
+        let (step, inverse) = (f64::from(scale), 1.0 / f64::from(scale));
+        let mut residual2 = [0.0; LANES];
+        self.integers.clear();
+        self.integers.resize(coordinates.len(), 0);
+        in_lanes(coordinates, &mut self.integers, |x, out| {
+            for ((exact, out), residual2) in x.iter().zip(out).zip(&mut residual2) {
+                let shifted = exact * inverse + ROUNDING;
+                *out = shifted.to_bits() as i16;
+                let difference = (shifted - ROUNDING) * step - exact;
+                *residual2 += difference * difference;
+            }
+        });
+        let above = rest.map(|_| (exact_rest * inverse) as i16 + 1);
+        self.integers.extend(above);
+        debug_assert!(self.integers.iter().map(|v| i64::from(*v).pow(2)).sum::<i64>() < 1 << 31);
+        let pair = |pair: &[i16]| u32::from(pair[0] as u16) | u32::from(pair.get(1).map_or(0, |v| *v as u16)) << 16;
+        self.words.extend(self.integers.chunks(2).map(pair));
+        self.words.extend([scale.to_bits(), (-bias.unwrap_or(0.0) as f32).to_bits()]);
+        Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(above.unwrap_or(0)) * step }
+    }
+}
