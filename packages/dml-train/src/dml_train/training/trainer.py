@@ -93,7 +93,7 @@ class Trainer:
         self.values = StepValues()
         self.warned_of_zero = False
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
-        context = {"directory": folder.path, "start_step": self.steps_done}
+        context = {"directory": folder.path, "start_step": self.steps_done, "recipe": recipe.to_dict()}
         tables = recipe.logging.loggers if ranks.is_first else []
         loggers = [registry.build("loggers", table, context) for table in tables]
         self.observers = Observers(registry.plugins, loggers, console, self.run)
