@@ -41,6 +41,11 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def baselines(self) -> Path:
+        """The same metrics of raw pixels and of the network before training."""
+        return self.path / "baselines.json"
+
+    @property
     def per_query(self) -> Path:
         """Every metric's value for each query of that evaluation, (Q,) float64 arrays by name; see `save_per_query`."""
         return self.path / "per_query.npz"
