@@ -9,6 +9,8 @@ LOWEST_EXTRAS := eval glyphs losses pml report tensorboard timm tune
 LOWEST_FLAGS := -m "not slow" -W ignore::DeprecationWarning
 LOWEST_TESTS := packages/dml-core/tests packages/dml-losses/tests packages/dml-eval-rs/tests $(addprefix packages/dml-train/tests/test_,\
   recipe.py training.py resuming.py checkpoint.py report.py tuning.py folder_embedding.py search.py timm_model.py)
+# All extras but the trackers mlflow and trackio: trackio would set Pillow back a release, mlflow brings dozens of packages.
+LOCKED_EXTRAS := cars196 eval glyphs losses onnx plot pml report tensorboard timm tune wandb
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
 # Links a Linux wheel against an old C library, so that it runs on every system since 2018.
 ZIG := $(if $(filter Linux,$(shell uname -s)),--zig --compatibility manylinux_2_28)
@@ -93,7 +95,7 @@ sdists: .venv/bin/uv ## a source distribution of every package and the wheels of
 	@ls -l dist
 
 lock: ## pin the newest versions that the packages' ranges allow, with hashes
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --upgrade \
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade $(LOCKED_EXTRAS:%=--extra %) \
 	  $(PACKAGES:%=--no-emit-package %) requirements/dev.in $(PACKAGES:%=packages/%/pyproject.toml) \
 	  --output-file requirements/dev.txt
 	for set in docs wheels; do \

@@ -68,8 +68,8 @@ def test_it_prints_one_table_with_every_metric(demo):
         (line,) = [line for line in printed.splitlines() if line.strip().startswith(name)]
         expected = [
             *(row["recall"][k] for k in ("1", "10", "100")),
-            row["map_at_r"],
             row["r_precision"],
+            row["map_at_r"],
             row["nmi"],
         ]
         cells = line.strip().removeprefix(name).split()

@@ -12,15 +12,19 @@ import tomli_w
 from train_support.tiny_world import make_document
 
 OPTIONAL = (
+    "alembic",
     "jinja2",
     "matplotlib",
+    "mlflow",
     "optuna",
     "scipy",
     "sklearn",
     "tensorboard",
     "threadpoolctl",
     "timm",
+    "trackio",
     "onnx",
+    "wandb",
 )
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
@@ -68,6 +72,18 @@ NEEDS = {
     "tensorboard": (
         "from dml_train.training.loggers import TensorBoard; TensorBoard(Path('.'))",
         "'tensorboard' needs tensorboard",
+    ),
+    "wandb": (
+        "from dml_train.training.trackers.weights_and_biases import WeightsAndBiases; WeightsAndBiases(Path('.'), {})",
+        "'wandb' needs wandb",
+    ),
+    "mlflow": (
+        "from dml_train.training.trackers.mlflow_run import MlflowRun; MlflowRun(Path('.'), 0, {})",
+        "'mlflow' needs alembic",
+    ),
+    "trackio": (
+        "from dml_train.training.trackers.trackio_run import TrackioRun; TrackioRun(Path('.'), {})",
+        "'trackio' needs trackio",
     ),
     "cars196": (
         "from dml_train.data.published.cars196 import _read_matlab; _read_matlab(Path('a.mat'))",

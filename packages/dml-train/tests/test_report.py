@@ -140,7 +140,7 @@ def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
     }
     (run / COMPARISON).write_text(json.dumps({"<i>raw</i>": row}))
     page = page_of(run, registry)
-    assert "<i>raw</i> 0.7000 0.9000 0.5000 0.6000 – 2,048" in page.words
+    assert "<i>raw</i> 0.7000 0.9000 0.6000 0.5000 – 2,048" in page.words
     assert page.all("i") == []
 
 

@@ -13,7 +13,9 @@ from train_support.report_world import NAMES, Page, check_page, finished_run, re
 
 from dml_core import DmlError, Registry
 from dml_train import cli
-from dml_train.report import write_side_by_side
+from dml_train.report import side_by_side, write_side_by_side
+from dml_train.report.paired import MetricDifference
+from dml_train.report.side_by_side import Column, RunComparison
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +71,38 @@ def test_metrics_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
     assert words.count("✓ right") == words.count("✗ wrong") == shown > 0
 
 
-def test_the_highest_of_several_values_is_bold(page_of, runs):
+def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, monkeypatch):
     bold = re.compile(r'<th scope="row">([^<]+)</th>(?:(?!</tr>).)*<strong>', re.DOTALL)
-    assert set(bold.findall(page_of(*runs).source)) >= {"Recall@1", "MAP@R", "NMI"}
-    file = runs[1] / "evaluation.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"nmi": None}))
     page = page_of(*runs)
+    tested = re.findall(r'<th scope="row">([^<]+)</th><td>[^<]*</td><td>[^<]*</td>\s*<td>[+−]', page.source)
+    assert tested
+    assert bold.findall(page.source) == tested  # their p is 0.03
     assert "NMI" in page.words
-    assert set(bold.findall(page.source)) >= {"Recall@1", "MAP@R"}
-    assert "NMI" not in bold.findall(page.source)
+    monkeypatch.setattr(side_by_side, "SIGNIFICANT", 0.01)
+    assert bold.findall(page_of(*runs).source) == []
+
+
+@pytest.mark.parametrize(
+    ("differences", "winner"),
+    [
+        ([0.1], "b"),
+        ([-0.1], "a"),
+        ([-0.1, -0.2], "a"),
+        ([0.1, -0.2], None),
+        ([0.1, 0.2], None),
+        ([-0.1, None], None),
+    ],
+)
+def test_a_winner_was_tested_against_every_other_run(differences, winner):
+    names = "abc"[: len(differences) + 1]
+    columns = [Column(name, None, {"Recall@1": None}) for name in names]
+    comparisons = [
+        RunComparison(
+            name, "", [] if d is None else [MetricDifference("Recall@1", 0.5, 0.5 + d, d, 0, 0, 0.01)]
+        )
+        for name, d in zip(names[1:], differences, strict=True)
+    ]
+    assert side_by_side._winners(columns, comparisons).get("Recall@1") == winner
 
 
 def test_settings_that_differ_are_listed_and_no_others(unchanged):

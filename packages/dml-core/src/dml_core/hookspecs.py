@@ -65,7 +65,10 @@ def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Loggers of scalars: `RunLogger`. Context: directory (the run's folder), start_step (steps before a resume)."""
+    """Loggers of scalars: `RunLogger`.
+
+    Context: directory (the run's folder), start_step (steps before a resume), recipe (its tables as a dict).
+    """
 
 
 # --- Events of a run. The trainer calls these on every rank, and ignores what they return. -------------------

@@ -17,7 +17,8 @@ CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "backbones": ("in_channels", "pretrained"),  # pretrained: False where a checkpoint's weights follow
         "datasets": ("seed",),
         "evaluators": ("seed",),
-        "loggers": ("directory", "start_step"),  # the run's folder; the steps done before this start
+        # directory: the run's folder; start_step: steps done before this start; recipe: as a dict
+        "loggers": ("directory", "start_step", "recipe"),
     }
 )
 KINDS: tuple[Kind, ...] = tuple(CONTEXT)

@@ -96,10 +96,25 @@ def dml_backbones() -> Iterable[Component]:
 
 @hookimpl
 def dml_loggers() -> Iterable[Component]:
-    """List the loggers of `dml_train.training.loggers`."""
+    """List the loggers of `dml_train.training`."""
     yield Component(
         "jsonl",
         "dml_train.training.loggers:JsonLines",
         "metrics.jsonl, one JSON object a step, in full precision",
     )
     yield Component("tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files")
+    yield Component(
+        "wandb",
+        "dml_train.training.trackers.weights_and_biases:WeightsAndBiases",
+        "a run of Weights & Biases, offline by default; needs the extra dml-train[wandb]",
+    )
+    yield Component(
+        "mlflow",
+        "dml_train.training.trackers.mlflow_run:MlflowRun",
+        "a run of MLflow, by default in the file mlflow.db; needs the extra dml-train[mlflow]",
+    )
+    yield Component(
+        "trackio",
+        "dml_train.training.trackers.trackio_run:TrackioRun",
+        "a run of Trackio, in its local database; needs the extra dml-train[trackio]",
+    )

@@ -6,10 +6,12 @@ import json
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from dml_core import DmlError
 from dml_train.files import WriteRefused, check_path, lock_folder, partial_path, read_json
+
+Tracker = Literal["wandb", "mlflow", "trackio"]  # the experiment trackers, each the name of its logger
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +41,18 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def baselines(self) -> Path:
+        """The same metrics of raw pixels and of the network before training."""
+        return self.path / "baselines.json"
+
+    @property
     def per_query(self) -> Path:
         """Every metric's value for each query of that evaluation, (Q,) float64 arrays by name; see `save_per_query`."""
         return self.path / "per_query.npz"
+
+    def tracker(self, name: Tracker) -> Path:
+        """Return the file with the identity of this run in an experiment tracker, by which a resumed run continues."""
+        return self.path / f"{name}.json"
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock this folder against other trainings, see `lock_folder`."""
@@ -85,7 +96,15 @@ class RunFolder:
         names = {entry.name for entry in self.path.iterdir()} - {partial_path(self.recipe).name}
         if self.recipe.name in names and self.metrics.name not in names:
             return False  # a recipe alone may be the user's own
-        left = {self.recipe.name, self.metrics.name, self.checkpoints.name, "tensorboard"}
+        identities = {self.tracker(name).name for name in get_args(Tracker)}
+        left = {
+            self.recipe.name,
+            self.metrics.name,
+            self.checkpoints.name,
+            "tensorboard",
+            "wandb",
+            *identities,
+        }
         return (
             names <= left
             and not (self.metrics.is_file() and self.metrics.stat().st_size)

@@ -194,6 +194,7 @@ def make_document(**tables: dict[str, Any]) -> dict[str, Any]:
         "loss": {"name": "tiny"},
         "optimizer": {"name": "adamw", "lr": 0.01},
         "checkpoints": {"every": 4, "unit": "step"},
+        "evaluation": {"baselines": False},
         "logging": {"every": 3, "loggers": [{"name": "jsonl"}]},
     }
     for name, table in tables.items():

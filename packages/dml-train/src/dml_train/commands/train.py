@@ -49,12 +49,23 @@ def train(
         return
     from dml_train.extras import MissingExtra
     from dml_train.measure.listing import list_metrics
+    from dml_train.training.baselines import Baselines
     from dml_train.training.run import train as run_training
 
     folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if is_first_process():
+        baselines = Baselines.read(folder)
+        columns = baselines.by_name()
+        if columns:
+            click.echo(f"{'':<22}{'trained':<10}" + "  ".join(columns))
         for metric in list_metrics(folder.read_evaluation()):
-            click.echo(f"{metric.name:<22}{metric.value:.4f}")
+            beside = [
+                f"{values[metric.name]:<{len(name)}.4f}" if metric.name in values else " " * len(name)
+                for name, values in columns.items()
+            ]
+            click.echo("  ".join([f"{metric.name:<22}{metric.value:<8.4f}", *beside]).rstrip())
+        if baselines.omitted:
+            click.echo(f"without baselines: {baselines.omitted}", err=True)
         click.echo(folder.evaluation)
         try:
             from dml_train.report import write_report

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,30 @@ from torch import Tensor
 from dml_core import DmlError, GroupedSplit, Split
 from dml_train.data.batches import load_ahead
 from dml_train.measure.chunks import CHUNK_SIZE, BadImage, ImageChunks, drop_bad, split_chunks
-from dml_train.networks.model import EmbeddingModel
 from dml_train.ranks.ranks import Ranks
+
+
+class Network(Protocol):
+    """An `EmbeddingModel`, or another module from images to embeddings."""
+
+    training: bool
+
+    @property
+    def embedding_dim(self) -> int:
+        """D."""
+        ...
+
+    def train(self, mode: bool = True) -> Any:
+        """Set training or evaluation mode."""
+        ...
+
+    def eval(self) -> Any:
+        """Set evaluation mode."""
+        ...
+
+    def __call__(self, images_BCHW: Tensor) -> Tensor:
+        """Map images to (B, D)."""
+        ...
 
 
 class EmbeddedChunk(NamedTuple):
@@ -30,7 +52,7 @@ class EmbeddedChunk(NamedTuple):
 
 @torch.no_grad()
 def forward(
-    network: EmbeddingModel, images: Tensor, device: torch.device, precision: torch.dtype
+    network: Network, images: Tensor, device: torch.device, precision: torch.dtype
 ) -> npt.NDArray[np.float32]:
     """Pass images through the network, (B, D) float32; it computes in `precision`, by autocast."""
     with torch.autocast(device.type, precision, enabled=precision != torch.float32):
@@ -40,7 +62,7 @@ def forward(
 
 
 def embed_chunks(
-    network: EmbeddingModel,
+    network: Network,
     source: ImageChunks,
     *,
     device: torch.device,
@@ -67,7 +89,7 @@ def embed_chunks(
     try:
         for number, loaded in enumerate(loaded_chunks):
             if loaded.images is None:
-                empty_0D = np.empty((0, network.head.embedding_dim), dtype=np.float32)
+                empty_0D = np.empty((0, network.embedding_dim), dtype=np.float32)
                 yield EmbeddedChunk(empty_0D, loaded.bad)
                 continue
             embeddings_BD = forward(network, loaded.images, device, precision)
@@ -83,7 +105,7 @@ def embed_chunks(
 
 
 def embed(
-    network: EmbeddingModel,
+    network: Network,
     split: Split,
     *,
     device: torch.device,
@@ -110,7 +132,7 @@ def embed(
     """
     items = np.arange(len(split)) if items is None else items
     source = ImageChunks(split, split_chunks(items))
-    parts = [np.empty((0, network.head.embedding_dim), dtype=np.float32)]
+    parts = [np.empty((0, network.embedding_dim), dtype=np.float32)]
     done = 0
     with closing(
         embed_chunks(network, source, device=device, precision=precision, workers=workers)

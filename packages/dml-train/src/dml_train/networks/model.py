@@ -161,6 +161,11 @@ class EmbeddingModel(nn.Module):
         return embeddings_BD.float()
 
     @property
+    def embedding_dim(self) -> int:
+        """D, in evaluation."""
+        return self.head.embedding_dim
+
+    @property
     def backbone_trains(self) -> int:
         """Whether the backbone trains."""
         return self._backbone_trains

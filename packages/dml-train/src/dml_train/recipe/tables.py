@@ -182,7 +182,7 @@ class Evaluation(Table):
     """``[evaluation]``: the evaluator, its options, and the interval during training (0: only at the end).
 
     If `test` is false, the test split stays unseen, and a finished run is measured on the held-out classes: for
-    searches of settings.
+    searches of settings. With `baselines`, raw pixels and the untrained network are measured on the test split, too.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -191,6 +191,7 @@ class Evaluation(Table):
     every: Period = 0.0
     unit: Unit = "epoch"
     test: bool = True
+    baselines: bool = True
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""

@@ -17,6 +17,7 @@ from dml_train.measure.per_query import restore_evaluation
 from dml_train.recipe.tables import Recipe
 from dml_train.report.figures import make_thumbnail
 from dml_train.run_folder import RunFolder
+from dml_train.training.baselines import Baselines
 from dml_train.training.run import read_recipe
 
 
@@ -53,6 +54,7 @@ class FinishedRun:
         recipe: the run's recipe, as resolved.
         result: ``evaluation.json``.
         lines: those of ``metrics.jsonl``; none if the run had no such logger.
+        baselines: raw pixels and the untrained network, where the run measured them.
         test: the embeddings of the test split; None for a run that didn't use it.
         queries, gallery: the names and pictures of the items.
         absent: why they have none; empty if they have.
@@ -62,6 +64,7 @@ class FinishedRun:
     recipe: Recipe
     result: Mapping[str, Any]
     lines: Sequence[Mapping[str, float | None]]
+    baselines: Baselines
     test: EvaluatedEmbeddings | None
     queries: Items
     gallery: Items
@@ -84,9 +87,9 @@ class FinishedRun:
             )
         recipe = read_recipe(folder, registry)
         result, lines = folder.read_evaluation(), folder.read_metrics()
-        nothing = Items(None)
+        baselines, nothing = Baselines.read(folder), Items(None)
         if not recipe.evaluation.test:
-            return cls(folder, recipe, result, lines, None, nothing, nothing, "")
+            return cls(folder, recipe, result, lines, baselines, None, nothing, nothing, "")
         embedded = Embedded.read(folder)
         evaluator = build_evaluator(recipe, registry, clustering=False)  # NMI has no interval
         evaluation = restore_evaluation(folder, recipe, result, evaluator)
@@ -100,7 +103,7 @@ class FinishedRun:
         except DmlError as error:
             queries = gallery = nothing
             absent = str(error)
-        return cls(folder, recipe, result, lines, test, queries, gallery, absent)
+        return cls(folder, recipe, result, lines, baselines, test, queries, gallery, absent)
 
     @property
     def name(self) -> str:

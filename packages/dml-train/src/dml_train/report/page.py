@@ -61,6 +61,7 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         recipe_text=run.folder.recipe.read_text(encoding="utf-8"),
         result=run.result,
         metrics=run.metrics(),
+        baselines=run.baselines,
         comparison=read_json(comparison) if comparison.is_file() else {},
         codes=compare_with_codes(run, registry),
         curves=draw_curves({run.name: run.lines}),

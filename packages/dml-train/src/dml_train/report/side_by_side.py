@@ -22,6 +22,8 @@ from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly
 from dml_train.report.template import render
 
+SHOWN = ("Recall@1", "Recall@10", "R-precision", "MAP@R", "NMI")  # of the baselines
+SIGNIFICANT = 0.05  # p below which a difference makes a winner
 _EXAMPLES = 6  # queries of each kind: right for one run only
 
 
@@ -97,13 +99,22 @@ def write_side_by_side(
         for name, run in zip(_names(paths), runs, strict=True)
     ]
     first, *others = columns
+    comparisons = _compare(first, others)
+    beside = [
+        (column.name, baseline, values)
+        for column in columns
+        for baseline, values in column.run.baselines.by_name().items()
+    ]
     page = render(
         "side_by_side.html.j2",
         title=f"{len(runs)} runs side by side",
         columns=columns,
         metrics=list(dict.fromkeys(name for column in columns for name in column.metrics)),
-        best=_best(columns),
-        comparisons=_compare(first, others),
+        winners=_winners(columns, comparisons),
+        significant=SIGNIFICANT,
+        beside=beside,
+        shown=[name for name in SHOWN if any(name in values for _, _, values in beside)],
+        comparisons=comparisons,
         curves=draw_curves({column.name: column.run.lines for column in columns}),
         settings=_settings(columns),
         queries=first.run.queries,
@@ -123,13 +134,22 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return ["/".join(p[-length:]) for p in parts]
 
 
-def _best(columns: Sequence[Column]) -> dict[str, float]:
-    """Return the highest value of each metric that more than one run has."""
-    values: dict[str, list[float]] = {}
-    for column in columns:
-        for name, metric in column.metrics.items():
-            values.setdefault(name, []).append(metric.value)
-    return {name: max(all_values) for name, all_values in values.items() if len(all_values) > 1}
+def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) -> dict[str, str]:
+    """Name, for each metric, the run that a paired test finds better than every other run, if there is one.
+
+    Runs are tested against the first alone, so of three or more runs only the first can be the winner.
+    """
+    winners = {}
+    for metric in columns[0].metrics:
+        tests = [{row.name: row for row in other.differences}.get(metric) for other in comparisons]
+        tested = [row for row in tests if row is not None and row.p_value < SIGNIFICANT]
+        if len(tested) < len(tests):
+            continue
+        if all(row.difference < 0 for row in tested):
+            winners[metric] = columns[0].name
+        elif len(tested) == 1:
+            winners[metric] = columns[1].name
+    return winners
 
 
 def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:

@@ -118,7 +118,7 @@ def _train(job: Job, registry: Registry | None, console: Console) -> str | None:
     done_before = RunFolder(job.folder).evaluation.is_file()
     wall, processor = time.perf_counter(), time.process_time()
     try:
-        train(job.recipe, job.folder, resume=True, registry=registry, console=console)
+        train(_without_baselines(job.recipe), job.folder, resume=True, registry=registry, console=console)
     except WriteRefused:  # no fault of this run's settings, and the next one would have it, too
         raise
     except DmlError as error:
@@ -129,6 +129,12 @@ def _train(job: Job, registry: Registry | None, console: Console) -> str | None:
             {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor},
         )
     return None
+
+
+def _without_baselines(recipe: Recipe) -> Recipe:
+    """Return the recipe without its baselines: runs of a study are compared with one another."""
+    evaluation = recipe.evaluation.model_copy(update={"baselines": False})
+    return recipe.model_copy(update={"evaluation": evaluation})
 
 
 # ------------------------------------------------------------------------------------------ in other processes

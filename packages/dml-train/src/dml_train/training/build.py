@@ -31,7 +31,7 @@ from dml_core import (
     nearest,
 )
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
-from dml_train.measure.embed import align_labels, embed, groups_of, items_of_rank
+from dml_train.measure.embed import Network, align_labels, embed, groups_of, items_of_rank
 from dml_train.measure.evaluate import Embedded, build_evaluator
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
@@ -81,14 +81,16 @@ class Experiment:
         """The model that is evaluated and saved: the moving average, if there is one."""
         return self.model if self.average is None else cast("EmbeddingModel", self.average.module)
 
-    def embed_test(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
-        """Embed the test split, and its gallery if it has one, with the current weights; see `embed` for ranks."""
+    def embed_test(
+        self, console: Console, ranks: Ranks = SINGLE_PROCESS, network: Network | None = None
+    ) -> Embedded:
+        """Embed the test split, and its gallery if it has one; see `embed` for ranks and network."""
         test, gallery = self.dataset.test, self.dataset.gallery
-        queries = self.embed(test, console, ranks)
+        queries = self.embed(test, console, ranks, network)
         return Embedded(
             queries,
             test.labels,
-            None if gallery is None else self.embed(gallery, console, ranks),
+            None if gallery is None else self.embed(gallery, console, ranks, network),
             None if gallery is None else align_labels(gallery, test),
             groups_of(test),
             groups_of(gallery),
@@ -105,8 +107,14 @@ class Experiment:
             groups=groups_of(self.validation),
         )
 
-    def embed(self, split: Split, console: Console, ranks: Ranks = SINGLE_PROCESS) -> npt.NDArray[np.float32]:
-        """Embed a split with the current weights, (N, D) float32.
+    def embed(
+        self,
+        split: Split,
+        console: Console,
+        ranks: Ranks = SINGLE_PROCESS,
+        network: Network | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Embed a split by the evaluated model with its current weights, or by another network, (N, D) float32.
 
         Every rank receives all rows if the evaluator divides its work over ranks; else only the first rank does, and
         the others receive (0, D).
@@ -114,7 +122,7 @@ class Experiment:
         items = items_of_rank(len(split), ranks)
         with stage(console, "embed", len(items)) as show:
             part = embed(
-                self.evaluated_model,
+                self.evaluated_model if network is None else network,
                 split,
                 device=self.device,
                 precision=self.precision,

@@ -26,7 +26,14 @@ from dml_train.training.rehearsal import rehearse
 from dml_train.training.trainer import Trainer
 
 # Keys that may differ when a run resumes: they don't change its results.
-_FREE = ("training.workers:", "training.device:", "training.timeout:", "checkpoints.", "logging.")
+_FREE = (
+    "training.workers:",
+    "training.device:",
+    "training.timeout:",
+    "checkpoints.",
+    "logging.",
+    "evaluation.baselines:",
+)
 
 
 def train(
@@ -196,6 +203,7 @@ def _save_recipe(folder: RunFolder, recipe: Recipe, differs: list[str] | None) -
     """Save this recipe in the folder, and drop results of a different one."""
     if differs:
         folder.evaluation.unlink(missing_ok=True)
+        folder.baselines.unlink(missing_ok=True)
     write_atomically(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
 
 

@@ -31,6 +31,7 @@ from dml_train.ranks.sharding import Shards
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import LOSS, seed_torch
 from dml_train.training import checkpoint
+from dml_train.training.baselines import measure_baselines
 from dml_train.training.best import Best
 from dml_train.training.build import Experiment
 from dml_train.training.checkpoint import Checkpoint
@@ -58,7 +59,7 @@ class Trainer:
     Args:
         experiment: the parts of the run: data, network, loss, optimizer, evaluator.
         folder: the run's folder.
-        registry: provides loggers and observers.
+        registry: provides loggers, observers, and the backbone once more for the baselines.
         console: shows progress.
         ranks: the processes that train together.
     """
@@ -72,6 +73,7 @@ class Trainer:
         ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         self.experiment, self.folder, self.console, self.ranks = experiment, folder, console, ranks
+        self.registry = registry
         recipe, device = experiment.recipe, experiment.device
         self.training = recipe.training
         self.log_every = recipe.logging.every
@@ -93,7 +95,7 @@ class Trainer:
         self.values = StepValues()
         self.warned_of_zero = False
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
-        context = {"directory": folder.path, "start_step": self.steps_done}
+        context = {"directory": folder.path, "start_step": self.steps_done, "recipe": recipe.to_dict()}
         tables = recipe.logging.loggers if ranks.is_first else []
         loggers = [registry.build("loggers", table, context) for table in tables]
         self.observers = Observers(registry.plugins, loggers, console, self.run)
@@ -156,7 +158,8 @@ class Trainer:
         # Skip the last periodic evaluation (`finish` repeats it), unless it selects weights.
         evaluate = is_due(done, self.evaluate_every) and (self.selects or not last)
         save = last or is_due(done, self.save_every) or stop_signal > 0
-        return Due(save or evaluate or is_due(done, self.log_every), evaluate, save)
+        first = done == self.first_step + 1  # the user waits for a sign that it trains
+        return Due(save or evaluate or first or is_due(done, self.log_every), evaluate, save)
 
     def step(self, batch: Batch) -> None:
         """Take one optimizer step on one global batch."""
@@ -342,6 +345,8 @@ class Trainer:
             embedded = self.experiment.embed_test(self.console, self.ranks)
             self.ranks.run_on_first(lambda: embedded.write(self.folder))
             measured = self.evaluate(embedded, "evaluation")
+            if recipe.evaluation.baselines:
+                measure_baselines(self.experiment, self.folder, self.registry, self.console, self.ranks)
         else:
             measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
         result = {

@@ -1,0 +1,140 @@
+"""Baselines of a run, measured on its test split: raw pixels, and its network before training.
+
+They answer whether a metric is good: on easy images, raw pixels alone reach much of it. Both are functions of the data
+set and the recipe's seed, and need one pass over the test images; with the evaluations they cost about three times what
+measuring the run's own embedding costs. They change nothing in the run.
+
+Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from dml_core import DmlError, Registry
+from dml_train.files import read_json, write_json
+from dml_train.measure.evaluate import evaluate_on_ranks
+from dml_train.measure.listing import list_metrics
+from dml_train.networks.model import EmbeddingModel
+from dml_train.ranks.ranks import Ranks
+from dml_train.run_folder import RunFolder
+from dml_train.training.build import Experiment, build_model
+
+RAW_PIXELS, UNTRAINED = "raw pixels", "untrained network"
+MOST_IMAGES = 100_000  # of test split and gallery; a pass over more takes long beside what it tells
+_MOST_PIXELS = 1024  # numbers an image
+_OMITTED = "omitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """The baselines of a run.
+
+    Args:
+        metrics: name of the baseline to its metrics, as in ``evaluation.json``, and ``bytes_per_item``.
+        omitted: why there are none; empty if there are some, or the recipe wants none.
+    """
+
+    metrics: Mapping[str, Mapping[str, Any]]
+    omitted: str = ""
+
+    def by_name(self) -> dict[str, dict[str, float]]:
+        """Return each baseline's metrics by the names that readers see, ``"Recall@1"``."""
+        return {
+            name: {metric.name: metric.value for metric in list_metrics(row)}
+            for name, row in self.metrics.items()
+        }
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Baselines:
+        """Read a run's baselines; none if it measured none.
+
+        Raises:
+            DmlError: if the file is corrupt.
+        """
+        stored = read_json(folder.baselines) if folder.baselines.is_file() else {}
+        return cls(
+            {name: row for name, row in stored.items() if name != _OMITTED}, str(stored.get(_OMITTED, ""))
+        )
+
+
+def measure_baselines(
+    experiment: Experiment, folder: RunFolder, registry: Registry, console: Console, ranks: Ranks
+) -> None:
+    """Measure the baselines of a run once, and write ``baselines.json``: the metrics, or why there are none.
+
+    Args:
+        experiment: the run.
+        folder: the run's folder; an existing file is kept.
+        registry: provides the backbone.
+        console: shows progress.
+        ranks: they share the work as for the run's own embedding.
+    """
+    if ranks.run_on_first(folder.baselines.is_file):
+        return
+    console.print("measuring raw pixels and the untrained network, for comparison", highlight=False)
+    stored: dict[str, Any]
+    try:
+        stored = _measure(experiment, registry, console, ranks)
+    except DmlError as error:
+        stored = {_OMITTED: str(error)}
+    ranks.run_on_first(lambda: write_json(folder.baselines, stored))
+
+
+def _measure(
+    experiment: Experiment, registry: Registry, console: Console, ranks: Ranks
+) -> dict[str, dict[str, Any]]:
+    dataset, evaluator = experiment.dataset, experiment.evaluator
+    count = len(dataset.test) + (0 if dataset.gallery is None else len(dataset.gallery))
+    if count > MOST_IMAGES:
+        raise DmlError(f"the test split has {count:,} images, more than {MOST_IMAGES:,}")
+    model = build_model(experiment.recipe, dataset.in_channels, registry, experiment.device)
+    both = _NetworkAndPixels(model, dataset.test.load(np.zeros(1, dtype=np.int64)).shape[1:])
+    embedded = experiment.embed_test(console, ranks, both)
+    dim = model.embedding_dim
+
+    def measure(columns: slice) -> dict[str, Any]:
+        part = replace(
+            embedded,
+            embeddings=np.ascontiguousarray(embedded.embeddings[:, columns]),
+            gallery=None if embedded.gallery is None else np.ascontiguousarray(embedded.gallery[:, columns]),
+        )
+        width = evaluator.bytes_per_item(part.embeddings.shape[1])
+        return {**evaluate_on_ranks(ranks, evaluator, part).metrics, "bytes_per_item": width}
+
+    return {RAW_PIXELS: measure(slice(dim, None)), UNTRAINED: measure(slice(dim))}
+
+
+class _NetworkAndPixels(nn.Module):
+    """A network's embedding of an image, and its pixels, side by side: so the images are loaded once.
+
+    Pixels are those that the network sees, averaged over squares until an image has at most 1,024 numbers.
+
+    Args:
+        network: the network.
+        shape: (C, H, W) of an image.
+    """
+
+    def __init__(self, network: EmbeddingModel, shape: torch.Size) -> None:
+        super().__init__()
+        channels, height, width = shape
+        side = max(1, math.isqrt(_MOST_PIXELS // channels))
+        fits = channels * height * width <= _MOST_PIXELS
+        self.square = 1 if fits else -(-max(height, width) // side)
+        self.network = network
+        pixels = channels * max(1, height // self.square) * max(1, width // self.square)
+        self.embedding_dim = network.embedding_dim + pixels
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        """Map (B, C, H, W) to (B, D + P) float32."""
+        kernel = [min(self.square, size) for size in images_BCHW.shape[2:]]
+        pixels_BP = nn.functional.avg_pool2d(images_BCHW.float(), kernel).flatten(1)
+        return torch.cat([self.network(images_BCHW), pixels_BP], dim=1)
