@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.options import FOLDER, SET, error_console
+from dml_train.commands.options import FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
 
@@ -37,6 +37,7 @@ def protocol() -> None:
     show_default=True,
     help="Models to train at a time.",
 )
+@LIST_COMMANDS
 @click.pass_obj
 def mlrc(
     registry: Registry,
@@ -46,6 +47,7 @@ def mlrc(
     runs: int,
     dim: int,
     jobs: int,
+    list_commands: bool,
 ) -> None:
     """Run the protocol of A Metric Learning Reality Check.
 
@@ -53,11 +55,14 @@ def mlrc(
     concatenated. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
-    from dml_train.studies.mlrc import FOLDS, reality_check, write
+    from dml_train.studies.mlrc import FOLDS, plan_models, reality_check, write
     from dml_train.studies.runs import Outcome
 
     console = error_console()
     checked = load_recipe(source, overrides, registry)
+    if list_commands:
+        echo_commands(plan_models(checked, out, runs=runs, dim=dim, registry=registry))
+        return
     done = 0
 
     def show(outcome: Outcome) -> None:

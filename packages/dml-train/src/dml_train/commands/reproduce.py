@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.options import FOLDER, error_console
+from dml_train.commands.options import FOLDER, LIST_COMMANDS, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
 
@@ -36,6 +36,7 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
     show_default=True,
     help="Folder of the runs and pages.",
 )
+@LIST_COMMANDS
 @click.pass_context
 def reproduce(
     context: click.Context,
@@ -45,6 +46,7 @@ def reproduce(
     jobs: int,
     overrides: tuple[str, ...],
     out: Path,
+    list_commands: bool,
 ) -> None:
     """Reproduce the papers' tables.
 
@@ -52,6 +54,7 @@ def reproduce(
     published beside measured metrics. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
+    from dml_train.studies.reproduce.run import plan_tables
     from dml_train.studies.reproduce.run import reproduce as run
 
     known = papers()
@@ -70,6 +73,12 @@ def reproduce(
         Console().print(listing)
         return
     registry: Registry = context.obj
+    if list_commands:
+        planned = plan_tables(tables, out, data=data, seeds=seeds, overrides=overrides, registry=registry)
+        for text in planned.left_out:
+            click.echo(f"left out: {text}", err=True)
+        echo_commands(planned.jobs())
+        return
     found = run(
         tables,
         out,
