@@ -149,7 +149,7 @@ def test_a_run_with_progress_may_lose_any_number_of_workers(tmp_path):
 
 
 def test_unfit_workers_are_named_before_they_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_SECONDS_TO_APPEAR", 0.0)
+    monkeypatch.setattr(workers, "SECONDS_TO_APPEAR", 0.0)
 
     def refused(executor):
         with pytest.raises(UnfitWorker) as error:

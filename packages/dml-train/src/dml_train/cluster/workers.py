@@ -9,31 +9,19 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from dml_core import DmlError
+from dml_train.cluster.probe import look
 
-_SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
+SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
 
 
 class UnfitWorker(DmlError):
     """A worker has other packages, or doesn't see the shared folder."""
-
-
-def find_versions(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the installed version of each distribution, without its local part (``2.11.0`` of ``2.11.0+cu128``)."""
-    found: dict[str, str | None] = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name).partition("+")[0]
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +29,47 @@ class Expected:
     """What a worker must have.
 
     Args:
-        versions: of distributions, by name; None: it isn't installed, and needn't be.
+        versions: of distributions, by name, without their local parts: ``2.11.0`` of ``2.11.0+cu128``.
         probe: a file in the shared folder; None: nothing is shared.
         token: its content.
         folder: where relative paths start.
     """
 
-    versions: Mapping[str, str | None]
+    versions: Mapping[str, str]
     probe: Path | None
     token: str
     folder: Path
 
-    def check(self) -> None:
-        """Check this process.
+    def check_this_process(self) -> None:
+        """Check the process that calls.
 
         Raises:
             UnfitWorker: if it has other versions, or doesn't see the probe. Names this machine.
         """
-        check_versions(self.versions, find_versions(self.versions), f"a worker on {platform.node()}")
-        if self.probe is None:
-            return
-        deadline = time.monotonic() + _SECONDS_TO_APPEAR
-        while not self._is_visible():
-            if time.monotonic() > deadline:
-                raise UnfitWorker(
-                    f"a worker on {platform.node()} doesn't see {self.probe.parent}, where this command writes; "
-                    "expected a folder that all machines share, such as one on NFS",
-                    arguments=("out",),
-                )
-            time.sleep(0.2)
+        self.check(f"a worker on {platform.node()}", *look(*self.questions()))
 
-    def _is_visible(self) -> bool:
-        try:
-            return self.probe is None or self.probe.read_text(encoding="ascii") == self.token
-        except OSError:
-            return False
+    def questions(self) -> tuple[list[str], str | None, str, float]:
+        """Return the arguments of `look`."""
+        return list(self.versions), self.probe and str(self.probe), self.token, SECONDS_TO_APPEAR
+
+    def check(self, worker: str, versions: Mapping[str, str], sees_probe: bool) -> None:
+        """Compare what `look` returned on a worker.
+
+        Raises:
+            UnfitWorker: that names the worker and the first package that differs.
+        """
+        for name, version in self.versions.items():
+            if (found := versions.get(name)) != version:
+                came = f"lacks {name}" if found is None else f"has {name} {found}"
+                raise UnfitWorker(
+                    f"{worker} {came}; expected {version}, as here. Install the same versions on all machines"
+                )
+        if self.probe is not None and not sees_probe:
+            raise UnfitWorker(
+                f"{worker} doesn't see {self.probe.parent}, where this command writes; "
+                "expected a folder that all machines share, such as one on NFS",
+                arguments=("out",),
+            )
 
     def enter(self) -> None:
         """Let relative paths start where they start for the process that asks, if this machine has that folder."""
@@ -83,32 +77,19 @@ class Expected:
             os.chdir(self.folder)
 
 
-def check_versions(expected: Mapping[str, str | None], found: Mapping[str, str | None], worker: str) -> None:
-    """Compare a worker's versions with those expected.
-
-    Raises:
-        UnfitWorker: that names the worker and the first package that differs.
-    """
-    for name, version in expected.items():
-        if version is not None and found.get(name) != version:
-            came = f"has {name} {found[name]}" if found.get(name) else f"lacks {name}"
-            raise UnfitWorker(
-                f"{worker} {came}; expected {version}, as here. Install the same versions on all machines"
-            )
-
-
 @contextmanager
 def expect(distributions: Iterable[str], shared: Path | None) -> Iterator[Expected]:
     """Describe what workers must have; a probe lies in the shared folder as long as this context.
 
     Args:
-        distributions: names of packages whose versions must agree.
+        distributions: names of packages whose versions must agree; those that aren't installed here don't count.
         shared: the folder that all must see, made if it is missing; None: none.
 
     Raises:
         DmlError: if the folder can't be written.
     """
-    versions, token = find_versions(distributions), secrets.token_hex(8)
+    token = secrets.token_hex(8)
+    versions, _ = look(sorted(distributions), None, token, 0.0)
     if shared is None:
         yield Expected(versions, None, token, Path.cwd())
         return

@@ -129,7 +129,7 @@ def train_there(job: Job, expected: Expected) -> _Result:
             "expected an executor with one run a process"
         )
     try:
-        expected.check()
+        expected.check_this_process()
         expected.enter()
         return _Result(fault=train_job(job, None, Console(quiet=True), seconds_for_lock=SECONDS_FOR_LOCK))
     except UnfitWorker as error:
