@@ -25,7 +25,10 @@ class Task(Protocol):
 
 @runtime_checkable
 class Executor(Protocol):
-    """What submits calls to other processes: of concurrent.futures, submitit or Dask, or a `RayExecutor`."""
+    """What submits calls to other processes: of concurrent.futures, submitit or Dask, or a `RayExecutor`.
+
+    If it has an attribute `most`, a number, at most so many calls are submitted at a time.
+    """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
         """Submit a call; return a `Task`."""

@@ -19,6 +19,9 @@ from dml_train.cluster.workers import Expected, UnfitWorker, expect
 from dml_train.extras import extra
 
 _SECONDS_TO_ANSWER = 5.0  # of the cluster's address
+# How a client greets a gRPC server, such as the head of a cluster, and the type of the frame that answers.
+_SETTINGS_FRAME = b"\4"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
 _SECONDS_TO_LOOK = 120.0  # of a machine, which may have to start a process
 _SECONDS_TO_SAVE = 60.0  # of runs that are asked to stop
 
@@ -77,8 +80,8 @@ class RayCluster:
         if count == 0:
             largest = max((node.get("CPU", 0.0) for node in machines), default=0.0)
             raise DmlError(
-                f"no machine of the cluster has the {self.cpus} cores and {self.gpus:g} GPUs of a worker; the largest has "
-                f"{largest:g} cores",
+                f"no machine of the cluster has the {self.cpus} cores and {self.gpus:g} GPUs of a worker; "
+                f"the largest has {largest:g} cores",
                 arguments=("worker_cpus", "worker_gpus"),
             )
         return count
@@ -121,7 +124,7 @@ class RayExecutor:
 
     Args:
         cluster: the resources of a call.
-        most: calls at a time; None: as many as fit.
+        most: calls that a caller should submit at a time; None: any number, as many as fit run.
     """
 
     cluster: RayCluster
@@ -133,11 +136,6 @@ class RayExecutor:
         import ray
 
         options = {**self.cluster.options(), "max_retries": 0}
-        if self.most is not None:
-            # A custom resource would have to be declared by the cluster: the calls wait for one another instead.
-            running = [task.reference for task in self._tasks if not task.done()]
-            if len(running) >= self.most:
-                ray.wait(running, num_returns=len(running) - self.most + 1)
         call = ray.remote(_call).options(**options)
         task = RayTask(call.remote(self.cluster.cpus, function, arguments))
         self._tasks.append(task)
@@ -186,10 +184,7 @@ def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or fail within seconds.
-
-    Ray itself tries an address where nothing listens for a minute.
-    """
+    """Connect to a cluster, or fail within seconds: Ray itself tries for minutes."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that this process starts
     wanted = address if address is not None else os.environ.get("RAY_ADDRESS")
     if wanted is not None and wanted not in ("auto", "local"):
@@ -211,9 +206,15 @@ def _refuse_silent(address: str) -> None:
             arguments=("address",),
         )
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER) as there:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return
+            there.sendall(_HTTP2_PREFACE)
+            answer = there.recv(9)
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, str(error)) from error
+    if answer[3:4] != _SETTINGS_FRAME:
+        raise _no_cluster(address, "something else listens there")
 
 
 def _no_cluster(address: str, reason: str) -> DmlError:

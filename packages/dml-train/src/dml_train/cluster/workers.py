@@ -50,7 +50,8 @@ class Expected:
 
     def questions(self) -> tuple[list[str], str | None, str, float]:
         """Return the arguments of `look`."""
-        return list(self.versions), self.probe and str(self.probe), self.token, SECONDS_TO_APPEAR
+        probe = None if self.probe is None else str(self.probe)
+        return list(self.versions), probe, self.token, SECONDS_TO_APPEAR
 
     def check(self, worker: str, versions: Mapping[str, str], sees_probe: bool) -> None:
         """Compare what `look` returned on a worker.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from dml_core import DmlError, Registry
+from dml_train.commands.engine import engine_options, read_engine
 from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
 from dml_train.processes.limits import MOST_PROCESSES
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", type=FOLDER)
-@click.argument("folder", type=FOLDER, required=False)
+@click.argument("images", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--split",
     type=click.Choice(["test", "gallery", "train"]),
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="Stop at, or skip, an image in FOLDER that can't be decoded.",
+    help="Stop at, or skip, an image in IMAGES that can't be decoded.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(0, MOST_PROCESSES),
-    help="Processes that load images of FOLDER; default: the run's.",
+    help="Processes that load images; default: the run's.",
 )
 @click.option(
     "--shard",
@@ -53,11 +54,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Embed nothing: join the slices beside --out to the file that one process would have written.",
 )
+@engine_options
 @click.pass_obj
 def embed(
     registry: Registry,
     run: Path,
-    folder: Path | None,
+    images: Path | None,
     split: str | None,
     out: Path,
     labels: Path | None,
@@ -66,24 +68,30 @@ def embed(
     workers: int | None,
     shard: str | None,
     join: bool,
+    engine: str,
+    address: str | None,
+    worker_cpus: int | None,
+    worker_gpus: float | None,
 ) -> None:
     """Embed images with a run's weights.
 
-    Embeds all images in FOLDER and its subfolders or, without FOLDER, a split of the run's data set. With FOLDER, a
-    JSON file beside --out names the image of each row, each image's label is the folder that contains it, and the same
-    command resumes after an interruption.
+    Embeds all images in the folder IMAGES and its subfolders or, without IMAGES, a split of the run's data set. IMAGES
+    may also be a .tar archive (WebDataset), a table with a column of images or paths (.parquet, .arrow), or a folder of
+    them. With IMAGES, a JSON file beside --out names the image of each row, each image's label is the folder that
+    contains it, and the same command resumes after an interruption.
 
     Several machines share the images by --shard I/N, each with another I. Then the same command with --join instead
     writes the file.
     """
-    if folder is not None and split is not None:
-        raise DmlError(f"both a folder ({folder}) and --split {split} were given; expected one of them")
+    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
+    if images is not None and split is not None:
+        raise DmlError(f"both a folder ({images}) and --split {split} were given; expected one of them")
     if shard is not None and join:
         raise DmlError("both --shard and --join were given; expected one of them: --join after all shards")
     if shard is not None and labels is not None:
         raise DmlError("--labels with --shard: labels are those of all images; give --labels with --join")
     part = cast("SplitName", split or "test")
-    if folder is None and shard is None and not join:
+    if images is None and shard is None and not join and cluster is None:
         _embed_split(registry, run, part, out, labels, codes)
         return
     if out.suffix != ".npy":
@@ -91,16 +99,17 @@ def embed(
             f"--out is {out}; expected a name that ends in .npy, since a .json file is written beside it"
         )
     from dml_train.trained.folder import embed_images, has_partial, index_path
-    from dml_train.trained.images import FolderImages, SplitImages
+    from dml_train.trained.images import SplitImages
     from dml_train.trained.model import open_model
-    from dml_train.trained.plan import EmbeddingPlan, ThisProcess
+    from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess
+    from dml_train.trained.stored_images import open_images
 
     refuse_existing(out)
     if not has_partial(out):
         refuse_existing(index_path(out), labels)
     model = open_model(run, registry)
-    images = SplitImages(model, part, registry) if folder is None else FolderImages(folder)
-    plan = EmbeddingPlan(model, images, codes)
+    listed = SplitImages(model, part, registry) if images is None else open_images(images)
+    plan = EmbeddingPlan(model, listed, codes)
     if join:
         from dml_train.trained.shards import join_shards
 
@@ -112,18 +121,24 @@ def embed(
             )
         done = joined.embedding
     else:
-        engine = ThisProcess(model.recipe.training.workers if workers is None else workers)
+        embedder: Engine
+        if cluster is None:
+            embedder = ThisProcess(model.recipe.training.workers if workers is None else workers)
+        else:
+            from dml_train.trained.ray_engine import RayEngine
+
+            embedder = RayEngine(cluster, registry=registry)
         skip, console = on_bad_image == "skip", error_console()
         if shard is None:
-            done = embed_images(plan, out, engine, skip=skip, labels=labels, console=console)
+            done = embed_images(plan, out, embedder, skip=skip, labels=labels, console=console)
         else:
             from dml_train.trained.shards import Shard, embed_shard
 
             slice_ = Shard.read(shard)
-            done = embed_shard(plan, out, slice_, engine, skip=skip and folder is not None, console=console)
+            done = embed_shard(plan, out, slice_, embedder, skip=skip and images is not None, console=console)
             out = slice_.path(out)
-    if folder is not None and shard is None:
-        _warn_of_training_images(registry, model, run, folder, out, done.paths)
+    if images is not None and images.is_dir() and shard is None:
+        _warn_of_training_images(registry, model, run, images, out, done.paths)
     if done.reused and not join:
         click.echo(f"{done.reused} images were embedded already", err=True)
     for path, reason in done.skipped:

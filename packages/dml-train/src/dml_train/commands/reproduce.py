@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
+from dml_train.commands.engine import engine_options, executor, read_engine
 from dml_train.commands.options import FOLDER, LIST_COMMANDS, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
@@ -22,9 +23,7 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST_PROCESSES),
-    default=1,
-    show_default=True,
-    help="Runs to train at a time.",
+    help="Runs to train at a time; default: 1; with --engine ray: as many as fit.",
 )
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
@@ -36,6 +35,7 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
     show_default=True,
     help="Folder of the runs and pages.",
 )
+@engine_options
 @LIST_COMMANDS
 @click.pass_context
 def reproduce(
@@ -43,9 +43,13 @@ def reproduce(
     tables: tuple[str, ...],
     data: Path | None,
     seeds: int,
-    jobs: int,
+    jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
+    engine: str,
+    address: str | None,
+    worker_cpus: int | None,
+    worker_gpus: float | None,
     list_commands: bool,
 ) -> None:
     """Reproduce the papers' tables.
@@ -79,16 +83,19 @@ def reproduce(
             click.echo(f"left out: {text}", err=True)
         echo_commands(planned.jobs())
         return
-    found = run(
-        tables,
-        out,
-        registry=registry,
-        console=error_console(),
-        data=data,
-        seeds=seeds,
-        processes=jobs,
-        overrides=overrides,
-    )
+    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
+    with executor(cluster, registry, out, jobs) as remote:
+        found = run(
+            tables,
+            out,
+            registry=registry,
+            console=error_console(),
+            data=data,
+            seeds=seeds,
+            processes=jobs or 1,
+            executor=remote,
+            overrides=overrides,
+        )
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)
     if found.left_out and data is None:

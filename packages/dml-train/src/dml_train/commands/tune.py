@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry
+from dml_train.commands.engine import engine_options, executor, read_engine
 from dml_train.commands.options import FILE, FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
@@ -40,9 +41,7 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST_PROCESSES),
-    default=1,
-    show_default=True,
-    help="Folds trained at a time.",
+    help="Folds to train at a time; default: 1; with --engine ray: as many as fit.",
 )
 @SET
 @click.option("--out", type=FOLDER, required=True, help="Folder of the search: trials and results.")
@@ -54,6 +53,7 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 @click.option(
     "--storage", metavar="URL", help="With --join: a database of the trials, instead of a file in --out."
 )
+@engine_options
 @LIST_COMMANDS
 @click.pass_obj
 def tune(
@@ -65,11 +65,15 @@ def tune(
     trials: int,
     folds: int | None,
     seed: int,
-    jobs: int,
+    jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
     join: bool,
     storage: str | None,
+    engine: str,
+    address: str | None,
+    worker_cpus: int | None,
+    worker_gpus: float | None,
     list_commands: bool,
 ) -> None:
     """Search settings of RECIPE on held-out training classes.
@@ -97,20 +101,23 @@ def tune(
         search = SettingsSearch(read(source, overrides)[0], dict(varied), folds, seed, registry)
         echo_commands(list_trainings(search, out, trials, error_console()))
         return
-    result = run_tuning(
-        source,
-        dict(varied),
-        out,
-        trials=trials,
-        folds=folds,
-        seed=seed,
-        overrides=overrides,
-        processes=jobs,
-        join=join,
-        storage=storage,
-        registry=registry,
-        console=error_console(),
-    )
+    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
+    with executor(cluster, registry, out, jobs) as remote:
+        result = run_tuning(
+            source,
+            dict(varied),
+            out,
+            trials=trials,
+            folds=folds,
+            seed=seed,
+            overrides=overrides,
+            processes=jobs or 1,
+            executor=remote,
+            join=join,
+            storage=storage,
+            registry=registry,
+            console=error_console(),
+        )
     if (others := trials - len(result.trials)) > 0:
         click.echo(
             f"{others} of the {trials} trials still train on other machines; the one that ends last counts them all",

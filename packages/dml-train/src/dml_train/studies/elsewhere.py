@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
@@ -59,7 +59,9 @@ def train_elsewhere(
     shared = Path(os.path.commonpath([job.folder.parent.absolute() for job in jobs]))
     deaths: Counter[Path] = Counter()
     checkpoints: dict[Path, list[str]] = {}
+    waiting = deque(jobs)
     pending: dict[int, tuple[Task, Job]] = {}
+    most = getattr(executor, "most", None) or len(jobs)
 
     with expect(distributions, shared) as expected:
 
@@ -81,13 +83,13 @@ def train_elsewhere(
             console.print(
                 f"{job.name}: {reason}; it resumes elsewhere", markup=False, highlight=False, soft_wrap=True
             )
-            submit(job)
+            waiting.appendleft(job)
 
         try:
             with handle_signals(STOP_SIGNALS, _interrupt):
-                for job in jobs:
-                    submit(job)
-                while pending:
+                while waiting or pending:
+                    while waiting and len(pending) < most:
+                        submit(waiting.popleft())
                     for task in wait_for_any([task for task, _ in pending.values()]):
                         _, job = pending.pop(id(task))
                         try:

@@ -1,4 +1,4 @@
-"""Images to embed, in a fixed order: those of a folder, or those of a split of a run's data set.
+"""Images to embed, in a fixed order: of a folder, of archives or tables, or of a split of a run's data set.
 
 Shapes: `N` images.
 """
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dml_core import DmlError, Registry, Split
 from dml_core import registry as installed
+from dml_train.data.decoding import ImageSource
 from dml_train.trained.files import find_images
 from dml_train.trained.model import TrainedModel
 from dml_train.trained.splits import SplitName, find_split
@@ -28,6 +29,8 @@ class ImageList(Protocol):
         title: names the list in messages: ``"photos"``.
         names: (N,) strings; they identify the images on every machine.
         shown: (N,) how messages call the images; None: as the split calls its items.
+        places: files or folders that hold the images: other machines must see them, too.
+        split_name: of a split of the run's data set: its name; otherwise None.
     """
 
     @property
@@ -39,8 +42,18 @@ class ImageList(Protocol):
     @property
     def shown(self) -> Sequence[object] | None: ...  # noqa: D102
 
+    @property
+    def places(self) -> Sequence[Path]: ...  # noqa: D102
+
+    @property
+    def split_name(self) -> SplitName | None: ...  # noqa: D102
+
     def split(self, model: TrainedModel) -> Split:
         """Return the images as a split, prepared for the model."""
+        ...
+
+    def sources(self, items: range) -> list[ImageSource]:
+        """Return what another machine needs to read these images; nothing for a split of the data set."""
         ...
 
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
@@ -74,9 +87,12 @@ class FolderImages:
         DmlError: as `find_images`.
     """
 
+    split_name = None
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.title = str(folder)
+        self.places = [folder]
         paths = find_images(folder)
         self.names: Sequence[str] = [path.as_posix() for path in paths]
         self.shown: Sequence[Path] = [folder / path for path in paths]
@@ -84,6 +100,10 @@ class FolderImages:
     def split(self, model: TrainedModel) -> Split:
         """Return the images as a split, prepared for the model."""
         return model.split_of(self.shown)
+
+    def sources(self, items: range) -> list[ImageSource]:
+        """Return the absolute paths of images."""
+        return [self.shown[item].absolute() for item in items]
 
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
         """Return the index of each image's first folder among all first folders, sorted by name.
@@ -107,20 +127,12 @@ class FolderImages:
 
     def size(self, item: int) -> str:
         """Return the file's size."""
-        try:
-            return str(self.shown[item].stat().st_size)
-        except FileNotFoundError:  # removed since the folder was read: an image that can't be decoded
-            return "gone"
+        return describe_file(self.shown[item], with_time=False)
 
     def state(self, item: int) -> bytes:
         """Return the file's path, size and time."""
         file = self.shown[item]
-        try:
-            status = file.stat()
-            state = f"{status.st_size} {status.st_mtime_ns}"
-        except FileNotFoundError:
-            state = "gone"
-        return f"{state} ".encode() + os.fsencode(file)
+        return f"{describe_file(file)} ".encode() + os.fsencode(file)
 
 
 class SplitImages:
@@ -136,12 +148,14 @@ class SplitImages:
     """
 
     shown = None
+    places: Sequence[Path] = ()
 
     def __init__(self, model: TrainedModel, name: SplitName, registry: Registry | None = None) -> None:
         recipe = model.recipe
         dataset = (registry or installed()).build("datasets", recipe.dataset, {"seed": recipe.training.seed})
         self.images = find_split(dataset, name, recipe)
         self.title = f"the {name} split"
+        self.split_name: SplitName | None = name
 
     @cached_property
     def names(self) -> Sequence[str]:
@@ -152,6 +166,10 @@ class SplitImages:
     def split(self, model: TrainedModel) -> Split:
         """Return the split itself."""
         return self.images
+
+    def sources(self, items: range) -> list[ImageSource]:
+        """Return nothing: another machine builds the data set."""
+        return []
 
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
         """Return the split's labels; it omits no image."""
@@ -168,3 +186,12 @@ class SplitImages:
     def state(self, item: int) -> bytes:
         """Return the item's index and class."""
         return self.names[item].encode()
+
+
+def describe_file(file: Path, *, with_time: bool = True) -> str:
+    """Return a file's size and, unless it may be a copy, its time."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:  # removed since the folder was read: an image that can't be decoded
+        return "gone"
+    return f"{status.st_size} {status.st_mtime_ns}" if with_time else str(status.st_size)
