@@ -19,8 +19,10 @@ from dml_core import DmlError, InvalidOption
 from dml_train.cli import main
 from dml_train.recipe.loading import load_recipe
 from dml_train.studies import runs as many_runs
-from dml_train.studies.tuning.search import SAMPLER, SettingsSearch, best_trial, run_search
+from dml_train.studies.tuning.search import SettingsSearch, best_trial
+from dml_train.studies.tuning.searching import run_search
 from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
+from dml_train.studies.tuning.trials import SAMPLER
 
 optuna = pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")
 

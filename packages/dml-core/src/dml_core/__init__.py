@@ -37,6 +37,7 @@ from dml_core.protocols.data import (
     RelatedDataset,
     Relation,
     Split,
+    StoredImage,
     TrainingFilesFactory,
 )
 from dml_core.protocols.evaluation import (
@@ -147,6 +148,7 @@ __all__ = [
     "SparseLoss",
     "Split",
     "Step",
+    "StoredImage",
     "SubsampledClasses",
     "TrainingFilesFactory",
     "UnknownName",

@@ -16,6 +16,10 @@ from dml_core import DmlError
 from dml_train.locks import hold_lock
 
 
+class FolderLocked(DmlError):
+    """Another process works in the folder."""
+
+
 class WriteRefused(DmlError):
     """A write that the disk refused, since it is full, read-only or failing; what was complete before stays."""
 
@@ -29,13 +33,14 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         doing: what this process does there, for the error of another one: "training in runs/a".
 
     Raises:
-        DmlError: if another process has locked it, or it can't be locked.
+        FolderLocked: if another process has locked it.
+        DmlError: if it can't be locked.
     """
     with ExitStack() as until_the_end:
         try:
             until_the_end.enter_context(hold_lock(folder, wait=False))
         except BlockingIOError as error:
-            raise DmlError(f"another process is {doing}; wait for it, or stop it first") from error
+            raise FolderLocked(f"another process is {doing}; wait for it, or stop it first") from error
         except OSError as error:
             raise DmlError(
                 f"can't lock {folder}: {error.strerror}; "

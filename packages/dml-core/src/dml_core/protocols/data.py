@@ -101,16 +101,30 @@ class RelatedDataset(Dataset, Protocol):
     relation: Relation
 
 
+@runtime_checkable
+class StoredImage(Protocol):
+    """An encoded image inside a larger file, such as an archive or a table."""
+
+    @property
+    def name(self) -> str:
+        """Name the image for messages: ``"photos.tar: 17.jpg"``."""
+        ...
+
+    def read(self) -> bytes:
+        """Read the encoded image: what a file of its own would contain."""
+        ...
+
+
 class ImageReader(Protocol):
     """A reader of images that prepares them as a data set prepares its own."""
 
     in_channels: int
     input_shape: tuple[int, int, int]  # channels, height, width of the network's input
 
-    def of_images(self, images: Sequence[Path | npt.NDArray[np.uint8]]) -> Split:
+    def of_images(self, images: Sequence[Path | StoredImage | npt.NDArray[np.uint8]]) -> Split:
         """Return these images as a split of one class without a name; files are decoded on request.
 
-        An image is a file, or an array (height, width, 3) of RGB or (height, width) of grey values.
+        An image is a file, one inside a file, or an array (height, width, 3) of RGB or (height, width) of grey values.
         """
         ...
 

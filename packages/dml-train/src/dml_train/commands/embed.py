@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from dml_core import DmlError, Registry
+from dml_train.commands.engine import engine_options, read_engine
 from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
 from dml_train.processes.limits import MOST_PROCESSES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dml_train.trained.model import TrainedModel
     from dml_train.trained.splits import SplitName
 
 
 @click.command()
 @click.argument("run", type=FOLDER)
-@click.argument("folder", type=FOLDER, required=False)
+@click.argument("images", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--split",
     type=click.Choice(["test", "gallery", "train"]),
@@ -33,82 +37,143 @@ if TYPE_CHECKING:
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="Stop at, or skip, an image in FOLDER that can't be decoded.",
+    help="Stop at, or skip, an image in IMAGES that can't be decoded.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(0, MOST_PROCESSES),
-    help="Processes that load images of FOLDER; default: the run's.",
+    help="Processes that load images; default: the run's.",
 )
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Embed only slice I of N, I from 0, into its own files beside --out; resumes. --join joins all slices.",
+)
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Embed nothing: join the slices beside --out to the file that one process would have written.",
+)
+@engine_options
 @click.pass_obj
 def embed(
     registry: Registry,
     run: Path,
-    folder: Path | None,
+    images: Path | None,
     split: str | None,
     out: Path,
     labels: Path | None,
     codes: bool,
     on_bad_image: str,
     workers: int | None,
+    shard: str | None,
+    join: bool,
+    engine: str,
+    address: str | None,
+    worker_cpus: int | None,
+    worker_gpus: float | None,
 ) -> None:
     """Embed images with a run's weights.
 
-    Embeds all images in FOLDER and its subfolders or, without FOLDER, a split of the run's data set. With FOLDER, a
-    JSON file beside --out names the image of each row, each image's label is the folder that contains it, and the same
-    command resumes after an interruption.
-    """
-    from dml_train.files import write_array
-    from dml_train.measure.evaluate import pack_codes
-    from dml_train.trained.folder import embed_folder, has_partial, index_path
-    from dml_train.trained.model import open_model
-    from dml_train.trained.overlap import count_training_images
-    from dml_train.trained.splits import embed_split
+    Embeds all images in the folder IMAGES and its subfolders or, without IMAGES, a split of the run's data set. IMAGES
+    may also be a .tar archive (WebDataset), a table with a column of images or paths (.parquet, .arrow), or a folder of
+    them. With IMAGES, a JSON file beside --out names the image of each row, each image's label is the folder that
+    contains it, and the same command resumes after an interruption.
 
-    if folder is None:
-        refuse_existing(out, labels)
-        embeddings, split_labels = embed_split(
-            run, cast("SplitName", split or "test"), registry=registry, console=error_console()
-        )
-        if labels:
-            write_array(labels, split_labels)
-        try:
-            write_array(out, pack_codes(embeddings) if codes else embeddings)
-        except DmlError:
-            if labels:
-                labels.unlink()  # otherwise the same command would refuse it
-            raise
+    Several machines share the images by --shard I/N, each with another I. Then the same command with --join instead
+    writes the file.
+    """
+    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
+    if images is not None and split is not None:
+        raise DmlError(f"both a folder ({images}) and --split {split} were given; expected one of them")
+    if shard is not None and join:
+        raise DmlError("both --shard and --join were given; expected one of them: --join after all shards")
+    if shard is not None and labels is not None:
+        raise DmlError("--labels with --shard: labels are those of all images; give --labels with --join")
+    part = cast("SplitName", split or "test")
+    if images is None and shard is None and not join and cluster is None:
+        _embed_split(registry, run, part, out, labels, codes)
         return
-    if split is not None:
-        raise DmlError(f"both a folder ({folder}) and --split {split} were given; expected one of them")
     if out.suffix != ".npy":
         raise DmlError(
             f"--out is {out}; expected a name that ends in .npy, since a .json file is written beside it"
         )
+    from dml_train.trained.folder import embed_images, has_partial, index_path
+    from dml_train.trained.images import SplitImages
+    from dml_train.trained.model import open_model
+    from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess
+    from dml_train.trained.stored_images import open_images
+
     refuse_existing(out)
     if not has_partial(out):
         refuse_existing(index_path(out), labels)
     model = open_model(run, registry)
-    done = embed_folder(
-        model,
-        folder,
-        out,
-        codes=codes,
-        skip=on_bad_image == "skip",
-        labels=labels,
-        workers=model.recipe.training.workers if workers is None else workers,
-        console=error_console(),
-    )
-    seen = count_training_images(model.recipe, registry, (folder / path for path in done.paths))
-    if seen:
-        unseen = out.with_stem(f"{out.stem}-test")
-        click.echo(
-            f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics of them "
-            f"overestimate; for the unseen classes: dml embed {run} --split test --out {unseen}",
-            err=True,
-        )
-    if done.reused:
+    listed = SplitImages(model, part, registry) if images is None else open_images(images)
+    plan = EmbeddingPlan(model, listed, codes)
+    if join:
+        from dml_train.trained.shards import join_shards
+
+        joined = join_shards(plan, out, labels=labels)
+        if len(joined.machines) > 1:
+            click.echo(
+                f"embedded by different machines, whose last bits may differ: {'; '.join(joined.machines)}",
+                err=True,
+            )
+        done = joined.embedding
+    else:
+        embedder: Engine
+        if cluster is None:
+            embedder = ThisProcess(model.recipe.training.workers if workers is None else workers)
+        else:
+            from dml_train.trained.ray_engine import RayEngine
+
+            embedder = RayEngine(cluster, registry=registry)
+        skip, console = on_bad_image == "skip", error_console()
+        if shard is None:
+            done = embed_images(plan, out, embedder, skip=skip, labels=labels, console=console)
+        else:
+            from dml_train.trained.shards import Shard, embed_shard
+
+            slice_ = Shard.read(shard)
+            done = embed_shard(plan, out, slice_, embedder, skip=skip and images is not None, console=console)
+            out = slice_.path(out)
+    if images is not None and images.is_dir() and shard is None:
+        _warn_of_training_images(registry, model, run, images, out, done.paths)
+    if done.reused and not join:
         click.echo(f"{done.reused} images were embedded already", err=True)
     for path, reason in done.skipped:
         click.echo(f"skipped {path}: {reason}", err=True)
     click.echo(f"{out}: {len(done.paths)} images{f', {len(done.skipped)} skipped' if done.skipped else ''}")
+
+
+def _embed_split(
+    registry: Registry, run: Path, split: SplitName, out: Path, labels: Path | None, codes: bool
+) -> None:
+    from dml_train.files import write_array
+    from dml_train.measure.evaluate import pack_codes
+    from dml_train.trained.splits import embed_split
+
+    refuse_existing(out, labels)
+    embeddings, split_labels = embed_split(run, split, registry=registry, console=error_console())
+    if labels:
+        write_array(labels, split_labels)
+    try:
+        write_array(out, pack_codes(embeddings) if codes else embeddings)
+    except DmlError:
+        if labels:
+            labels.unlink()  # otherwise the same command would refuse it
+        raise
+
+
+def _warn_of_training_images(
+    registry: Registry, model: TrainedModel, run: Path, folder: Path, out: Path, paths: Sequence[str]
+) -> None:
+    from dml_train.trained.overlap import count_training_images
+
+    if seen := count_training_images(model.recipe, registry, (folder / path for path in paths)):
+        unseen = out.with_stem(f"{out.stem}-test")
+        click.echo(
+            f"{seen:,} of these {len(paths):,} images are training images of the run: metrics of them "
+            f"overestimate; for the unseen classes: dml embed {run} --split test --out {unseen}",
+            err=True,
+        )

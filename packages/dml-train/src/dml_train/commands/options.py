@@ -15,7 +15,11 @@ from dml_core import DmlError
 from dml_train.processes.stopping import Interrupted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+
+    from dml_train.studies.runs import Job
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -25,6 +29,11 @@ SET = click.option(
     metavar="KEY=VALUE",
     multiple=True,
     help="Set a key of the recipe (loss.scale=32) or a table ('loss={name=\"arc-face\"}'); repeatable.",
+)
+LIST_COMMANDS = click.option(
+    "--list-commands",
+    is_flag=True,
+    help="Train nothing: print a command for each unfinished run, for any scheduler; then repeat this command.",
 )
 # Arguments of Python functions whose option has another name, or belongs to another command.
 _OPTIONS = {
@@ -39,6 +48,17 @@ def error_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+def echo_commands(jobs: Sequence[Job]) -> None:
+    """Print the commands of a study's unfinished runs, and on the error stream the number of finished ones."""
+    from dml_train.studies.listing import list_commands
+
+    commands = list_commands(jobs)
+    for command in commands:
+        click.echo(command)
+    finished = len({job.folder for job in jobs}) - len(commands)
+    click.echo(f"{len(commands)} runs to do, {finished} finished", err=True)
 
 
 def error_message(error: DmlError | Interrupted) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.options import FOLDER, SET, error_console
+from dml_train.commands.engine import engine_options, executor, read_engine
+from dml_train.commands.options import FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
 
@@ -33,10 +34,10 @@ def protocol() -> None:
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST_PROCESSES),
-    default=1,
-    show_default=True,
-    help="Models to train at a time.",
+    help="Models to train at a time; default: 1; with --engine ray: as many as fit.",
 )
+@engine_options
+@LIST_COMMANDS
 @click.pass_obj
 def mlrc(
     registry: Registry,
@@ -45,7 +46,12 @@ def mlrc(
     out: Path,
     runs: int,
     dim: int,
-    jobs: int,
+    jobs: int | None,
+    engine: str,
+    address: str | None,
+    worker_cpus: int | None,
+    worker_gpus: float | None,
+    list_commands: bool,
 ) -> None:
     """Run the protocol of A Metric Learning Reality Check.
 
@@ -53,11 +59,15 @@ def mlrc(
     concatenated. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
-    from dml_train.studies.mlrc import FOLDS, reality_check, write
+    from dml_train.studies.mlrc import FOLDS, plan_models, reality_check, write
     from dml_train.studies.runs import Outcome
 
     console = error_console()
     checked = load_recipe(source, overrides, registry)
+    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
+    if list_commands:
+        echo_commands(plan_models(checked, out, runs=runs, dim=dim, registry=registry))
+        return
     done = 0
 
     def show(outcome: Outcome) -> None:
@@ -65,16 +75,18 @@ def mlrc(
         done += 1
         console.print(f"[{done}/{runs * FOLDS}] {outcome.job.name}", outcome.fault or "", markup=False)
 
-    found = reality_check(
-        checked,
-        out,
-        registry=registry,
-        console=console,
-        runs=runs,
-        dim=dim,
-        processes=jobs,
-        on_end=show,
-    )
+    with executor(cluster, registry, out, jobs) as remote:
+        found = reality_check(
+            checked,
+            out,
+            registry=registry,
+            console=console,
+            runs=runs,
+            dim=dim,
+            processes=jobs or 1,
+            executor=remote,
+            on_end=show,
+        )
     click.echo(found.markdown(Path(source).stem))
     for path in write(found, out, Path(source).stem):
         click.echo(path)

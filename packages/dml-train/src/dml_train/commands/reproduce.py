@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.options import FOLDER, error_console
+from dml_train.commands.engine import engine_options, executor, read_engine
+from dml_train.commands.options import FOLDER, LIST_COMMANDS, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 
 
@@ -22,9 +23,7 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST_PROCESSES),
-    default=1,
-    show_default=True,
-    help="Runs to train at a time.",
+    help="Runs to train at a time; default: 1; with --engine ray: as many as fit.",
 )
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
@@ -36,15 +35,22 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
     show_default=True,
     help="Folder of the runs and pages.",
 )
+@engine_options
+@LIST_COMMANDS
 @click.pass_context
 def reproduce(
     context: click.Context,
     tables: tuple[str, ...],
     data: Path | None,
     seeds: int,
-    jobs: int,
+    jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
+    engine: str,
+    address: str | None,
+    worker_cpus: int | None,
+    worker_gpus: float | None,
+    list_commands: bool,
 ) -> None:
     """Reproduce the papers' tables.
 
@@ -52,6 +58,7 @@ def reproduce(
     published beside measured metrics. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
+    from dml_train.studies.reproduce.run import plan_tables
     from dml_train.studies.reproduce.run import reproduce as run
 
     known = papers()
@@ -70,16 +77,25 @@ def reproduce(
         Console().print(listing)
         return
     registry: Registry = context.obj
-    found = run(
-        tables,
-        out,
-        registry=registry,
-        console=error_console(),
-        data=data,
-        seeds=seeds,
-        processes=jobs,
-        overrides=overrides,
-    )
+    if list_commands:
+        planned = plan_tables(tables, out, data=data, seeds=seeds, overrides=overrides, registry=registry)
+        for text in planned.left_out:
+            click.echo(f"left out: {text}", err=True)
+        echo_commands(planned.jobs())
+        return
+    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
+    with executor(cluster, registry, out, jobs) as remote:
+        found = run(
+            tables,
+            out,
+            registry=registry,
+            console=error_console(),
+            data=data,
+            seeds=seeds,
+            processes=jobs or 1,
+            executor=remote,
+            overrides=overrides,
+        )
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)
     if found.left_out and data is None:

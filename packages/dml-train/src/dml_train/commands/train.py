@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -21,6 +23,7 @@ from dml_train.ranks.environment import is_first_process
 @click.option(
     "--nproc", type=click.IntRange(1, MOST_PROCESSES), default=1, help="Number of ranks on this machine."
 )
+@click.option("--report/--no-report", default=True, show_default=True, help="Write report.html at the end.")
 @click.pass_obj
 def train(
     registry: Registry,
@@ -30,6 +33,7 @@ def train(
     resume: bool,
     force: bool,
     nproc: int,
+    report: bool,
 ) -> None:
     """Train RECIPE: a TOML file, or a bundled recipe's name.
 
@@ -41,7 +45,8 @@ def train(
     if nproc > 1:
         from dml_train.ranks import launch
 
-        flags = [flag for flag, given in (("--resume", resume), ("--force", force)) if given]
+        given = (("--resume", resume), ("--force", force), ("--no-report", not report))
+        flags = [flag for flag, is_given in given if is_given]
         settings = [part for override in overrides for part in ("--set", override)]
         launch.launch(
             nproc, ["train", source, *settings, "--out", str(out), *flags], out, recipe.training.timeout
@@ -49,10 +54,13 @@ def train(
         return
     from dml_train.extras import MissingExtra
     from dml_train.measure.listing import list_metrics
+    from dml_train.studies.seconds import measure_seconds
     from dml_train.training.baselines import Baselines
     from dml_train.training.run import train as run_training
 
-    folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
+    # A study reads the time of a run that it has listed as a command. That of several ranks is no rank's own.
+    with nullcontext() if "RANK" in os.environ else measure_seconds(out):
+        folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if is_first_process():
         baselines = Baselines.read(folder)
         columns = baselines.by_name()
@@ -67,6 +75,8 @@ def train(
         if baselines.omitted:
             click.echo(f"without baselines: {baselines.omitted}", err=True)
         click.echo(folder.evaluation)
+        if not report:
+            return
         try:
             from dml_train.report import write_report
 

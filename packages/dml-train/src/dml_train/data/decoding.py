@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import stat
 from pathlib import Path
 
@@ -9,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dml_core import DmlError
+from dml_core import DmlError, StoredImage
 
 # Pillow tries all its formats whatever the suffix is, also those that start other programs, as Ghostscript for EPS.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_PIXELS = 64_000_000  # about 1 GB while a colour image is converted
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-ImageSource = (
-    Path | npt.NDArray[np.uint8]
-)  # a file; or RGB (height, width, 3), grey (height, width) in memory
+# A file, or one inside another file; or RGB (height, width, 3), grey (height, width) in memory.
+ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
 _BACKGROUND = (255, 255, 255)  # of transparent images
 
 
@@ -28,7 +28,7 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
     pixels become white; of several frames, the first is used.
 
     Args:
-        source: a file, or an array.
+        source: a file, an image inside a file, or an array.
         min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
             least this long, which saves most of the time of a large photograph. None: full size.
         max_pixels: the most pixels to decode, after that reduction.
@@ -40,8 +40,10 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
     try:
         if isinstance(source, np.ndarray):
             return Image.fromarray(source).convert("RGB")
-        _refuse_special_file(source)
-        with Image.open(source, formats=FORMATS) as stored:
+        if isinstance(source, Path):
+            _refuse_special_file(source)
+        encoded = source if isinstance(source, Path) else io.BytesIO(source.read())
+        with Image.open(encoded, formats=FORMATS) as stored:
             if min_side is not None:
                 stored.draft(None, (min_side, min_side))  # formats other than JPEG ignore it
             if (pixels := stored.width * stored.height) > max_pixels:
@@ -85,16 +87,20 @@ def _refuse_special_file(file: Path) -> None:
         raise OSError(f"it is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
 
 
-def _decoding_error(file: Path, error: Exception) -> DmlError:
+def _decoding_error(file: Path | StoredImage, error: Exception) -> DmlError:
+    if isinstance(error, DmlError):  # of a stored image, whose own file can't be read
+        return error
     if isinstance(error, FileNotFoundError):
         reason = "no such file"
     elif isinstance(error, UnidentifiedImageError):  # whose message repeats the path
-        reason = "it is empty" if file.stat().st_size == 0 else f"not an image in {', '.join(FORMATS)}"
+        size = file.stat().st_size if isinstance(file, Path) else len(file.read())
+        reason = "it is empty" if size == 0 else f"not an image in {', '.join(FORMATS)}"
     elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         reason = f"it has too many pixels ({error})"
     else:
         reason = f"{type(error).__name__}: {error}"
-    return DmlError(f"can't read the image {file}: {reason}; repair or remove the file")
+    name = file if isinstance(file, Path) else file.name
+    return DmlError(f"can't read the image {name}: {reason}; repair or remove the file")
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:

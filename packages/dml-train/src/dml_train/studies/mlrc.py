@@ -23,6 +23,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
+from dml_train.cluster.executors import Executor
 from dml_train.files import write_atomically, write_json
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, flatten_metrics
 from dml_train.measure.intervals import Interval, of_runs
@@ -124,6 +125,22 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
     return parse(document, registry)
 
 
+def plan_models(
+    recipe: Recipe, out: str | Path, *, runs: int = 1, dim: int = 128, registry: Registry | None = None
+) -> list[Job]:
+    """Plan the models of `reality_check`, four a repetition; the arguments are the same."""
+    out, registry = Path(out), registry or installed()
+    return [
+        Job(
+            f"run {run}, fold {fold}",
+            fold_recipe(recipe, registry, run=run, fold=fold, dim=dim),
+            out / f"run-{run}" / f"fold-{fold}",
+        )
+        for run in range(runs)
+        for fold in range(FOLDS)
+    ]
+
+
 def reality_check(
     recipe: Recipe,
     out: str | Path,
@@ -131,6 +148,7 @@ def reality_check(
     runs: int = 1,
     dim: int = 128,
     processes: int = 1,
+    executor: Executor | None = None,
     on_end: Callable[[Outcome], None] = lambda outcome: None,
     registry: Registry | None = None,
     console: Console | None = None,
@@ -143,6 +161,7 @@ def reality_check(
         runs: number of repetitions; seeds count up from the recipe's.
         dim: dimensions of each model; 128 in the paper.
         processes: models trained at a time.
+        executor: trains the models, instead of processes of this machine; see `run_all`.
         on_end: called when a model's run has ended.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
@@ -151,17 +170,11 @@ def reality_check(
         DmlError: if the recipe doesn't suit the protocol, or a run failed.
         StudyInterrupted: as `run_all`.
     """
-    out, registry, console = Path(out), registry or installed(), console or Console(quiet=True)
-    jobs = [
-        Job(
-            f"run {run}, fold {fold}",
-            fold_recipe(recipe, registry, run=run, fold=fold, dim=dim),
-            out / f"run-{run}" / f"fold-{fold}",
-        )
-        for run in range(runs)
-        for fold in range(FOLDS)
-    ]
-    outcomes = run_all(jobs, processes=processes, registry=registry, console=console, on_end=on_end)
+    registry, console = registry or installed(), console or Console(quiet=True)
+    jobs = plan_models(recipe, out, runs=runs, dim=dim, registry=registry)
+    outcomes = run_all(
+        jobs, processes=processes, executor=executor, registry=registry, console=console, on_end=on_end
+    )
     if faults := [f"{o.job.name}: {o.fault}" for o in outcomes if o.fault is not None]:
         raise DmlError(f"{len(faults)} of {len(jobs)} runs failed:\n" + "\n".join(faults))
     evaluator = build_evaluator(recipe, registry)

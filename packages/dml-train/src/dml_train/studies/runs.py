@@ -19,15 +19,15 @@ import torch
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.files import WriteRefused, write_json
+from dml_train.cluster.executors import Executor
+from dml_train.files import FolderLocked, WriteRefused
 from dml_train.processes.loaders import end_with_parent
 from dml_train.processes.signals import STOP_SIGNALS, handle_signals
 from dml_train.processes.stopping import Interrupted, StudyInterrupted, wake_at_death_of_parent
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
+from dml_train.studies.seconds import measure_seconds, read_seconds
 from dml_train.training.run import train
-
-_SECONDS = "seconds.json"  # a run's time, in its folder beside the files that `train` writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,17 @@ class Job:
 
     Args:
         name: shown in progress.
-        recipe: the run's.
+        recipe: the run's; its baselines are dropped, since runs of a study are compared with one another.
         folder: the run's; an existing run, complete or not, is resumed.
     """
 
     name: str
     recipe: Recipe
     folder: Path
+
+    def __post_init__(self) -> None:
+        evaluation = self.recipe.evaluation.model_copy(update={"baselines": False})
+        object.__setattr__(self, "recipe", self.recipe.model_copy(update={"evaluation": evaluation}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +69,15 @@ class Outcome:
         return metrics
 
     def seconds(self) -> float | None:
-        """Read the run's processor time; None if it was interrupted, or trained by another program."""
-        path = self.job.folder / _SECONDS
-        return float(json.loads(path.read_text(encoding="utf-8"))["processor"]) if path.is_file() else None
+        """Read the run's processor time; None if no study and no ``dml train`` trained it."""
+        return read_seconds(self.job.folder)
 
 
 def run_all(
     jobs: Sequence[Job],
     *,
     processes: int = 1,
+    executor: Executor | None = None,
     registry: Registry,
     console: Console,
     on_end: Callable[[Outcome], None] = lambda outcome: None,
@@ -83,15 +87,21 @@ def run_all(
     Every process has an equal share of the cores. Results can differ in the last bits with the number of threads, and
     so with `processes`.
 
+    An `executor` trains them on other machines, each with the number of threads that its library sets. A run whose
+    worker dies resumes on another from its last checkpoint.
+
     Args:
         jobs: the runs. Jobs that share a folder must be the same run; it is trained once.
         processes: runs at a time; 1 trains in this process. Other processes use the installed components.
+        executor: trains the runs, instead of processes of this machine. Its workers need the same packages, and must
+            see the runs' folders and data under the same paths.
         registry: where this process finds components.
         console: where the progress of a run in this process is shown.
         on_end: called when a run has ended.
 
     Raises:
         DmlError: if a process died; finished runs are kept.
+        UnfitWorker: if a worker of the executor has other packages, or doesn't see the runs' folders.
         WriteRefused: if the disk is full or refuses; the runs resume.
         StudyInterrupted: at SIGTERM or Ctrl-C.
     """
@@ -102,10 +112,14 @@ def run_all(
         ended[job.folder] = Outcome(job, fault)
         on_end(ended[job.folder])
 
-    if processes == 1:
+    if executor is not None:
+        from dml_train.studies.elsewhere import train_elsewhere
+
+        train_elsewhere(list(distinct.values()), executor, end, registry, console)
+    elif processes == 1:
         for job in distinct.values():
             try:
-                end(job, _train(job, registry, console))
+                end(job, train_job(job, registry, console))
             except Interrupted as error:
                 raise StudyInterrupted(error.signal_number) from error
     else:
@@ -113,28 +127,32 @@ def run_all(
     return [Outcome(job, ended[job.folder].fault) for job in jobs]
 
 
-def _train(job: Job, registry: Registry | None, console: Console) -> str | None:
-    """Train a run; return why it failed, or None."""
-    done_before = RunFolder(job.folder).evaluation.is_file()
-    wall, processor = time.perf_counter(), time.process_time()
-    try:
-        train(_without_baselines(job.recipe), job.folder, resume=True, registry=registry, console=console)
-    except WriteRefused:  # no fault of this run's settings, and the next one would have it, too
-        raise
-    except DmlError as error:
-        return str(error)
-    if not done_before:
-        write_json(
-            job.folder / _SECONDS,
-            {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor},
-        )
-    return None
+def train_job(
+    job: Job, registry: Registry | None, console: Console, *, seconds_for_lock: float = 0.0
+) -> str | None:
+    """Train a run; return why it failed, or None.
 
-
-def _without_baselines(recipe: Recipe) -> Recipe:
-    """Return the recipe without its baselines: runs of a study are compared with one another."""
-    evaluation = recipe.evaluation.model_copy(update={"baselines": False})
-    return recipe.model_copy(update={"evaluation": evaluation})
+    Args:
+        job: the run.
+        registry: provides the components; None: all installed ones.
+        console: shows progress.
+        seconds_for_lock: how long to wait if another process works in the run's folder: perhaps it is about to end.
+    """
+    give_up = time.monotonic() + seconds_for_lock
+    while True:
+        try:
+            with measure_seconds(job.folder):
+                train(job.recipe, job.folder, resume=True, registry=registry, console=console)
+        except WriteRefused:  # no fault of this run's settings, and the next one would have it, too
+            raise
+        except FolderLocked as error:
+            if time.monotonic() >= give_up:
+                return str(error)
+            time.sleep(1.0)
+        except DmlError as error:
+            return str(error)
+        else:
+            return None
 
 
 # ------------------------------------------------------------------------------------------ in other processes
@@ -193,11 +211,11 @@ _signal_number = 0  # in a process of the pool: the signal that interrupted its 
 
 
 def _train_in_process(job: Job) -> _Result:
-    """Train a run as `_train` does, unless a signal has interrupted an earlier run of this process."""
+    """Train a run as `train_job` does, unless a signal has interrupted an earlier run of this process."""
     global _signal_number
     if not _signal_number:  # the pool queues one run more than it has processes, and can't cancel it
         try:
-            return _Result(_train(job, None, Console(quiet=True)))
+            return _Result(train_job(job, None, Console(quiet=True)))
         except Interrupted as error:  # returned, since it doesn't pickle
             _signal_number = error.signal_number
     return _Result(signal_number=_signal_number)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dml_core import Dataset, DmlError, ImageReader, ImageReadingFactory, Registry, Split
+from dml_core import Dataset, DmlError, ImageReader, ImageReadingFactory, Registry, Split, StoredImage
 from dml_core import registry as installed
+from dml_train.data.decoding import ImageSource
 from dml_train.measure.chunks import CHUNK_SIZE, ImageChunks, split_chunks
 from dml_train.measure.embed import embed_chunks, forward
 from dml_train.networks.model import EmbeddingModel
@@ -84,12 +85,13 @@ class TrainedModel:
         return embeddings_ND
 
     def embed_images(
-        self, images: Sequence[str | Path | npt.NDArray[np.uint8]], *, workers: int = 0
+        self, images: Sequence[str | Path | StoredImage | npt.NDArray[np.uint8]], *, workers: int = 0
     ) -> npt.NDArray[np.float32]:
         """Decode, prepare and embed images, (N, D) float32.
 
         Args:
-            images: N image files, or arrays (height, width, 3) of RGB or (height, width) of grey values, at least 1.
+            images: N image files, images inside files, or arrays (height, width, 3) of RGB or (height, width) of grey
+                values, at least 1.
             workers: number of processes that load ahead.
 
         Raises:
@@ -113,7 +115,7 @@ class TrainedModel:
                 parts.append(chunk.embeddings)
         return np.concatenate(parts)
 
-    def split_of(self, images: Sequence[Path | npt.NDArray[np.uint8]]) -> Split:
+    def split_of(self, images: Sequence[ImageSource]) -> Split:
         """Return the images as a split, prepared for the network.
 
         Raises:

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, Evaluation, Registry
+from dml_core import Dataset, DmlError, Evaluation, Registry, Split
 from dml_core import registry as installed
 from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.measure.levels import select_levels
+from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe, reopen
 
@@ -45,14 +46,23 @@ def embed_split(
         DmlError: not a run's folder, no intact checkpoint, or a data set without a gallery of its own.
     """
     _, experiment = reopen(Path(run), registry)
-    dataset = experiment.dataset
-    part = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[split]
+    part = find_split(experiment.dataset, split, experiment.recipe)
+    return experiment.embed(part, console or Console(quiet=True)), part.labels
+
+
+def find_split(dataset: Dataset, name: SplitName, recipe: Recipe) -> Split:
+    """Return a split of a recipe's data set.
+
+    Raises:
+        DmlError: if the data set has no gallery of its own.
+    """
+    part = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if part is None:
         raise DmlError(
-            f"the data set {experiment.recipe.dataset['name']!r} has no separate gallery: "
+            f"the data set {recipe.dataset['name']!r} has no separate gallery: "
             "its test split is queries and gallery"
         )
-    return experiment.embed(part, console or Console(quiet=True)), part.labels
+    return part
 
 
 def evaluate_run(

@@ -74,7 +74,7 @@ def train(
             console = Console(quiet=True)
         resume = resume or was_restarted()
         locked = ranks.run_on_first(lambda: _lock_existing(out, until_the_end))
-        differs = ranks.run_on_first(lambda: _differences(out, recipe, resume, force))
+        differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
         if differs == [] and ranks.run_on_first(RunFolder(out).evaluation.is_file):
             console.print(f"the run in {out} is complete", markup=False, highlight=False)
             return RunFolder(out)
@@ -162,8 +162,12 @@ def _document(folder: RunFolder) -> dict[str, object]:
         raise DmlError(f"{folder.recipe} is corrupt: {error}") from error
 
 
-def _differences(out: Path, recipe: Recipe, resume: bool, force: bool) -> list[str] | None:
-    """List the differences to the recipe of the run to resume; None if there is no such run."""
+def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) -> list[str] | None:
+    """List the differences to the recipe of the run to resume; None if there is no such run.
+
+    Raises:
+        DmlError: if there are any, unless `force`; or if `out` exists, unless `resume`.
+    """
     folder = RunFolder(out)
     if not (resume and folder.recipe.is_file()):
         RunFolder.refuse_existing(out)

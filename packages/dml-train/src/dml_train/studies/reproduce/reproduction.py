@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from dml_core import DmlError, Registry, UnknownName
+from dml_train.cluster.executors import Executor
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, flatten_metrics
 from dml_train.measure.levels import select_levels
 from dml_train.recipe.tables import Recipe
@@ -160,13 +161,16 @@ def run_planned(
     planned: Sequence[PlannedRow],
     *,
     processes: int,
+    executor: Executor | None,
     registry: Registry,
     console: Console,
     on_end: Callable[[Outcome], None],
 ) -> dict[Path, Outcome]:
     """Do all unfinished runs; return every outcome by its run's folder."""
     jobs = [job for row in planned for job in row.jobs]
-    outcomes = run_all(jobs, processes=processes, registry=registry, console=console, on_end=on_end)
+    outcomes = run_all(
+        jobs, processes=processes, executor=executor, registry=registry, console=console, on_end=on_end
+    )
     return {outcome.job.folder: outcome for outcome in outcomes}
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
+from dml_train.cluster.executors import Executor
 from dml_train.files import WriteRefused, write_atomically, write_json
 from dml_train.measure.evaluate import flatten_metrics
 from dml_train.studies.reproduce.page import Section, as_json, markdown
@@ -22,7 +23,7 @@ from dml_train.studies.reproduce.reproduction import (
     plan,
     run_planned,
 )
-from dml_train.studies.runs import Outcome
+from dml_train.studies.runs import Job, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,73 @@ class Reproduced:
     left_out: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTables:
+    """The runs of some tables.
+
+    Args:
+        chosen: the tables of each paper.
+        groups: the rows, by paper, table and data set.
+        left_out: tables on missing data sets, with the reasons.
+    """
+
+    chosen: Mapping[str, Sequence[str]]
+    groups: Mapping[tuple[str, str, str | None], Sequence[PlannedRow]]
+    left_out: list[str]
+
+    def rows(self) -> list[PlannedRow]:
+        """Return all rows."""
+        return [row for group in self.groups.values() for row in group]
+
+    def jobs(self) -> list[Job]:
+        """Return all runs; rows may share some."""
+        return [job for row in self.rows() for job in row.jobs]
+
+
+def plan_tables(
+    names: Sequence[str],
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    seeds: int = 1,
+    overrides: Sequence[str] = (),
+    known: Mapping[str, Paper] | None = None,
+    registry: Registry | None = None,
+) -> PlannedTables:
+    """Plan the runs of `reproduce`; the arguments and errors are the same."""
+    known, registry = known or papers(), registry or installed()
+    chosen = choose(tuple(names), known)
+    wanted = {
+        d for paper, tables in chosen.items() for t in tables for d in known[paper].tables[t].datasets()
+    }
+    roots, missing = find_datasets(sorted(wanted), Path(data) if data else None, registry)
+    groups: dict[tuple[str, str, str | None], list[PlannedRow]] = {}
+    left_out = []
+    for paper, tables in chosen.items():
+        for name in tables:
+            table = known[paper].tables[name]
+            if not table.datasets():
+                groups[paper, name, None] = [PlannedRow(row) for row in table.rows]
+            for dataset in table.datasets():
+                if dataset in roots:
+                    groups[paper, name, dataset] = plan(
+                        table,
+                        dataset,
+                        Path(out),
+                        registry,
+                        root=roots[dataset],
+                        seeds=seeds,
+                        overrides=tuple(overrides),
+                    )
+                elif dataset in missing and (data is not None or GLYPHS not in table.datasets()):
+                    left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
+    if not any(groups.values()):
+        raise DmlError(
+            "no data set of these tables was found:\n  " + "\n  ".join(left_out), arguments=("data",)
+        )
+    return PlannedTables(chosen, groups, left_out)
+
+
 def reproduce(
     names: Sequence[str],
     out: str | Path,
@@ -47,6 +115,7 @@ def reproduce(
     data: str | Path | None = None,
     seeds: int = 1,
     processes: int = 1,
+    executor: Executor | None = None,
     overrides: Sequence[str] = (),
     known: Mapping[str, Paper] | None = None,
     registry: Registry | None = None,
@@ -60,6 +129,7 @@ def reproduce(
         data: the folder of the papers' data sets; None: every table on glyphs.
         seeds: runs per row.
         processes: runs at a time.
+        executor: does the runs, instead of processes of this machine; see `run_all`.
         overrides: changes of every recipe: ``["training.steps=100"]``.
         known: the papers by name; default: the bundled ones.
         registry: provides the components; default: those of all installed plugins.
@@ -70,38 +140,12 @@ def reproduce(
         StudyInterrupted: as `run_all`.
     """
     names, overrides, out = tuple(names), tuple(overrides), Path(out)
-    data, known = Path(data) if data else None, known or papers()
-    registry, console = registry or installed(), console or Console(quiet=True)
-    chosen = choose(names, known)
-    wanted = {
-        d for paper, tables in chosen.items() for t in tables for d in known[paper].tables[t].datasets()
-    }
-    roots, missing = find_datasets(sorted(wanted), data, registry)
-    planned: dict[tuple[str, str, str | None], list[PlannedRow]] = {}
-    left_out = []
-    for paper, tables in chosen.items():
-        for name in tables:
-            table = known[paper].tables[name]
-            if not table.datasets():
-                planned[paper, name, None] = [PlannedRow(row) for row in table.rows]
-            for dataset in table.datasets():
-                if dataset in roots:
-                    planned[paper, name, dataset] = plan(
-                        table,
-                        dataset,
-                        out,
-                        registry,
-                        root=roots[dataset],
-                        seeds=seeds,
-                        overrides=overrides,
-                    )
-                elif dataset in missing and (data is not None or GLYPHS not in table.datasets()):
-                    left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
-    rows = [row for group in planned.values() for row in group]
-    if not rows:
-        raise DmlError(
-            "no data set of these tables was found:\n  " + "\n  ".join(left_out), arguments=("data",)
-        )
+    known, console = known or papers(), console or Console(quiet=True)
+    registry = registry or installed()
+    planned = plan_tables(
+        names, out, data=data, seeds=seeds, overrides=overrides, known=known, registry=registry
+    )
+    rows = planned.rows()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -122,9 +166,11 @@ def reproduce(
             f"[{done}/{total}] {outcome.job.name}: {text}", markup=False, highlight=False, soft_wrap=True
         )
 
-    outcomes = run_planned(rows, processes=processes, registry=registry, console=console, on_end=show)
+    outcomes = run_planned(
+        rows, processes=processes, executor=executor, registry=registry, console=console, on_end=show
+    )
     pages = []
-    for paper, tables in chosen.items():
+    for paper, tables in planned.chosen.items():
         sections = [
             Section(
                 name,
@@ -133,7 +179,7 @@ def reproduce(
                 [measure(row, outcomes, registry) for row in group],
                 list_incomparabilities(known[paper], dataset, overrides),
             )
-            for (of, name, dataset), group in planned.items()
+            for (of, name, dataset), group in planned.groups.items()
             if of == paper
         ]
         if sections:
@@ -146,15 +192,15 @@ def reproduce(
                     known[paper],
                     sections,
                     seeds,
-                    _command(names, data, seeds, overrides),
+                    _command(names, data is not None, seeds, overrides),
                 )
             )
     faults = [f"{row.row.label}: {row.fault}" for row in rows if row.fault is not None]
     faults += [f"{o.job.name}: {o.fault}" for o in outcomes.values() if o.fault is not None]
-    return Reproduced(pages, faults, left_out)
+    return Reproduced(pages, faults, planned.left_out)
 
 
-def _command(names: tuple[str, ...], data: Path | None, seeds: int, overrides: tuple[str, ...]) -> str:
+def _command(names: tuple[str, ...], data: bool, seeds: int, overrides: tuple[str, ...]) -> str:
     parts = ["dml reproduce", *names]
     parts += ["--data DIR"] if data else []
     parts += [f"--seeds {seeds}", *(f"--set {override}" for override in overrides)]

@@ -1,7 +1,7 @@
-"""The journal of a search: Optuna's log of trials, one JSON object a line, in a file of one process.
+"""The journal of a search: Optuna's log of trials, one JSON object a line, in a file that several processes share.
 
-Optuna's own file is for many processes. It locks by another file, which a killed process leaves behind, and appends
-to a line that a full disk has cut, after which the journal can't be read. Here the folder's lock protects the file.
+Optuna's own file locks by another file, which a killed process leaves behind, and appends to a line that a full disk
+has cut, after which the journal can't be read. Here a lock ends with its process, and a cut line is dropped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from dml_core import DmlError
 from dml_train.files import WriteRefused
+from dml_train.locks import hold_lock
 
 
 class Journal:
@@ -22,20 +23,19 @@ class Journal:
         path: the file; created if it is missing. An incomplete last line is dropped: its write was interrupted.
 
     Raises:
-        DmlError: if the file is corrupt, or can't be written.
+        DmlError: if the file is corrupt, or can't be read or written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        content = path.read_bytes() if path.exists() else b""
-        self._size = content.rfind(b"\n") + 1
-        try:
-            self._logs = [json.loads(line) for line in content[: self._size].splitlines()]
-        except (ValueError, RecursionError) as error:
-            raise DmlError(f"{path} is corrupt: {error}") from error
+        self._lock = path.with_name(f".{path.name}.lock")
+        self._size = 0
+        self._logs: list[dict[str, Any]] = []
+        self._read()
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """Return the logs from this number on."""
+        """Return the logs from this number on, also those of other processes."""
+        self._read()
         return self._logs[log_number_from:]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
@@ -46,12 +46,14 @@ class Journal:
         """
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         try:
-            with self._path.open("r+b" if self._path.exists() else "wb") as file:
-                file.truncate(self._size)
-                file.seek(self._size)
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
+            with hold_lock(self._lock, wait=True):
+                self._read()
+                with self._path.open("r+b" if self._path.exists() else "wb") as file:
+                    file.truncate(self._size)
+                    file.seek(self._size)
+                    file.write(lines)
+                    file.flush()
+                    os.fsync(file.fileno())
         except OSError as error:
             raise WriteRefused(
                 f"can't write {self._path}: {error.strerror}; finished trials are kept. Solve that, then repeat "
@@ -59,3 +61,17 @@ class Journal:
             ) from error
         self._size += len(lines)
         self._logs += map(json.loads, lines.splitlines())
+
+    def _read(self) -> None:
+        """Read the complete lines that were added since."""
+        if not self._path.exists():
+            return
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._size)
+                content = file.read()
+            complete = content[: content.rfind(b"\n") + 1]
+            self._logs += [json.loads(line) for line in complete.splitlines()]
+        except (OSError, ValueError, RecursionError) as error:
+            raise DmlError(f"{self._path} is corrupt: {error}") from error
+        self._size += len(complete)

@@ -8,7 +8,8 @@ from typing import Any
 
 from dml_train.files import write_atomically, write_json
 from dml_train.recipe.checking import parse
-from dml_train.studies.tuning.search import RANDOM_TRIALS, SettingsSearch, Trial, best_trial, format_value
+from dml_train.studies.tuning.search import SettingsSearch, Trial, best_trial, format_value
+from dml_train.studies.tuning.trials import RANDOM_TRIALS
 
 _SHOWN = 20  # trials on the page; the JSON file has all
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from dml_core import Registry
+from dml_core import DmlError, Registry
 from dml_core import registry as installed
+from dml_train.cluster.executors import Executor
 from dml_train.recipe.loading import read
 from dml_train.studies.tuning.page import write
-from dml_train.studies.tuning.search import SettingsSearch, Trial, best_trial, run_search
+from dml_train.studies.tuning.search import SettingsSearch, Trial, best_trial
+from dml_train.studies.tuning.searching import run_search
 from dml_train.studies.tuning.space import Space
 
 
@@ -20,7 +22,7 @@ class TuningResult(NamedTuple):
     """The result of `tune`."""
 
     search: SettingsSearch
-    trials: Sequence[Trial]
+    trials: Sequence[Trial]  # the finished ones
     pages: Sequence[Path]  # a page, a JSON file, and the recipe with the best settings
 
     @property
@@ -39,6 +41,9 @@ def tune(
     seed: int = 0,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     processes: int = 1,
+    executor: Executor | None = None,
+    join: bool = False,
+    storage: str | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> TuningResult:
@@ -54,6 +59,11 @@ def tune(
         seed: of the choices.
         overrides: changes of the recipe, as in `dml_train.load_recipe`.
         processes: trainings at a time.
+        executor: trains, instead of processes of this machine; see `run_all`.
+        join: whether to work on one search together with other machines, each of which calls this function with the
+            same arguments, and `out` in a folder that they share. Which values a trial's settings are based on then
+            depends on the machines' speed.
+        storage: with `join`, the URL of a database that keeps the trials; default: a file in `out`.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
@@ -64,5 +74,18 @@ def tune(
     """
     document, _ = read(source, overrides)
     search = SettingsSearch(document, space, folds, seed, registry or installed())
-    done = run_search(search, Path(out), trials, console=console or Console(quiet=True), processes=processes)
+    done = run_search(
+        search,
+        Path(out),
+        trials,
+        console=console or Console(quiet=True),
+        processes=processes,
+        executor=executor,
+        join=join,
+        storage=storage,
+    )
+    if not done:
+        raise DmlError(
+            f"none of the {trials} trials has ended yet; other machines train them. Repeat the command later"
+        )
     return TuningResult(search, done, write(search, done, Path(out), Path(source).stem))

@@ -1,0 +1,228 @@
+"""A Ray cluster: connecting to it, checking its machines, and an executor of its workers."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dml_core import DmlError
+from dml_train.cluster import probe
+from dml_train.cluster.workers import Expected, UnfitWorker, expect
+from dml_train.extras import extra
+
+_SECONDS_TO_ANSWER = 5.0  # of the cluster's address
+# How a client greets a gRPC server, such as the head of a cluster, and the type of the frame that answers.
+_SETTINGS_FRAME = b"\4"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
+_SECONDS_TO_LOOK = 120.0  # of a machine, which may have to start a process
+_SECONDS_TO_SAVE = 60.0  # of runs that are asked to stop
+
+
+@dataclass(frozen=True, slots=True)
+class RayCluster:
+    """How Ray is used.
+
+    Args:
+        address: ``HOST:PORT`` of the cluster's head; ``"auto"``: the one that runs on this machine; None: that of the
+            environment's ``RAY_ADDRESS``, or else a new one on this machine.
+        cpus: cores of each worker, and threads that it computes with.
+        gpus: GPUs of each worker; a half lets two workers share one.
+    """
+
+    address: str | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+
+    @contextmanager
+    def connect(self, distributions: Iterable[str], shared: Path | None) -> Iterator[Expected]:
+        """Connect this process to the cluster, unless it is connected, and check all machines.
+
+        Args:
+            distributions: names of packages whose versions must agree.
+            shared: the folder that all machines must see; None: none.
+
+        Raises:
+            UnfitWorker: if a machine has other packages, or doesn't see the folder.
+            DmlError: if ray isn't installed, no cluster answers at the address within seconds, or none of its machines
+                is large enough for a worker.
+        """
+        with extra("ray", "the engine 'ray'"):
+            import ray
+        connected = ray.is_initialized()
+        if not connected:
+            _connect(ray, self.address)
+        try:
+            with expect({*distributions, "ray"}, shared) as expected:
+                self._check_machines(ray, expected)
+                yield expected
+        finally:
+            if not connected:
+                ray.shutdown()
+
+    def count_workers(self) -> int:
+        """Return the number of workers that fit into the connected cluster now.
+
+        Raises:
+            DmlError: if none does.
+        """
+        import ray
+
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        count = sum(self._fitting(resources) for resources in machines)
+        if count == 0:
+            largest = max((node.get("CPU", 0.0) for node in machines), default=0.0)
+            raise DmlError(
+                f"no machine of the cluster has the {self.cpus} cores and {self.gpus:g} GPUs of a worker; "
+                f"the largest has {largest:g} cores",
+                arguments=("worker_cpus", "worker_gpus"),
+            )
+        return count
+
+    def options(self) -> dict[str, Any]:
+        """Return the resources of a worker as Ray's options."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+
+    def _fitting(self, resources: dict[str, float]) -> int:
+        fitting = int(resources.get("CPU", 0.0) // self.cpus)
+        return min(fitting, math.floor(resources.get("GPU", 0.0) / self.gpus)) if self.gpus else fitting
+
+    def _check_machines(self, ray: Any, expected: Expected) -> None:
+        """Check each machine on which workers could start, all at a time."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        ray.cloudpickle.register_pickle_by_value(probe)  # the machine may not have this package
+        try:
+            look = ray.remote(probe.look)
+            nodes = [n for n in ray.nodes() if n["Alive"] and self._fitting(n["Resources"])]
+            looks = {}
+            for node in nodes:
+                here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
+                looks[look.options(**options).remote(*expected.questions())] = node
+            for answer, node in looks.items():
+                worker = f"the machine {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+                try:
+                    found = ray.get(answer, timeout=_SECONDS_TO_LOOK)
+                except ray.exceptions.RayError as error:
+                    raise UnfitWorker(f"{worker} doesn't start workers: {_first_line(error)}") from error
+                expected.check(worker, *found)
+        finally:
+            ray.cloudpickle.unregister_pickle_by_value(probe)
+
+
+@dataclass(slots=True)
+class RayExecutor:
+    """An `Executor` of a connected cluster: each call runs in a process of its own machine's choice.
+
+    Args:
+        cluster: the resources of a call.
+        most: calls that a caller should submit at a time; None: any number, as many as fit run.
+    """
+
+    cluster: RayCluster
+    most: int | None = None
+    _tasks: list[RayTask] = field(default_factory=list)
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> RayTask:
+        """Submit a call. If its worker dies, so does the call: the caller decides whether to repeat it."""
+        import ray
+
+        options = {**self.cluster.options(), "max_retries": 0}
+        call = ray.remote(_call).options(**options)
+        task = RayTask(call.remote(self.cluster.cpus, function, arguments))
+        self._tasks.append(task)
+        return task
+
+    def __enter__(self) -> RayExecutor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait until cancelled calls have saved."""
+        import ray
+
+        if unfinished := [task.reference for task in self._tasks if not task.done()]:
+            ray.wait(unfinished, num_returns=len(unfinished), timeout=_SECONDS_TO_SAVE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RayTask:
+    """A `Task` of a cluster."""
+
+    reference: Any
+
+    def done(self) -> bool:
+        """Return whether the call has ended."""
+        import ray
+
+        ready, _ = ray.wait([self.reference], timeout=0)
+        return bool(ready)
+
+    def result(self) -> Any:
+        """Return the call's result, or raise its error or that of the death of its worker."""
+        import ray
+
+        return ray.get(self.reference)
+
+    def cancel(self) -> None:
+        """Ask the call to stop, as by Ctrl-C."""
+        import ray
+
+        ray.cancel(self.reference, force=False)
+
+
+def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    torch.set_num_threads(threads)  # the last bits of a result may depend on their number
+    return function(*arguments)
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Connect to a cluster, or fail within seconds: Ray itself tries for minutes."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that this process starts
+    wanted = address if address is not None else os.environ.get("RAY_ADDRESS")
+    if wanted is not None and wanted not in ("auto", "local"):
+        _refuse_silent(wanted)
+    try:
+        ray.init(address=wanted, logging_level="ERROR", log_to_driver=False)
+    except ConnectionError as error:
+        raise _no_cluster(wanted or "auto", _first_line(error)) from error
+    except (RuntimeError, ValueError, OSError) as error:  # other versions of Ray or Python among them
+        raise DmlError(f"can't connect to Ray at {wanted or 'this machine'}: {_first_line(error)}") from error
+
+
+def _refuse_silent(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not (host and colon and port.isdecimal()):
+        raise DmlError(
+            f"the address of the Ray cluster is {address!r}; expected HOST:PORT of its head, 'auto' or 'local'. "
+            "Ray's client (ray://) can't carry data sets: execute this command on a machine of the cluster",
+            arguments=("address",),
+        )
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER) as there:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return
+            there.sendall(_HTTP2_PREFACE)
+            answer = there.recv(9)
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from error
+    if answer[3:4] != _SETTINGS_FRAME:
+        raise _no_cluster(address, "something else listens there")
+
+
+def _no_cluster(address: str, reason: str) -> DmlError:
+    return DmlError(
+        f"no Ray cluster answers at {address}: {reason}. Start one by 'ray start --head', which prints its address",
+        arguments=("address",),
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,147 @@
+"""A trained network for the workers of other frameworks: batches in, embeddings out.
+
+Shapes: `B` images of a batch, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dml_core import DmlError, Registry
+from dml_train.data.decoding import ImageSource
+from dml_train.measure.chunks import ImageChunks, drop_bad
+from dml_train.measure.embed import embed_chunks
+from dml_train.trained.model import TrainedModel, open_model
+
+_COLUMNS = (
+    "image",
+    "bytes",
+    "jpg",
+    "jpeg",
+    "png",
+    "webp",
+    "path",
+)  # those that are looked for, in this order
+
+
+class Embedder:
+    """A function of batches that opens a run once, at its first batch; it pickles as long as that is ahead.
+
+    ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)`` with Ray Data,
+    on what ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or ``read_webdataset(decode=False)``
+    returns. The last bits of an embedding depend on the images of its batch.
+
+    Args:
+        run: the run's folder; every worker must see it.
+        column: holds the images: paths, encoded images (bytes), tables with ``bytes`` (as Hugging Face's), or arrays
+            (height, width, 3) of RGB; default: the first of image, bytes, jpg, jpeg, png, webp and path.
+        skip: whether to drop the rows of images that can't be decoded; otherwise they are an error.
+        threads: of torch; None: as they are.
+        registry: provides the components; default: those of all installed plugins.
+    """
+
+    def __init__(
+        self,
+        run: str | Path,
+        *,
+        column: str | None = None,
+        skip: bool = False,
+        threads: int | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        self.run, self.column, self.skip, self.threads = Path(run), column, skip, threads
+        self._registry = registry
+        self._model: TrainedModel | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_model": None}
+
+    @property
+    def model(self) -> TrainedModel:
+        """The opened run."""
+        if self._model is None:
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
+            self._model = open_model(self.run, self._registry)
+        return self._model
+
+    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Add the column ``embedding``, (B, D) float32, to a batch of columns; bad images lose their rows.
+
+        Raises:
+            DmlError: if no column holds images, or an image can't be decoded, unless `skip`.
+        """
+        column = self.column or next((name for name in _COLUMNS if name in batch), None)
+        if column is None or column not in batch:
+            raise DmlError(
+                f"a batch has the columns {', '.join(batch)}; expected images in "
+                f"{column or 'one of: ' + ', '.join(_COLUMNS)}"
+            )
+        names = batch.get("path", batch.get("__key__", ()))
+        images = [
+            _as_source(cell, str(names[row]) if row < len(names) else f"row {row} of a batch")
+            for row, cell in enumerate(batch[column])
+        ]
+        source = ImageChunks(
+            self.model.split_of(images), [np.arange(len(images))], names=list(map(_name, images))
+        )
+        model = self.model
+        (embedded,) = embed_chunks(model.network, source, device=model.device, precision=model.precision)
+        if embedded.bad and not self.skip:
+            raise DmlError(f"{embedded.bad[0].reason}; or skip such images", arguments=("skip",))
+        kept = np.array(drop_bad(range(len(images)), embedded.bad), dtype=np.int64)
+        columns = {name: _select(values, kept) for name, values in batch.items()}
+        return {**columns, "embedding": embedded.embeddings}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """A `StoredImage` in memory.
+
+    Args:
+        name: names it for messages.
+        content: what a file of its own would contain.
+    """
+
+    name: str
+    content: bytes
+
+    def read(self) -> bytes:
+        """Return the encoded image."""
+        return self.content
+
+
+def _as_source(cell: Any, name: str) -> ImageSource:
+    if isinstance(cell, str | Path):
+        return Path(cell)
+    if isinstance(cell, Mapping):
+        cell = cell.get("bytes")
+    if isinstance(cell, io.IOBase):
+        cell = cell.read()
+    if isinstance(cell, bytes | memoryview):
+        return EncodedImage(name, bytes(cell))
+    if isinstance(cell, np.ndarray) and cell.dtype == np.uint8 and cell.ndim in (2, 3):
+        return cell
+    raise DmlError(
+        f"{name} is {type(cell).__name__}; expected a path, an encoded image (bytes), or an array of uint8"
+    )
+
+
+def _name(image: ImageSource) -> str:
+    if isinstance(image, np.ndarray):
+        return "an array"
+    return str(image) if isinstance(image, Path) else image.name
+
+
+def _select(values: Any, kept: npt.NDArray[np.int64]) -> Any:
+    if len(kept) == len(values):
+        return values
+    return values[kept] if isinstance(values, np.ndarray) else [values[row] for row in kept]

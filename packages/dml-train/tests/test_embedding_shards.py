@@ -1,0 +1,240 @@
+"""`dml embed --shard` and `--join`: parts that resume, and join to the bytes of one process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import chain
+
+import numpy as np
+import pytest
+from train_support.photo_world import photo_document, photo_registry, train_on, write_photos
+
+from dml_core import DmlError, InvalidOption, Registry
+from dml_train.data.image_reader import ImageSplit
+from dml_train.trained.folder import embed_images
+from dml_train.trained.images import FolderImages, SplitImages
+from dml_train.trained.model import open_model
+from dml_train.trained.plan import EmbeddingPlan, ThisProcess
+from dml_train.trained.shards import Shard, embed_shard, join_shards
+from dml_train.trained.splits import embed_split
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return photo_registry()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, registry):
+    folder = tmp_path_factory.mktemp("trained")
+    return train_on(write_photos(folder / "data"), folder / "run", registry)
+
+
+@pytest.fixture(scope="module")
+def model(run, registry):
+    return open_model(run, registry)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos", seed=1)
+
+
+@pytest.fixture
+def plan(model, photos):
+    """Thirty photos in eight chunks of four."""
+    return EmbeddingPlan(model, FolderImages(photos), chunk_size=4)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "parts").mkdir()
+    return tmp_path / "parts"
+
+
+def embed_all(plan, out, count, **options):
+    for index in reversed(range(count)):
+        embed_shard(plan, out, Shard(index, count), ThisProcess(), **options)
+
+
+def files(folder):
+    """The contents of the files in a folder by name, without those of shards."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if "shard" not in path.name}
+
+
+def test_every_chunk_is_in_one_shard():
+    for total in (0, 1, 7, 8, 39_063):
+        for count in (1, 2, 3, 8, 11):
+            chunks = [chunk for i in range(count) for chunk in Shard(i, count).chunks(total)]
+            assert chunks == list(range(total))
+            sizes = {len(Shard(i, count).chunks(total)) for i in range(count)}
+            assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 11])
+@pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
+def test_shards_join_to_the_bytes_of_one_process(model, photos, folder, tmp_path, count, codes):
+    (photos / "class-1" / "2.png").write_bytes(b"no image")
+    plan = EmbeddingPlan(model, FolderImages(photos), codes, chunk_size=4)
+    (tmp_path / "whole").mkdir()
+    whole = tmp_path / "whole"
+    embed_images(plan, whole / "e.npy", ThisProcess(), skip=True, labels=whole / "l.npy")
+    embed_all(plan, folder / "e.npy", count, skip=True)
+    joined = join_shards(plan, folder / "e.npy", labels=folder / "l.npy")
+    assert files(folder) == files(whole)
+    assert [path for path, _ in joined.embedding.skipped] == ["class-1/2.png"]
+    assert len(joined.shards) == count
+    assert len(joined.machines) == 1
+
+
+def test_the_command_shards_a_folder_and_a_split(dml, run, registry, photos, folder, tmp_path):
+    (tmp_path / "whole").mkdir()
+    for source, name in (((photos,), "e.npy"), (("--split", "test"), "t.npy")):
+        whole = tmp_path / "whole" / name
+        dml("embed", run, *source, "--out", whole, "--labels", whole.with_stem("labels"))
+        for index in range(3):
+            part = dml("embed", run, *source, "--out", folder / name, "--shard", f"{index}/3").stdout
+            assert part.startswith(f"{folder / name}".replace(".npy", f".shard-{index}-of-3.npy: "))
+        told = dml("embed", run, *source, "--out", folder / name, "--join", "--labels", folder / "labels.npy")
+        assert told.stdout == f"{folder / name}: {len(np.load(whole))} images\n"
+        assert files(folder) == files(whole.parent)
+        for path in [*folder.iterdir(), *whole.parent.iterdir()]:
+            path.unlink()
+
+
+def test_a_split_in_several_chunks(model, run, registry, folder):
+    plan = EmbeddingPlan(model, SplitImages(model, "train", registry), chunk_size=4)
+    embed_all(plan, folder / "e.npy", 2)
+    join_shards(plan, folder / "e.npy", labels=folder / "l.npy")
+    embeddings, labels = embed_split(run, "train", registry=registry)
+    np.testing.assert_array_equal(np.load(folder / "l.npy"), labels)
+    # Batches of other sizes multiply matrices in another order.
+    np.testing.assert_allclose(np.load(folder / "e.npy"), embeddings, rtol=1e-5, atol=1e-6)
+
+
+class Killed(BaseException):
+    """Stands for the end of a killed process: no error handling catches it."""
+
+
+def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, monkeypatch):
+    out, loaded = folder / "e.npy", []
+    load = ImageSplit.load
+
+    def counted(self, indices, seeds=None):
+        if len(loaded) == 1 and not folder.joinpath("go on").exists():
+            raise Killed
+        loaded.append(indices.tolist())
+        return load(self, indices, seeds)
+
+    monkeypatch.setattr(ImageSplit, "load", counted)
+    with pytest.raises(Killed):
+        embed_shard(plan, out, Shard(1, 2), ThisProcess())
+    assert [path.name for path in folder.iterdir()] == [".e.shard-1-of-2.npy.chunks"]
+    with pytest.raises(DmlError, match=r"shard 0/2 is missing, shard 1/2 is unfinished"):
+        join_shards(plan, out)
+    (folder / "go on").touch()
+    assert embed_shard(plan, out, Shard(1, 2), ThisProcess()).reused == 4
+    assert sorted(chain(*loaded)) == list(range(16, 30))
+    assert embed_shard(plan, out, Shard(1, 2), ThisProcess()).reused == 14
+    assert len(loaded) == 4
+
+
+def other_weights(manifest):
+    manifest["made_by"]["weights"] = "0" * 64
+
+
+def other_list(manifest):
+    manifest["list"] = "0" * 64
+
+
+def other_kind(manifest):
+    manifest["made_by"]["kind"] = "codes"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (other_weights, r"e\.shard-1-of-3\.npy belongs to another embedding: its weights is '000.*at step 3"),
+        (other_kind, r"its kind is 'codes'; expected 'float32'"),
+        (other_list, r"e\.shard-1-of-3\.npy belongs to another list of 30 images; expected the 30 of"),
+        (lambda manifest: manifest.pop("slice"), r"e\.shard-1-of-3\.json is corrupt: it lacks 'slice'"),
+        (lambda manifest: manifest.update(shard=0), r"-0-of-3\.npy and .*-1-of-3\.npy both hold shard 0/3"),
+        (lambda manifest: manifest.update(of=4), r"different divisions, of 3 and of 4"),
+        (lambda manifest: manifest.update(slice="0"), r"have changed since shard 1/3 was embedded"),
+    ],
+    ids=["weights", "kind", "list", "corrupt", "doubled", "division", "changed"],
+)
+def test_a_wrong_shard_is_named_before_anything_is_written(plan, folder, edit, message):
+    embed_all(plan, folder / "e.npy", 3)
+    path = folder / "e.shard-1-of-3.json"
+    manifest = json.loads(path.read_text())
+    edit(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DmlError, match=message):
+        join_shards(plan, folder / "e.npy", labels=folder / "l.npy")
+    assert not files(folder)
+
+
+def test_a_damaged_or_lost_shard_is_named_and_embedded_again(plan, folder):
+    out = folder / "e.npy"
+    embed_all(plan, out, 3)
+    path = folder / "e.shard-1-of-3.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(DmlError, match=r"-1-of-3\.npy is damaged"):
+        join_shards(plan, out)
+    path.unlink()
+    with pytest.raises(DmlError, match=r"the rows of shard 1/3, is missing"):
+        join_shards(plan, out)
+    (folder / "e.shard-0-of-3.json").unlink()
+    (folder / "e.shard-2-of-3.json").unlink()
+    with pytest.raises(DmlError, match=r"shards 0/3, 2/3 are missing"):
+        join_shards(plan, out)
+    assert not files(folder)
+    embed_all(plan, out, 3)
+    assert len(join_shards(plan, out).embedding.paths) == 30
+
+
+def test_other_images_and_another_run_are_refused(dml, run, registry, photos, plan, folder, tmp_path):
+    out = folder / "e.npy"
+    embed_shard(plan, out, Shard(0, 1), ThisProcess())
+    with pytest.raises(DmlError, match="its chunk_size is 4; expected 256"):
+        join_shards(EmbeddingPlan(plan.model, plan.images), out)
+    content = (photos / "class-0" / "0.png").read_bytes()
+    (photos / "class-0" / "0.png").write_bytes(content + b"longer")
+    with pytest.raises(DmlError, match="have changed since shard 0/1"):
+        join_shards(plan, out)
+    assert embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0  # in place of the outdated one
+    (photos / "class-0" / "0.png").unlink()
+    fewer = EmbeddingPlan(plan.model, FolderImages(photos), chunk_size=4)
+    with pytest.raises(DmlError, match="another list of 30 images; expected the 29"):
+        join_shards(fewer, out)
+    with pytest.raises(DmlError, match="another list of 30 images; expected the 29"):
+        embed_shard(fewer, out, Shard(0, 1), ThisProcess())
+
+
+def test_mistakes_in_the_options_are_named(dml, run, photos, folder):
+    out = folder / "e.npy"
+
+    def refused(*options):
+        return dml("embed", run, photos, "--out", out, *options, code=2).stderr
+
+    assert "the shard is '3'; expected I/N" in refused("--shard", "3")
+    assert "the shard is 3/3; expected I/N with I from 0 to N - 1" in refused("--shard", "3/3")
+    assert "both --shard and --join" in refused("--shard", "0/3", "--join")
+    assert "give --labels with --join" in refused("--shard", "0/3", "--labels", folder / "l.npy")
+    assert "holds no shards of e.npy" in refused("--join")
+    with pytest.raises(InvalidOption, match="-1/2"):
+        Shard(-1, 2)
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_without_the_photos_of_training_needs_no_data_set(dml, registry, photos, folder, tmp_path):
+    data = write_photos(tmp_path / "data")
+    run = train_on(data, tmp_path / "run", registry)
+    assert photo_document(data)["dataset"]["root"] == str(data)
+    shutil.rmtree(data)
+    dml("embed", run, photos, "--out", folder / "e.npy", "--shard", "0/1")
+    dml("embed", run, photos, "--out", folder / "e.npy", "--join")
+    refused = dml("embed", run, "--split", "test", "--out", folder / "t.npy", "--shard", "0/1", code=2)
+    assert str(data) in refused.stderr

@@ -1,0 +1,55 @@
+"""An address where no cluster answers is an error within seconds; Ray itself tries for minutes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from dml_core import DmlError
+from dml_train.cluster import ray_cluster
+from dml_train.cluster.ray_cluster import RayCluster
+
+pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
+
+
+def refused(address: str) -> str:
+    with pytest.raises(DmlError) as error, RayCluster(address).connect([], None):
+        pass
+    return str(error.value)
+
+
+def test_an_address_that_is_none_is_named():
+    for address in ("nonsense", "ray://127.0.0.1:10001", "127.0.0.1:", ":6379"):
+        assert f"is {address!r}; expected HOST:PORT" in refused(address)
+
+
+def test_a_closed_port_is_named():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        assert f"no Ray cluster answers at {address}" in refused(address)
+    assert "no Ray cluster answers at 127.0.0.1:99999" in refused("127.0.0.1:99999")
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "web server"])
+def test_a_port_of_another_server_is_named(answer, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_ANSWER", 0.5)
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            connection.sendall(answer)
+            done.wait()
+            connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        start = time.monotonic()
+        assert "no Ray cluster answers at 127.0.0.1" in refused(f"127.0.0.1:{server.getsockname()[1]}")
+        assert time.monotonic() - start < 30
+        done.set()
+        thread.join()

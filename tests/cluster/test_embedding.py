@@ -1,0 +1,155 @@
+"""`--engine ray`: the bits of one process, also if a machine and the driver die; nothing is done twice without need."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from train_support import logged_images
+from train_support.logged_images import LoggedImages
+from train_support.photo_world import photo_document, write_photos
+
+from dml_core import registry
+from dml_train.cluster.ray_cluster import RayCluster
+from dml_train.cluster.workers import expect
+from dml_train.recipe.checking import parse
+from dml_train.trained.folder import embed_images
+from dml_train.trained.images import SplitImages
+from dml_train.trained.model import open_model
+from dml_train.trained.plan import EmbeddingPlan, ThisProcess
+from dml_train.trained.ray_engine import RayEngine, _ChunkEmbedder, _Task
+from dml_train.training.run import train
+
+ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
+
+pytestmark = [
+    pytest.mark.xdist_group("ray cluster"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray Data warns of its own defaults
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    """A run, and 330 photos to embed, of which one is bad."""
+    folder = tmp_path_factory.mktemp("shared")
+    document = photo_document(write_photos(folder / "data")) | {"loss": {"name": "norm-softmax"}}
+    train(parse(document, registry()), folder / "run", console=Console(quiet=True))
+    write_photos(folder / "photos", classes=11, each=30, seed=1)
+    (folder / "photos" / "class-3" / "7.png").write_bytes(b"no image")
+    return folder
+
+
+@pytest.fixture
+def plan(world, tmp_path) -> EmbeddingPlan:
+    """Twenty-one chunks, whose images are slow to read on other machines, and note that in a file."""
+    images = LoggedImages(world / "photos", tmp_path / "log", seconds=0.01)
+    return EmbeddingPlan(open_model(world / "run"), images, chunk_size=16)
+
+
+class Killed(BaseException):
+    """Stands for the end of the killed driver: no error handling catches it."""
+
+
+def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_process(
+    ray_nodes, plan, tmp_path
+):
+    ray.cloudpickle.register_pickle_by_value(logged_images)  # which the nodes can't import
+    engine = RayEngine(RayCluster(ray_nodes.address))
+    killer = threading.Thread(target=ray_nodes.kill_worker)
+    asked: list[list[int]] = []
+
+    def dying(plan, chunks, *, skip):
+        asked.append(list(chunks))
+        with closing(engine(plan, chunks, skip=skip)) as results:
+            for number, result in enumerate(results, start=1):
+                if number == 3:
+                    killer.start()
+                if number == 16 and len(asked) == 1:
+                    raise Killed
+                yield result
+
+    with pytest.raises(Killed):
+        embed_images(plan, tmp_path / "e.npy", dying, skip=True, labels=tmp_path / "l.npy")
+    killer.join()
+    first = Counter(line.split()[1] for line in (tmp_path / "log").read_text().splitlines())
+    (tmp_path / "log").unlink()
+    killer = threading.Thread()
+    done = embed_images(plan, tmp_path / "e.npy", dying, skip=True, labels=tmp_path / "l.npy")
+    assert done.reused == 330 - plan.count(asked[1])
+    assert len(asked[1]) == 21 - 15  # those that had arrived are not embedded again
+
+    (tmp_path / "one").mkdir()
+    one = tmp_path / "one"
+    embed_images(plan, one / "e.npy", ThisProcess(), skip=True, labels=one / "l.npy")
+    for name in ("e.npy", "e.json", "l.npy"):
+        assert (tmp_path / name).read_bytes() == (one / name).read_bytes(), name
+
+    # The images that share a chunk with the bad one are read again one by one, to find it. Otherwise the machine that
+    # died had a chunk at work, some that waited, and one that it hadn't handed over: no others were read twice.
+    bad = plan.images.names.index("class-3/7.png") // 16
+    beside = {str(image.path) for image in plan.images.sources(plan.items(bad))}
+    twice = [path for path, count in first.items() if count > 1 and path not in beside]
+    assert len(twice) <= 3 * 16
+
+
+# ------------------------------------------------------------------------------ a worker, without a cluster
+
+
+@pytest.fixture
+def worker(plan):
+    """Call a worker for one chunk; return its rows, bad images and error."""
+    with expect(["dml-train"], None) as expected:
+
+        def work(chunk: int, plan: EmbeddingPlan = plan, **changes):
+            task = replace(_Task.of(plan, 1, expected), **changes)
+            sources = pickle.dumps(plan.images.sources(plan.items(chunk)))
+            columns = {"chunk": np.array([chunk]), "sources": np.array([sources], dtype=object)}
+            answer = pickle.loads(pickle.dumps(_ChunkEmbedder(task)(columns)))
+            assert answer["chunk"] == [chunk]
+            rows = np.frombuffer(answer["rows"][0], dtype=plan.dtype).reshape(-1, plan.width)
+            return rows, pickle.loads(answer["bad"][0]), answer["error"][0]
+
+        yield work
+
+
+@pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
+def test_a_worker_gives_the_rows_of_this_process(worker, plan, codes):
+    folder = replace(plan, codes=codes)
+    split = replace(folder, images=SplitImages(plan.model, "test"), chunk_size=8)
+    for whole in (folder, split):
+        chunks = range(len(whole))[-2:]
+        for expected in ThisProcess()(whole, chunks, skip=True):
+            rows, bad, error = worker(expected.chunk, whole)
+            np.testing.assert_array_equal(rows, expected.rows)
+            assert (bad, error) == ([], "")
+
+
+def test_a_worker_names_bad_images_and_what_it_does_not_see(worker, plan, tmp_path):
+    chunk = plan.images.names.index("class-3/7.png") // 16
+    rows, [(position, reason)], error = worker(chunk)
+    assert (len(rows), plan.images.names[chunk * 16 + position], error) == (15, "class-3/7.png", "")
+    assert "7.png: not an image" in reason
+    _, _, error = worker(0, places=[tmp_path / "not shared"])
+    assert "doesn't see" in error
+    assert "not shared; expected a path that all machines share" in error
+    _, _, error = worker(0, weights="0" * 64)
+    assert "sees another run, with other weights" in error
+    with expect([], None) as expected:
+        _, _, error = worker(0, expected=replace(expected, versions={"dml-train": "0"}))
+    assert "expected 0, as here. Install the same versions" in error
