@@ -1,0 +1,103 @@
+"""A cluster of three Ray nodes on this machine, loopback only, for the tests of this folder.
+
+A test takes the fixture `ray_nodes` and connects by ``ray.init(address=ray_nodes.address, log_to_driver=False)``.
+Mark their modules with ``pytest.mark.xdist_group("ray cluster")``: one worker starts the nodes once, for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address in its network
+NODES = 3
+NODE = {
+    "num_cpus": 1,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+    "node_ip_address": LOOPBACK,
+}
+# Read by Ray when it is imported, and by its nodes. Nothing is sent anywhere, and a lost node is noticed within seconds.
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "4",
+}
+
+
+@dataclass
+class RayNodes:
+    """Three nodes of one core each: the head, where drivers connect, and two workers.
+
+    Attributes:
+        cluster: Ray's `Cluster`.
+    """
+
+    cluster: Any
+
+    @property
+    def address(self) -> str:
+        """Return the address for `ray.init` and for `--address`."""
+        return str(self.cluster.address)
+
+    def kill_worker(self) -> None:
+        """Kill all processes of a worker node at once, as a power failure does."""
+        node = next(iter(self.cluster.worker_nodes))
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def restore(self) -> None:
+        """Add nodes until there are three again."""
+        while len(self.cluster.worker_nodes) < NODES - 1:
+            self.cluster.add_node(wait=False, **NODE)
+        self.cluster.wait_for_nodes()
+
+
+@pytest.fixture(scope="session")
+def started_nodes() -> Iterator[RayNodes]:
+    """Start the nodes, and stop all of their processes at the end."""
+    pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
+    if not sys.platform.startswith("linux"):
+        pytest.skip(f"{sys.platform} has no address {LOOPBACK}")
+    from ray.cluster_utils import Cluster
+
+    # Ray's folder holds sockets, whose paths must be short.
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    settings = {**SETTINGS, "RAY_TMPDIR": str(folder)}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    (folder / "ray").mkdir()  # where Ray notes the address of the last cluster
+    cluster = Cluster()
+    try:
+        cluster.add_node(**NODE)
+        nodes = RayNodes(cluster)
+        nodes.restore()
+        yield nodes
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@pytest.fixture
+def ray_nodes(started_nodes: RayNodes) -> Iterator[RayNodes]:
+    """Return three running nodes; what a test killed is replaced, and its driver is disconnected, after it."""
+    import ray
+
+    started_nodes.restore()
+    yield started_nodes
+    ray.shutdown()
