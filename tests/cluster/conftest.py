@@ -25,7 +25,7 @@ NODE = {
     "include_dashboard": False,
     "node_ip_address": LOOPBACK,
 }
-# Read by Ray when it is imported, and by its nodes. Nothing is sent anywhere, and a lost node is noticed within seconds.
+# Ray and its nodes read them: no usage statistics, and a lost node is noticed within seconds.
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
