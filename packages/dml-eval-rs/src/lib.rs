@@ -304,7 +304,7 @@ mod _native {
     #[pymodule_export]
     use super::range_search::range_search;
     #[pymodule_export]
-    use super::streaming::{compute_metrics, count_negatives, find_positives};
+    use super::streaming::{compute_metrics, count_negatives, count_symmetric_negatives, find_positives};
     #[pymodule_export]
     use super::verification::{pair_scores, verify};
     #[pymodule_export]

@@ -1,8 +1,6 @@
 //! An evaluation in parts: positives of one block of a gallery, negatives of one block, and the metrics.
 
-use dml_eval::{
-    Codes, Control, Dense, Error, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect,
-};
+use dml_eval::{Codes, Control, Dense, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -13,25 +11,22 @@ use crate::{Metrics, NumpyColumns, columns, to_numpy};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
-/// Runs work on a space of either kind.
+/// Runs work on a space of either kind; without a gallery, the queries are their own.
 macro_rules! with_space {
     ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $metrics:expr, $control:expr, |$space:ident| $work:expr) => {{
         let kernel = dml_eval::select_kernel(None)?;
-        match ($queries, $gallery) {
-            (Sides::Rows(queries), Sides::Rows(gallery)) => {
+        match ($queries, $gallery as Option<Sides<'_>>) {
+            (Sides::Rows(queries), gallery) => {
                 let similarity: Similarity = $similarity.parse()?;
                 let screen = $relation.screen($metrics);
-                let $space = Dense::new(queries, Some(gallery), similarity, screen, kernel, $control)?;
+                let gallery = gallery.map(Sides::rows).transpose()?;
+                let $space = Dense::new(queries, gallery, similarity, screen, kernel, $control)?;
                 $work
             }
-            (Sides::Codes(queries), Sides::Codes(gallery)) => {
-                let $space = Codes::new(queries, Some(gallery), kernel)?;
+            (Sides::Codes(queries), gallery) => {
+                let $space = Codes::new(queries, gallery.map(Sides::codes).transpose()?, kernel)?;
                 $work
             }
-            _ => Err(Error::Argument(
-                "one of queries and block holds codes and the other does not; expected codes or embeddings in both"
-                    .into(),
-            )),
         }
     }};
 }
@@ -55,7 +50,7 @@ pub fn find_positives<'py>(
     let (queries, gallery) = (queries.view(), gallery.view());
     let (relation, items) = (relation.view()?, gallery.len());
     let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
-        with_space!(queries, gallery, similarity, relation, &[], control, |space| {
+        with_space!(queries, Some(gallery), similarity, relation, &[], control, |space| {
             let relation = relation.build(Some(items), first_item)?;
             let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
             Ok((
@@ -107,9 +102,41 @@ pub fn count_negatives<'py>(
     let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
-        with_space!(queries, gallery, similarity, relation, &metrics, control, |space| {
+        with_space!(queries, Some(gallery), similarity, relation, &metrics, control, |space| {
             let relation = relation.build(Some(items), first_item)?;
             dml_eval::count_negatives(&space, &partial, &relation, control)?;
+            partial.counts()
+        })
+    })?;
+    Ok(counts.into_pyarray(py))
+}
+
+#[pyfunction]
+#[pyo3(signature = (items, relation, *, similarity, ties, metrics, blocks, offsets, keys, indices, counts, threads=None, progress=None))]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+pub fn count_symmetric_negatives<'py>(
+    py: Python<'py>,
+    items: Items<'py>,
+    relation: RelationArrays<'py>,
+    similarity: &str,
+    ties: &str,
+    metrics: Vec<String>,
+    blocks: (Option<usize>, [u64; 2]),
+    offsets: PyReadonlyArray1<'py, u64>,
+    keys: PyReadonlyArray1<'py, f64>,
+    indices: PyReadonlyArray1<'py, u64>,
+    counts: PyReadonlyArray1<'py, u64>,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    let (items, relation, (split, first_items)) = (items.view(), relation.view()?, blocks);
+    let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
+    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
+    let counts = run(py, NAMES, threads, progress, |control: &Control| {
+        let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
+        with_space!(items, None, similarity, relation, &metrics, control, |space| {
+            let relation = relation.build(None, 0)?.with_blocks(split.unwrap_or(items.len()), first_items)?;
+            dml_eval::count_symmetric_negatives(&space, &partial, &relation, split, control)?;
             partial.counts()
         })
     })?;

@@ -58,7 +58,7 @@ pub use rank::metric::Metric;
 pub use rank::metrics::{PerQuery, mean};
 pub use rank::partial_counts::{PartialCounts, Positive, Ties};
 pub use rank::relation::Relation;
-pub use rank::streaming::{count_negatives, find_positives};
+pub use rank::streaming::{count_negatives, count_symmetric_negatives, find_positives};
 pub use rows::codes::{Codes, binarize};
 pub use rows::comparable::Comparable;
 pub use rows::dense::{Dense, Precision};

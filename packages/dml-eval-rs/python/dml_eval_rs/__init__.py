@@ -3,7 +3,8 @@
 `evaluate` and `evaluate_codes` measure retrieval, `evaluate_levels` at several levels of labels,
 `relevance_from_labels` lists matches for them, `verify` and `open_set` measure thresholds, `index_recall` an
 approximate index. `knn`, `knn_codes` and `range_search` search, `hard_negatives` mines, `kmeans` clusters, `nmi`,
-`ami` and `ari` compare partitions. A name is imported at its first use, so that importing the package stays fast.
+`ami` and `ari` compare partitions. `evaluate_shards` and `knn_shards` do so for embeddings in shards, by workers of any
+kind. A name is imported at its first use, so that importing the package stays fast.
 docs/reference/metrics.md and docs/reference/verification.md of the repository define every number.
 """
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from dml_eval_rs.relevance import relevance_from_labels
     from dml_eval_rs.retrieval import binarize, evaluate, evaluate_codes
     from dml_eval_rs.search import knn, knn_codes
+    from dml_eval_rs.shards.evaluation import evaluate_shards
+    from dml_eval_rs.shards.search import knn_shards
     from dml_eval_rs.streaming import StreamingEvaluator
     from dml_eval_rs.verification import verify
     from dml_eval_rs.verification_result import Roc, Verification
@@ -50,11 +53,13 @@ __all__ = [
     "evaluate",
     "evaluate_codes",
     "evaluate_levels",
+    "evaluate_shards",
     "hard_negatives",
     "index_recall",
     "kmeans",
     "knn",
     "knn_codes",
+    "knn_shards",
     "nmi",
     "open_set",
     "range_search",
@@ -83,11 +88,13 @@ _HOMES = {
     "evaluate": "dml_eval_rs.retrieval",
     "evaluate_codes": "dml_eval_rs.retrieval",
     "evaluate_levels": "dml_eval_rs.levels",
+    "evaluate_shards": "dml_eval_rs.shards.evaluation",
     "hard_negatives": "dml_eval_rs.mining",
     "index_recall": "dml_eval_rs.index_recall",
     "kmeans": "dml_eval_rs.clustering",
     "knn": "dml_eval_rs.search",
     "knn_codes": "dml_eval_rs.search",
+    "knn_shards": "dml_eval_rs.shards.search",
     "nmi": "dml_eval_rs.clustering",
     "open_set": "dml_eval_rs.open_set",
     "range_search": "dml_eval_rs.range_search",

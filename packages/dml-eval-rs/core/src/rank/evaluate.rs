@@ -114,7 +114,8 @@ impl<S: Space> Evaluation<'_, S> {
         let (offsets, positives) = self.finder().find(self.space, queries.clone(), &many, self.control)?;
         let counts = self.counts(offsets, positives)?;
         let members: Vec<u32> = queries.clone().filter(|q| many(*q) > 0).map(|q| q as u32).collect();
-        count_from_tables(self.space, &[self.job(&counts, queries.start)], &members, self.control)?;
+        let items = 0..self.space.rows(Side::Gallery);
+        count_from_tables(self.space, &[self.job(&counts, queries.start)], &members, items, self.control)?;
         Ok(counts)
     }
 

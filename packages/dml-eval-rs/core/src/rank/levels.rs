@@ -130,7 +130,7 @@ impl<S: Space> Levels<'_, S> {
         let counts = self.start(&queries, wanted)?;
         let jobs = self.jobs(&counts, queries.start);
         let members: Vec<u32> = queries.filter(|q| wanted(*q)).map(|q| q as u32).collect();
-        count_from_tables(self.space, &jobs, &members, self.control)?;
+        count_from_tables(self.space, &jobs, &members, 0..self.space.rows(Side::Gallery), self.control)?;
         drop(jobs);
         Ok(counts)
     }

@@ -40,6 +40,8 @@ pub struct Relation<'a> {
     grades: Option<Grades<'a>>,
     /// The index, in the whole gallery, of this part's first item.
     first_item: u64,
+    /// Where this part is two blocks of the gallery: the second one's first item, and the indices of each block's first item.
+    blocks: Option<(u32, [u64; 2])>,
     /// The number of each query's matches.
     numbers: Vec<u32>,
     /// The items of other classes than the query's that are never counted, if they are not the candidates.
@@ -72,6 +74,7 @@ impl<'a> Relation<'a> {
             left_out: None,
             grades: None,
             first_item: 0,
+            blocks: None,
             numbers: Vec::new(),
             uncounted: None,
         };
@@ -108,6 +111,19 @@ impl<'a> Relation<'a> {
     /// Declares the gallery a part of a larger one, in which its first item has this index.
     pub fn with_first_item(self, first_item: u64) -> Result<Self> {
         Relation { first_item, ..self }.count()
+    }
+
+    /// Declares the items, which are their own queries, two blocks of a larger gallery: those before `split` and the others. The
+    /// first item of each block has these indices there, ascending.
+    pub fn with_blocks(self, split: usize, first_items: [u64; 2]) -> Result<Self> {
+        if split > self.items() || first_items[1] < first_items[0] + split as u64 {
+            return argument(format!(
+                "blocks of a gallery begin at {first_items:?}, and the first has {split} of {} items; expected blocks that do \
+                 not overlap",
+                self.items()
+            ));
+        }
+        Ok(Relation { blocks: Some((split as u32, first_items)), ..self })
     }
 
     /// Leaves out each query's own item, given its index in the whole gallery, and −1 for queries outside it.
@@ -264,7 +280,11 @@ impl<'a> Relation<'a> {
 
     /// Returns the index in the whole gallery of an item of this part.
     pub(crate) fn gallery_index(&self, item: u32) -> u64 {
-        self.first_item + u64::from(item)
+        match self.blocks {
+            None => self.first_item + u64::from(item),
+            Some((split, [first, _])) if item < split => first + u64::from(item),
+            Some((split, [_, second])) => second + u64::from(item - split),
+        }
     }
 
     /// Returns the class of a query or of an item of this part. A query's negatives are of other classes.

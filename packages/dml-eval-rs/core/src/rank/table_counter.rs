@@ -29,19 +29,20 @@ pub(crate) fn many_positives<S: Space>(space: &S) -> usize {
     (space.rows(Side::Gallery) / space.items_per_positive()).max(LEAST)
 }
 
-/// Counts the negatives of these queries, each given once, for jobs that begin with the same query.
+/// Counts the negatives of these queries, each given once, among some of the items, for jobs that begin with the same query.
 pub(crate) fn count_from_tables<S: Space>(
     space: &S,
     jobs: &[CountJob<'_>],
     queries: &[u32],
+    items: Range<usize>,
     control: &Control,
 ) -> Result<()> {
-    let items = space.rows(Side::Gallery) as u32;
+    let (first, end) = (items.start as u32, items.end as u32);
     let span = (KEYS / QUERIES.min(queries.len()).max(1)) as u32;
-    let mut keys: Vec<f64> = zeros(QUERIES.min(queries.len()) * items.min(span) as usize)?;
+    let mut keys: Vec<f64> = zeros(QUERIES.min(queries.len()) * (end - first).min(span) as usize)?;
     for queries in queries.chunks(QUERIES) {
-        for start in (0..items).step_by(span as usize) {
-            let columns = collect(start..items.min(start.saturating_add(span)))?;
+        for start in (first..end).step_by(span as usize) {
+            let columns = collect(start..end.min(start.saturating_add(span)))?;
             let keys = &mut keys[..queries.len() * columns.len()];
             space.key_table(queries, &columns, keys, control)?;
             control.check()?;
