@@ -12,7 +12,14 @@ from torch import nn
 import dml_losses as dml
 import dml_losses.plugin
 
-PAIR_LOSSES = [dml.InstanceCrossEntropy(), dml.InstanceCrossEntropy(reweight=False), dml.RankedListLoss()]
+PAIR_LOSSES = [
+    dml.InstanceCrossEntropy(),
+    dml.InstanceCrossEntropy(reweight=False),
+    dml.RankedListLoss(),
+    dml.RecallAtKSurrogate(),
+    dml.SmoothAP(),
+    dml.SupAP(),
+]
 CLASS_LOSSES = [
     dml.NormSoftmax(5, 6),
     dml.HeatedUpSoftmax(5, 6),

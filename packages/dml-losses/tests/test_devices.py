@@ -22,6 +22,9 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "instance-cross-entropy": dml.InstanceCrossEntropy,
     "instance-cross-entropy, plain": lambda: dml.InstanceCrossEntropy(reweight=False),
     "ranked-list": dml.RankedListLoss,
+    "recall-at-k-surrogate": dml.RecallAtKSurrogate,
+    "smooth-ap": dml.SmoothAP,
+    "sup-ap": dml.SupAP,
     "norm-softmax": lambda: dml.NormSoftmax(CLASSES, DIM),
     "heated-up-softmax": lambda: dml.HeatedUpSoftmax(CLASSES, DIM),
     "heated-up-softmax, batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
@@ -55,13 +58,17 @@ def fakes_need_a_driver() -> bool:
 
 @pytest.fixture(autouse=True)
 def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the bodies of the losses' own operators, which fake tensors skip."""
+    """Run the bodies of the losses' own operators, which fake tensors skip; numbers that they read are made up."""
 
     def body(operator: CustomOpDef, *inputs: Any) -> Any:
         with torch.no_grad():
             return operator._init_fn(*inputs)
 
     monkeypatch.setattr(CustomOpDef, "__call__", body)
+    monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 2)
+    monkeypatch.setattr(
+        torch.Tensor, "nonzero", lambda self: torch.arange(len(self), device=self.device)[:, None]
+    )
 
 
 @pytest.mark.skipif(

@@ -22,6 +22,7 @@ Y = torch.tensor([0, 0, 1, 1, 2, 3])
         dml.InstanceCrossEntropy(scale=8.0),
         dml.RankedListLoss(),
         dml.RankedListLoss(query_weights="total"),
+        dml.SmoothAP(),
         dml.ProxyAnchor(C, D).double(),
         dml.NormSoftmax(C, D).double(),
         dml.HeatedUpSoftmax(C, D).double(),

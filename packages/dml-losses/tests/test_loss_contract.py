@@ -32,6 +32,21 @@ class TestRankedListLoss(LossContract):
         return dml.RankedListLoss()
 
 
+class TestRecallAtKSurrogate(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.RecallAtKSurrogate()
+
+
+class TestSmoothAP(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SmoothAP()
+
+
+class TestSupAP(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SupAP()
+
+
 class TestNormSoftmax(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.NormSoftmax(num_classes, embedding_dim)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from losses_support import references as reference
+from losses_support.rank_references import smooth_ap_value
 from torch.autograd import grad
 
 from dml_losses import functional as F
@@ -25,6 +26,10 @@ LOSSES: dict[str, tuple[Loss, Loss]] = {
         lambda x, y, *gallery: reference.instance_cross_entropy_value(x, y, 8.0, *gallery),
     ),
     "ranked-list": (F.ranked_list, lambda *given: reference.ranked_list_value(*given, **PAPER)),
+    "smooth-ap": (
+        lambda *given: F.smooth_ap(*given, temperature=0.2),
+        lambda *given: smooth_ap_value(*given, temperature=0.2),
+    ),
 }
 
 
@@ -68,8 +73,9 @@ def test_the_gradient_scales_with_the_upstream_gradient(name: str) -> None:
     [
         (torch.ops.dml_losses.instance_cross_entropy, (8.0, True)),
         (torch.ops.dml_losses.ranked_list, (0.8, 1.2, 0.0, 10.0, 0.5, False)),
+        (torch.ops.dml_losses.recall_at_k_surrogate, ([1.0, 2.0], [1.0, 1.0], 0.1)),
     ],
-    ids=["instance-cross-entropy", "ranked-list"],
+    ids=["instance-cross-entropy", "ranked-list", "recall-at-k-surrogate"],
 )
 def test_the_fake_of_an_operator_has_the_shapes_of_its_results(operator, parameters, flags) -> None:
     x, y, g, z = rows(4, 5), torch.arange(4) % 2, rows(6, 6), torch.arange(6) % 3

@@ -22,6 +22,13 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
       "query_weights": "equal"},
      {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0, "balance": 0.3,
       "query_weights": "total"}),
+    (dml.SmoothAP, F.smooth_ap, {"temperature": 0.01}, {"temperature": 0.1}),
+    (dml.SupAP, F.sup_ap,
+     {"temperature": 0.01, "slope": 100.0, "saturation": 0.05},
+     {"temperature": 0.1, "slope": 10.0, "saturation": 0.2}),
+    (dml.RecallAtKSurrogate, F.recall_at_k_surrogate,
+     {"ks": (1, 2, 4, 8, 16), "k_temperatures": None, "rank_temperature": 0.01},
+     {"ks": (1, 5), "k_temperatures": (1.0,) * 5, "rank_temperature": 0.1}),
     (dml.NormSoftmax, F.norm_softmax, {"temperature": 0.05}, {"temperature": 0.2}),
     (dml.HeatedUpSoftmax, F.heated_up_softmax,
      {"alpha": 16.0, "feature_norm": "l2"}, {"alpha": 3.0, "feature_norm": "batch"}),
@@ -35,6 +42,7 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
      {"centers_per_class": 3, "scale": 5.0, "center_temperature": 0.5, "margin": 0.1, "merge_weight": 0.7}),
 ]  # fmt: skip
 IDS = [case[0].__name__ for case in CASES]
+CLASS_CASES = [case for case in CASES if "num_classes" in inspect.signature(case[0]).parameters]
 
 
 def defaults(callable_: Callable[..., Any], names: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +92,7 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
     """Each parameter alone changes the loss, to the value of the function with that parameter."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
-    pair = module in (dml.InstanceCrossEntropy, dml.RankedListLoss)
+    pair = (module, function, paper, others) not in CLASS_CASES
     for name, value in others.items():
         torch.manual_seed(0)
         loss = module(**{name: value}) if pair else module(4, 5, **{name: value})
@@ -114,7 +122,9 @@ def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:
         torch.testing.assert_close(*sides)  # float32, sums in another order
 
 
-@pytest.mark.parametrize(("module", "function", "paper", "others"), CASES[2:], ids=IDS[2:])
+@pytest.mark.parametrize(
+    ("module", "function", "paper", "others"), CLASS_CASES, ids=[case[0].__name__ for case in CLASS_CASES]
+)
 def test_given_class_weights_replace_the_modules_own(module, function, paper, others) -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(9, 5, generator=generator), torch.arange(9) % 4

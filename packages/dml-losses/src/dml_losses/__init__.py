@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from dml_losses.ranked_list import RankedListLoss
     from dml_losses.ranks.global_batch import GlobalBatch
     from dml_losses.ranks.sharded_classes import ShardedClasses
+    from dml_losses.recall_at_k_surrogate import RecallAtKSurrogate
+    from dml_losses.smooth_ap import SmoothAP
     from dml_losses.soft_triple import SoftTriple
     from dml_losses.softmax import Softmax
+    from dml_losses.sup_ap import SupAP
     from dml_losses.virtual_softmax import VirtualSoftmax
 
 __version__ = version("dml-losses")
@@ -44,9 +47,12 @@ _HOMES = {
     "ProxyAnchor": "dml_losses.proxy_anchor",
     "ProxyNCA": "dml_losses.proxy_nca",
     "RankedListLoss": "dml_losses.ranked_list",
+    "RecallAtKSurrogate": "dml_losses.recall_at_k_surrogate",
     "ShardedClasses": "dml_losses.ranks.sharded_classes",
+    "SmoothAP": "dml_losses.smooth_ap",
     "SoftTriple": "dml_losses.soft_triple",
     "Softmax": "dml_losses.softmax",
+    "SupAP": "dml_losses.sup_ap",
     "VirtualSoftmax": "dml_losses.virtual_softmax",
 }
 
@@ -64,9 +70,12 @@ __all__ = [
     "ProxyAnchor",
     "ProxyNCA",
     "RankedListLoss",
+    "RecallAtKSurrogate",
     "ShardedClasses",
+    "SmoothAP",
     "SoftTriple",
     "Softmax",
+    "SupAP",
     "VirtualSoftmax",
     "__version__",
 ]

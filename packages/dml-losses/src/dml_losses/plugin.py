@@ -38,6 +38,24 @@ def dml_losses() -> Iterable[Component]:
         source="Ranked List Loss for Deep Metric Learning, section 3.4",
     )
     yield Component(
+        "recall-at-k-surrogate",
+        "dml_losses.recall_at_k_surrogate:RecallAtKSurrogate",
+        "recall at several cut-offs, with sigmoids for all steps",
+        source="Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
+    )
+    yield Component(
+        "smooth-ap",
+        "dml_losses.smooth_ap:SmoothAP",
+        "average precision with sigmoids for steps",
+        source="Brown et al. 2020, Smooth-AP",
+    )
+    yield Component(
+        "sup-ap",
+        "dml_losses.sup_ap:SupAP",
+        "lower bound of average precision, whose gradient doesn't vanish for wrong ranks",
+        source="Ramzi et al. 2021, Robust and Decomposable Average Precision for Image Retrieval",
+    )
+    yield Component(
         "norm-softmax",
         "dml_losses.norm_softmax:NormSoftmax",
         "softmax of cosines with class weights over a temperature",

@@ -20,6 +20,7 @@ def make_losses() -> dict[str, nn.Module]:
         "ice-plain": dml.InstanceCrossEntropy(scale=8.0, reweight=False),
         "ranked-list": dml.RankedListLoss(),
         "ranked-list-total": dml.RankedListLoss(query_weights="total"),
+        "recall-at-k-surrogate": dml.RecallAtKSurrogate(rank_temperature=0.1),
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
         "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),

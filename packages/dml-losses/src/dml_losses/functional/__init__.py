@@ -9,8 +9,11 @@ from dml_losses.functional.norm_softmax import norm_softmax
 from dml_losses.functional.proxy_anchor import proxy_anchor
 from dml_losses.functional.proxy_nca import proxy_nca
 from dml_losses.functional.ranked_list import ranked_list
+from dml_losses.functional.recall_at_k_surrogate import recall_at_k_surrogate
+from dml_losses.functional.smooth_ap import smooth_ap
 from dml_losses.functional.soft_triple import soft_triple
 from dml_losses.functional.softmax import softmax, virtual_softmax
+from dml_losses.functional.sup_ap import sup_ap
 
 __all__ = [
     "arc_face",
@@ -22,7 +25,10 @@ __all__ = [
     "proxy_anchor",
     "proxy_nca",
     "ranked_list",
+    "recall_at_k_surrogate",
+    "smooth_ap",
     "soft_triple",
     "softmax",
+    "sup_ap",
     "virtual_softmax",
 ]

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.first_order import refuse_second_derivatives
 from dml_losses.functional.sphere import common_precision, full_precision, inverse_norms, through_norm_
+
+Parameter: TypeAlias = float | bool | list[float]  # of a loss, as a PyTorch schema names them
 
 # The size of a block. On a CPU, as many similarities as its caches hold, and so few rows that few columns have their
 # positives; on an accelerator, a bound on memory (1 GiB in float32) that any usual batch fits in one launch.
@@ -226,7 +228,7 @@ def similarity_operator(
         within: bool,
         query_gradient: bool,
         gallery_gradient: bool,
-        *parameters: float | bool,
+        *parameters: Parameter,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         with torch.autocast(queries.device.type, enabled=False):
             return value_and_gradients(
@@ -294,7 +296,7 @@ def pair_operator(
         labels: torch.Tensor,
         gallery: torch.Tensor | None,
         gallery_labels: torch.Tensor | None,
-        *parameters: float | bool,
+        *parameters: Parameter,
         moves_query: bool,
         moves_gallery: bool,
     ) -> torch.Tensor:
