@@ -41,6 +41,8 @@ SCALED = {  # every loss with a scale, at a scale far beyond its paper's
     "heated-up-softmax": {"alpha": 1e4},
     "cos-face": {"scale": 1e4},
     "arc-face": {"scale": 1e4},
+    "sub-center-arc-face": {"scale": 1e4},
+    "ada-face": {"scale": 1e4},
     "curricular-face": {"scale": 1e4},
     "proxy-nca": {"scale": 1e4},
     "proxy-anchor": {"scale": 1e4},

@@ -13,7 +13,14 @@ CLASS_LOSSES = [
     cls(2, 3)
     for cls in (
         *(dml.NormSoftmax, dml.HeatedUpSoftmax, dml.Softmax, dml.VirtualSoftmax, dml.CosFace, dml.ArcFace),
-        *(dml.CurricularFace, dml.ProxyNCA, dml.ProxyAnchor, dml.SoftTriple),
+        *(
+            dml.SubCenterArcFace,
+            dml.AdaFace,
+            dml.CurricularFace,
+            dml.ProxyNCA,
+            dml.ProxyAnchor,
+            dml.SoftTriple,
+        ),
     )
 ]
 CLASS_LOSSES += [dml.NormSoftmax(2, 3, class_fraction=0.5), dml.ShardedClasses(dml.NormSoftmax(2, 3))]

@@ -28,6 +28,8 @@ CLASS_LOSSES = [
     dml.VirtualSoftmax(5, 6),
     dml.CosFace(5, 6),
     dml.ArcFace(5, 6),
+    dml.SubCenterArcFace(5, 6),
+    dml.AdaFace(5, 6),
     dml.CurricularFace(5, 6),
     dml.ProxyNCA(5, 6),
     dml.ProxyAnchor(5, 6),

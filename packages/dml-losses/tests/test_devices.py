@@ -32,6 +32,8 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "virtual-softmax": lambda: dml.VirtualSoftmax(CLASSES, DIM),
     "cos-face": lambda: dml.CosFace(CLASSES, DIM),
     "arc-face": lambda: dml.ArcFace(CLASSES, DIM),
+    "sub-center-arc-face": lambda: dml.SubCenterArcFace(CLASSES, DIM),
+    "ada-face": lambda: dml.AdaFace(CLASSES, DIM),
     "curricular-face": lambda: dml.CurricularFace(CLASSES, DIM),
     "proxy-nca": lambda: dml.ProxyNCA(CLASSES, DIM),
     "proxy-anchor": lambda: dml.ProxyAnchor(CLASSES, DIM),

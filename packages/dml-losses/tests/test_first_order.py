@@ -27,6 +27,8 @@ Y = torch.tensor([0, 0, 1, 1, 2, 3])
         dml.NormSoftmax(C, D).double(),
         dml.HeatedUpSoftmax(C, D).double(),
         dml.ArcFace(C, D).double(),
+        dml.SubCenterArcFace(C, D).double(),
+        dml.AdaFace(C, D).double(),
         dml.ProxyNCA(C, D).double(),
         dml.MemVir(dml.NormSoftmax(C, D), 1, 0).double(),
     ],

@@ -82,6 +82,16 @@ class TestArcFace(LossContract):
         return dml.ArcFace(num_classes, embedding_dim)
 
 
+class TestSubCenterArcFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SubCenterArcFace(num_classes, embedding_dim)
+
+
+class TestAdaFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.AdaFace(num_classes, embedding_dim)
+
+
 class TestCurricularFace(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.CurricularFace(num_classes, embedding_dim)

@@ -90,7 +90,8 @@ def test_the_fake_of_an_operator_has_the_shapes_of_its_results(operator, paramet
 def test_the_fake_of_the_class_losses_operator_does_too(
     features_move: bool, weights_move: bool, constants: int
 ) -> None:
-    labels = torch.tensor([0, 3, 1, 2, 4, 5][: 4 + constants])
+    centers = 2 if constants else 1
+    labels = torch.tensor([0, 3, 1, 2, 4, 5][: 4 + constants]) // centers
     past = [rows(1, 9), rows(1, 10)][:constants]
     given = (
         rows(4, 7),
@@ -102,6 +103,8 @@ def test_the_fake_of_the_class_losses_operator_does_too(
         0.5,
         0.0,
         True,
+        rows(4 + constants, 12)[:, :2] if constants else rows(0, 12)[:, :2],
+        centers,
         features_move,
         weights_move,
     )

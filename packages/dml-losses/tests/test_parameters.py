@@ -34,6 +34,8 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
      {"alpha": 16.0, "feature_norm": "l2"}, {"alpha": 3.0, "feature_norm": "batch"}),
     (dml.CosFace, F.cos_face, {"scale": 64.0, "margin": 0.35}, {"scale": 5.0, "margin": 0.2}),
     (dml.ArcFace, F.arc_face, {"scale": 64.0, "margin": 0.5}, {"scale": 5.0, "margin": 0.2}),
+    (dml.SubCenterArcFace, F.sub_center_arc_face,
+     {"centers_per_class": 3, "scale": 64.0, "margin": 0.5}, {"centers_per_class": 2, "scale": 5.0, "margin": 0.2}),
     (dml.ProxyNCA, F.proxy_nca,
      {"scale": 1.0, "positive_in_denominator": False}, {"scale": 3.0, "positive_in_denominator": True}),
     (dml.ProxyAnchor, F.proxy_anchor, {"scale": 32.0, "margin": 0.1}, {"scale": 5.0, "margin": 0.3}),
@@ -63,6 +65,9 @@ def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
     curricular = {"scale": 64.0, "margin": 0.5, "momentum": 0.01}
     assert defaults(dml.CurricularFace, curricular) == curricular
     assert defaults(F.curricular_face, {"scale": 0, "margin": 0}) == {"scale": 64.0, "margin": 0.5}
+    ada = {"scale": 64.0, "margin": 0.4, "concentration": 0.333}
+    assert defaults(F.ada_face, ada) == ada
+    assert defaults(dml.AdaFace, ada | {"momentum": 0}) == ada | {"momentum": 0.01}
     assert defaults(dml.NormSoftmax, {"class_fraction": 0, "seed": 0}) == {"class_fraction": 1.0, "seed": 0}
     assert defaults(
         dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}
@@ -108,6 +113,11 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
     [
         *((module, others) for module, _, _, others in CASES if hasattr(module, "sharded_forward")),
         (dml.CurricularFace, {"scale": 5.0, "margin": 0.2, "momentum": 0.4}),
+        (
+            dml.AdaFace,
+            {"scale": 5.0, "margin": 0.2, "concentration": 3.0, "momentum": 0.9, "class_fraction": 0.5},
+        ),
+        (dml.SubCenterArcFace, {"class_fraction": 0.5, "seed": 3}),
     ],
 )
 def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:

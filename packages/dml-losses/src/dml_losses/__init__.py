@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dml_losses.ada_face import AdaFace
     from dml_losses.arc_face import ArcFace
     from dml_losses.broad_face import BroadFace
     from dml_losses.cos_face import CosFace
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from dml_losses.smooth_ap import SmoothAP
     from dml_losses.soft_triple import SoftTriple
     from dml_losses.softmax import Softmax
+    from dml_losses.sub_center_arc_face import SubCenterArcFace
     from dml_losses.sup_ap import SupAP
     from dml_losses.virtual_softmax import VirtualSoftmax
 
 __version__ = version("dml-losses")
 
 _HOMES = {
+    "AdaFace": "dml_losses.ada_face",
     "ArcFace": "dml_losses.arc_face",
     "BroadFace": "dml_losses.broad_face",
     "CosFace": "dml_losses.cos_face",
@@ -52,11 +55,13 @@ _HOMES = {
     "SmoothAP": "dml_losses.smooth_ap",
     "SoftTriple": "dml_losses.soft_triple",
     "Softmax": "dml_losses.softmax",
+    "SubCenterArcFace": "dml_losses.sub_center_arc_face",
     "SupAP": "dml_losses.sup_ap",
     "VirtualSoftmax": "dml_losses.virtual_softmax",
 }
 
 __all__ = [
+    "AdaFace",
     "ArcFace",
     "BroadFace",
     "CosFace",
@@ -75,6 +80,7 @@ __all__ = [
     "SmoothAP",
     "SoftTriple",
     "Softmax",
+    "SubCenterArcFace",
     "SupAP",
     "VirtualSoftmax",
     "__version__",

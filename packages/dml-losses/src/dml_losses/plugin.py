@@ -92,6 +92,18 @@ def dml_losses() -> Iterable[Component]:
         source="Deng et al. 2019, ArcFace, Eq. 3",
     )
     yield Component(
+        "sub-center-arc-face",
+        "dml_losses.sub_center_arc_face:SubCenterArcFace",
+        "ArcFace with several centres for each class, of which the nearest counts",
+        source="Deng et al. 2020, Sub-center ArcFace",
+    )
+    yield Component(
+        "ada-face",
+        "dml_losses.ada_face:AdaFace",
+        "softmax of scaled cosines with margins that follow the embedding's length",
+        source="Kim et al. 2022, AdaFace, quality adaptive margin",
+    )
+    yield Component(
         "curricular-face",
         "dml_losses.curricular_face:CurricularFace",
         "ArcFace with hard negatives whose weight grows during training",

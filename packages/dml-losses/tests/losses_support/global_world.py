@@ -24,6 +24,7 @@ def make_losses() -> dict[str, nn.Module]:
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
         "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
+        "ada-face": dml.AdaFace(CLASSES, DIM, scale=8.0, momentum=0.3),
         "curricular-face": dml.CurricularFace(CLASSES, DIM, scale=8.0),
         "proxy-anchor": dml.ProxyAnchor(CLASSES, DIM),
         "memvir": dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 1, 3),

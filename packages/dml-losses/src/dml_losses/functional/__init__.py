@@ -1,5 +1,6 @@
 """The losses as pure functions of tensors, one file for each, on one similarity product."""
 
+from dml_losses.functional.ada_face import ada_face
 from dml_losses.functional.arc_face import arc_face
 from dml_losses.functional.cos_face import cos_face
 from dml_losses.functional.curricular_face import curricular_face
@@ -13,9 +14,11 @@ from dml_losses.functional.recall_at_k_surrogate import recall_at_k_surrogate
 from dml_losses.functional.smooth_ap import smooth_ap
 from dml_losses.functional.soft_triple import soft_triple
 from dml_losses.functional.softmax import softmax, virtual_softmax
+from dml_losses.functional.sub_center_arc_face import sub_center_arc_face
 from dml_losses.functional.sup_ap import sup_ap
 
 __all__ = [
+    "ada_face",
     "arc_face",
     "cos_face",
     "curricular_face",
@@ -29,6 +32,7 @@ __all__ = [
     "smooth_ap",
     "soft_triple",
     "softmax",
+    "sub_center_arc_face",
     "sup_ap",
     "virtual_softmax",
 ]
