@@ -50,6 +50,8 @@ SCALED = {  # every loss with a scale, at a scale far beyond its paper's
     "ranked-list": {"negative_temperature": 1e4, "positive_temperature": 1e4},
     "recall-at-k-surrogate": {"rank_temperature": 1e-4},
     "smooth-ap": {"temperature": 1e-4},
+    "sup-con": {"temperature": 1e-4},
+    "siglip": {"scale": 1e4},
     "sup-ap": {"temperature": 1e-4, "slope": 1e4},
 }
 

@@ -24,7 +24,7 @@ CLASS_LOSSES = [
     )
 ]
 CLASS_LOSSES += [dml.NormSoftmax(2, 3, class_fraction=0.5), dml.ShardedClasses(dml.NormSoftmax(2, 3))]
-PAIR_LOSSES = [InstanceCrossEntropy(), dml.RankedListLoss(), dml.SmoothAP()]
+PAIR_LOSSES = [InstanceCrossEntropy(), dml.RankedListLoss(), dml.SmoothAP(), dml.SupCon(), dml.SigLIP()]
 
 
 @pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)

@@ -19,6 +19,8 @@ PAIR_LOSSES = [
     dml.RecallAtKSurrogate(),
     dml.SmoothAP(),
     dml.SupAP(),
+    dml.SupCon(),
+    dml.SigLIP(),
 ]
 CLASS_LOSSES = [
     dml.NormSoftmax(5, 6),

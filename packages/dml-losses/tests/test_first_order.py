@@ -23,6 +23,8 @@ Y = torch.tensor([0, 0, 1, 1, 2, 3])
         dml.RankedListLoss(),
         dml.RankedListLoss(query_weights="total"),
         dml.SmoothAP(),
+        dml.SupCon(),
+        dml.SigLIP().double(),
         dml.ProxyAnchor(C, D).double(),
         dml.NormSoftmax(C, D).double(),
         dml.HeatedUpSoftmax(C, D).double(),

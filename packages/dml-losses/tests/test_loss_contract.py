@@ -47,6 +47,21 @@ class TestSupAP(LossContract):
         return dml.SupAP()
 
 
+class TestSupCon(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SupCon()
+
+
+class TestSigLIP(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SigLIP()
+
+
+class TestSigLIPOverRanks(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SigLIP(over_ranks=True)
+
+
 class TestNormSoftmax(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.NormSoftmax(num_classes, embedding_dim)

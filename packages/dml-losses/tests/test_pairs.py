@@ -74,8 +74,9 @@ def test_the_gradient_scales_with_the_upstream_gradient(name: str) -> None:
         (torch.ops.dml_losses.instance_cross_entropy, (8.0, True)),
         (torch.ops.dml_losses.ranked_list, (0.8, 1.2, 0.0, 10.0, 0.5, False)),
         (torch.ops.dml_losses.recall_at_k_surrogate, ([1.0, 2.0], [1.0, 1.0], 0.1)),
+        (torch.ops.dml_losses.sup_con, (0.1,)),
     ],
-    ids=["instance-cross-entropy", "ranked-list", "recall-at-k-surrogate"],
+    ids=["instance-cross-entropy", "ranked-list", "recall-at-k-surrogate", "sup-con"],
 )
 def test_the_fake_of_an_operator_has_the_shapes_of_its_results(operator, parameters, flags) -> None:
     x, y, g, z = rows(4, 5), torch.arange(4) % 2, rows(6, 6), torch.arange(6) % 3

@@ -29,6 +29,7 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
     (dml.RecallAtKSurrogate, F.recall_at_k_surrogate,
      {"ks": (1, 2, 4, 8, 16), "k_temperatures": None, "rank_temperature": 0.01},
      {"ks": (1, 5), "k_temperatures": (1.0,) * 5, "rank_temperature": 0.1}),
+    (dml.SupCon, F.sup_con, {"temperature": 0.1}, {"temperature": 0.5}),
     (dml.NormSoftmax, F.norm_softmax, {"temperature": 0.05}, {"temperature": 0.2}),
     (dml.HeatedUpSoftmax, F.heated_up_softmax,
      {"alpha": 16.0, "feature_norm": "l2"}, {"alpha": 3.0, "feature_norm": "batch"}),
@@ -68,6 +69,7 @@ def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
     ada = {"scale": 64.0, "margin": 0.4, "concentration": 0.333}
     assert defaults(F.ada_face, ada) == ada
     assert defaults(dml.AdaFace, ada | {"momentum": 0}) == ada | {"momentum": 0.01}
+    assert defaults(dml.SigLIP, {"scale": 0, "bias": 0}) == {"scale": 10.0, "bias": -10.0}
     assert defaults(dml.NormSoftmax, {"class_fraction": 0, "seed": 0}) == {"class_fraction": 1.0, "seed": 0}
     assert defaults(
         dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from dml_losses.ranks.global_batch import GlobalBatch
     from dml_losses.ranks.sharded_classes import ShardedClasses
     from dml_losses.recall_at_k_surrogate import RecallAtKSurrogate
+    from dml_losses.siglip import SigLIP
     from dml_losses.smooth_ap import SmoothAP
     from dml_losses.soft_triple import SoftTriple
     from dml_losses.softmax import Softmax
     from dml_losses.sub_center_arc_face import SubCenterArcFace
     from dml_losses.sup_ap import SupAP
+    from dml_losses.sup_con import SupCon
     from dml_losses.virtual_softmax import VirtualSoftmax
 
 __version__ = version("dml-losses")
@@ -52,11 +54,13 @@ _HOMES = {
     "RankedListLoss": "dml_losses.ranked_list",
     "RecallAtKSurrogate": "dml_losses.recall_at_k_surrogate",
     "ShardedClasses": "dml_losses.ranks.sharded_classes",
+    "SigLIP": "dml_losses.siglip",
     "SmoothAP": "dml_losses.smooth_ap",
     "SoftTriple": "dml_losses.soft_triple",
     "Softmax": "dml_losses.softmax",
     "SubCenterArcFace": "dml_losses.sub_center_arc_face",
     "SupAP": "dml_losses.sup_ap",
+    "SupCon": "dml_losses.sup_con",
     "VirtualSoftmax": "dml_losses.virtual_softmax",
 }
 
@@ -77,11 +81,13 @@ __all__ = [
     "RankedListLoss",
     "RecallAtKSurrogate",
     "ShardedClasses",
+    "SigLIP",
     "SmoothAP",
     "SoftTriple",
     "Softmax",
     "SubCenterArcFace",
     "SupAP",
+    "SupCon",
     "VirtualSoftmax",
     "__version__",
 ]

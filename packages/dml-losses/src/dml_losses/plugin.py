@@ -56,6 +56,18 @@ def dml_losses() -> Iterable[Component]:
         source="Ramzi et al. 2021, Robust and Decomposable Average Precision for Image Retrieval",
     )
     yield Component(
+        "sup-con",
+        "dml_losses.sup_con:SupCon",
+        "cross entropy of each positive of an anchor among all rows",
+        source="Khosla et al. 2020, Supervised Contrastive Learning",
+    )
+    yield Component(
+        "siglip",
+        "dml_losses.siglip:SigLIP",
+        "logistic loss of all pairs with a learned scale and bias",
+        source="Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training",
+    )
+    yield Component(
         "norm-softmax",
         "dml_losses.norm_softmax:NormSoftmax",
         "softmax of cosines with class weights over a temperature",

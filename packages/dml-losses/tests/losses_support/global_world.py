@@ -21,6 +21,8 @@ def make_losses() -> dict[str, nn.Module]:
         "ranked-list": dml.RankedListLoss(),
         "ranked-list-total": dml.RankedListLoss(query_weights="total"),
         "recall-at-k-surrogate": dml.RecallAtKSurrogate(rank_temperature=0.1),
+        "siglip": dml.SigLIP(5.0, -1.0),
+        "siglip-over-ranks": dml.SigLIP(5.0, -1.0, over_ranks=True),
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
         "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),

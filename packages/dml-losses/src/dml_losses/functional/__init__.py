@@ -11,11 +11,13 @@ from dml_losses.functional.proxy_anchor import proxy_anchor
 from dml_losses.functional.proxy_nca import proxy_nca
 from dml_losses.functional.ranked_list import ranked_list
 from dml_losses.functional.recall_at_k_surrogate import recall_at_k_surrogate
+from dml_losses.functional.siglip import siglip
 from dml_losses.functional.smooth_ap import smooth_ap
 from dml_losses.functional.soft_triple import soft_triple
 from dml_losses.functional.softmax import softmax, virtual_softmax
 from dml_losses.functional.sub_center_arc_face import sub_center_arc_face
 from dml_losses.functional.sup_ap import sup_ap
+from dml_losses.functional.sup_con import sup_con
 
 __all__ = [
     "ada_face",
@@ -29,10 +31,12 @@ __all__ = [
     "proxy_nca",
     "ranked_list",
     "recall_at_k_surrogate",
+    "siglip",
     "smooth_ap",
     "soft_triple",
     "softmax",
     "sub_center_arc_face",
     "sup_ap",
+    "sup_con",
     "virtual_softmax",
 ]

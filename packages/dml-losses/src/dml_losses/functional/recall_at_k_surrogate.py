@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from dml_losses.functional.pairs import Block, pair_operator
+from dml_losses.functional.pair_operators import pair_operator
+from dml_losses.functional.pairs import Block
 from dml_losses.functional.smooth_ranks import RankLoss, rank_terms, sigmoid_step
 
 
