@@ -57,6 +57,20 @@ CANDIDATES: dict[str, list[Setting]] = {
     "proxy-anchor": [Setting({"name": "proxy-anchor"})],
     "memvir + norm-softmax": [Setting(memvir(*nm, NORM_SOFTMAX), schedule="constant") for nm in MEMORIES],
     "memvir + proxy-anchor": [Setting(memvir(*nm, PROXY_ANCHOR), schedule="constant") for nm in MEMORIES],
+    "recall-at-k-surrogate": [
+        Setting({"name": "recall-at-k-surrogate", "rank_temperature": t}) for t in (0.01, 0.05)
+    ],
+    "smooth-ap": [Setting({"name": "smooth-ap", "temperature": t}) for t in (0.01, 0.05)],
+    "sup-ap": [Setting({"name": "sup-ap", "temperature": t}) for t in (0.01, 0.05)],
+    "sup-con": [Setting({"name": "sup-con", "temperature": t}) for t in (0.1, 0.05)],
+    "siglip": [Setting({"name": "siglip"}), Setting({"name": "siglip", "bias": -5.0})],
+    "sub-center-arc-face": [
+        Setting({"name": "sub-center-arc-face", "scale": s, "margin": m})
+        for s, m in ((64.0, 0.5), (16.0, 0.2))
+    ],
+    "ada-face": [
+        Setting({"name": "ada-face", "scale": s, "margin": m}) for s, m in ((64.0, 0.4), (16.0, 0.2))
+    ],
     "pml/TripletMarginLoss": [Setting({"name": "pml/TripletMarginLoss", "margin": m}) for m in (0.05, 0.2)],
     "pml/ContrastiveLoss": [
         Setting({"name": "pml/ContrastiveLoss", "pos_margin": 0.0, "neg_margin": m}) for m in (1.0, 0.5)
@@ -69,7 +83,7 @@ CANDIDATES: dict[str, list[Setting]] = {
         Setting({"name": "pml/CircleLoss", "gamma": g, "m": m}) for g, m in ((80, 0.4), (256, 0.25))
     ],
 }
-CLASS_LOSSES = [label for label in CANDIDATES if "softmax" in label or "proxy" in label]
+CLASS_LOSSES = [label for label in CANDIDATES if any(part in label for part in ("softmax", "proxy", "face"))]
 
 
 def change_loss(**changes: Any) -> Callable[[Setting], Setting]:

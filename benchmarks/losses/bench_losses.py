@@ -88,6 +88,17 @@ def pair_losses(repeats: int) -> None:
             show(f"{name}, batch {batch:,}", "bare product", ours, bare, "ratio ≤ 2, aim 1.3")
 
 
+def rank_losses(repeats: int) -> None:
+    for batch in (512, 2048):
+        labels = torch.arange(batch) // 4
+        losses = (dml.RecallAtKSurrogate(), dml.SmoothAP(), dml.SupAP())
+        bare, *taken = time_in_turns(
+            repeats, bare_product(batch), *(step_of(loss, batch, labels) for loss in losses)
+        )
+        for loss, ours in zip(losses, taken):
+            show(f"{type(loss).__name__}, batch {batch:,}", "bare product", ours, bare, "")
+
+
 def against_peer(repeats: int) -> None:
     from pytorch_metric_learning import losses as pml
 
@@ -212,6 +223,7 @@ def main() -> None:
     print("| work | ours | beside | theirs | ours / theirs | theirs / ours | wanted |")
     print("|---|---|---|---|---|---|---|")
     pair_losses(arguments.repeats)
+    rank_losses(arguments.repeats)
     if importlib.util.find_spec("pytorch_metric_learning") is not None:
         against_peer(arguments.repeats)
     memvir(arguments.repeats)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -39,18 +41,26 @@ SCALED = {  # every loss with a scale, at a scale far beyond its paper's
     "heated-up-softmax": {"alpha": 1e4},
     "cos-face": {"scale": 1e4},
     "arc-face": {"scale": 1e4},
+    "sub-center-arc-face": {"scale": 1e4},
+    "ada-face": {"scale": 1e4},
     "curricular-face": {"scale": 1e4},
     "proxy-nca": {"scale": 1e4},
     "proxy-anchor": {"scale": 1e4},
     "soft-triple": {"scale": 1e4},
     "ranked-list": {"negative_temperature": 1e4, "positive_temperature": 1e4},
+    "recall-at-k-surrogate": {"rank_temperature": 1e-4},
+    "smooth-ap": {"temperature": 1e-4},
+    "sup-con": {"temperature": 1e-4},
+    "siglip": {"scale": 1e4},
+    "sup-ap": {"temperature": 1e-4, "slope": 1e4},
 }
 
 
 def make(name: str, device: str = "cpu", **options: float) -> torch.nn.Module:
     torch.manual_seed(0)
     factory = FACTORIES[name]
-    loss = factory(**options) if name.startswith(("instance", "ranked")) else factory(CLASSES, DIM, **options)
+    sizes = (CLASSES, DIM) if "num_classes" in inspect.signature(factory).parameters else ()
+    loss = factory(*sizes, **options)
     assert isinstance(loss, torch.nn.Module)
     return loss.to(device)
 

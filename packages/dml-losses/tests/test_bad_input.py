@@ -13,11 +13,18 @@ CLASS_LOSSES = [
     cls(2, 3)
     for cls in (
         *(dml.NormSoftmax, dml.HeatedUpSoftmax, dml.Softmax, dml.VirtualSoftmax, dml.CosFace, dml.ArcFace),
-        *(dml.CurricularFace, dml.ProxyNCA, dml.ProxyAnchor, dml.SoftTriple),
+        *(
+            dml.SubCenterArcFace,
+            dml.AdaFace,
+            dml.CurricularFace,
+            dml.ProxyNCA,
+            dml.ProxyAnchor,
+            dml.SoftTriple,
+        ),
     )
 ]
 CLASS_LOSSES += [dml.NormSoftmax(2, 3, class_fraction=0.5), dml.ShardedClasses(dml.NormSoftmax(2, 3))]
-PAIR_LOSSES = [InstanceCrossEntropy(), dml.RankedListLoss()]
+PAIR_LOSSES = [InstanceCrossEntropy(), dml.RankedListLoss(), dml.SmoothAP(), dml.SupCon(), dml.SigLIP()]
 
 
 @pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)

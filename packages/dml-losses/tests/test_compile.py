@@ -12,7 +12,16 @@ from torch import nn
 import dml_losses as dml
 import dml_losses.plugin
 
-PAIR_LOSSES = [dml.InstanceCrossEntropy(), dml.InstanceCrossEntropy(reweight=False), dml.RankedListLoss()]
+PAIR_LOSSES = [
+    dml.InstanceCrossEntropy(),
+    dml.InstanceCrossEntropy(reweight=False),
+    dml.RankedListLoss(),
+    dml.RecallAtKSurrogate(),
+    dml.SmoothAP(),
+    dml.SupAP(),
+    dml.SupCon(),
+    dml.SigLIP(),
+]
 CLASS_LOSSES = [
     dml.NormSoftmax(5, 6),
     dml.HeatedUpSoftmax(5, 6),
@@ -21,6 +30,8 @@ CLASS_LOSSES = [
     dml.VirtualSoftmax(5, 6),
     dml.CosFace(5, 6),
     dml.ArcFace(5, 6),
+    dml.SubCenterArcFace(5, 6),
+    dml.AdaFace(5, 6),
     dml.CurricularFace(5, 6),
     dml.ProxyNCA(5, 6),
     dml.ProxyAnchor(5, 6),

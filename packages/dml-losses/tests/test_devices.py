@@ -22,6 +22,12 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "instance-cross-entropy": dml.InstanceCrossEntropy,
     "instance-cross-entropy, plain": lambda: dml.InstanceCrossEntropy(reweight=False),
     "ranked-list": dml.RankedListLoss,
+    "recall-at-k-surrogate": dml.RecallAtKSurrogate,
+    "smooth-ap": dml.SmoothAP,
+    "sup-ap": dml.SupAP,
+    "sup-con": dml.SupCon,
+    "siglip": dml.SigLIP,
+    "siglip, over ranks": lambda: dml.SigLIP(over_ranks=True),
     "norm-softmax": lambda: dml.NormSoftmax(CLASSES, DIM),
     "heated-up-softmax": lambda: dml.HeatedUpSoftmax(CLASSES, DIM),
     "heated-up-softmax, batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
@@ -29,6 +35,8 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "virtual-softmax": lambda: dml.VirtualSoftmax(CLASSES, DIM),
     "cos-face": lambda: dml.CosFace(CLASSES, DIM),
     "arc-face": lambda: dml.ArcFace(CLASSES, DIM),
+    "sub-center-arc-face": lambda: dml.SubCenterArcFace(CLASSES, DIM),
+    "ada-face": lambda: dml.AdaFace(CLASSES, DIM),
     "curricular-face": lambda: dml.CurricularFace(CLASSES, DIM),
     "proxy-nca": lambda: dml.ProxyNCA(CLASSES, DIM),
     "proxy-anchor": lambda: dml.ProxyAnchor(CLASSES, DIM),
@@ -55,13 +63,17 @@ def fakes_need_a_driver() -> bool:
 
 @pytest.fixture(autouse=True)
 def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the bodies of the losses' own operators, which fake tensors skip."""
+    """Run the bodies of the losses' own operators, which fake tensors skip; numbers that they read are made up."""
 
     def body(operator: CustomOpDef, *inputs: Any) -> Any:
         with torch.no_grad():
             return operator._init_fn(*inputs)
 
     monkeypatch.setattr(CustomOpDef, "__call__", body)
+    monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 2)
+    monkeypatch.setattr(
+        torch.Tensor, "nonzero", lambda self: torch.arange(len(self), device=self.device)[:, None]
+    )
 
 
 @pytest.mark.skipif(

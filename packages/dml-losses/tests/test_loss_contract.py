@@ -32,6 +32,36 @@ class TestRankedListLoss(LossContract):
         return dml.RankedListLoss()
 
 
+class TestRecallAtKSurrogate(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.RecallAtKSurrogate()
+
+
+class TestSmoothAP(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SmoothAP()
+
+
+class TestSupAP(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SupAP()
+
+
+class TestSupCon(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SupCon()
+
+
+class TestSigLIP(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SigLIP()
+
+
+class TestSigLIPOverRanks(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SigLIP(over_ranks=True)
+
+
 class TestNormSoftmax(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.NormSoftmax(num_classes, embedding_dim)
@@ -65,6 +95,16 @@ class TestCosFace(LossContract):
 class TestArcFace(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.ArcFace(num_classes, embedding_dim)
+
+
+class TestSubCenterArcFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SubCenterArcFace(num_classes, embedding_dim)
+
+
+class TestAdaFace(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.AdaFace(num_classes, embedding_dim)
 
 
 class TestCurricularFace(LossContract):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from losses_support import references as reference
+from losses_support.rank_references import smooth_ap_value
 from torch.autograd import grad
 
 from dml_losses import functional as F
@@ -25,6 +26,10 @@ LOSSES: dict[str, tuple[Loss, Loss]] = {
         lambda x, y, *gallery: reference.instance_cross_entropy_value(x, y, 8.0, *gallery),
     ),
     "ranked-list": (F.ranked_list, lambda *given: reference.ranked_list_value(*given, **PAPER)),
+    "smooth-ap": (
+        lambda *given: F.smooth_ap(*given, temperature=0.2),
+        lambda *given: smooth_ap_value(*given, temperature=0.2),
+    ),
 }
 
 
@@ -68,8 +73,10 @@ def test_the_gradient_scales_with_the_upstream_gradient(name: str) -> None:
     [
         (torch.ops.dml_losses.instance_cross_entropy, (8.0, True)),
         (torch.ops.dml_losses.ranked_list, (0.8, 1.2, 0.0, 10.0, 0.5, False)),
+        (torch.ops.dml_losses.recall_at_k_surrogate, ([1.0, 2.0], [1.0, 1.0], 0.1)),
+        (torch.ops.dml_losses.sup_con, (0.1,)),
     ],
-    ids=["instance-cross-entropy", "ranked-list"],
+    ids=["instance-cross-entropy", "ranked-list", "recall-at-k-surrogate", "sup-con"],
 )
 def test_the_fake_of_an_operator_has_the_shapes_of_its_results(operator, parameters, flags) -> None:
     x, y, g, z = rows(4, 5), torch.arange(4) % 2, rows(6, 6), torch.arange(6) % 3
@@ -84,7 +91,8 @@ def test_the_fake_of_an_operator_has_the_shapes_of_its_results(operator, paramet
 def test_the_fake_of_the_class_losses_operator_does_too(
     features_move: bool, weights_move: bool, constants: int
 ) -> None:
-    labels = torch.tensor([0, 3, 1, 2, 4, 5][: 4 + constants])
+    centers = 2 if constants else 1
+    labels = torch.tensor([0, 3, 1, 2, 4, 5][: 4 + constants]) // centers
     past = [rows(1, 9), rows(1, 10)][:constants]
     given = (
         rows(4, 7),
@@ -96,6 +104,8 @@ def test_the_fake_of_the_class_losses_operator_does_too(
         0.5,
         0.0,
         True,
+        rows(4 + constants, 12)[:, :2] if constants else rows(0, 12)[:, :2],
+        centers,
         features_move,
         weights_move,
     )

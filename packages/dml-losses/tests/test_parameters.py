@@ -22,11 +22,21 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
       "query_weights": "equal"},
      {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0, "balance": 0.3,
       "query_weights": "total"}),
+    (dml.SmoothAP, F.smooth_ap, {"temperature": 0.01}, {"temperature": 0.1}),
+    (dml.SupAP, F.sup_ap,
+     {"temperature": 0.01, "slope": 100.0, "saturation": 0.05},
+     {"temperature": 0.1, "slope": 10.0, "saturation": 0.2}),
+    (dml.RecallAtKSurrogate, F.recall_at_k_surrogate,
+     {"ks": (1, 2, 4, 8, 16), "k_temperatures": None, "rank_temperature": 0.01},
+     {"ks": (1, 5), "k_temperatures": (1.0,) * 5, "rank_temperature": 0.1}),
+    (dml.SupCon, F.sup_con, {"temperature": 0.1}, {"temperature": 0.5}),
     (dml.NormSoftmax, F.norm_softmax, {"temperature": 0.05}, {"temperature": 0.2}),
     (dml.HeatedUpSoftmax, F.heated_up_softmax,
      {"alpha": 16.0, "feature_norm": "l2"}, {"alpha": 3.0, "feature_norm": "batch"}),
     (dml.CosFace, F.cos_face, {"scale": 64.0, "margin": 0.35}, {"scale": 5.0, "margin": 0.2}),
     (dml.ArcFace, F.arc_face, {"scale": 64.0, "margin": 0.5}, {"scale": 5.0, "margin": 0.2}),
+    (dml.SubCenterArcFace, F.sub_center_arc_face,
+     {"centers_per_class": 3, "scale": 64.0, "margin": 0.5}, {"centers_per_class": 2, "scale": 5.0, "margin": 0.2}),
     (dml.ProxyNCA, F.proxy_nca,
      {"scale": 1.0, "positive_in_denominator": False}, {"scale": 3.0, "positive_in_denominator": True}),
     (dml.ProxyAnchor, F.proxy_anchor, {"scale": 32.0, "margin": 0.1}, {"scale": 5.0, "margin": 0.3}),
@@ -35,6 +45,7 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
      {"centers_per_class": 3, "scale": 5.0, "center_temperature": 0.5, "margin": 0.1, "merge_weight": 0.7}),
 ]  # fmt: skip
 IDS = [case[0].__name__ for case in CASES]
+CLASS_CASES = [case for case in CASES if "num_classes" in inspect.signature(case[0]).parameters]
 
 
 def defaults(callable_: Callable[..., Any], names: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +66,10 @@ def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
     curricular = {"scale": 64.0, "margin": 0.5, "momentum": 0.01}
     assert defaults(dml.CurricularFace, curricular) == curricular
     assert defaults(F.curricular_face, {"scale": 0, "margin": 0}) == {"scale": 64.0, "margin": 0.5}
+    ada = {"scale": 64.0, "margin": 0.4, "concentration": 0.333}
+    assert defaults(F.ada_face, ada) == ada
+    assert defaults(dml.AdaFace, ada | {"momentum": 0}) == ada | {"momentum": 0.01}
+    assert defaults(dml.SigLIP, {"scale": 0, "bias": 0}) == {"scale": 10.0, "bias": -10.0}
     assert defaults(dml.NormSoftmax, {"class_fraction": 0, "seed": 0}) == {"class_fraction": 1.0, "seed": 0}
     assert defaults(
         dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}
@@ -84,7 +99,7 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
     """Each parameter alone changes the loss, to the value of the function with that parameter."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
-    pair = module in (dml.InstanceCrossEntropy, dml.RankedListLoss)
+    pair = (module, function, paper, others) not in CLASS_CASES
     for name, value in others.items():
         torch.manual_seed(0)
         loss = module(**{name: value}) if pair else module(4, 5, **{name: value})
@@ -100,6 +115,11 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
     [
         *((module, others) for module, _, _, others in CASES if hasattr(module, "sharded_forward")),
         (dml.CurricularFace, {"scale": 5.0, "margin": 0.2, "momentum": 0.4}),
+        (
+            dml.AdaFace,
+            {"scale": 5.0, "margin": 0.2, "concentration": 3.0, "momentum": 0.9, "class_fraction": 0.5},
+        ),
+        (dml.SubCenterArcFace, {"class_fraction": 0.5, "seed": 3}),
     ],
 )
 def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:
@@ -114,7 +134,9 @@ def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:
         torch.testing.assert_close(*sides)  # float32, sums in another order
 
 
-@pytest.mark.parametrize(("module", "function", "paper", "others"), CASES[2:], ids=IDS[2:])
+@pytest.mark.parametrize(
+    ("module", "function", "paper", "others"), CLASS_CASES, ids=[case[0].__name__ for case in CLASS_CASES]
+)
 def test_given_class_weights_replace_the_modules_own(module, function, paper, others) -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(9, 5, generator=generator), torch.arange(9) % 4

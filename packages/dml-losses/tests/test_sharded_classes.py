@@ -15,7 +15,7 @@ from losses_support import sharded_world
 from torch.nn.functional import softplus
 
 import dml_losses.plugin
-from dml_core import ClassShard, DmlError, Plugins, Registry
+from dml_core import ClassShard, DmlError, Plugins, Registry, centers_per_class_of
 from dml_losses import (
     GlobalBatch,
     InstanceCrossEntropy,
@@ -65,7 +65,8 @@ class TestOnRanks:
         # float64; sums over ranks are taken in another order, eight steps long
         assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10)
         bounds = [result["rows"]["loss.class_weights"] for result in ended]
-        assert [first for first, _ in bounds] == [rank * 7 // size for rank in range(size)]
+        centers = centers_per_class_of(sharded_world.LOSSES[name]())
+        assert [first for first, _ in bounds] == [rank * 7 // size * centers for rank in range(size)]
         for key, expected in alone["state"].items():
             parts = [result["state"][key] for result in ended]
             for got in [torch.cat(parts)] if key == "class_weights" else parts:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dml_losses.ada_face import AdaFace
     from dml_losses.arc_face import ArcFace
     from dml_losses.broad_face import BroadFace
     from dml_losses.cos_face import CosFace
@@ -24,13 +25,20 @@ if TYPE_CHECKING:
     from dml_losses.ranked_list import RankedListLoss
     from dml_losses.ranks.global_batch import GlobalBatch
     from dml_losses.ranks.sharded_classes import ShardedClasses
+    from dml_losses.recall_at_k_surrogate import RecallAtKSurrogate
+    from dml_losses.siglip import SigLIP
+    from dml_losses.smooth_ap import SmoothAP
     from dml_losses.soft_triple import SoftTriple
     from dml_losses.softmax import Softmax
+    from dml_losses.sub_center_arc_face import SubCenterArcFace
+    from dml_losses.sup_ap import SupAP
+    from dml_losses.sup_con import SupCon
     from dml_losses.virtual_softmax import VirtualSoftmax
 
 __version__ = version("dml-losses")
 
 _HOMES = {
+    "AdaFace": "dml_losses.ada_face",
     "ArcFace": "dml_losses.arc_face",
     "BroadFace": "dml_losses.broad_face",
     "CosFace": "dml_losses.cos_face",
@@ -44,13 +52,20 @@ _HOMES = {
     "ProxyAnchor": "dml_losses.proxy_anchor",
     "ProxyNCA": "dml_losses.proxy_nca",
     "RankedListLoss": "dml_losses.ranked_list",
+    "RecallAtKSurrogate": "dml_losses.recall_at_k_surrogate",
     "ShardedClasses": "dml_losses.ranks.sharded_classes",
+    "SigLIP": "dml_losses.siglip",
+    "SmoothAP": "dml_losses.smooth_ap",
     "SoftTriple": "dml_losses.soft_triple",
     "Softmax": "dml_losses.softmax",
+    "SubCenterArcFace": "dml_losses.sub_center_arc_face",
+    "SupAP": "dml_losses.sup_ap",
+    "SupCon": "dml_losses.sup_con",
     "VirtualSoftmax": "dml_losses.virtual_softmax",
 }
 
 __all__ = [
+    "AdaFace",
     "ArcFace",
     "BroadFace",
     "CosFace",
@@ -64,9 +79,15 @@ __all__ = [
     "ProxyAnchor",
     "ProxyNCA",
     "RankedListLoss",
+    "RecallAtKSurrogate",
     "ShardedClasses",
+    "SigLIP",
+    "SmoothAP",
     "SoftTriple",
     "Softmax",
+    "SubCenterArcFace",
+    "SupAP",
+    "SupCon",
     "VirtualSoftmax",
     "__version__",
 ]

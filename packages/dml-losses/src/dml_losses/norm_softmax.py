@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.nn.functional import embedding
 
 from dml_core import ClassShard
-from dml_losses.arguments import check_batch, check_class_weights, check_positive, check_share, check_whole
+from dml_losses.arguments import check_batch, check_class_weights, check_positive
+from dml_losses.class_sampler import ClassSampler, check_no_virtual_classes
 from dml_losses.class_weights import initial_class_weights
-from dml_losses.functional.class_subset import class_subset
 from dml_losses.functional.cosine_softmax import Virtual
 from dml_losses.functional.norm_softmax import norm_softmax
 from dml_losses.functional.sphere import common_precision, unit_rows
@@ -55,10 +54,8 @@ class NormSoftmax(torch.nn.Module):
         super().__init__()
         self.class_weights = initial_class_weights(num_classes, embedding_dim)
         self.temperature = check_positive("temperature", temperature)
-        self.class_fraction = check_share("class_fraction", class_fraction)
-        self.seed = check_whole("seed", seed, 0)
-        self._sparse = self.class_fraction < 1
-        self._choices = 0  # the number of subsets drawn
+        self._sampler = ClassSampler(class_fraction, seed)
+        self.class_fraction, self.seed = float(class_fraction), seed
 
     def forward(
         self,
@@ -73,16 +70,10 @@ class NormSoftmax(torch.nn.Module):
             ValueError: for `virtual` with a `class_fraction` below 1, and as `dml_losses.functional.norm_softmax`.
         """
         weights = self.class_weights if class_weights is None else class_weights
-        if self._sparse or self.class_fraction < 1:
-            if virtual is not None:
-                raise ValueError(
-                    f"class_fraction is {self.class_fraction} and virtual classes were given; expected class_fraction "
-                    "1 with them, since virtual classes are past copies of all classes"
-                )
-            check_batch(embeddings, labels)
-            check_class_weights(embeddings, labels, weights)
-            subset_K, labels = self._draw(labels, len(weights))
-            weights = self._select_rows(subset_K, weights)
+        check_batch(embeddings, labels)
+        check_class_weights(embeddings, labels, weights)
+        check_no_virtual_classes(self.class_fraction, virtual)
+        weights, labels, _ = self._sampler.choose(labels, weights, self.class_fraction)
         return norm_softmax(embeddings, labels, weights, temperature=self.temperature, virtual=virtual)
 
     def sharded_forward(
@@ -92,12 +83,7 @@ class NormSoftmax(torch.nn.Module):
 
         All ranks draw the same choice of classes, and each uses those that it has.
         """
-        weights, first = shard.class_weights, shard.first
-        if self._sparse or self.class_fraction < 1:
-            subset_K, labels = self._draw(labels, shard.num_classes)
-            ends = torch.tensor([first, first + len(weights)], device=subset_K.device)
-            start, stop = torch.searchsorted(subset_K, ends).tolist()
-            weights, first = self._select_rows(subset_K[start:stop] - first, weights), start
+        weights, labels, first = self._sampler.choose_of_shard(labels, shard, self.class_fraction)
         features_BD, weights_LD = common_precision(embeddings, weights)
         return sharded_softmax(unit_rows(features_BD), labels, weights_LD, first, 1 / self.temperature)
 
@@ -111,31 +97,12 @@ class NormSoftmax(torch.nn.Module):
 
     def sparse_parameters(self) -> Sequence[str]:
         """Name the class weights, if made with a `class_fraction` below 1; see `dml_core.SparseLoss`."""
-        return ("class_weights",) if self._sparse else ()
+        return ("class_weights",) if self._sampler.sparse else ()
 
     def get_extra_state(self) -> torch.Tensor:
         """Return the number of subsets drawn, so that a resumed run draws the same subsets as an uninterrupted one."""
-        return torch.tensor(self._choices)
+        return torch.tensor(self._sampler.count)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
         """Restore the number of subsets drawn."""
-        self._choices = int(state)
-
-    def _draw(self, labels: torch.Tensor, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw the next choice of classes, (K,) ascending, and express the labels as indices into it, (B,)."""
-        generator = torch.Generator().manual_seed(_mix(self.seed, self._choices))
-        self._choices += 1
-        return class_subset(labels.long(), num_classes, self.class_fraction, generator)
-
-    def _select_rows(self, indices_K: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Select these rows, (K, D); a sparse gradient contains no others."""
-        rows_KD: torch.Tensor = embedding(indices_K, weights, sparse=self._sparse)
-        return rows_KD
-
-
-def _mix(seed: int, count: int) -> int:
-    """Hash seed and count to 32 bits, all that torch's generator uses, so that neighbours differ: splitmix64."""
-    z = (seed * 0xD1342543DE82EF95 + (count + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return (z ^ (z >> 31)) & 0xFFFFFFFF
+        self._sampler.count = int(state)

@@ -38,6 +38,36 @@ def dml_losses() -> Iterable[Component]:
         source="Ranked List Loss for Deep Metric Learning, section 3.4",
     )
     yield Component(
+        "recall-at-k-surrogate",
+        "dml_losses.recall_at_k_surrogate:RecallAtKSurrogate",
+        "recall at several cut-offs, with sigmoids for all steps",
+        source="Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
+    )
+    yield Component(
+        "smooth-ap",
+        "dml_losses.smooth_ap:SmoothAP",
+        "average precision with sigmoids for steps",
+        source="Brown et al. 2020, Smooth-AP",
+    )
+    yield Component(
+        "sup-ap",
+        "dml_losses.sup_ap:SupAP",
+        "lower bound of average precision, whose gradient doesn't vanish for wrong ranks",
+        source="Ramzi et al. 2021, Robust and Decomposable Average Precision for Image Retrieval",
+    )
+    yield Component(
+        "sup-con",
+        "dml_losses.sup_con:SupCon",
+        "cross entropy of each positive of an anchor among all rows",
+        source="Khosla et al. 2020, Supervised Contrastive Learning",
+    )
+    yield Component(
+        "siglip",
+        "dml_losses.siglip:SigLIP",
+        "logistic loss of all pairs with a learned scale and bias",
+        source="Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training",
+    )
+    yield Component(
         "norm-softmax",
         "dml_losses.norm_softmax:NormSoftmax",
         "softmax of cosines with class weights over a temperature",
@@ -72,6 +102,18 @@ def dml_losses() -> Iterable[Component]:
         "dml_losses.arc_face:ArcFace",
         "softmax of scaled cosines with a margin added to the true class's angle",
         source="Deng et al. 2019, ArcFace, Eq. 3",
+    )
+    yield Component(
+        "sub-center-arc-face",
+        "dml_losses.sub_center_arc_face:SubCenterArcFace",
+        "ArcFace with several centres for each class, of which the nearest counts",
+        source="Deng et al. 2020, Sub-center ArcFace",
+    )
+    yield Component(
+        "ada-face",
+        "dml_losses.ada_face:AdaFace",
+        "softmax of scaled cosines with margins that follow the embedding's length",
+        source="Kim et al. 2022, AdaFace, quality adaptive margin",
     )
     yield Component(
         "curricular-face",

@@ -105,7 +105,9 @@ class ClassShard(Protocol):
     classes, (B,); every rank must call them, in the same order. They return (B,), the same on every rank.
     """
 
-    class_weights: torch.Tensor  # (L, D), of the classes `first` to `first` + L; L may be 0
+    class_weights: (
+        torch.Tensor
+    )  # (L, D), of the classes `first` to `first` + L; L may be 0. `MultiCenter`: (L·K, D)
     first: int
     num_classes: int  # C, of all ranks
 
@@ -121,7 +123,8 @@ class ClassShard(Protocol):
 class ShardableLoss(ClassLoss, Protocol):
     """A class loss that ranks can compute when each stores the weights of some classes.
 
-    Its one parameter is `class_weights`, with a row for each class. `is_shardable` recognises it.
+    Its one parameter is `class_weights`, with a row for each class, or K rows for a `MultiCenter`. `is_shardable`
+    recognises it.
     """
 
     def sharded_forward(

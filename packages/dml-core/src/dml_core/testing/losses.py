@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, distributed, nn
 
-from dml_core.protocols.losses import is_shardable
+from dml_core.protocols.losses import centers_per_class_of, is_shardable
 
 NUM_CLASSES = 6
 DIM = 8
@@ -140,7 +140,7 @@ class LossContract(ABC):
         for sharded in (False, True):
             loss, leaf = self._loss(), embeddings.clone().requires_grad_()
             assert is_shardable(loss)
-            shard = _AllClasses(loss.class_weights)
+            shard = _AllClasses(loss.class_weights, centers_per_class_of(loss))
             value = loss.sharded_forward(leaf, labels, shard) if sharded else loss(leaf, labels)
             gradients = torch.autograd.grad(value, (leaf, loss.class_weights))
             found.append((value, *(gradient.to_dense() for gradient in gradients)))  # they may be sparse
@@ -182,8 +182,9 @@ class LossContract(ABC):
 class _AllClasses:
     """The `ClassShard` of a single rank."""
 
-    def __init__(self, class_weights: Tensor) -> None:
-        self.class_weights, self.first, self.num_classes = class_weights, 0, len(class_weights)
+    def __init__(self, class_weights: Tensor, centers_per_class: int) -> None:
+        self.class_weights, self.first = class_weights, 0
+        self.num_classes = len(class_weights) // centers_per_class
 
     def true_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
         return logits.gather(1, labels.long()[:, None]).squeeze(1)

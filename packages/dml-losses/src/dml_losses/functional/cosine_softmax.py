@@ -1,20 +1,19 @@
 """Softmax cross entropy of cosines with class weights, with an optional margin at the true class.
 
-NormSoftmax, Heated-Up Softmax, CosFace, ArcFace and Proxy-NCA are this one function with different parameters. It holds
-one (B × C) buffer, in which the logits become the gradient in place, block by block in cache. The class weights are
-never copied; their norms scale the buffer's columns instead.
+NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or several centres for each class, AdaFace and Proxy-NCA are
+this one function with different parameters. It holds one (B × C) buffer, in which the logits become the gradient in
+place, block by block in cache. The class weights are never copied; their norms scale the buffer's columns instead.
 
 Further rows and classes may be constants (`Virtual`): they are compared like the others, but cost one product instead
 of three, since they get no gradient.
 
-Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` classes, `T` classes with the constant ones, `D` dim,
-`R` rows of a block.
+Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` class weights, `T` class weights with the constant ones, `D` dim,
+`R` rows of a block, `K` weights (centres) of a class.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from dml_losses.functional.first_order import refuse_second_derivatives
+from dml_losses.functional.margins import apply_margin, apply_row_margins, keep_nearest_centers_
 from dml_losses.functional.sphere import full_precision, inverse_norms, through_norm_, unit_rows
 
 _BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
@@ -60,26 +60,34 @@ def cosine_softmax(
     angular_margin: float = 0.0,
     cosine_margin: float = 0.0,
     positive_in_denominator: bool = True,
+    row_margins: torch.Tensor | None = None,
+    centers_per_class: int = 1,
     virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Compute the mean cross entropy of softmax(s·cos θ), with a margin at the true class.
 
     L = −mean_b log( e^{s·φ(θ_y)} / (e^{s·φ(θ_y)} + Σ_{c≠y} e^{s·cos θ_c}) ),  φ(θ) = cos(θ + m₁) − m₂,
-    cos θ_c = x_bᵀ w_c / ‖w_c‖
+    cos θ_c = max_k x_bᵀ w_ck / ‖w_ck‖
 
     Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂) and
     ArcFace, Eq. 3 (m₁). Where θ + m₁ exceeds π, cos(θ + m₁) would rise again and push the embedding away from its
-    class; there φ is cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code.
+    class; there φ is cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code. With `row_margins`, θ + m₁ is limited to
+    [0, π] instead, as in AdaFace's. The gradient of the maximum over a class's centres reaches the nearest one, the
+    first of equals.
 
     Args:
         features: (B, D) float32 or float64, normalised as the loss requires.
         labels: (B,), integer in [0, C).
-        class_weights: (C, D), of the features' dtype, not normalised. All cosines of a zero row are 0.
+        class_weights: (C, D), of the features' dtype, not normalised; the centres of a class are consecutive. All
+            cosines of a zero row are 0.
         scale: s > 0, the inverse temperature.
         angular_margin: m₁ in radians, in [0, π/2).
         cosine_margin: m₂ ≥ 0.
         positive_in_denominator: if false, the denominator is the sum over the other classes alone (NCA), and the
             loss can be negative.
+        row_margins: (N, 2), m₁ in (−π/2, π/2) and m₂ of each row, instead of the two numbers; constant rows follow
+            the batch's.
+        centers_per_class: K ≥ 1, which divides C.
         virtual: constant rows, which are L2-normalised here, and classes; they count in the mean and in every sum.
 
     Returns:
@@ -102,6 +110,8 @@ def cosine_softmax(
         angular_margin,
         cosine_margin,
         positive_in_denominator,
+        features.new_empty(0, 2) if row_margins is None else row_margins.detach(),
+        centers_per_class,
         gradients and features.requires_grad,
         gradients and class_weights.requires_grad,
     )[0]
@@ -113,7 +123,8 @@ def cosine_softmax(
     mutates_args=(),
     schema="(Tensor features, Tensor constant_features, Tensor labels, Tensor class_weights, "
     "Tensor[] constant_weights, float scale, float angular_margin, float cosine_margin, "
-    "bool positive_in_denominator, bool features_move, bool weights_move) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool positive_in_denominator, Tensor row_margins, int centers_per_class, bool features_move, bool weights_move) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _operator(
     features: torch.Tensor,
@@ -125,6 +136,8 @@ def _operator(
     angular_margin: float,
     cosine_margin: float,
     positive_in_denominator: bool,
+    row_margins: torch.Tensor,
+    centers_per_class: int,
     features_move: bool,
     weights_move: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -154,7 +167,14 @@ def _operator(
             torch.mm(features_RD, some.T, out=block_RT[:, columns])
         block_RT.mul_(inverse_norm_T * scale)
         label_R1 = labels[rows, None]
-        target_R1, slope_R1 = apply_margin(block_RT.gather(1, label_R1), scale, angular_margin, cosine_margin)
+        if centers_per_class > 1:
+            nearest_RC = keep_nearest_centers_(block_RT, centers_per_class)
+            label_R1 = label_R1 * centers_per_class + nearest_RC.gather(1, label_R1)
+        target_R1 = block_RT.gather(1, label_R1)
+        if len(row_margins):
+            target_R1, slope_R1 = apply_row_margins(target_R1, scale, row_margins[rows])
+        else:
+            target_R1, slope_R1 = apply_margin(target_R1, scale, angular_margin, cosine_margin)
         block_RT.scatter_(1, label_R1, -torch.inf)  # from here on the negatives alone
 
         highest_R1 = block_RT.amax(dim=1, keepdim=True)
@@ -191,33 +211,6 @@ def rows_per_block(device: torch.device, columns: int) -> int:
     return max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(device.type, 2**26) // max(columns, 1))
 
 
-def apply_margin(
-    target_R1: torch.Tensor, scale: float, angular_margin: float, cosine_margin: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the true class's logit s·φ(θ), and dφ/d(cos θ).
-
-    Args:
-        target_R1: s·cos θ, of any shape; by rounding, |cos θ| may exceed 1.
-        scale, angular_margin, cosine_margin: s, m₁ and m₂, as in `cosine_softmax`.
-
-    Returns:
-        Both in that shape. The slope is finite at θ = 0, although its limit isn't.
-    """
-    slope_R1 = torch.ones_like(target_R1)
-    if angular_margin:
-        cosine_R1 = (target_R1 / scale).clamp(-1, 1)
-        sine_R1 = (1 - cosine_R1.square()).sqrt()
-        cos_m, sin_m = math.cos(angular_margin), math.sin(angular_margin)
-        inside_R1 = cosine_R1 > -cos_m  # θ + m₁ < π
-        target_R1 = scale * torch.where(
-            inside_R1, cosine_R1 * cos_m - sine_R1 * sin_m, cosine_R1 - angular_margin * sin_m
-        )
-        # The slope's limit at θ = 0 is infinite; use the slope at the smallest angle that the dtype resolves.
-        smallest = torch.finfo(target_R1.dtype).eps ** 0.5
-        slope_R1 = (cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)).where(inside_R1, 1)
-    return target_R1 - scale * cosine_margin, slope_R1
-
-
 @_operator.register_fake
 def _(
     features: torch.Tensor,
@@ -229,6 +222,8 @@ def _(
     angular_margin: float,
     cosine_margin: float,
     positive_in_denominator: bool,
+    row_margins: torch.Tensor,
+    centers_per_class: int,
     features_move: bool,
     weights_move: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -270,7 +265,7 @@ def _backward(
         None,
         weights_gradient_CD,
         [None] * ctx.num_constants,
-        *[None] * 6,
+        *[None] * 8,
     )
 
 

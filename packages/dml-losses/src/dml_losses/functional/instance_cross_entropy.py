@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.functional.pairs import Block, pair_operator
+from dml_losses.functional.pair_operators import pair_operator
+from dml_losses.functional.pairs import Block
 
 
 def instance_cross_entropy(

@@ -15,17 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
-from dml_losses.arguments import check_batch, check_gallery
-from dml_losses.functional.first_order import refuse_second_derivatives
-from dml_losses.functional.sphere import common_precision, full_precision, inverse_norms, through_norm_
+from dml_losses.functional.sphere import inverse_norms, through_norm_
 
 # The size of a block. On a CPU, as many similarities as its caches hold, and so few rows that few columns have their
 # positives; on an accelerator, a bound on memory (1 GiB in float32) that any usual batch fits in one launch.
-_CPU_BLOCK_ELEMENTS, _CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**28
+_CPU_BLOCK_ELEMENTS, CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,16 @@ class WeightedQueries(NamedTuple):
 
     losses: torch.Tensor  # (R,)
     log_weights: torch.Tensor  # (R,): w_q, -inf for a query without weight
+
+
+class BlockShare(Protocol):
+    """Some of the blocks of queries; other processes compute the others."""
+
+    starts: range  # the first queries of these blocks, a block's size apart
+
+    def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return (Q, D), all processes' rows, given one of which the rows of these blocks are set."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,9 @@ def value_and_gradients(
     query_gradient: bool,
     gallery_gradient: bool,
     queries_ordered: bool = False,
-    cpu_block_rows: int = _CPU_BLOCK_ROWS,
+    cpu_block_rows: int = CPU_BLOCK_ROWS,
+    symmetric: bool = False,
+    share: BlockShare | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute a loss of cosines, and its gradients with respect to queries and gallery.
 
@@ -116,6 +126,9 @@ def value_and_gradients(
         query_gradient, gallery_gradient: whether to compute that side's gradient.
         queries_ordered: whether the query labels are in ascending order, which saves a copy of the rows.
         cpu_block_rows: the largest number of queries in a block on a CPU: more have positives in more columns.
+        symmetric: within a batch, whether the derivative for (i, j) is that for (j, i), so that a row's gradient is
+            twice that of the row as a query.
+        share: compute these blocks alone, of a symmetric loss within a batch; the value is theirs, the gradient whole.
 
     Returns:
         The loss, a scalar, and the two gradients; one that wasn't asked for is empty.
@@ -143,9 +156,10 @@ def value_and_gradients(
     narrow = queries.device.type == "cpu"
     elements, most = (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
     step = min(most, max(16, elements // max(num_gallery, 1)))
+    starts = range(0, num_queries if num_gallery else 0, step) if share is None else share.starts
     weighted: list[WeightedQueries] = []
-    for start in range(0, num_queries if num_gallery else 0, step):
-        rows = slice(start, min(start + step, num_queries))
+    for start in starts:
+        rows = slice(start, min(start + starts.step, num_queries))
         columns = (
             slice(int(first_Q[rows.start]), int(last_Q[rows.stop - 1])) if narrow else slice(0, num_gallery)
         )
@@ -172,11 +186,11 @@ def value_and_gradients(
             weighted.append(block_value)
         else:
             value += block_value
-        if gallery_gradient:
+        if gallery_gradient and not symmetric:
             gradient_GD.addmm_(similarity_RG.T, query_RD)
         if query_gradient:
             if within:
-                gradient_QD[rows].addmm_(similarity_RG, gallery_GD)
+                gradient_QD[rows].addmm_(similarity_RG, gallery_GD, alpha=2 if symmetric else 1)
             else:
                 torch.mm(similarity_RG, gallery_GD, out=gradient_QD[rows])
                 through_norm_(gradient_QD[rows], query_RD, query.inverse_norm[rows], unit=True)
@@ -186,6 +200,8 @@ def value_and_gradients(
         share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(nan=0.0)  # no query has weight: all are 0
         value = share_Q @ losses_Q
         gradient_QD *= share_Q[:, None] if query_gradient else 1
+    if share is not None and query_gradient:
+        gradient_GD = share.gather_rows(gradient_GD)
     if gallery_gradient or (within and query_gradient):
         through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
     if within:
@@ -195,127 +211,3 @@ def value_and_gradients(
         query.restore_order(gradient_QD) if query_gradient else gradient_QD,
         other.restore_order(gradient_GD) if gallery_gradient else gradient_GD.clone(),
     )
-
-
-def similarity_operator(
-    name: str,
-    parameters: str,
-    terms: Callable[..., torch.Tensor | WeightedQueries],
-    *,
-    queries_ordered: bool = False,
-    cpu_block_rows: int = _CPU_BLOCK_ROWS,
-) -> Callable[..., torch.Tensor]:
-    """Make an operator of a loss's terms, which `torch.compile` calls without a graph break.
-
-    Args:
-        name: the operator's name within ``torch.ops.dml_losses``.
-        parameters: the loss's own parameters as a PyTorch schema, ``"float scale, bool reweight"``.
-        terms: called as ``terms(block, *parameters)``; see `Block`.
-        queries_ordered, cpu_block_rows: as `value_and_gradients`.
-
-    Returns:
-        ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient, gallery_gradient,
-        *parameters)``, the scalar loss; see `value_and_gradients`.
-    """
-
-    def compute(
-        queries: torch.Tensor,
-        query_labels: torch.Tensor,
-        gallery: torch.Tensor,
-        gallery_labels: torch.Tensor,
-        within: bool,
-        query_gradient: bool,
-        gallery_gradient: bool,
-        *parameters: float | bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        with torch.autocast(queries.device.type, enabled=False):
-            return value_and_gradients(
-                lambda block: terms(block, *parameters),
-                queries,
-                query_labels,
-                gallery,
-                gallery_labels,
-                within=within,
-                query_gradient=query_gradient,
-                gallery_gradient=gallery_gradient,
-                queries_ordered=queries_ordered,
-                cpu_block_rows=cpu_block_rows,
-            )
-
-    def fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        queries, gallery, (within, query_gradient, gallery_gradient) = inputs[0], inputs[2], inputs[4:7]
-        return (
-            queries.new_empty(()),
-            torch.empty_like(queries if query_gradient or within else queries[:0]),
-            torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
-        )
-
-    def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        ctx.save_for_backward(output[1], output[2])
-        ctx.num_inputs = len(inputs)
-
-    def backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        refuse_second_derivatives()
-        queries_gradient, gallery_gradient = (
-            gradient * upstream if gradient.shape[0] else None for gradient in ctx.saved_tensors
-        )
-        return (queries_gradient, None, gallery_gradient, *[None] * (ctx.num_inputs - 3))
-
-    operator = torch.library.custom_op(
-        f"dml_losses::{name}",
-        compute,
-        mutates_args=(),
-        schema="(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, bool within, "
-        f"bool query_gradient, bool gallery_gradient, {parameters}) -> (Tensor, Tensor, Tensor)",
-    )
-    operator.register_fake(fake)
-    operator.register_autograd(backward, setup_context=keep_gradients)
-
-    def scalar(*inputs: Any) -> torch.Tensor:
-        value: torch.Tensor = operator(*inputs)[0]
-        return value
-
-    return scalar
-
-
-def pair_operator(
-    name: str, parameters: str, terms: Callable[..., torch.Tensor | WeightedQueries]
-) -> Callable[..., torch.Tensor]:
-    """Make a pair loss of its terms (see `similarity_operator`).
-
-    Returns:
-        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which checks
-        its arguments and returns the scalar; a side that doesn't move is constant and gets no gradient.
-    """
-    operator = similarity_operator(name, parameters, terms)
-
-    def loss(
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        gallery: torch.Tensor | None,
-        gallery_labels: torch.Tensor | None,
-        *parameters: float | bool,
-        moves_query: bool,
-        moves_gallery: bool,
-    ) -> torch.Tensor:
-        check_batch(embeddings, labels)
-        check_gallery(embeddings, gallery, gallery_labels)
-        if gallery is None or gallery_labels is None:
-            queries = rows = full_precision(embeddings)
-            labels = row_labels = labels.long()
-        else:
-            queries, rows = common_precision(embeddings, gallery)
-            labels, row_labels = labels.long(), gallery_labels.long()
-        gradients = torch.is_grad_enabled()
-        return operator(
-            queries,
-            labels,
-            rows,
-            row_labels,
-            gallery is None,
-            gradients and moves_query and queries.requires_grad,
-            gradients and moves_gallery and rows.requires_grad,
-            *parameters,
-        )
-
-    return loss

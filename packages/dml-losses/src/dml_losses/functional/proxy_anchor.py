@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.pairs import Block, similarity_operator
+from dml_losses.functional.pair_operators import similarity_operator
+from dml_losses.functional.pairs import Block
 from dml_losses.functional.sphere import common_precision
 
 

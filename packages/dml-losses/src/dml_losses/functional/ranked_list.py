@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 import torch
 
-from dml_losses.functional.pairs import Block, WeightedQueries, pair_operator
+from dml_losses.functional.pair_operators import pair_operator
+from dml_losses.functional.pairs import Block, WeightedQueries
 
 QueryWeights = Literal["equal", "total"]
 

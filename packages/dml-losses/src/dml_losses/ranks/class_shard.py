@@ -1,6 +1,7 @@
 """The classes of one rank, as a `ShardableLoss` sees them.
 
-Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `O` rows whose true class this rank has.
+Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `O` rows whose true class this rank has, `K` weights
+(centres) of a class.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class RankClasses:
     """The classes of this rank; a `dml_core.ClassShard`.
 
     Args:
-        class_weights: (L, D), the weights of the classes in [`first`, `first` + L).
+        class_weights: (L·K, D), the weights of the classes in [`first`, `first` + L).
         first: the first class of this rank.
         num_classes: C, of all ranks.
     """

@@ -1,6 +1,6 @@
 """A class loss whose class weights are sharded over the ranks.
 
-Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim.
+Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `K` weights (centres) of a class.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from collections.abc import Mapping
 
 import torch
 
-from dml_core import Rows, ShardableLoss, is_class_loss, is_shardable, rank_and_world_size
+from dml_core import (
+    Rows,
+    ShardableLoss,
+    centers_per_class_of,
+    is_class_loss,
+    is_shardable,
+    rank_and_world_size,
+)
 from dml_losses.arguments import check_batch, check_class_weights
 from dml_losses.functional.sphere import full_precision
 from dml_losses.ranks.class_shard import RankClasses
@@ -40,7 +47,7 @@ class ShardedClasses(torch.nn.Module):
             group. It is changed: it keeps this rank's rows of ``class_weights``.
 
     Attributes:
-        loss: the given loss, whose ``class_weights`` are now (L, D).
+        loss: the given loss, whose ``class_weights`` are now (L, D), or (L·K, D) with K centres for each class.
         num_classes: C.
 
     Raises:
@@ -56,20 +63,21 @@ class ShardedClasses(torch.nn.Module):
             raise TypeError(f"loss is {type(loss).__name__}, {reason}")
         assert is_shardable(loss)
         weights = loss.class_weights
-        self.num_classes = len(weights)
+        self._centers = centers_per_class_of(loss)
+        self.num_classes = len(weights) // self._centers
         self._rank_and_world_size = rank, world_size = rank_and_world_size()
         if self.num_classes < world_size:
             raise ValueError(
                 f"there are {self.num_classes} classes for {world_size} ranks; expected at least one for each"
             )
         self._first = rank * self.num_classes // world_size
-        own = slice(self._first, (rank + 1) * self.num_classes // world_size)
+        own = slice(self._first * self._centers, (rank + 1) * self.num_classes // world_size * self._centers)
         loss.class_weights = torch.nn.Parameter(weights.detach()[own].clone())
         self.loss = loss
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
         """Return which rows of which parameter this rank has; see `dml_core.ShardedLoss`."""
-        return {"loss.class_weights": Rows(self._first, self.num_classes)}
+        return {"loss.class_weights": Rows(self._first * self._centers, self.num_classes * self._centers)}
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Compute the scalar loss of the global batch (B, D) with labels (B,) in [0, C), the same on every rank.
@@ -86,14 +94,15 @@ class ShardedClasses(torch.nn.Module):
         weights = self.loss.class_weights
         check_batch(embeddings, labels)
         # The check reads only the shape: one row, expanded to all classes.
-        check_class_weights(embeddings, labels, weights[:1].expand(self.num_classes, -1))
+        all_weights = weights[:1].expand(self.num_classes * self._centers, -1)
+        check_class_weights(embeddings, labels, all_weights, rows_per_class=self._centers)
         shard = RankClasses(weights, self._first, self.num_classes)
         features_BD = sum_gradient_over_ranks(full_precision(embeddings))
         return divide_gradient_by_ranks(self.loss.sharded_forward(features_BD, labels, shard))
 
     def extra_repr(self) -> str:
         """Return which classes this rank has, for `repr`."""
-        last = self._first + len(self.loss.class_weights)
+        last = self._first + len(self.loss.class_weights) // self._centers
         rank, world_size = self._rank_and_world_size
         return f"classes {self._first} to {last} of {self.num_classes}, rank {rank} of {world_size}"
 

@@ -8,7 +8,8 @@ Every rank needs the same features and labels, and gets the same value. The back
 value's gradient (see `exchange`): each rank then has the gradient of its own class weights, and its own classes' part
 of the features' gradient. These parts add up over the ranks.
 
-Shapes: `B` batch, `L` classes of this rank, `D` dim, `R` rows of a block, `O` rows whose true class this rank has.
+Shapes: `B` batch, `L` class weights of this rank, `D` dim, `R` rows of a block, `O` rows whose true class this rank
+has, `K` weights (centres) of a class.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from torch import distributed
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from dml_losses.functional.cosine_softmax import apply_margin, rows_per_block
+from dml_losses.functional.cosine_softmax import rows_per_block
 from dml_losses.functional.curricular_face import turn
+from dml_losses.functional.margins import apply_margin, apply_row_margins, keep_nearest_centers_
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 from dml_losses.ranks.exchange import all_reduce_
 
@@ -38,6 +40,8 @@ def sharded_softmax(
     positive_in_denominator: bool = True,
     normalised: bool = True,
     progress: torch.Tensor | None = None,
+    row_margins: torch.Tensor | None = None,
+    centers_per_class: int = 1,
 ) -> torch.Tensor:
     """Compute the mean cross entropy of a softmax over the classes of all ranks, with a margin at the true class.
 
@@ -51,19 +55,22 @@ def sharded_softmax(
     Args:
         features: (B, D) float32 or float64, normalised as the loss requires; the same on every rank.
         labels: (B,), integer among all ranks' classes; the same on every rank.
-        class_weights: (L, D), of the features' dtype: this rank's rows; L may be 0.
+        class_weights: (L, D), of the features' dtype: this rank's rows; L may be 0. The centres of a class are
+            consecutive.
         first: the class of the first row. The ranks' rows are consecutive.
         scale: s > 0.
         angular_margin, cosine_margin, positive_in_denominator: as in `cosine_softmax`.
         normalised: compare by cosines; if false, by inner products, without a margin.
         progress: t, a scalar, for CurricularFace's modulation.
+        row_margins: (B, 2), as in `cosine_softmax`; the same on every rank.
+        centers_per_class: K, as in `cosine_softmax`; it divides L. Without `progress`.
 
     Returns:
         The loss, a scalar of the features' dtype, the same on every rank; zero if there is one class.
     """
     value: torch.Tensor = _ShardedSoftmax.apply(
         features, class_weights, labels.long(), progress, first, scale, angular_margin, cosine_margin,
-        positive_in_denominator, normalised,
+        positive_in_denominator, normalised, row_margins, centers_per_class,
     )  # fmt: skip
     return value
 
@@ -91,17 +98,30 @@ class _ShardedSoftmax(torch.autograd.Function):
         cosine_margin: float,
         positive_in_denominator: bool,
         normalised: bool,
+        row_margins: torch.Tensor | None,
+        centers_per_class: int,
     ) -> torch.Tensor:
-        batch, own_classes = len(features), len(class_weights)
-        inverse_norm_L = inverse_norms(class_weights) if normalised else class_weights.new_ones(own_classes)
+        batch, own_columns = len(features), len(class_weights)
+        own_classes = own_columns // centers_per_class
+        inverse_norm_L = inverse_norms(class_weights) if normalised else class_weights.new_ones(own_columns)
         own_O, column_O = find_owned(labels, first, own_classes)
+        if centers_per_class > 1:
+            column_O = _nearest_columns(
+                features[own_O], class_weights, inverse_norm_L, column_O, centers_per_class
+            )
         true_B = _true_products(features, class_weights, inverse_norm_L, own_O, column_O)
-        target_B, slope_B = apply_margin(true_B * scale, scale, angular_margin, cosine_margin)
+        if row_margins is None:
+            target_B, slope_B = apply_margin(true_B * scale, scale, angular_margin, cosine_margin)
+        else:
+            target_B, slope_B = (
+                part.squeeze(1) for part in apply_row_margins(true_B[:, None] * scale, scale, row_margins)
+            )
         threshold_B = turn(true_B.clamp(-1, 1), angular_margin) if progress is not None else None
 
-        columns_BL = features.new_empty(batch, own_classes)
+        columns_BL = features.new_empty(batch, own_columns)
         highest_B, total_B = features.new_full((batch,), -torch.inf), features.new_zeros(batch)
-        step = rows_per_block(features.device, own_classes)
+        step = rows_per_block(features.device, own_columns)
+        center_K = torch.arange(centers_per_class, device=features.device)
         for start in range(0, batch if own_classes else 0, step):
             rows = slice(start, start + step)
             block_RL = columns_BL[rows]
@@ -114,11 +134,13 @@ class _ShardedSoftmax(torch.autograd.Function):
                 slope_RL = torch.where(hard_RL, progress + 2 * block_RL, 1)
                 block_RL.mul_(torch.where(hard_RL, progress + block_RL, 1))
             block_RL.mul_(scale)
+            if centers_per_class > 1:
+                keep_nearest_centers_(block_RL, centers_per_class)
             # From here on the negatives alone. Rows whose true class is on another rank don't change.
-            column_R1 = labels[rows, None] - first
-            elsewhere_R1 = (column_R1 < 0) | (column_R1 >= own_classes)
-            column_R1 = column_R1.clamp(0, own_classes - 1)
-            block_RL.scatter_(1, column_R1, block_RL.gather(1, column_R1).where(elsewhere_R1, -torch.inf))
+            own_R1 = labels[rows, None] - first
+            elsewhere_R1 = (own_R1 < 0) | (own_R1 >= own_classes)
+            column_RK = own_R1.clamp(0, own_classes - 1) * centers_per_class + center_K
+            block_RL.scatter_(1, column_RK, block_RL.gather(1, column_RK).where(elsewhere_R1, -torch.inf))
             highest_R1 = block_RL.amax(dim=1, keepdim=True)
             block_RL.sub_(highest_R1.where(highest_R1 > -torch.inf, 0)).exp_()  # no negatives: all become 0
             highest_B[rows], total_B[rows] = highest_R1.squeeze(1), block_RL.sum(dim=1)
@@ -170,7 +192,7 @@ class _ShardedSoftmax(torch.autograd.Function):
                 weights_gradient_LD.index_add_(0, column_O, positive_O1 * features_BD[own_O])
                 if ctx.normalised:
                     through_norm_(weights_gradient_LD, weights_LD, inverse_norm_L, unit=False)
-        return features_gradient_BD, weights_gradient_LD, *[None] * 8
+        return features_gradient_BD, weights_gradient_LD, *[None] * 10
 
 
 def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,6 +200,19 @@ def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Te
     column_B = labels_B.long() - first
     own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
     return own_O, column_B[own_O]
+
+
+def _nearest_columns(
+    features_OD: torch.Tensor,
+    class_weights: torch.Tensor,
+    inverse_norm_L: torch.Tensor,
+    class_O: torch.Tensor,
+    centers_per_class: int,
+) -> torch.Tensor:
+    """Find the column of each row's nearest centre of its true class, (O,); `class_O` counts this rank's classes."""
+    column_OK = class_O[:, None] * centers_per_class + torch.arange(centers_per_class, device=class_O.device)
+    cosine_OK = (class_weights[column_OK] @ features_OD[:, :, None]).squeeze(2) * inverse_norm_L[column_OK]
+    return column_OK.gather(1, cosine_OK.argmax(dim=1, keepdim=True)).squeeze(1)
 
 
 def _true_products(

@@ -1,0 +1,79 @@
+"""What the cosine softmax does to logits before the softmax: margins at the true class, and the nearest of its centres.
+
+Shapes: `R` rows, `C` classes, `K` weights (centres) of a class.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def apply_margin(
+    target_R1: torch.Tensor, scale: float, angular_margin: float, cosine_margin: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the true class's logit s·φ(θ), and dφ/d(cos θ).
+
+    Args:
+        target_R1: s·cos θ, of any shape; by rounding, |cos θ| may exceed 1.
+        scale, angular_margin, cosine_margin: s, m₁ and m₂, as in `cosine_softmax`.
+
+    Returns:
+        Both in that shape. The slope is finite at θ = 0, although its limit isn't.
+    """
+    slope_R1 = torch.ones_like(target_R1)
+    if angular_margin:
+        cosine_R1 = (target_R1 / scale).clamp(-1, 1)
+        sine_R1 = (1 - cosine_R1.square()).sqrt()
+        cos_m, sin_m = math.cos(angular_margin), math.sin(angular_margin)
+        inside_R1 = cosine_R1 > -cos_m  # θ + m₁ < π
+        target_R1 = scale * torch.where(
+            inside_R1, cosine_R1 * cos_m - sine_R1 * sin_m, cosine_R1 - angular_margin * sin_m
+        )
+        # The slope's limit at θ = 0 is infinite; use the slope at the smallest angle that the dtype resolves.
+        smallest = torch.finfo(target_R1.dtype).eps ** 0.5
+        slope_R1 = (cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)).where(inside_R1, 1)
+    return target_R1 - scale * cosine_margin, slope_R1
+
+
+def apply_row_margins(
+    target_R1: torch.Tensor, scale: float, margins_R2: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the true class's logit s·(cos(θ + m₁) − m₂), and dφ/d(cos θ), with margins for each row.
+
+    Args:
+        target_R1: (R, 1), s·cos θ; by rounding, |cos θ| may exceed 1.
+        scale: s.
+        margins_R2: (R, 2), m₁ and m₂.
+
+    Returns:
+        Both (R, 1). Where θ + m₁ leaves [0, π], it is the bound, and the slope is 0.
+    """
+    angle_R1, cosine_margin_R1 = margins_R2[:, :1], margins_R2[:, 1:]
+    cosine_R1 = (target_R1 / scale).clamp(-1, 1)
+    sine_R1 = (1 - cosine_R1.square()).sqrt()
+    cos_m, sin_m = angle_R1.cos(), angle_R1.sin()
+    below_R1 = (angle_R1 < 0) & (cosine_R1 > cos_m)
+    beyond_R1 = (angle_R1 > 0) & (cosine_R1 < -cos_m)
+    turned_R1 = (cosine_R1 * cos_m - sine_R1 * sin_m).where(~below_R1, 1).where(~beyond_R1, -1)
+    smallest = torch.finfo(target_R1.dtype).eps ** 0.5  # as in `apply_margin`
+    slope_R1 = cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)
+    return scale * (turned_R1 - cosine_margin_R1), slope_R1.where(~(below_R1 | beyond_R1), 0)
+
+
+def keep_nearest_centers_(logits: torch.Tensor, centers_per_class: int) -> torch.Tensor:
+    """Set all logits to −∞ except each class's highest, in place; so the others count and move nothing.
+
+    Args:
+        logits: (R, C·K), contiguous; the centres of a class are consecutive.
+        centers_per_class: K.
+
+    Returns:
+        The centres kept, (R, C) int64 in [0, K).
+    """
+    logits_RCK = logits.view(len(logits), -1, centers_per_class)
+    nearest_RC = logits_RCK.argmax(dim=2)
+    center_K = torch.arange(centers_per_class, device=logits.device)
+    logits_RCK.masked_fill_(center_K != nearest_RC[..., None], -torch.inf)
+    return nearest_RC

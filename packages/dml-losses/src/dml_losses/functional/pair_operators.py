@@ -1,0 +1,139 @@
+"""Operators of losses of the similarity product: their arguments, their gradients, and `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from dml_losses.arguments import check_batch, check_gallery
+from dml_losses.functional.first_order import refuse_second_derivatives
+from dml_losses.functional.pairs import CPU_BLOCK_ROWS, WeightedQueries, value_and_gradients
+from dml_losses.functional.sphere import common_precision, full_precision
+
+Parameter: TypeAlias = float | bool | list[float]  # of a loss, as a PyTorch schema names them
+
+
+def similarity_operator(
+    name: str,
+    parameters: str,
+    terms: Callable[..., torch.Tensor | WeightedQueries],
+    *,
+    queries_ordered: bool = False,
+    cpu_block_rows: int = CPU_BLOCK_ROWS,
+) -> Callable[..., torch.Tensor]:
+    """Make an operator of a loss's terms, which `torch.compile` calls without a graph break.
+
+    Args:
+        name: the operator's name within ``torch.ops.dml_losses``.
+        parameters: the loss's own parameters as a PyTorch schema, ``"float scale, bool reweight"``.
+        terms: called as ``terms(block, *parameters)``; see `Block`.
+        queries_ordered, cpu_block_rows: as `value_and_gradients`.
+
+    Returns:
+        ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient, gallery_gradient,
+        *parameters)``, the scalar loss; see `value_and_gradients`.
+    """
+
+    def compute(
+        queries: torch.Tensor,
+        query_labels: torch.Tensor,
+        gallery: torch.Tensor,
+        gallery_labels: torch.Tensor,
+        within: bool,
+        query_gradient: bool,
+        gallery_gradient: bool,
+        *parameters: Parameter,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with torch.autocast(queries.device.type, enabled=False):
+            return value_and_gradients(
+                lambda block: terms(block, *parameters),
+                queries,
+                query_labels,
+                gallery,
+                gallery_labels,
+                within=within,
+                query_gradient=query_gradient,
+                gallery_gradient=gallery_gradient,
+                queries_ordered=queries_ordered,
+                cpu_block_rows=cpu_block_rows,
+            )
+
+    def fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        queries, gallery, (within, query_gradient, gallery_gradient) = inputs[0], inputs[2], inputs[4:7]
+        return (
+            queries.new_empty(()),
+            torch.empty_like(queries if query_gradient or within else queries[:0]),
+            torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
+        )
+
+    def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.save_for_backward(output[1], output[2])
+        ctx.num_inputs = len(inputs)
+
+    def backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        refuse_second_derivatives()
+        queries_gradient, gallery_gradient = (
+            gradient * upstream if gradient.shape[0] else None for gradient in ctx.saved_tensors
+        )
+        return (queries_gradient, None, gallery_gradient, *[None] * (ctx.num_inputs - 3))
+
+    operator = torch.library.custom_op(
+        f"dml_losses::{name}",
+        compute,
+        mutates_args=(),
+        schema="(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, bool within, "
+        f"bool query_gradient, bool gallery_gradient, {parameters}) -> (Tensor, Tensor, Tensor)",
+    )
+    operator.register_fake(fake)
+    operator.register_autograd(backward, setup_context=keep_gradients)
+
+    def scalar(*inputs: Any) -> torch.Tensor:
+        value: torch.Tensor = operator(*inputs)[0]
+        return value
+
+    return scalar
+
+
+def pair_operator(
+    name: str, parameters: str, terms: Callable[..., torch.Tensor | WeightedQueries]
+) -> Callable[..., torch.Tensor]:
+    """Make a pair loss of its terms (see `similarity_operator`).
+
+    Returns:
+        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which checks
+        its arguments and returns the scalar; a side that doesn't move is constant and gets no gradient.
+    """
+    operator = similarity_operator(name, parameters, terms)
+
+    def loss(
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None,
+        gallery_labels: torch.Tensor | None,
+        *parameters: Parameter,
+        moves_query: bool,
+        moves_gallery: bool,
+    ) -> torch.Tensor:
+        check_batch(embeddings, labels)
+        check_gallery(embeddings, gallery, gallery_labels)
+        if gallery is None or gallery_labels is None:
+            queries = rows = full_precision(embeddings)
+            labels = row_labels = labels.long()
+        else:
+            queries, rows = common_precision(embeddings, gallery)
+            labels, row_labels = labels.long(), gallery_labels.long()
+        gradients = torch.is_grad_enabled()
+        return operator(
+            queries,
+            labels,
+            rows,
+            row_labels,
+            gallery is None,
+            gradients and moves_query and queries.requires_grad,
+            gradients and moves_gallery and rows.requires_grad,
+            *parameters,
+        )
+
+    return loss

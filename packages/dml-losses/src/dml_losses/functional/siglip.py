@@ -1,0 +1,184 @@
+"""SigLIP: every pair is a binary decision, with a learned scale and bias.
+
+Shapes: `B` batch, `G` gallery, `D` dim, `R` queries of a block, `P` columns that may hold positives.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch.nn.functional import logsigmoid
+
+from dml_losses.arguments import check_batch, check_gallery
+from dml_losses.functional.first_order import refuse_second_derivatives
+from dml_losses.functional.pairs import Block, BlockShare, value_and_gradients
+from dml_losses.functional.sphere import common_precision, full_precision
+
+
+class SigLIPShare(BlockShare, Protocol):
+    """Some of the blocks of queries, whose sums other processes need, too."""
+
+    def gather_blocks(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return all processes' rows, one for each block in the order of the blocks, given those of these blocks."""
+        ...
+
+
+def siglip(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    gallery: torch.Tensor | None = None,
+    gallery_labels: torch.Tensor | None = None,
+    *,
+    log_scale: torch.Tensor,
+    bias: torch.Tensor,
+) -> torch.Tensor:
+    """Compute the logistic loss of all pairs: same class or not.
+
+    L = −1/B · Σ_i Σ_{j≠i} log σ(z_ij·(t·s_ij + b)),  t = exp(t'),  z_ij = 1 if y_i = y_j, else −1
+
+    where s are cosines, and t' and b are learned.
+
+    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training. Departure: one kind of rows, so that the
+    pairs are those of a batch with itself (or with a gallery), and a row has several positives, those of its class.
+
+    Args:
+        embeddings: (B, D), any floating dtype, not necessarily normalised.
+        labels: (B,), integer.
+        gallery: (G, D), compared with instead of the batch; it gets a gradient if it requires one.
+        gallery_labels: (G,), integer.
+        log_scale: t', a floating scalar; it starts at log 10 in the paper.
+        bias: b, a floating scalar; it starts at −10 in the paper, since most pairs are negative.
+
+    Returns:
+        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if there is no pair.
+
+    Raises:
+        TypeError: for embeddings that aren't floating, or labels that aren't integers.
+        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
+    """
+    check_batch(embeddings, labels)
+    check_gallery(embeddings, gallery, gallery_labels)
+    within = gallery is None or gallery_labels is None
+    if gallery is None or gallery_labels is None:
+        queries = rows = full_precision(embeddings)
+        row_labels = labels
+    else:
+        queries, rows = common_precision(embeddings, gallery)
+        row_labels = gallery_labels
+    gradients = torch.is_grad_enabled()
+    value: torch.Tensor = _operator(
+        queries,
+        labels.long(),
+        rows,
+        row_labels.long(),
+        full_precision(log_scale).to(queries.dtype),
+        full_precision(bias).to(queries.dtype),
+        within,
+        gradients and queries.requires_grad,
+        gradients and rows.requires_grad,
+    )[0]
+    return value
+
+
+def siglip_and_gradients(
+    queries: torch.Tensor,
+    query_labels: torch.Tensor,
+    gallery: torch.Tensor,
+    gallery_labels: torch.Tensor,
+    log_scale: torch.Tensor,
+    bias: torch.Tensor,
+    within: bool,
+    query_gradient: bool,
+    gallery_gradient: bool,
+    share: SigLIPShare | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compute the loss, the gradients of queries and gallery, and that of (t', b), (2,).
+
+    Blocks are summed in their order, whoever computed them. Arguments as `value_and_gradients`, all of one dtype.
+    """
+    sums: list[torch.Tensor] = []
+
+    def terms(block: Block) -> torch.Tensor:
+        sums.append(_terms(block, log_scale, bias))
+        return torch.zeros_like(log_scale)
+
+    with torch.autocast(queries.device.type, enabled=False):
+        _, query_move, gallery_move = value_and_gradients(
+            terms,
+            queries,
+            query_labels,
+            gallery,
+            gallery_labels,
+            within=within,
+            query_gradient=query_gradient,
+            gallery_gradient=gallery_gradient,
+            symmetric=within,
+            share=share,
+        )
+    blocks = torch.stack(sums) if sums else queries.new_zeros(0, 3)
+    blocks = blocks if share is None else share.gather_blocks(blocks)
+    total = blocks.sum(dim=0)
+    return total[0].clone(), query_move, gallery_move, total[1:].clone()
+
+
+def _terms(block: Block, log_scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Compute a block's share of the value and of its derivatives for t' and b, (3,)."""
+    scale = log_scale.exp()
+    scaled_RG = block.similarity.mul_(scale)
+    logits_RG = scaled_RG + bias
+    positive_RP = logits_RG[:, block.columns].masked_fill(~block.positive, torch.inf)
+    logits_RG[:, block.columns].masked_fill_(block.same, -torch.inf)
+    value = -logsigmoid(-logits_RG).sum() - logsigmoid(positive_RP).sum()
+    weight_RG = logits_RG.sigmoid_()
+    weight_RG[:, block.columns] -= positive_RP.neg_().sigmoid_()
+    weight_RG.div_(block.num_queries)
+    scale_slope = (weight_RG * scaled_RG).sum()
+    torch.mul(weight_RG, scale, out=block.similarity)
+    return torch.stack((value / block.num_queries, scale_slope, weight_RG.sum()))
+
+
+_operator = torch.library.custom_op(
+    "dml_losses::siglip",
+    siglip_and_gradients,
+    mutates_args=(),
+    schema="(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, Tensor log_scale, "
+    "Tensor bias, bool within, bool query_gradient, bool gallery_gradient) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@_operator.register_fake
+def _(
+    queries: torch.Tensor,
+    query_labels: torch.Tensor,
+    gallery: torch.Tensor,
+    gallery_labels: torch.Tensor,
+    log_scale: torch.Tensor,
+    bias: torch.Tensor,
+    within: bool,
+    query_gradient: bool,
+    gallery_gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    return (
+        queries.new_empty(()),
+        torch.empty_like(queries if query_gradient or within else queries[:0]),
+        torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
+        queries.new_empty(2),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[1:])
+
+
+def _backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    refuse_second_derivatives()
+    query_move, gallery_move, numbers = ctx.saved_tensors
+    log_scale, bias = (numbers * upstream).unbind()
+    query_gradient, gallery_gradient = (
+        gradient * upstream if gradient.shape[0] else None for gradient in (query_move, gallery_move)
+    )
+    return query_gradient, None, gallery_gradient, None, log_scale, bias, None, None, None
+
+
+_operator.register_autograd(_backward, setup_context=_keep)

@@ -1,0 +1,70 @@
+"""Smooth-AP: average precision with sigmoids for steps.
+
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries of a block, `I` positives of a query, at most.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.functional.pair_operators import pair_operator
+from dml_losses.functional.pairs import Block
+from dml_losses.functional.smooth_ranks import RankLoss, rank_terms, sigmoid_step
+
+
+def smooth_ap(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    gallery: torch.Tensor | None = None,
+    gallery_labels: torch.Tensor | None = None,
+    *,
+    temperature: float = 0.01,
+) -> torch.Tensor:
+    """Compute one minus the mean average precision of queries, in which sigmoids replace the steps of ranks.
+
+    L = mean_q (1 − AP_q),  AP_q = mean over the positives i of (1 + A_i)/(1 + A_i + B_i)
+    A_i = Σ_{j ∈ P_q, j≠i} σ((s_qj − s_qi)/τ),  B_i = Σ_{j ∈ N_q} σ((s_qj − s_qi)/τ)
+
+    where s are cosines, P_q the query's positives and N_q its negatives. The time is that of P_q × (P_q ∪ N_q) sigmoids
+    for each query; the memory that of a block of similarities.
+
+    Source: Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval. Departure: the mean is
+    over the queries that have a positive, and a query is no positive of its own; the authors' code counts it as one.
+
+    Args:
+        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
+        labels: (B,), integer.
+        gallery: (G, D), ranked instead of the batch; it gets a gradient if it requires one.
+        gallery_labels: (G,), integer.
+        temperature: τ > 0; 0.01 in the paper.
+
+    Returns:
+        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if no query has a
+        positive, or none has a negative.
+
+    Raises:
+        TypeError: for embeddings that aren't floating, or labels that aren't integers.
+        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
+    """
+    return _loss(
+        embeddings, labels, gallery, gallery_labels, temperature, moves_query=True, moves_gallery=True
+    )
+
+
+def precision_loss(above_RI: torch.Tensor, below_RI: torch.Tensor, present_RI: torch.Tensor) -> RankLoss:
+    """Compute 1 − AP = mean_i B/(1 + A + B) of each query; see `rank_terms`."""
+    weight_RI = present_RI.to(above_RI.dtype)
+    weight_RI /= weight_RI.sum(dim=1, keepdim=True).clamp_min(1)
+    rank_RI = 1 + above_RI + below_RI
+    slope_RI = weight_RI / rank_RI.square()
+    return RankLoss(
+        (weight_RI * below_RI / rank_RI).sum(dim=1), -below_RI * slope_RI, (1 + above_RI) * slope_RI
+    )
+
+
+def _terms(block: Block, temperature: float) -> torch.Tensor:
+    step = sigmoid_step(temperature)
+    return rank_terms(block, step, step, precision_loss)
+
+
+_loss = pair_operator("smooth_ap", "float temperature", _terms)

@@ -1,0 +1,64 @@
+"""Recall@k surrogate as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dml_losses.arguments import check_positive
+from dml_losses.functional.recall_at_k_surrogate import check_cutoffs, recall_at_k_surrogate
+
+
+class RecallAtKSurrogate(torch.nn.Module):
+    """One minus the mean recall at several cut-offs, with sigmoids for all steps.
+
+    L = mean_q mean_k (1 − R_qk); see `dml_losses.functional.recall_at_k_surrogate`.
+
+    Source: Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup.
+
+    Args:
+        ks: the cut-offs k ≥ 1; 1, 2, 4, 8, 16 in the authors' code.
+        k_temperatures: τ_k > 0 of each cut-off; None: k itself, as in the authors' code.
+        rank_temperature: τ > 0; 0.01 in the authors' code.
+
+    Raises:
+        TypeError: for a temperature of ranks that is no number.
+        ValueError: for a parameter outside its range, or not as many temperatures as cut-offs.
+    """
+
+    def __init__(
+        self,
+        ks: Sequence[int] = (1, 2, 4, 8, 16),
+        k_temperatures: Sequence[float] | None = None,
+        rank_temperature: float = 0.01,
+    ) -> None:
+        super().__init__()
+        check_cutoffs(ks, k_temperatures)
+        self.ks, self.k_temperatures = list(ks), k_temperatures and list(k_temperatures)
+        self.rank_temperature = check_positive("rank_temperature", rank_temperature)
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None = None,
+        gallery_labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        return recall_at_k_surrogate(
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            ks=self.ks,
+            k_temperatures=self.k_temperatures,
+            rank_temperature=self.rank_temperature,
+        )
+
+    def extra_repr(self) -> str:
+        """Return the parameters, for `repr`."""
+        return (
+            f"ks={self.ks}, k_temperatures={self.k_temperatures or self.ks}, "
+            f"rank_temperature={self.rank_temperature}"
+        )

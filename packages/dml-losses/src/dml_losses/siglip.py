@@ -1,0 +1,56 @@
+"""SigLIP as a module."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dml_losses.arguments import check_finite, check_positive
+from dml_losses.functional.siglip import siglip
+from dml_losses.ranks.spread_siglip import spread_siglip
+
+
+class SigLIP(torch.nn.Module):
+    """Logistic loss of all pairs, same class or not, with a learned scale and bias.
+
+    L = −1/B · Σ_i Σ_{j≠i} log σ(z_ij·(t·s_ij + b)); see `dml_losses.functional.siglip`.
+
+    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training.
+
+    Args:
+        scale: t > 0 at the start; 10 in the paper.
+        bias: b at the start; −10 in the paper.
+        over_ranks: let each rank compute 1/W of the pairs of the global batch, which all ranks must have: `dml train`
+            gathers it, and ``GlobalBatch(SigLIP(over_ranks=True))`` does so elsewhere. Value and gradients are the
+            same bits on any number of ranks. A gallery is compared with by every rank.
+
+    Attributes:
+        log_scale, bias: log t and b, scalar parameters. Give them to the optimizer.
+
+    Raises:
+        TypeError: for a scale or bias that is no number.
+        ValueError: for a scale that isn't finite and positive, or a bias that isn't finite.
+    """
+
+    def __init__(self, scale: float = 10.0, bias: float = -10.0, over_ranks: bool = False) -> None:
+        super().__init__()
+        self.log_scale = torch.nn.Parameter(torch.tensor(math.log(check_positive("scale", scale))))
+        self.bias = torch.nn.Parameter(torch.tensor(check_finite("bias", bias)))
+        self.over_ranks = over_ranks
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None = None,
+        gallery_labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        if self.over_ranks and gallery is None and gallery_labels is None:
+            return spread_siglip(embeddings, labels, self.log_scale, self.bias)
+        return siglip(embeddings, labels, gallery, gallery_labels, log_scale=self.log_scale, bias=self.bias)
+
+    def extra_repr(self) -> str:
+        """Return the parameters, for `repr`."""
+        return f"over_ranks={self.over_ranks}"

@@ -1,0 +1,54 @@
+"""SupAP as a module."""
+
+from __future__ import annotations
+
+import torch
+
+from dml_losses.arguments import check_non_negative, check_positive
+from dml_losses.functional.sup_ap import sup_ap
+
+
+class SupAP(torch.nn.Module):
+    """One minus a lower bound of the mean average precision, whose gradient doesn't vanish for wrong ranks.
+
+    L = mean_q (1 − AP_q); see `dml_losses.functional.sup_ap`.
+
+    Source: Ramzi et al. 2021, Robust and Decomposable Average Precision for Image Retrieval (ROADMAP).
+
+    Args:
+        temperature: τ > 0; 0.01 in the authors' code.
+        slope: ρ > 0; 100 in the authors' code.
+        saturation: δ ≥ 0; 0.05 in the authors' code.
+
+    Raises:
+        TypeError: for a parameter that is no number.
+        ValueError: for a parameter outside its range.
+    """
+
+    def __init__(self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05) -> None:
+        super().__init__()
+        self.temperature = check_positive("temperature", temperature)
+        self.slope = check_positive("slope", slope)
+        self.saturation = check_non_negative("saturation", saturation)
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        labels: torch.Tensor,
+        gallery: torch.Tensor | None = None,
+        gallery_labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        return sup_ap(
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            temperature=self.temperature,
+            slope=self.slope,
+            saturation=self.saturation,
+        )
+
+    def extra_repr(self) -> str:
+        """Return the parameters, for `repr`."""
+        return f"temperature={self.temperature}, slope={self.slope}, saturation={self.saturation}"

@@ -1,0 +1,126 @@
+"""Sub-centre ArcFace: several centres in the cosine softmax, whole, over a fraction of the classes, and sharded."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from losses_support import face_references as reference
+from torch.autograd import grad
+
+from dml_losses import MemVir, ShardedClasses, SubCenterArcFace
+from dml_losses.functional import arc_face, sub_center_arc_face
+
+S = 2 * math.log(3)  # e^{S/2} = 3
+
+
+def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
+    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles pass π − m
+@pytest.mark.parametrize(("classes", "centers"), [(1, 3), (4, 1), (4, 3), (12, 2)])
+def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: int, margin: float) -> None:
+    x, w = rows(9, 0).requires_grad_(), rows(classes * centers, 1).requires_grad_()
+    y = torch.tensor([0, 3, 1, 6, 3, 2, 0, 5, 4]) % classes
+    value = sub_center_arc_face(x, y, w, centers_per_class=centers, scale=8.0, margin=margin)
+    expected = reference.sub_center_arc_face_value(x, y, w, centers, 8.0, margin)
+    torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-14)
+    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
+        torch.testing.assert_close(gradient, want, rtol=1e-8, atol=1e-11)
+
+
+def test_the_nearest_centre_counts_by_hand() -> None:
+    """Centres at 90° and 60° of the class, at 90° and 180° of the other; the margin makes 60° to 90°: 1/(1 + 1)."""
+    x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    w = torch.tensor([[0.0, 1.0], [0.5, 0.75**0.5], [0.0, -1.0], [-1.0, 0.0]], dtype=torch.float64)
+    for value in (
+        sub_center_arc_face(x, y, w, centers_per_class=2, scale=S, margin=math.pi / 6),
+        reference.sub_center_arc_face_value(x, y, w, 2, S, math.pi / 6),
+    ):
+        assert value.item() == pytest.approx(math.log(2))
+
+
+def test_one_centre_is_arc_face_to_the_bit() -> None:
+    x, w, y = rows(20, 2).requires_grad_(), rows(6, 3).requires_grad_(), torch.arange(20) % 6
+    one, arc = sub_center_arc_face(x, y, w, centers_per_class=1), arc_face(x, y, w)
+    assert torch.equal(one, arc)
+    assert all(map(torch.equal, grad(one, (x, w)), grad(arc, (x, w))))
+
+
+def test_equal_centres_move_only_the_first() -> None:
+    x, w, y = rows(4, 4), rows(3, 5).repeat_interleave(2, dim=0).requires_grad_(), torch.arange(4) % 3
+    gradient = grad(sub_center_arc_face(x, y, w, centers_per_class=2, scale=8.0), w)[0].reshape(3, 2, 5)
+    assert (gradient[:, 1] == 0).all()
+    assert (gradient[:, 0] != 0).any(dim=1).all()
+
+
+def test_a_fraction_of_the_classes_takes_their_centres_along() -> None:
+    loss = SubCenterArcFace(50, 6, centers_per_class=3, class_fraction=0.2, seed=3).double()
+    x, y = rows(5, 6, 6).requires_grad_(), torch.tensor([4, 40, 4, 9, 0])
+    assert loss.sparse_parameters() == ("class_weights",)
+    value = loss(x, y)
+    gradient = grad(value, loss.class_weights)[0].coalesce()
+    chosen = gradient.indices()[0]
+    assert len(chosen) == 30
+    classes = chosen[::3] // 3
+    assert torch.equal(chosen, (classes[:, None] * 3 + torch.arange(3)).flatten())
+    weights = loss.class_weights.detach()[chosen].requires_grad_()
+    expected = sub_center_arc_face(x, torch.searchsorted(classes, y), weights)
+    torch.testing.assert_close(value, expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(gradient.values(), grad(expected, weights)[0])
+
+
+def test_a_resumed_loss_draws_the_choices_of_an_uninterrupted_one() -> None:
+    used, fresh = (SubCenterArcFace(50, 6, class_fraction=0.2) for _ in range(2))
+    x, y = torch.randn(5, 6), torch.arange(5)
+    used(x, y)
+    fresh.load_state_dict(used.state_dict())
+    assert torch.equal(used(x, y), fresh(x, y))
+
+
+@pytest.mark.parametrize("near", [0.0, 1e-12])
+def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None:
+    """The nearest centre is found by two products; neither may leave another centre among the negatives."""
+    x, y = rows(6, 7), torch.arange(6) % 3
+    weights = rows(3, 8).repeat_interleave(2, dim=0)
+    weights[1::2] *= 1 + near
+    found = []
+    for wrap in (lambda loss: loss, ShardedClasses):
+        inner = SubCenterArcFace(3, 5, centers_per_class=2, scale=8.0).double()
+        inner.class_weights.data = weights.clone()
+        found.append(wrap(inner)(x, y))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=0)
+
+
+def test_memvir_takes_all_centres_of_earlier_steps_as_constants() -> None:
+    """Virtual classes have K centres each: the loss joined by hand is the same."""
+    loss = MemVir(SubCenterArcFace(4, 5, centers_per_class=2, scale=8.0).double(), num_steps=1, margin=0)
+    first, second, y = rows(6, 9), rows(6, 10), torch.arange(6) % 4
+    loss(first, y)
+    value = loss(second, y)
+    inner = loss.loss
+    weights = inner.class_weights.detach().float().double()  # the queue is in float32
+    joined = sub_center_arc_face(
+        torch.cat((second, first.float().double())),
+        torch.cat((y, y + 4)),
+        torch.cat((inner.class_weights.detach(), weights)),
+        centers_per_class=2,
+        scale=8.0,
+    )
+    torch.testing.assert_close(value, joined, rtol=1e-10, atol=0)
+
+
+def test_virtual_classes_and_a_fraction_refuse_each_other() -> None:
+    with pytest.raises(ValueError, match=r"class_fraction = 0.5; expected class_fraction = 1"):
+        MemVir(SubCenterArcFace(4, 5, class_fraction=0.5), 1, 0)
+
+
+def test_labels_count_classes_and_sharding_divides_classes() -> None:
+    loss = ShardedClasses(SubCenterArcFace(3, 5, centers_per_class=4))
+    assert loss.num_classes == 3
+    assert tuple(loss.sharded_parameters()["loss.class_weights"]) == (0, 12)
+    for refusing in (loss, loss.loss):
+        with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
+            refusing(rows(2, 4), torch.tensor([0, 3]))
