@@ -3,10 +3,10 @@
     python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han] [--study NAME ...] [--seeds 3]
         [--processes 2] [--print]
 
-`claims.py` holds the studies on glyphs, `han.py` those on Han characters. A study's rate is the one with the best MAP@R on
-the held-out classes, with one seed of one variant; then every variant trains with every seed. Every run is appended to
-RECORD at once: the same command resumes after an interruption. ``--print`` prints the tables of the recorded runs alone.
-Uses one thread a run.
+`claims.py` holds the studies on glyphs, `han.py` those on Han characters. A study's rate is the one with the best
+MAP@R on the held-out classes, with one seed of one variant; then every variant trains with every seed. Every run
+is appended to RECORD at once: the same command resumes after an interruption. ``--print`` prints the tables of the
+recorded runs alone. Uses one thread a run.
 """
 
 from __future__ import annotations
