@@ -1,10 +1,12 @@
 """The papers' claims on glyphs, each with its own experiment: learning rates chosen on held-out classes.
 
-    python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--study NAME ...] [--seeds 3] [--processes 2] [--print]
+    python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han] [--study NAME ...] [--seeds 3]
+        [--processes 2] [--print]
 
-`claims.py` holds the studies. A study's rate is the one with the best MAP@R on the held-out classes, with one seed of
-one variant; then every variant trains with every seed. Every run is appended to RECORD at once: the same command
-resumes after an interruption. ``--print`` prints the tables of the recorded runs alone. Uses one thread a run.
+`claims.py` holds the studies on glyphs, `han.py` those on Han characters. A study's rate is the one with the best
+MAP@R on the held-out classes, with one seed of one variant; then every variant trains with every seed. Every run
+is appended to RECORD at once: the same command resumes after an interruption. ``--print`` prints the tables of the
+recorded runs alone. Uses one thread a run.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from claims import STUDIES, Study
+import claims
+import han
+from claims import Study
 from rich.console import Console
 
 from dml_core import registry
@@ -27,6 +31,8 @@ from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 
 FIGURES = ("recall/1", "map_at_r")
+DATA = {"glyphs": claims.STUDIES, "han": han.STUDIES}
+STUDIES = claims.STUDIES | han.STUDIES
 
 
 class Record:
@@ -55,7 +61,12 @@ class Record:
     def job(self, study: str, variant: str, rate: str, seed: int) -> Job:
         """Make a run of a study's variant."""
         table = STUDIES[study]
-        overrides = [*table.set, *([rate] if rate else []), *table.variants[variant], f"training.seed={seed}"]
+        overrides = [
+            *table.set,
+            *(rate.split(" ; ") if rate else []),
+            *table.variants[variant],
+            f"training.seed={seed}",
+        ]
         overrides += ["evaluation.every=1", "evaluation.unit=step", "logging.loggers=[{name='jsonl'}]"]
         steps = load_recipe(table.recipe, overrides).training.steps
         # The held-out classes are measured once, at the end, so that the last weights are the best.
@@ -141,13 +152,14 @@ def main() -> None:
     )
     parser.add_argument("record", type=Path)
     parser.add_argument("runs", type=Path)
+    parser.add_argument("--data", choices=list(DATA), default="glyphs")
     parser.add_argument("--study", action="append", choices=list(STUDIES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--print", action="store_true", dest="only_print")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    chosen = {name: STUDIES[name] for name in arguments.study or STUDIES}
+    chosen = {name: STUDIES[name] for name in arguments.study or DATA[arguments.data]}
     record = Record(arguments.record, arguments.runs, arguments.processes)
     if not arguments.only_print:
         record.run([(name, study.rate_of, rate, 0) for name, study in chosen.items() for rate in study.rates])

@@ -34,7 +34,8 @@ class Study:
         recipe: the bundled recipe.
         set: changes of every run.
         variants: changes of each variant, by its label.
-        rates: learning rates to choose from by held-out classes, with `rate_of`; empty: the recipe's.
+        rates: learning rates to choose from by held-out classes, with `rate_of`; a choice of several keys joins them
+            by `` ; ``. Empty: the recipe's.
         rate_of: the label of the variant that chooses the rate of all.
         after: computes further values of a finished run.
     """

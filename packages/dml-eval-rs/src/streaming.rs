@@ -18,7 +18,7 @@ macro_rules! with_space {
         match ($queries, $gallery as Option<Sides<'_>>) {
             (Sides::Rows(queries), gallery) => {
                 let similarity: Similarity = $similarity.parse()?;
-                let screen = $relation.screen($metrics);
+                let screen = $relation.screen($metrics, kernel);
                 let gallery = gallery.map(Sides::rows).transpose()?;
                 let $space = Dense::new(queries, gallery, similarity, screen, kernel, $control)?;
                 $work

@@ -1,6 +1,7 @@
-"""The built-in data set: the characters that matplotlib's fonts can draw, one image per font face.
+"""The data set 'glyphs': characters drawn with fonts, one image per font face.
 
-It needs no download and no file: the images are drawn in a few seconds, identical each time.
+With matplotlib's fonts, the default, it needs no download and no file: the images are drawn in a few seconds, identical
+each time.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
   Cyrillic A) form one class, since no network could distinguish them. Blank images, control characters and private
@@ -10,6 +11,8 @@ It needs no download and no file: the images are drawn in a few seconds, identic
 - A class that fewer than `MIN_FACES` faces can draw is omitted, so that every query has matches.
 - The classes, in the order of their first code point, go **alternately** to `train` and `test`: both halves contain
   every script, no class is in both, and no seed plays a role.
+
+With a user's fonts, `font_classes` says what is a class and an item; the halves alternate likewise.
 """
 
 from __future__ import annotations
@@ -18,46 +21,51 @@ import functools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFont
 
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter
+from dml_train.data.faces import Face, open_faces
+from dml_train.data.font_classes import UNDRAWN, Drawing, describe, draw_classes, select_characters
 from dml_train.data.image_reader import DrawingReader
 from dml_train.extras import extra
 
 with extra("glyphs", "the data set 'glyphs'"):
     import matplotlib
-    from matplotlib.ft2font import FT2Font
 
-SIZE = 32  # pixels a side
-FONT_SIZE = 26  # pixels an em
+SIZE = 32  # pixels a side, unless the recipe says another
 MIN_FACES = 6
 _CLASS_FACE = "DejaVuSans"  # its images define the classes
-_UNDRAWN = {"Cc", "Cf", "Co", "Cs"}  # control, format, private use, surrogate
 
 
 class Glyphs:
-    """A `Dataset` of about 3,400 characters in about 39,000 images of 32 × 32; half of the classes train.
+    """A `Dataset` of drawn characters; half of the classes train.
+
+    By default about 3,400 characters in about 39,000 images of 32 × 32.
 
     Args:
         rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see `Jitter`.
         max_classes: number of classes, spread evenly over all, for quick trials; None: all.
+        fonts: font files or glob patterns, see `open_faces`; None: matplotlib's.
+        query_fonts: likewise, of fonts that draw the queries alone. They train nothing; the test half's drawings in
+            `fonts` become the gallery, and its classes that no query font draws stay there. Empty: no gallery.
+        characters: with `fonts`, the character set, see `select_characters`.
+        min_faces: with `fonts`, the least number of different drawings of a class by `fonts`.
+        size: pixels a side.
 
     Attributes:
-        train, test: the halves. Every class has at least `MIN_FACES` items.
-        gallery: None; the test half is its own gallery.
+        train, test: the halves. Every class of both has at least `min_faces` items, with `query_fonts` those of
+            `train`.
+        gallery: None, the test half is its own gallery; or with `query_fonts` the test half's drawings in `fonts`.
         in_channels: 1.
 
     Raises:
-        DmlError: if matplotlib's fonts are missing.
-        ValueError: a bound out of its range, or fewer than two classes.
+        DmlError: if fonts are missing or draw fewer than two classes.
+        ValueError: a bound out of its range, fewer than two classes, or an option of fonts without `fonts`.
     """
 
-    gallery = None
     in_channels = 1
 
     def __init__(
@@ -70,35 +78,52 @@ class Glyphs:
         stroke: float = 0.5,
         fade: float = 0.3,
         max_classes: int | None = None,
+        fonts: Sequence[str] | None = None,
+        query_fonts: Sequence[str] = (),
+        characters: str | Sequence[str] = "all",
+        min_faces: int = MIN_FACES,
+        size: int = SIZE,
     ) -> None:
         jitter = Jitter(rotation, scale, stretch, shear, shift, stroke, fade)
-        drawing = draw_glyphs()
+        if max_classes is not None and max_classes < 2:
+            raise ValueError(f"max_classes is {max_classes}; expected at least 2, one for each half")
+        if not 8 <= size <= 512:
+            raise ValueError(f"size is {size}; expected 8 to 512 pixels a side")
+        if min_faces < 2:
+            raise ValueError(f"min_faces is {min_faces}; expected at least 2, a query and its match")
+        if fonts is None:
+            if query_fonts or characters != "all" or min_faces != MIN_FACES:
+                raise ValueError(
+                    'query_fonts, characters and min_faces need fonts: give fonts = ["FOLDER/*.ttf"]'
+                )
+            drawing, queries = draw_glyphs(size), None
+        else:
+            if isinstance(fonts, str) or isinstance(query_fonts, str):
+                raise ValueError('fonts and query_fonts are lists of patterns; write ["FOLDER/*.ttf"]')
+            kind = characters if isinstance(characters, str) else tuple(characters)
+            drawing, queries = draw_user_fonts(tuple(fonts), tuple(query_fonts), kind, min_faces, size)
         chosen = np.arange(len(drawing.class_names))
         if max_classes is not None:
-            if max_classes < 2:
-                raise ValueError(f"max_classes is {max_classes}; expected at least 2, one for each half")
             count = min(max_classes, len(chosen))
             chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, count).astype(np.int64))]
         self.train = _select_classes(drawing, chosen[0::2], jitter)
-        self.test = _select_classes(drawing, chosen[1::2], None)
+        self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
+        self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
+        if len(self.test) == 0:
+            raise DmlError(
+                "query_fonts draw no class of the test half: give fonts that have the character set"
+            )
 
     @staticmethod
     def image_reader(**options: object) -> DrawingReader:
-        """Return the reader of a user's drawings for a network trained on glyphs; it ignores all options."""
-        return DrawingReader(SIZE)
-
-
-class Drawing(NamedTuple):
-    """All glyphs, sorted by class, then by the name of the face."""
-
-    images: npt.NDArray[np.uint8]  # (N, SIZE, SIZE), ink is 255
-    labels: npt.NDArray[np.int64]  # (N,)
-    class_names: Sequence[str]  # "U+0041 LATIN CAPITAL LETTER A", of the first of the merged characters
+        """Return the reader of a user's drawings for a network trained on glyphs; of the options it takes `size`."""
+        size = options.get("size", SIZE)
+        return DrawingReader(size if isinstance(size, int) else SIZE)
 
 
 @functools.lru_cache(maxsize=1)
-def draw_glyphs() -> Drawing:
-    """Draw every class that enough faces can draw, once per process.
+def draw_glyphs(size: int = SIZE) -> Drawing:
+    """Draw every class that enough of matplotlib's faces can draw, once per process.
 
     Raises:
         DmlError: if matplotlib's fonts are missing.
@@ -110,58 +135,66 @@ def draw_glyphs() -> Drawing:
             f"no font {_CLASS_FACE}.ttf in {folder}; the data set 'glyphs' is drawn with the fonts of matplotlib's "
             "package. Reinstall it: pip install --force-reinstall matplotlib"
         )
-    # The basic layout engine, since the complex one is optional in Pillow and may differ between machines.
-    faces = {
-        file.stem: ImageFont.truetype(file, FONT_SIZE, layout_engine=ImageFont.Layout.BASIC) for file in files
-    }
-    characters = {file.stem: set(FT2Font(str(file)).get_charmap()) for file in files}
+    faces = [Face(file, size) for file in files]
+    class_face = next(face for face in faces if face.name == _CLASS_FACE)
 
     merged: dict[bytes, list[int]] = {}  # code points by their image in the class face
-    for code_point in sorted(characters[_CLASS_FACE]):
-        if unicodedata.category(chr(code_point)) in _UNDRAWN:
+    for code_point in sorted(class_face.characters):
+        if unicodedata.category(chr(code_point)) in UNDRAWN:
             continue
-        picture = _draw(faces[_CLASS_FACE], chr(code_point))
+        picture = class_face.draw(code_point)
         if picture is not None:
             merged.setdefault(picture.tobytes(), []).append(code_point)
 
     images: list[npt.NDArray[np.uint8]] = []
     labels: list[int] = []
+    positions: list[int] = []
     class_names: list[str] = []
     for code_points in merged.values():
-        pictures = []
-        for name, face in faces.items():
-            drawable = next((c for c in code_points if c in characters[name]), None)
-            picture = None if drawable is None else _draw(face, chr(drawable))
+        pictures = {}
+        for position, face in enumerate(faces):
+            drawable = next((c for c in code_points if c in face.characters), None)
+            picture = None if drawable is None else face.draw(drawable)
             if picture is not None:
-                pictures.append(picture)
+                pictures[position] = picture
         if len(pictures) >= MIN_FACES:
-            images.extend(pictures)
+            images.extend(pictures.values())
+            positions.extend(pictures)
             labels.extend([len(class_names)] * len(pictures))
-            class_names.append(_describe(code_points[0]))
-    return Drawing(np.stack(images), np.array(labels, dtype=np.int64), tuple(class_names))
+            class_names.append(describe(code_points[0]))
+    return Drawing(np.stack(images), np.array(labels), tuple(class_names), np.array(positions))
 
 
-def _draw(face: ImageFont.FreeTypeFont, character: str) -> npt.NDArray[np.uint8] | None:
-    """Draw a character's ink in the middle of an image; return None if it has no ink."""
-    mask, _ = face.getmask2(character, "L")
-    width, height = mask.size
-    ink = np.frombuffer(bytes(mask), dtype=np.uint8).reshape(height, width)
-    rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
-    if rows.size == 0:
-        return None
-    ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    if max(ink.shape) > SIZE:
-        height, width = (max(1, round(side * SIZE / max(ink.shape))) for side in ink.shape)
-        ink = np.asarray(Image.fromarray(ink).resize((width, height), Image.Resampling.BOX))
-    height, width = ink.shape
-    top, left = (SIZE - height) // 2, (SIZE - width) // 2
-    picture = np.zeros((SIZE, SIZE), dtype=np.uint8)
-    picture[top : top + height, left : left + width] = ink
-    return picture
+@functools.lru_cache(maxsize=1)
+def draw_user_fonts(
+    fonts: tuple[str, ...],
+    query_fonts: tuple[str, ...],
+    characters: str | tuple[str, ...],
+    min_faces: int,
+    size: int,
+) -> tuple[Drawing, Drawing | None]:
+    """Draw a character set with a user's fonts, once per process.
 
+    Returns:
+        The drawings in `fonts`, and those in `query_fonts` with the same classes; None without query fonts.
 
-def _describe(code_point: int) -> str:
-    return f"U+{code_point:04X} {unicodedata.name(chr(code_point), '')}".rstrip()
+    Raises:
+        DmlError: a pattern without fonts, a font in both lists, or fewer than two classes.
+        ValueError: an unknown character set.
+    """
+    belongs = select_characters(characters)
+    faces = open_faces(fonts, size)
+    own_faces = len(faces)
+    if query_fonts:
+        query_faces = open_faces(query_fonts, size)
+        if both := {face.name for face in faces} & {face.name for face in query_faces}:
+            raise DmlError(f"{min(both)} is in fonts and in query_fonts; leave it out of one of them")
+        faces += query_faces
+    drawing = draw_classes(faces, belongs, min_faces, own_faces)
+    if not query_fonts:
+        return drawing, None
+    of_queries = drawing.faces >= own_faces
+    return drawing.select(~of_queries), drawing.select(of_queries)
 
 
 def _select_classes(drawing: Drawing, classes: npt.NDArray[np.int64], jitter: Jitter | None) -> ArraySplit:
