@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +188,9 @@ def run_search(
                 number, settings = started[0].number, dict(started[0].params)
             else:
                 seed = derive(plan.seed, _STREAM, len(known)) >> 32  # numpy's legacy generators take 32 bits
-                study.sampler = optuna.samplers.TPESampler(seed=seed, **SAMPLER)
+                with warnings.catch_warnings():  # `multivariate` was an experiment before 5.0
+                    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                    study.sampler = optuna.samplers.TPESampler(seed=seed, **SAMPLER)
                 asked = study.ask(distributions)
                 number, settings = asked.number, dict(asked.params)
             value = _train(plan, settings, _folder(out, number), console, processes)
