@@ -1,8 +1,8 @@
 """Baselines of a run, measured on its test split: raw pixels, and its network before training.
 
 They answer whether a metric is good: on easy images, raw pixels alone reach much of it. Both are functions of the data
-set and the recipe's seed, and need one pass over the test images; with the evaluations they cost about three times what
-measuring the run's own embedding costs. They change nothing in the run.
+set and the recipe's seed, and need one pass over the test images and two evaluations: about twice what measuring the
+run's own embedding costs. They change nothing in the run.
 
 Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
 """
