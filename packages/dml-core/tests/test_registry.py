@@ -321,6 +321,7 @@ def test_the_registry_of_this_process_has_the_samplers_of_dml_core():
     ("wrong", "suggested"),
     [
         ("triplet", "did you mean 'pml/TripletMarginLoss'?"),
+        ("tripplet", "did you mean 'pml/TripletMarginLoss'?"),
         ("contrastive", "did you mean 'pml/ContrastiveLoss' or 'pml/SNRContrastiveLoss'?"),
         ("sup-con", "did you mean 'pml/SupConLoss'?"),
         ("arcface", "did you mean 'arc-face'?"),

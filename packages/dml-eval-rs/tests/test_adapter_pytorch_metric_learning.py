@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip(
+    "faiss", reason="faiss, which pytorch-metric-learning's calculator needs, is not installed"
+)
 theirs = pytest.importorskip(
     "pytorch_metric_learning.utils.accuracy_calculator", reason="pytorch-metric-learning is not installed"
 )

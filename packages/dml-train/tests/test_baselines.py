@@ -31,7 +31,7 @@ def test_they_are_the_metrics_of_pixels_and_of_the_initial_weights(run, tiny_reg
     test, device = experiment.dataset.test, torch.device("cpu")
     model = build_model(recipe, 1, tiny_registry, device)
     expected = {
-        RAW_PIXELS: (test.images.reshape(len(test), -1), 64),
+        RAW_PIXELS: (test.images.reshape(len(test), -1), 16),
         UNTRAINED: (embed(model, test, device=device), 24),
     }
     found = Baselines.read(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -132,6 +133,9 @@ def test_the_page_shows_queries_and_their_results(dml, run, photos, query, tmp_p
     page = Page(out)
     check_page(page)
     assert len(page.all("img")) == 2 + 2 * 30
+    links = [attributes["href"] for attributes in page.all("a") if attributes["href"][0] == "."]
+    assert len(links) == 2 + 2 * 30
+    assert all((tmp_path / unquote(link)).is_file() for link in links)
     assert page.all("b") == []
     assert page.words.count('<b>"x" & y.png') == 2
     assert "exists already" in dml("search", run, query, "--gallery", photos, "--html", out, code=2).stderr

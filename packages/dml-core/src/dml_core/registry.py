@@ -9,8 +9,10 @@ registry().build(
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -178,9 +180,15 @@ def registry() -> Registry:
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:
-    """Suggest a name: another library's class with the word in its name (triplet, supcon), or else the nearest."""
+    """Suggest a name: another library's class with the word in its name (triplet, supcon), or else the nearest.
+
+    The word may be misspelt slightly: tripplet.
+    """
     names, word = list(known), name.lower().replace("-", "")
     classes = [other for other in names if "/" in other and word in other.lower()]
+    if not classes:
+        words = {other: [part.lower() for part in re.findall("[A-Z][a-z]+", other)] for other in names}
+        classes = [other for other in names if "/" in other and get_close_matches(word, words[other], 1, 0.9)]
     if len(word) < 4 or not classes or word in (other.replace("-", "") for other in names):
         return nearest(name, names)
     return f"; did you mean {' or '.join(map(repr, classes))}?"

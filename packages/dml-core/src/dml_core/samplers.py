@@ -109,6 +109,14 @@ class ClassBalancedSampler(EpochSampler):
     Raises:
         ValueError: for labels that are empty, not integer or not one-dimensional, a size below 1, a C above the
             number of classes, or a batch of more than `MOST_IN_BATCH` images.
+
+    Example:
+        >>> from dml_core import ClassBalancedSampler
+        >>> labels = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        >>> sampler = ClassBalancedSampler(labels, classes_per_batch=2, images_per_class=2, seed=0)
+        >>> batch = sampler.batch_at(0, 0)
+        >>> sorted(labels[i] for i in batch).count(labels[batch[0]])
+        2
     """
 
     def __init__(

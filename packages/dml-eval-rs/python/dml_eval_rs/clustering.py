@@ -71,6 +71,13 @@ def kmeans(
         TypeError: if `x` isn't an array of floats.
         ValueError: if `x` is empty or not finite, or an argument is out of range.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import kmeans
+        >>> result = kmeans(np.array([[0.0], [0.1], [5.0], [5.1]]), n_clusters=2)
+        >>> bool(result.labels[0] == result.labels[1] != result.labels[2] == result.labels[3])
+        True
     """
     rows_ND = arguments.embeddings(x, "x", "items")
     clusters = check_clusters(n_clusters, len(rows_ND))
@@ -102,6 +109,11 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") 
     Raises:
         TypeError: if either is an array of floats.
         ValueError: if the lengths differ or are 0, or for an unknown average.
+
+    Example:
+        >>> from dml_eval_rs import nmi
+        >>> nmi([0, 0, 1, 1], ["b", "b", "a", "a"])  # the same clusters under other names
+        1.0
     """
     return _native.nmi(*_partitions(a, b), arguments.one_of(average, "average", AVERAGES))
 
@@ -124,6 +136,11 @@ def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     Raises:
         TypeError: if either is an array of floats.
         ValueError: if the lengths differ or are 0.
+
+    Example:
+        >>> from dml_eval_rs import ami
+        >>> round(ami([0, 0, 1, 1], [0, 0, 1, 2]), 4)
+        0.5714
     """
     return _native.ami(*_partitions(a, b))
 
@@ -146,6 +163,11 @@ def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     Raises:
         TypeError: if either is an array of floats.
         ValueError: if the lengths differ or are 0.
+
+    Example:
+        >>> from dml_eval_rs import ari
+        >>> round(ari([0, 0, 1, 1], [0, 0, 1, 2]), 4)
+        0.5714
     """
     return _native.ari(*_partitions(a, b))
 

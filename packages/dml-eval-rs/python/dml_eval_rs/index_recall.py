@@ -103,6 +103,14 @@ def index_recall(
         ValueError: if shapes don't match, an index is repeated in a row or not in the gallery, a number isn't finite, a
             row is all zeros under the cosine, or k is out of range.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import index_recall
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> found = [[0, 1, 2]]  # of another index; the third nearest is item 4
+        >>> round(index_recall(found, x[:1], x, k=3).recall, 4)
+        0.6667
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     queries_QD = arguments.embeddings(queries, "queries", "queries")

@@ -61,6 +61,14 @@ def hard_negatives(
         ValueError: if shapes don't match, a number isn't finite, a row is all zeros under the cosine, an argument is
             out of range, or all labels are equal.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import hard_negatives
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> similarities, indices = hard_negatives(x, [0, 0, 1, 1, 1], k=1)
+        >>> indices.ravel().tolist()
+        [4, 4, 1, 1, 1]
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     x_ND = arguments.embeddings(embeddings, "embeddings", "items")

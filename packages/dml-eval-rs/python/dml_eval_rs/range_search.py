@@ -50,6 +50,14 @@ def range_search(
         ValueError: if shapes don't match, a number isn't finite, a row is all zeros under the cosine, or there are more
             than `max_results` results; the message has their number.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import range_search
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> offsets, indices, similarities = range_search(x[:2], x, 0.9)
+        >>> [indices[a:b].tolist() for a, b in zip(offsets, offsets[1:])]
+        [[0, 1], [1, 0]]
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     queries_QD = arguments.embeddings(queries, "queries", "queries", may_be_empty=gallery is not None)

@@ -124,6 +124,16 @@ def evaluate(
             row is all zeros under the cosine, an argument is out of range, no query has a match, or the peers' arrays
             differ.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import evaluate
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> result = evaluate(x, ["cat", "cat", "dog", "dog", "dog"], recall_at=(1, 2))
+        >>> result.recall
+        {1: 0.8, 2: 0.8}
+        >>> result.per_query["recall@1"].tolist()
+        [1.0, 1.0, 1.0, 1.0, 0.0]
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     arguments.one_of(ties, "ties", TIES)
@@ -258,6 +268,13 @@ def evaluate_codes(
         TypeError: if codes aren't uint8, or labels are floats.
         ValueError: if shapes don't match or are empty, a code is too wide, or no query has a match.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import binarize, evaluate_codes
+        >>> codes = binarize(np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]]))
+        >>> evaluate_codes(codes, [0, 0, 1, 1], recall_at=1).recall
+        {1: 1.0}
     """
     arguments.one_of(ties, "ties", TIES)
     arguments.one_of(unmatched, "unmatched", UNMATCHED)
@@ -331,6 +348,11 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
     Raises:
         TypeError: if the embeddings aren't floats, or the threshold is no number.
         ValueError: if a number isn't finite, or the array isn't two-dimensional or has no columns.
+
+    Example:
+        >>> from dml_eval_rs import binarize
+        >>> binarize([[0.5, -1.0, 2.0]]).tolist()  # the bits 101, and five of padding
+        [[160]]
     """
     checked = arguments.embeddings(embeddings, "embeddings", may_be_empty=True)
     try:

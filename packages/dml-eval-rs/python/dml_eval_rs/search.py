@@ -47,6 +47,16 @@ def knn(
         ValueError: if shapes don't match, a number isn't finite, a row is all zeros under the cosine, or k is out
             of range.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import knn
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> similarities, indices = knn(x[:1], x, k=3)
+        >>> indices.tolist()
+        [[0, 1, 4]]
+        >>> [round(float(s), 3) for s in similarities[0]]
+        [1.0, 0.994, 0.8]
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     queries_QD = arguments.embeddings(queries, "queries", "queries", may_be_empty=gallery is not None)

@@ -85,6 +85,14 @@ def verify(
             FAR is not between 0 and 1, a pair names an absent item or one twice, or no pair is positive or none is
             negative.
         KeyboardInterrupt: within a second of Ctrl-C.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import verify
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> result = verify(x, [0, 0, 1, 1, 1], far=0.1)
+        >>> round(result.auc, 4), round(result.eer, 4)
+        (0.8333, 0.3333)
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     checked_far, wanted = check_far(far), _check_metrics(metrics)

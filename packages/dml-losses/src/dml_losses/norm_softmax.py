@@ -41,6 +41,15 @@ class NormSoftmax(torch.nn.Module):
     Raises:
         TypeError: unless the sizes and the seed are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
+
+    Example:
+        >>> import torch
+        >>> from dml_losses import NormSoftmax
+        >>> embeddings, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+        >>> loss = NormSoftmax(num_classes=2, embedding_dim=4, temperature=0.05)
+        >>> loss(embeddings, labels).backward()
+        >>> loss.class_weights.grad.shape
+        torch.Size([2, 4])
     """
 
     def __init__(

@@ -29,6 +29,14 @@ class ProxyAnchor(torch.nn.Module):
     Raises:
         TypeError: unless the sizes are whole numbers, and all other parameters numbers.
         ValueError: for a parameter outside its range.
+
+    Example:
+        >>> import torch
+        >>> from dml_losses import ProxyAnchor
+        >>> embeddings, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+        >>> loss = ProxyAnchor(num_classes=2, embedding_dim=4)
+        >>> loss(embeddings, labels).shape
+        torch.Size([])
     """
 
     def __init__(

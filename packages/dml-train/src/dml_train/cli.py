@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 
 import click
 
-from dml_core import DmlError, Plugins, plugins, registry
+from dml_core import DmlError, Plugins, nearest, plugins, registry
 from dml_train import __version__
 from dml_train.commands import COMMANDS
 from dml_train.commands.options import error_message
@@ -43,12 +43,13 @@ class Dml(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; if there is none, name the plugins that failed and might have had it."""
+        """Find the command; if there is none, suggest one, and name the plugins that failed and might have had it."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            failures = self._plugins(ctx).describe_failures()
-            raise click.UsageError(error.message + failures, ctx) from error
+            known = self.list_commands(ctx)
+            message = f"no command {args[0]!r}{nearest(args[0], known)} known: {', '.join(known)}"
+            raise click.UsageError(message + self._plugins(ctx).describe_failures(), ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and turn the user's errors into messages."""

@@ -29,6 +29,11 @@ def load_recipe(
 
     Raises:
         DmlError: as `read` and `dml_train.recipe.checking.parse`.
+
+    Example:
+        >>> from dml_train import load_recipe
+        >>> load_recipe("demo", {"training.steps": 100}).training.steps
+        100
     """
     document, origin = read(source, overrides)
     return parse(document, registry or installed(), origin)

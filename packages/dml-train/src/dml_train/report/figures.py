@@ -57,11 +57,11 @@ class Figure:
     key: Sequence[tuple[str, str, str]] = ()
 
 
-def make_thumbnail(picture: npt.NDArray[np.uint8]) -> str:
-    """Shrink a picture (height, width, 3) to a thumbnail, as a data URI."""
-    image = Image.fromarray(picture)
-    large = max(image.size) > _THUMBNAIL
-    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
+def make_thumbnail(picture: npt.NDArray[np.uint8] | Image.Image, side: int = _THUMBNAIL) -> str:
+    """Shrink a picture, an array (height, width, 3) or an image, to at most `side` pixels a side, as a data URI."""
+    image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
+    large = max(image.size) > side
+    image.thumbnail((side, side))
     # JPEG shrinks photographs to a tenth; drawings of a few pixels stay exact as PNG.
     return encode_image(image, "jpeg", quality=85) if large else encode_image(image, "png")
 

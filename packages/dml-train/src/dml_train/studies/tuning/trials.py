@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -147,7 +148,9 @@ def _numbered_sampler(optuna: Any, seed: int, options: dict[str, Any]) -> Any:
     class NumberedSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         def before_trial(self, study: Any, trial: Any) -> None:
             numbered = derive(seed, _STREAM, trial.number) >> 32  # numpy's legacy generators take 32 bits
-            self._inner = optuna.samplers.TPESampler(seed=numbered, **options)
+            with warnings.catch_warnings():  # `multivariate` and `constant_liar` were experiments before 5.0
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self._inner = optuna.samplers.TPESampler(seed=numbered, **options)
             self._inner.before_trial(study, trial)
 
         def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
