@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     type=click.Choice(["test", "gallery", "train"]),
     help="Split of the run's data set; default: test.",
 )
-@click.option("--out", type=FILE, required=True, help="A new .npy file: (N, dim) float32.")
+@click.option(
+    "--out",
+    type=FILE,
+    required=True,
+    help="A new .npy file: (N, dim) float32; or, with IMAGES, a .parquet file.",
+)
 @click.option("--labels", type=FILE, help="Also write labels to a new .npy file: (N,) int64.")
 @click.option(
     "--codes", is_flag=True, help="Write binary codes, one bit per dimension: (N, ceil(dim / 8)) uint8."
@@ -94,9 +99,11 @@ def embed(
     if images is None and shard is None and not join and cluster is None:
         _embed_split(registry, run, part, out, labels, codes)
         return
-    if out.suffix != ".npy":
+    sharded = shard is not None or join
+    if out.suffix != ".npy" and (sharded or images is None or out.suffix != ".parquet"):
         raise DmlError(
             f"--out is {out}; expected a name that ends in .npy, since a .json file is written beside it"
+            f"{'' if sharded or images is None else ', or in .parquet'}"
         )
     from dml_train.trained.folder import embed_images, has_partial, index_path
     from dml_train.trained.images import SplitImages
