@@ -2,9 +2,9 @@
 
 A cluster of three nodes on this machine, loopback only: a head without cores, and two nodes of one core each.
 
-1. Embed a folder of glyphs by two processes (`dml embed --shard`, then `--join`) and by two workers of Ray; both start
-   with an import of torch. Rounds alternate. Processor time is that of all processes, Ray's own included: its nodes'
-   between the start and the end of the command.
+1. Embed a folder of glyphs by two processes (`dml embed --shard`, then `--join`) and by two workers of Ray. Rounds
+   alternate. Processor time is that of all processes, Ray's own included: its nodes' between the start and the end of
+   the command. A tenth of the glyphs shows what starting costs; the difference is the embedding itself.
 2. The same with a node killed in the middle: the bytes must be those of one process, and the images that were read
    twice are counted.
 3. Six short runs, with a node killed in the middle: their files must be those of one process.
@@ -201,22 +201,36 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-ray-", dir="/tmp"))
     images, run = folder / "glyphs", folder / "run"
     write_glyphs(images, given.images)
-    train(load_recipe("glyphs-tiny", [*TINY, "training.steps=2"], registry()), run, console=QUIET)
+    write_glyphs(folder / "few", given.images // 10)
+    # A network of a size that is used, so that a glyph takes some milliseconds.
+    network = ["training.steps=2", "backbone.widths=[64,128,256]"]
+    train(load_recipe("glyphs-tiny", [*TINY, *network], registry()), run, console=QUIET)
     cluster = start_cluster()
     try:
-        results: dict[str, list[tuple[float, float]]] = {"processes": [], "ray": []}
+        results: dict[tuple[str, Path], list[tuple[float, float]]] = {}
         for number in range(given.rounds):
-            results["processes"].append(embed_by_processes(run, images, folder / f"p{number}.npy"))
-            results["ray"].append(embed_by_ray(run, images, folder / f"r{number}.npy", cluster.address))
-            if (folder / f"p{number}.npy").read_bytes() != (folder / f"r{number}.npy").read_bytes():
-                raise RuntimeError("the bits differ")
-            for name, measured in results.items():
-                say(
-                    f"round {number}, {name:<9} wall {measured[-1][0]:6.1f} s, processor {measured[-1][1]:6.1f} s"
-                )
+            for which in (folder / "few", images):
+                outs = [folder / f"{name}-{which.name}-{number}.npy" for name in ("processes", "ray")]
+                measured = {
+                    "processes": embed_by_processes(run, which, outs[0]),
+                    "ray": embed_by_ray(run, which, outs[1], cluster.address),
+                }
+                if outs[0].read_bytes() != outs[1].read_bytes():
+                    raise RuntimeError("the bits differ")
+                for name, (wall, processor) in measured.items():
+                    results.setdefault((name, which), []).append((wall, processor))
+                    say(
+                        f"round {number}, {name:<9} {which.name:<6} wall {wall:6.1f} s, processor {processor:6.1f} s"
+                    )
         for position, what in enumerate(("wall", "processor")):
-            best = {name: min(m[position] for m in measured) for name, measured in results.items()}
-            say(f"least {what}: ray / processes = {best['ray'] / best['processes']:.3f}")
+            least = {key: min(m[position] for m in measured) for key, measured in results.items()}
+            few, all_ = (
+                {n: least[n, which] for n in ("processes", "ray")} for which in (folder / "few", images)
+            )
+            say(
+                f"least {what}: ray / processes = {all_['ray'] / all_['processes']:.3f} with starting, "
+                f"{(all_['ray'] - few['ray']) / (all_['processes'] - few['processes']):.3f} without"
+            )
 
         plan = EmbeddingPlan(open_model(run), FolderImages(images))
         start = time.process_time()
