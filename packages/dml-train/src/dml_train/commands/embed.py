@@ -95,6 +95,10 @@ def embed(
         raise DmlError("both --shard and --join were given; expected one of them: --join after all shards")
     if shard is not None and labels is not None:
         raise DmlError("--labels with --shard: labels are those of all images; give --labels with --join")
+    if cluster is not None and (join or workers is not None):
+        raise DmlError(
+            f"--engine ray was given with {'--join' if join else '--workers'}, which this machine does alone"
+        )
     part = cast("SplitName", split or "test")
     if images is None and shard is None and not join and cluster is None:
         _embed_split(registry, run, part, out, labels, codes)
