@@ -141,7 +141,11 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
     refused(tmp_path / "notes.tar", "can't read the archive .* expected a tar file that isn't compressed")
     (tmp_path / "notes.parquet").write_bytes(b"no table")
     refused(tmp_path / "notes.parquet", "can't read the table")
-    refused(tmp_path, r"holds \.parquet, \.tar files and others; expected images alone")
+    refused(tmp_path, r"holds \.parquet and \.tar files; expected images, or files of one kind")
+    (tmp_path / "lone.png").touch()
+    assert open_images(tmp_path).names == [
+        "lone.png"
+    ]  # files of another kind beside images are ignored, as ever
     (tmp_path / "empty").mkdir()
     write_tar(tmp_path / "empty" / "0.tar", photos, [])
     refused(tmp_path / "empty", "holds no images: no member ends in")

@@ -139,14 +139,15 @@ def embed(
             from dml_train.trained.ray_engine import RayEngine
 
             embedder = RayEngine(cluster, registry=registry)
-        skip, console = on_bad_image == "skip", error_console()
+        # A data set omits its bad images itself: its items stay those of its labels.
+        skip, console = on_bad_image == "skip" and images is not None, error_console()
         if shard is None:
             done = embed_images(plan, out, embedder, skip=skip, labels=labels, console=console)
         else:
             from dml_train.trained.shards import Shard, embed_shard
 
             slice_ = Shard.read(shard)
-            done = embed_shard(plan, out, slice_, embedder, skip=skip and images is not None, console=console)
+            done = embed_shard(plan, out, slice_, embedder, skip=skip, console=console)
             out = slice_.path(out)
     if images is not None and images.is_dir() and shard is None:
         _warn_of_training_images(registry, model, run, images, out, done.paths)
