@@ -4,19 +4,19 @@ A cluster of three nodes on this machine, loopback only: a head without cores, a
 
 1. Embed a folder of glyphs by two processes (`dml embed --shard`, then `--join`) and by two workers of Ray. Rounds
    alternate. Processor time is that of all processes, Ray's own included: its nodes' between the start and the end of
-   the command. A tenth of the glyphs shows what starting costs; the difference is the embedding itself.
+   the command, less what idle nodes use in that time. A tenth of the glyphs shows what starting costs; the difference
+   is the embedding itself.
 2. The same with a node killed in the middle: the bytes must be those of one process, and the images that were read
    twice are counted.
 3. Six short runs, with a node killed in the middle: their files must be those of one process.
 
-    python benchmarks/training/bench_ray.py [--images 20000] [--rounds 3] [--out benchmarks/results/training-ray.txt]
+    python benchmarks/training/bench_ray.py [--images N] [--widths 256,512,512] [--rounds N] [--no-deaths] [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
 import shutil
 import signal
@@ -110,11 +110,19 @@ def embed_by_processes(run: Path, images: Path, out: Path) -> tuple[float, float
     return time.perf_counter() - wall, own_seconds() - processor
 
 
-def embed_by_ray(run: Path, images: Path, out: Path, address: str) -> tuple[float, float]:
+def measure_idle_nodes(seconds: float = 15.0) -> float:
+    """Return the processor time that the cluster uses in a second of doing nothing."""
+    before = nodes_seconds()
+    time.sleep(seconds)
+    return (nodes_seconds() - before) / seconds
+
+
+def embed_by_ray(run: Path, images: Path, out: Path, address: str, idle: float) -> tuple[float, float]:
     wall, processor = time.perf_counter(), own_seconds() + nodes_seconds()
     dml("embed", run, images, "--out", out, "--engine", "ray", "--address", address)
     time.sleep(2.0)  # workers end after their driver; their nodes then count their time
-    return time.perf_counter() - wall - 2.0, own_seconds() + nodes_seconds() - processor
+    wall = time.perf_counter() - wall
+    return wall - 2.0, own_seconds() + nodes_seconds() - processor - idle * wall
 
 
 def kill_node(cluster: Cluster) -> None:
@@ -186,11 +194,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--widths", default="256,512,512", help="of the network's blocks: the work for a glyph"
+    )
+    parser.add_argument("--no-deaths", action="store_true", help="omit 2 and 3")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     lines = [
-        f"bench_ray.py, {date.today()}: {given.images:,} glyphs of 32 x 32, two cores each way; ray {ray.__version__}",
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start",
+        f"bench_ray.py, {date.today()}: {given.images:,} glyphs of 32 x 32, widths {given.widths}; two cores each way",
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start; ray {ray.__version__}",
         "",
     ]
 
@@ -202,18 +214,19 @@ def main() -> None:
     images, run = folder / "glyphs", folder / "run"
     write_glyphs(images, given.images)
     write_glyphs(folder / "few", given.images // 10)
-    # A network of a size that is used, so that a glyph takes some milliseconds.
-    network = ["training.steps=2", "backbone.widths=[64,128,256]"]
+    network = ["training.steps=2", f"backbone.widths=[{given.widths}]"]
     train(load_recipe("glyphs-tiny", [*TINY, *network], registry()), run, console=QUIET)
     cluster = start_cluster()
     try:
+        idle = measure_idle_nodes()
+        say(f"three idle nodes use {idle:.3f} s of processor time a second")
         results: dict[tuple[str, Path], list[tuple[float, float]]] = {}
         for number in range(given.rounds):
             for which in (folder / "few", images):
                 outs = [folder / f"{name}-{which.name}-{number}.npy" for name in ("processes", "ray")]
                 measured = {
                     "processes": embed_by_processes(run, which, outs[0]),
-                    "ray": embed_by_ray(run, which, outs[1], cluster.address),
+                    "ray": embed_by_ray(run, which, outs[1], cluster.address, idle),
                 }
                 if outs[0].read_bytes() != outs[1].read_bytes():
                     raise RuntimeError("the bits differ")
@@ -232,6 +245,8 @@ def main() -> None:
                 f"{(all_['ray'] - few['ray']) / (all_['processes'] - few['processes']):.3f} without"
             )
 
+        if given.no_deaths:
+            return
         plan = EmbeddingPlan(open_model(run), FolderImages(images))
         start = time.process_time()
         embed_images(plan, folder / "one.npy", ThisProcess())
@@ -254,8 +269,8 @@ def main() -> None:
         ray.shutdown()
         cluster.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
-    if given.out:
-        given.out.write_text("\n".join(lines) + "\n")
+        if given.out:
+            given.out.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
