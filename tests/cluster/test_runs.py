@@ -93,6 +93,6 @@ def test_unfit_machines_and_clusters_are_named_before_work(ray_nodes, tmp_path, 
     monkeypatch.setattr(workers, "SECONDS_TO_APPEAR", 0.0)
     monkeypatch.setattr(workers, "look", look)
     hidden = tmp_path / "hidden"
-    monkeypatch.setattr(workers.Expected, "questions", lambda self: ([], str(hidden / ".probe"), "", 0.0))
+    monkeypatch.setattr(workers.Expected, "questions", lambda self: ([*self.versions], str(hidden), "", 0.0))
     with pytest.raises(UnfitWorker, match="doesn't see"), cluster.connect([], tmp_path):
         pass

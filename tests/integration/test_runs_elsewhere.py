@@ -107,6 +107,12 @@ def test_an_executor_gives_the_bits_of_one_process(alone, tmp_path):
     assert [(o.job.name, o.fault) for o in outcomes] == [("seed 0", None), ("seed 1", None)]
     assert ended == outcomes
     assert all(outcome.seconds() for outcome in outcomes)
+    again = Inline()
+    assert run_all(jobs(tmp_path), executor=again, registry=registry(), console=QUIET) == outcomes
+    assert again.calls == []  # finished runs cost no worker
+    other = jobs(tmp_path, 1, "loss.temperature=0.3")
+    (outcome,) = run_all(other, executor=again, registry=registry(), console=QUIET)
+    assert "the recipe differs" in str(outcome.fault)
 
 
 def test_a_run_whose_worker_dies_is_submitted_again_and_costs_the_others_nothing(alone, tmp_path):
@@ -212,9 +218,11 @@ def test_a_locked_run_is_waited_for(alone, tmp_path):
 @pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="looks for the worker in /proc"
 )
-def test_submitit_resumes_a_killed_run(tmp_path):
+def test_submitit_resumes_a_killed_run(tmp_path, monkeypatch):
     submitit = pytest.importorskip("submitit", reason="SLURM's executor")
     (run,) = jobs(tmp_path / "killed", 1, "training.steps=60", "checkpoints.every=10")
+    # How long submitit waits for a result that might still appear: 30 s otherwise.
+    monkeypatch.setattr(submitit.core.core.Job, "_results_timeout_s", 1)
     executor = submitit.LocalExecutor(folder=tmp_path / "log")
     shown, submitted = Console(file=StringIO(), width=200), []
     submit = executor.submit

@@ -224,6 +224,11 @@ def test_mistakes_in_the_options_are_named(dml, run, photos, folder):
     assert "both --shard and --join" in refused("--shard", "0/3", "--join")
     assert "give --labels with --join" in refused("--shard", "0/3", "--labels", folder / "l.npy")
     assert "holds no shards of e.npy" in refused("--join")
+    assert "--address was given without --engine ray" in refused("--address", "127.0.0.1:6379")
+    assert "--engine ray was given with --join" in refused("--join", "--engine", "ray")
+    assert "--engine ray was given with --workers" in refused("--workers", "2", "--engine", "ray")
+    parquet = dml("embed", run, photos, "--out", folder / "e.parquet", "--shard", "0/2", code=2).stderr
+    assert "expected a name that ends in .npy" in parquet
     with pytest.raises(InvalidOption, match="-1/2"):
         Shard(-1, 2)
     assert not list(folder.iterdir())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from train_support.tiny_world import TinyDataset, TinyEvaluator
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
+from dml_train.studies.listing import list_commands
 from dml_train.studies.reproduce.order import Order, Standing, compare_order
 from dml_train.studies.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
-from dml_train.studies.reproduce.run import reproduce
+from dml_train.studies.reproduce.run import plan_tables, reproduce
 
 PAPERS = papers()
 
@@ -139,6 +142,29 @@ def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, t
     assert rows["four"]["measured"] == rows["four again"]["measured"]
     assert len(rows["eight"]["measured"]["recall/1"]) == 2
     assert rows["eight"]["published"] == {"sop": {"recall/1": 60.0, "recall/10": None}}
+
+
+def test_runs_done_as_commands_give_the_page_of_one_process(run, recipe_file, tiny_registry, tmp_path):
+    known = {"fake": paper(recipe_file, ROWS)}
+    out = tmp_path / "out"
+    planned = plan_tables(["fake/2"], out, seeds=2, known=known, registry=tiny_registry)
+    commands = list_commands(planned.jobs())
+    assert len(commands) == 4, "three rows of two runs, of which two rows share theirs"
+    for command in commands:
+        result = CliRunner().invoke(main, shlex.split(command)[1:], obj=tiny_registry)
+        assert result.exit_code == 0, result.output
+    assert list_commands(planned.jobs()) == []
+    done = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/evaluation.json")}
+    (page,) = run(seeds=2).pages
+    assert done == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/evaluation.json")}
+    listed = json.loads(page.with_suffix(".json").read_text())
+    shutil.rmtree(out)
+    (page,) = run(seeds=2).pages
+    whole = json.loads(page.with_suffix(".json").read_text())
+    for table in (listed, whole):
+        rows = [row for section in table["tables"] for row in section["rows"]]
+        assert all(row.pop("seconds") > 0 for row in rows)
+    assert listed == whole
 
 
 def test_the_page_shows_published_and_measured_values_and_names_those_not_comparable(run):

@@ -17,6 +17,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dml_train.cluster.ray_cluster import RayCluster as RayCluster
+    from dml_train.cluster.ray_cluster import RayExecutor as RayExecutor
     from dml_train.data import check_dataset as check_dataset
     from dml_train.data import fetch_dataset as fetch_dataset
     from dml_train.demo import run_demo as run_demo
@@ -34,19 +36,27 @@ if TYPE_CHECKING:
     from dml_train.studies.tuning.run import tune as tune
     from dml_train.studies.tuning.space import Choice as Choice
     from dml_train.studies.tuning.space import Range as Range
+    from dml_train.trained.embedder import Embedder as Embedder
     from dml_train.trained.export import export as export
     from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
     from dml_train.trained.folder import embed_folder as embed_folder
+    from dml_train.trained.folder import embed_images as embed_images
     from dml_train.trained.leaks import Leak as Leak
     from dml_train.trained.leaks import find_leaks as find_leaks
     from dml_train.trained.model import TrainedModel as TrainedModel
     from dml_train.trained.model import open_model as open_model
+    from dml_train.trained.plan import EmbeddingPlan as EmbeddingPlan
+    from dml_train.trained.ray_engine import RayEngine as RayEngine
     from dml_train.trained.search import Gallery as Gallery
     from dml_train.trained.search import SearchResult as SearchResult
     from dml_train.trained.search import search as search
+    from dml_train.trained.shards import Shard as Shard
+    from dml_train.trained.shards import embed_shard as embed_shard
+    from dml_train.trained.shards import join_shards as join_shards
     from dml_train.trained.splits import embed_split as embed_split
     from dml_train.trained.splits import evaluate_embeddings as evaluate_embeddings
     from dml_train.trained.splits import evaluate_run as evaluate_run
+    from dml_train.trained.stored_images import open_images as open_images
     from dml_train.training.run import train as train
 
 __version__ = version("dml-train")
@@ -83,30 +93,50 @@ _HOMES = {
     "write_report": "dml_train.report",
     "write_search_page": "dml_train.report.search_page",
     "write_side_by_side": "dml_train.report",
+    "Embedder": "dml_train.trained.embedder",
+    "EmbeddingPlan": "dml_train.trained.plan",
+    "RayCluster": "dml_train.cluster.ray_cluster",
+    "RayEngine": "dml_train.trained.ray_engine",
+    "RayExecutor": "dml_train.cluster.ray_cluster",
+    "Shard": "dml_train.trained.shards",
+    "embed_images": "dml_train.trained.folder",
+    "embed_shard": "dml_train.trained.shards",
+    "join_shards": "dml_train.trained.shards",
+    "open_images": "dml_train.trained.stored_images",
 }
 
 __all__ = [
     "Choice",
+    "Embedder",
+    "EmbeddingPlan",
     "FolderEmbedding",
     "Gallery",
     "Leak",
     "Range",
+    "RayCluster",
+    "RayEngine",
+    "RayExecutor",
     "Recipe",
     "RunFolder",
     "SearchResult",
+    "Shard",
     "TrainedModel",
     "TuningResult",
     "__version__",
     "bundled_recipes",
     "check_dataset",
     "embed_folder",
+    "embed_images",
+    "embed_shard",
     "embed_split",
     "evaluate_embeddings",
     "evaluate_run",
     "export",
     "fetch_dataset",
     "find_leaks",
+    "join_shards",
     "load_recipe",
+    "open_images",
     "open_model",
     "open_run",
     "reality_check",

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     type=click.Choice(["test", "gallery", "train"]),
     help="Split of the run's data set; default: test.",
 )
-@click.option("--out", type=FILE, required=True, help="A new .npy file: (N, dim) float32.")
+@click.option(
+    "--out",
+    type=FILE,
+    required=True,
+    help="A new .npy file: (N, dim) float32; or, with IMAGES, a .parquet file.",
+)
 @click.option("--labels", type=FILE, help="Also write labels to a new .npy file: (N,) int64.")
 @click.option(
     "--codes", is_flag=True, help="Write binary codes, one bit per dimension: (N, ceil(dim / 8)) uint8."
@@ -90,13 +95,19 @@ def embed(
         raise DmlError("both --shard and --join were given; expected one of them: --join after all shards")
     if shard is not None and labels is not None:
         raise DmlError("--labels with --shard: labels are those of all images; give --labels with --join")
+    if cluster is not None and (join or workers is not None):
+        raise DmlError(
+            f"--engine ray was given with {'--join' if join else '--workers'}, which this machine does alone"
+        )
     part = cast("SplitName", split or "test")
     if images is None and shard is None and not join and cluster is None:
         _embed_split(registry, run, part, out, labels, codes)
         return
-    if out.suffix != ".npy":
+    sharded = shard is not None or join
+    if out.suffix != ".npy" and (sharded or images is None or out.suffix != ".parquet"):
         raise DmlError(
             f"--out is {out}; expected a name that ends in .npy, since a .json file is written beside it"
+            f"{'' if sharded or images is None else ', or in .parquet'}"
         )
     from dml_train.trained.folder import embed_images, has_partial, index_path
     from dml_train.trained.images import SplitImages
@@ -128,14 +139,15 @@ def embed(
             from dml_train.trained.ray_engine import RayEngine
 
             embedder = RayEngine(cluster, registry=registry)
-        skip, console = on_bad_image == "skip", error_console()
+        # A data set omits its bad images itself: its items stay those of its labels.
+        skip, console = on_bad_image == "skip" and images is not None, error_console()
         if shard is None:
             done = embed_images(plan, out, embedder, skip=skip, labels=labels, console=console)
         else:
             from dml_train.trained.shards import Shard, embed_shard
 
             slice_ = Shard.read(shard)
-            done = embed_shard(plan, out, slice_, embedder, skip=skip and images is not None, console=console)
+            done = embed_shard(plan, out, slice_, embedder, skip=skip, console=console)
             out = slice_.path(out)
     if images is not None and images.is_dir() and shard is None:
         _warn_of_training_images(registry, model, run, images, out, done.paths)

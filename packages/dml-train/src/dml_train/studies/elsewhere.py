@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,69 +55,102 @@ def train_elsewhere(
         DmlError: if the executor is broken as a whole.
         StudyInterrupted: at SIGTERM or Ctrl-C.
     """
+    unfinished = []
+    for job in jobs:
+        if RunFolder(job.folder).evaluation.is_file():
+            end(job, train_job(job, registry, Console(quiet=True)))  # which only checks it
+        else:
+            unfinished.append(job)
+    if not unfinished:
+        return
     distributions = {"dml-train", "torch", *(p.distribution for p in registry.plugins.providers)}
-    shared = Path(os.path.commonpath([job.folder.parent.absolute() for job in jobs]))
-    deaths: Counter[Path] = Counter()
-    checkpoints: dict[Path, list[str]] = {}
-    waiting = deque(jobs)
-    pending: dict[int, tuple[Task, Job]] = {}
-    most = getattr(executor, "most", None) or len(jobs)
-
+    shared = Path(os.path.commonpath([job.folder.parent.absolute() for job in unfinished]))
     with expect(distributions, shared) as expected:
-
-        def submit(job: Job) -> None:
-            there = replace(job, folder=job.folder.absolute())
-            task = executor.submit(train_there, there, expected)
-            pending[id(task)] = (task, job)
-
-        def restart(job: Job, reason: str) -> None:
-            if checkpoints.get(job.folder) != (now := _checkpoints(job)):
-                deaths[job.folder], checkpoints[job.folder] = 0, now
-            deaths[job.folder] += 1
-            if deaths[job.folder] >= MOST_DEATHS:
-                end(
-                    job,
-                    f"{MOST_DEATHS} workers ended without a checkpoint in between; the last one: {reason}",
-                )
-                return
-            console.print(
-                f"{job.name}: {reason}; it resumes elsewhere", markup=False, highlight=False, soft_wrap=True
-            )
-            waiting.appendleft(job)
-
+        calls = _Calls(unfinished, executor, expected, console)
         try:
             with handle_signals(STOP_SIGNALS, _interrupt):
-                while waiting or pending:
-                    while waiting and len(pending) < most:
-                        submit(waiting.popleft())
-                    for task in wait_for_any([task for task, _ in pending.values()]):
-                        _, job = pending.pop(id(task))
-                        try:
-                            result: _Result = task.result()
-                        except BrokenExecutor:
-                            raise
-                        except (
-                            Exception
-                        ) as error:  # libraries name the death of a worker by classes of their own
-                            _refuse_missing_package(error)
-                            restart(job, f"its worker ended ({_first_line(error)})")
-                            continue
-                        if result.unfit is not None:
-                            raise UnfitWorker(result.unfit)
-                        if result.refused is not None:
-                            raise WriteRefused(result.refused)
-                        if result.stopped is not None:
-                            restart(job, result.stopped)
-                        else:
-                            end(job, result.fault)
+                for job, fault in calls.run():
+                    end(job, fault)
         except BrokenExecutor as error:
             raise DmlError(
                 "a process that trained died, and with it the executor; if it was killed for memory, train fewer "
                 "runs at a time. Finished work is kept: the same call or command resumes the rest"
             ) from error
         finally:
-            for task, _ in pending.values():
-                cancel(task)
+            calls.cancel()
+
+
+class _Calls:
+    """The calls that train runs: each run's is repeated until it has ended, or too many workers have died.
+
+    Args:
+        jobs: the runs.
+        executor: submits the calls.
+        expected: what workers must have.
+        console: shows the deaths of workers.
+    """
+
+    def __init__(self, jobs: Sequence[Job], executor: Executor, expected: Expected, console: Console) -> None:
+        self._executor, self._expected, self._console = executor, expected, console
+        self._most = getattr(executor, "most", None) or len(jobs)
+        self._waiting = deque(jobs)
+        self._pending: dict[int, tuple[Task, Job]] = {}  # by the identity of the task, which may not hash
+        self._deaths: Counter[Path] = Counter()  # since the last new checkpoint
+        self._checkpoints: dict[Path, list[str]] = {}
+
+    def run(self) -> Iterator[tuple[Job, str | None]]:
+        """Yield each run as it ends, with its fault or None."""
+        while self._waiting or self._pending:
+            while self._waiting and len(self._pending) < self._most:
+                self._submit(self._waiting.popleft())
+            for task in wait_for_any([task for task, _ in self._pending.values()]):
+                _, job = self._pending.pop(id(task))
+                result = self._take(task)
+                if result.unfit is not None:
+                    raise UnfitWorker(result.unfit)
+                if result.refused is not None:
+                    raise WriteRefused(result.refused)
+                if result.stopped is None:
+                    yield job, result.fault
+                elif not self._resume(job, result.stopped):
+                    yield (
+                        job,
+                        f"{MOST_DEATHS} workers ended without a checkpoint in between; {result.stopped}",
+                    )
+
+    def cancel(self) -> None:
+        """Ask the calls that haven't ended to stop."""
+        for task, _ in self._pending.values():
+            cancel(task)
+
+    def _submit(self, job: Job) -> None:
+        there = replace(job, folder=job.folder.absolute())
+        task = self._executor.submit(train_there, there, self._expected)
+        self._pending[id(task)] = (task, job)
+
+    def _take(self, task: Task) -> _Result:
+        """Take a call's result; the death of its worker counts as a stop."""
+        try:
+            result: _Result = task.result()
+        except BrokenExecutor:
+            raise
+        except Exception as error:  # each library has its own for a dead worker
+            _refuse_missing_package(error)
+            return _Result(stopped=f"its worker ended ({_first_line(error)})")
+        return result
+
+    def _resume(self, job: Job, reason: str) -> bool:
+        """Let a run resume, unless its workers died too often; return whether it does."""
+        if self._checkpoints.get(job.folder) != (now := _list_checkpoints(job)):
+            self._deaths[job.folder], self._checkpoints[job.folder] = 0, now
+        self._deaths[job.folder] += 1
+        if self._deaths[job.folder] >= MOST_DEATHS:
+            return False
+        self._console.print(
+            f"{job.name}: {reason}; it resumes elsewhere", markup=False, highlight=False, soft_wrap=True
+        )
+        self._waiting.appendleft(job)
+        return True
 
 
 _training = threading.Lock()  # held while this process trains
@@ -148,7 +181,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise StudyInterrupted(number)
 
 
-def _checkpoints(job: Job) -> list[str]:
+def _list_checkpoints(job: Job) -> list[str]:
     folder = RunFolder(job.folder).checkpoints
     return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
 

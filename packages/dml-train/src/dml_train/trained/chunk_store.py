@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
 from dml_train.files import WriteRefused, write_atomically, write_json
@@ -79,6 +80,16 @@ class ChunkStore:
             kept += [name for position, name in enumerate(names) if position not in reasons]
             skipped += [(names[position], reason) for position, reason in reasons.items()]
         return kept, skipped
+
+    def parts(self) -> Iterator[tuple[list[str], npt.NDArray[Any]]]:
+        """Yield the names and rows of each chunk that has any."""
+        for chunk in self.chunks:
+            bad = {image.position for image in self.bad_images(chunk)}
+            items = enumerate(self._plan.items(chunk))
+            names = [self._plan.images.names[item] for position, item in items if position not in bad]
+            if names:
+                rows = np.frombuffer(self._array(chunk).read_bytes(), dtype=self._plan.dtype)
+                yield names, rows.reshape(len(names), self._plan.width)
 
     def join(self, file: BinaryIO) -> None:
         """Write all chunks as one .npy file."""

@@ -37,7 +37,8 @@ class Embedder:
 
     ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)`` with Ray Data,
     on what ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or ``read_webdataset(decode=False)``
-    returns. The last bits of an embedding depend on the images of its batch.
+    returns. The last bits of an embedding depend on the images of its batch. Leave decoding to the embedder for the
+    embeddings of `embed_folder`: it decodes a large JPEG at a part of its size.
 
     Args:
         run: the run's folder; every worker must see it.

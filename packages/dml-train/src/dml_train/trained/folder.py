@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,7 @@ from dml_train.measure.chunks import CHUNK_SIZE
 from dml_train.trained.chunk_store import ChunkStore
 from dml_train.trained.images import FolderImages
 from dml_train.trained.model import TrainedModel
+from dml_train.trained.parquet import write_parquet
 from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess
 
 
@@ -91,7 +93,8 @@ def embed_images(
 
     Args:
         plan: the images, and what embeds them.
-        out, skip, labels, console: as of `embed_folder`.
+        out: the new .npy file, or a .parquet file; see `write_parquet`.
+        skip, labels, console: as of `embed_folder`.
         engine: embeds chunks.
 
     Raises:
@@ -100,13 +103,17 @@ def embed_images(
     out = Path(out)
     if labels is not None:
         plan.images.labels(plan.images.names)  # or fail before the work
-    partial = chunks_folder(out)
-    store = ChunkStore(partial, plan, range(len(plan)))
-    with lock_folder(partial, f"writing {out}"):
+    chunks = chunks_folder(out)
+    store = ChunkStore(chunks, plan, range(len(plan)))
+    with lock_folder(chunks, f"writing {out}"):
         reused = store.fill(engine, skip=skip, console=console)
         kept, skipped = store.kept_and_skipped()
-        write_embedding(plan, out, kept, skipped, store.join, labels)
-        shutil.rmtree(partial)
+        write_rows: Callable[[BinaryIO], object] = store.join
+        if out.suffix == ".parquet":
+            ids = None if labels is None else plan.images.labels(kept)[0]
+            write_rows = partial(write_parquet, parts=store.parts(), width=plan.width, labels=ids)
+        write_embedding(plan, out, kept, skipped, write_rows, labels)
+        shutil.rmtree(chunks)
     return FolderEmbedding(kept, skipped, reused)
 
 

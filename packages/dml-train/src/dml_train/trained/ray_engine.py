@@ -7,6 +7,7 @@ chunk whose machine dies is embedded on another one.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import platform
 from collections.abc import Generator, Sequence
@@ -58,7 +59,7 @@ class RayEngine:
 
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
-            context.print_on_execution_start = False
+            logging.getLogger("ray.data").setLevel(logging.ERROR)  # it says how each execution goes
             workers = self.cluster.count_workers()
             workers = min(workers, len(chunks), self.most or workers)
             images = plan.images

@@ -148,7 +148,7 @@ class StoredImages:
 
 
 def open_images(path: Path) -> ImageList:
-    """List the images of a folder, a tar archive, a table, or of a folder of archives or tables.
+    """List the images of a folder, a tar archive, a table, or of a folder of archives or tables without images.
 
     Raises:
         DmlError: if there are none.
@@ -156,12 +156,11 @@ def open_images(path: Path) -> ImageList:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".tar", *TABLES})
         kinds = {file.suffix for file in files}
-        if not files:
+        if not files or _holds_images(path):
             return FolderImages(path)
-        if len(kinds) > 1 or _holds_images(path):
+        if len(kinds) > 1:
             raise DmlError(
-                f"{path} holds {', '.join(sorted(kinds))} files and others; expected images alone, or archives or "
-                "tables of one kind"
+                f"{path} holds {' and '.join(sorted(kinds))} files; expected images, or files of one kind"
             )
     else:
         files = [path]
