@@ -116,12 +116,15 @@ class Counting:
     def _positive_tasks(self, narrowed: dict[Key, tuple[Any, Any]]) -> Iterator[Task]:
         """Yield the tasks of pairs of blocks with possible matches, of the rows that may have one."""
         for j, items in enumerate(self.gallery.blocks):
-            for i, queries in enumerate(self.queries.blocks[: j + 1] if self.options.symmetric else self.queries.blocks):
+            for i, queries in enumerate(
+                self.queries.blocks[: j + 1] if self.options.symmetric else self.queries.blocks
+            ):
                 listed = self._listed((i, j))
                 if listed.relevant is None:
                     rows = self._rows_of_shared_labels(queries, items)
                 else:
-                    rows = tuple(np.unique(pairs).astype(np.int64) for pairs in listed.relevant)
+                    relevant = [np.unique(pairs).astype(np.int64) for pairs in listed.relevant]
+                    rows = (relevant[0], relevant[1])
                 if len(rows[0]) == 0 or len(rows[1]) == 0:
                     continue
                 sides = [self._narrow(side, block, of) for side, block, of in (
@@ -151,7 +154,9 @@ class Counting:
 
     def _of(self, side: Side, name: str) -> npt.NDArray[np.uint32] | None:
         is_gallery = side is self.gallery and side is not self.queries
-        codes: npt.NDArray[np.uint32] | None = getattr(self.relation, f"gallery_{name}" if is_gallery else name)
+        codes: npt.NDArray[np.uint32] | None = getattr(
+            self.relation, f"gallery_{name}" if is_gallery else name
+        )
         return codes
 
     def _own(self, side: Side, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
@@ -186,7 +191,11 @@ class Counting:
             return Part(block.pieces, block.start, of_labels, None, own, known)
 
         queries = [part(self.queries, block) for block in self.queries.blocks]
-        gallery = queries if self.options.symmetric else [part(self.gallery, block) for block in self.gallery.blocks]
+        gallery = (
+            queries
+            if self.options.symmetric
+            else [part(self.gallery, block) for block in self.gallery.blocks]
+        )
         return lambda tile: (queries[tile[0]], gallery[tile[1]])
 
     @staticmethod

@@ -99,7 +99,9 @@ class Side:
     def __len__(self) -> int:
         return self.blocks[-1].stop
 
-    def check_digests(self, block: Block, rows: npt.NDArray[np.int64] | None, digests: npt.NDArray[np.uint64]) -> None:
+    def check_digests(
+        self, block: Block, rows: npt.NDArray[np.int64] | None, digests: npt.NDArray[np.uint64]
+    ) -> None:
         """Check that these rows of a block (None: all) hold what they held when they were read before.
 
         Raises:
@@ -115,8 +117,8 @@ class Side:
                     break
                 row -= len(piece)
             raise ValueError(
-                f"{piece.shard.name} row {piece.place(row)} changed between two tasks; expected the same rows for every "
-                "task: leave shards unchanged until the end, and give every worker the same files"
+                f"{piece.shard.name} row {piece.place(row)} changed between two tasks; expected the same rows for "
+                "every task: leave shards unchanged until the end, and give every worker the same files"
             )
         self.digests[places] = digests
         self.is_read[places] = True

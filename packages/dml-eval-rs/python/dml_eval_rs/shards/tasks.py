@@ -17,7 +17,9 @@ from dml_eval_rs.relation import Relation
 from dml_eval_rs.shards.running import Work
 from dml_eval_rs.shards.sources import Piece, name_bad_row, read, row_digests
 
-Pairs = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]  # (L,) rows of two parts, ascending by the first
+Pairs = tuple[
+    npt.NDArray[np.uint32], npt.NDArray[np.uint32]
+]  # (L,) rows of two parts, ascending by the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,9 @@ def count_negatives(work: Work, queries: Part, gallery: Part | None, listed: Lis
     return [digests, *found]
 
 
-def _count_both_ways(parts: list[Part], items: npt.NDArray[Any], options: Options) -> list[npt.NDArray[np.uint32]]:
+def _count_both_ways(
+    parts: list[Part], items: npt.NDArray[Any], options: Options
+) -> list[npt.NDArray[np.uint32]]:
     known = [part.positives for part in parts if part.positives is not None]
     before = np.concatenate([each.counts for each in known])
     starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
@@ -218,7 +222,9 @@ def _offsets(pairs: Pairs, queries: int) -> tuple[npt.NDArray[np.uint64], npt.ND
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64), pairs[1]
 
 
-def _named(error: ValueError, parts: Sequence[Part], rows: Sequence[npt.NDArray[Any]], options: Options) -> ValueError:
+def _named(
+    error: ValueError, parts: Sequence[Part], rows: Sequence[npt.NDArray[Any]], options: Options
+) -> ValueError:
     """Return the error, or one that names the shard of a row that no evaluation accepts."""
     for part, x in zip(parts, rows):
         bad = name_bad_row(part.pieces, x, options.similarity)
