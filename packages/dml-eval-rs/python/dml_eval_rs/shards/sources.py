@@ -105,6 +105,8 @@ def as_shards(sources: Sequence[Source], name: str, *, codes: bool) -> list[Shar
     for place, source in enumerate(sources):
         is_path = isinstance(source, (str, os.PathLike))
         shard = Shard(f"{name}[{place}]" + (f" ({source})" if is_path else ""), source, codes)
+        if is_path:  # workers may run in another folder
+            shard = Shard(shard.name, str(Path(source).absolute()), codes)
         if not is_path and not callable(source):
             array = shard.open()
             shard = Shard(shard.name, array, codes, (array.shape[0], array.shape[1]), array.dtype.name)
