@@ -104,13 +104,13 @@ def knn_shards(
                 )
 
     def describe(key: Key) -> str:
-        return f"{names_of(asking.blocks[key[1]])} in {names_of(asked.blocks[key[2]])}"
+        return f"{names_of(asking.blocks[key[1]].pieces)} in {names_of(asked.blocks[key[2]].pieces)}"
 
     best = _nothing(len(asking), options.k, np.int32 if similarity == "hamming" else np.float32)
     done, total = 0, len(asking) * len(asked)
     for (_, i, j), (digests, *found) in run_tasks(map, _search, tasks(), describe):
         for side, number, digest in zip((asking, asked), (i, j), digests):
-            side.check_digests(side.blocks[number], None, digest)
+            side.check_digests(side.blocks[number].rows, digest)
         of_block = asking.blocks[i]
         _join(best, (found[0], found[1], found[2]), of_block.start, own)
         done += len(of_block) * len(asked.blocks[j])
