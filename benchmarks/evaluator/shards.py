@@ -4,7 +4,7 @@
     python benchmarks/evaluator/shards.py plan [--items 10000000] [--workers 64] [--slice 2]
 
 `overhead` compares processor and wall time with `evaluate` on as many cores, in turn. Processor time is that of the
-driver and its workers, without their start. `plan` divides the items into the tasks of `evaluate_shards`, counts what each
+driver and its workers, without their start: in tasks, in the driver, and other (Ray's threads in its workers). `plan` divides the items into the tasks of `evaluate_shards`, counts what each
 reads and sends, runs the tasks of the first `--slice` blocks for real, and computes the others' time from these.
 """
 
@@ -78,7 +78,8 @@ class Clock:
 def overhead(items: int, rounds: int, maps: list[str]) -> None:
     x, labels = stanford_like("hard", items)
     print(f"{items:,} x {DIM}, {CORES} cores; six .npy shards, {default_block(items):,} rows a block")
-    print(f"{'map':>10} {'round':>6} {'processor, s':>13} {'of evaluate':>12} {'wall, s':>8} {'of evaluate':>12}  same bits")
+    print(f"{'map':>10} {'round':>6} {'tasks, s':>9} {'driver':>7} {'other':>6} {'of evaluate':>12} "
+          f"{'wall, s':>8} {'of evaluate':>12}  same bits")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{place}.npy") for place in range(6)]
         for path, part in zip(paths, np.array_split(x, 6)):
@@ -94,18 +95,23 @@ def overhead(items: int, rounds: int, maps: list[str]) -> None:
                     clock = Clock(inner)
                     wall, processor = time.perf_counter(), time.process_time()
                     found = evaluate_shards(paths, labels, map=clock)
-                    took = (time.process_time() - processor + clock.seconds, time.perf_counter() - wall)
+                    driver = time.process_time() - processor
+                    took = (driver + clock.seconds, time.perf_counter() - wall)
+                    in_tasks = sum(seconds for _, seconds in clock.tasks)
                     same = found == whole and all(
-                        found.per_query[of].tobytes() == whole.per_query[of].tobytes() for of in whole.per_query
+                        found.per_query[of].tobytes() == whole.per_query[of].tobytes()
+                        for of in whole.per_query
                     )
                     ratios.append([a / b for a, b in zip(took, alone)])
                     print(
-                        f"{name:>10} {number + 1:6} {took[0]:13.2f} {ratios[-1][0]:12.2f} {took[1]:8.2f} "
-                        f"{ratios[-1][1]:12.2f}  {'yes' if same else 'NO'}",
+                        f"{name:>10} {number + 1:6} {in_tasks:9.2f} {driver:7.2f} {clock.seconds - in_tasks:6.2f} "
+                        f"{ratios[-1][0]:12.2f} {took[1]:8.2f} {ratios[-1][1]:12.2f}  {'yes' if same else 'NO'}",
                         flush=True,
                     )
             medians = np.median(ratios, axis=0)
-            print(f"{name:>10} {'median':>6} {'':13} {medians[0]:12.2f} {'':8} {medians[1]:12.2f}")
+            print(
+                f"{name:>10} {'median':>6} {'':24} {medians[0]:12.2f} {'':8} {medians[1]:12.2f}", flush=True
+            )
 
 
 def on_processes() -> Iterator[Any]:
@@ -115,12 +121,14 @@ def on_processes() -> Iterator[Any]:
 
 
 def on_ray() -> Iterator[Any]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}  # nothing is sent or kept
     import ray
 
     from dml_eval_rs.adapters.ray import ray_map
 
-    ray.init("local", num_cpus=CORES, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
+    ray.init(
+        "local", num_cpus=CORES, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False
+    )
     on_cluster = ray_map()
     list(on_cluster(lambda task: warm(task[0]), [(number,) for number in range(2 * CORES)]))
     yield on_cluster
@@ -156,7 +164,9 @@ def run_slice(rows: int, blocks: int) -> dict[str, float]:
         del x
         clock = Clock(lambda function, tasks: map(function, tasks))
         result = evaluate_shards(paths, labels, map=clock, block=rows)
-    print(f"\nThe tasks of the first {blocks} blocks, for real (Recall@1 {result.recall[1]:.3f}), one thread:")
+    print(
+        f"\nThe tasks of {blocks} blocks of {rows:,} rows, for real (Recall@1 {result.recall[1]:.3f}), one thread:"
+    )
     print(f"{'task':>22} {'processor, s':>13} {'ns a pair':>10}")
     seconds: dict[str, list[float]] = {"positives": [], "diagonal": [], "pair": []}
     for (kind, i, j), took in clock.tasks:
@@ -170,7 +180,7 @@ def run_slice(rows: int, blocks: int) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in seconds.items()}
 
 
-def plan(items: int, workers: int, blocks: int) -> None:
+def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
     labels = classes_of(items)
     edges = np.linspace(0, items, workers + 1).astype(int)
     shards = [
@@ -181,14 +191,16 @@ def plan(items: int, workers: int, blocks: int) -> None:
     side = Side.divide(shards, None, rows)
     options = Options("cosine", "index", [], 1, True)
     counting = Counting(side, side, Relation(labels=labels), options, "", map, None)
-    print(f"{items:,} x {DIM} against itself: {len(side.blocks)} blocks of {len(side.blocks[0]):,} rows, {workers} workers")
-    rates = run_slice(len(side.blocks[0]), blocks)
+    print(
+        f"{items:,} x {DIM} against itself: {len(side.blocks)} blocks of {len(side.blocks[0]):,} rows, {workers} workers"
+    )
+    rates = run_slice(slice_rows or len(side.blocks[0]), blocks)
 
-    narrowed: dict[Any, Any] = {}
+    asked: dict[Any, Any] = {}
     positives = []  # (rows read, bytes sent, bytes returned) of each task
-    for task in counting._positive_tasks(narrowed):
+    for task in counting._positive_tasks(asked):
         read = len(task[1]) + (0 if task[2] is None else len(task[2]))
-        narrowed.clear()
+        asked.clear()
         positives.append((read, sum(map(size_of, task[1:])), 0))
     matches = np.bincount(labels)[labels] - 1
     of_block = [int(matches[block.start : block.stop].sum()) for block in side.blocks]
@@ -239,12 +251,13 @@ def main() -> None:
     parser.add_argument("--maps", nargs="+", choices=["processes", "ray"], default=["processes", "ray"])
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--slice", type=int, default=2, help="blocks whose tasks run for real")
+    parser.add_argument("--slice-rows", type=int, help="rows of these blocks, if fewer than the plan's")
     arguments = parser.parse_args()
     print(machine())
     if arguments.what == "overhead":
         overhead(arguments.items or 60_000, arguments.rounds, arguments.maps)
     else:
-        plan(arguments.items or 10_000_000, arguments.workers, arguments.slice)
+        plan(arguments.items or 10_000_000, arguments.workers, arguments.slice, arguments.slice_rows)
 
 
 if __name__ == "__main__":
