@@ -87,3 +87,85 @@ pub fn count_symmetric_negatives<S: Comparable>(
     let packing = counter.packing(space, pairs, control)?;
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::select;
+    use crate::rank::metric::Metric;
+    use crate::rank::partial_counts::Ties;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::matrix::Matrix;
+    use crate::rows::similarity::Similarity;
+    use crate::rows::space::{Scratch, Space};
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn pairs_of_two_blocks_are_counted_once_for_both_items(
+            values in proptest::collection::vec(-2i8..=2, 90 * 3), n in 2usize..90, classes in 1u32..30, split in 0usize..90,
+            is_split in any::<bool>(), gap in 0u64..3, first in 0u64..3,
+        ) {
+            let split = is_split.then_some(split.min(n));
+            let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
+            let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+            let space = Dense::new(rows, None, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
+            let at = split.unwrap_or(n);
+            let first_items = [first, first + at as u64 + gap];
+            let relation = Relation::of_labels(&labels, None).unwrap().with_blocks(at, first_items).unwrap();
+            let (offsets, positives) = find_positives(&space, &relation, &control).unwrap();
+            for ties in [Ties::Index, Ties::Expected] {
+                let new = || PartialCounts::new(ties, &[Metric::AveragePrecision], offsets.clone(), positives.clone(), &[]);
+                let (found, expected) = (new().unwrap(), new().unwrap());
+                count_symmetric_negatives(&space, &found, &relation, split, &control).unwrap();
+                for query in 0..n {
+                    for item in (0..n).filter(|item| labels[*item] != labels[query]) {
+                        if offsets[query] == offsets[query + 1] || split.is_some_and(|at| (query < at) == (item < at)) {
+                            continue;
+                        }
+                        let mut keys = Vec::new();
+                        space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys);
+                        let index = if item < at { first + item as u64 } else { first_items[1] + (item - at) as u64 };
+                        expected.add(query, expected.slot(query, keys[0], index), 1);
+                    }
+                }
+                // Negatives after the last positive matter to no metric, and are not counted.
+                for query in (0..n).filter(|q| offsets[*q] < offsets[*q + 1]) {
+                    let of = |counts: &PartialCounts| -> Vec<u64> {
+                        let slots = counts.slots(query);
+                        slots[..slots.len() - 1].iter().map(|s| s.load(std::sync::atomic::Ordering::Relaxed)).collect()
+                    };
+                    prop_assert_eq!(of(&found), of(&expected));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_that_overlap_and_relations_of_lists_are_refused() {
+        let x = Array2::from_shape_fn((4, 2), |(i, j)| (i + j) as f32 + 1.0);
+        let (kernel, control) = (select(None).unwrap(), Control::default());
+        let rows = Matrix::F32(x.view());
+        let space = Dense::new(rows, None, Similarity::Dot, Precision::Float32, kernel, &control).unwrap();
+        let labels = [0, 0, 1, 1];
+        let relation = || Relation::of_labels(&labels, None).unwrap();
+        assert!(relation().with_blocks(2, [5, 6]).is_err());
+        assert!(relation().with_blocks(5, [0, 9]).is_err());
+        let counts = |queries: usize| {
+            PartialCounts::new(Ties::Index, &[Metric::RPrecision], vec![0; queries + 1], vec![], &[]).unwrap()
+        };
+        let count = |queries, relation: &Relation<'_>, split| {
+            count_symmetric_negatives(&space, &counts(queries), relation, split, &control)
+        };
+        assert!(count(4, &relation(), Some(4)).is_ok());
+        assert!(count(4, &relation(), Some(5)).is_err());
+        assert!(count(3, &relation(), None).is_err());
+        let own = [-1, -1, -1, -1];
+        assert!(count(4, &relation().with_own_items(&own).unwrap(), None).is_err());
+    }
+}

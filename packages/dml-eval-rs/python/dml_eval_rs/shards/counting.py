@@ -20,6 +20,7 @@ from dml_eval_rs.shards.running import Key, Map, Work, run_tasks
 from dml_eval_rs.shards.tasks import Listed, Options, Pairs, Part, Positives, count_negatives, find_positives
 
 Task = tuple[Work, Part, Part | None, Listed]
+Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # rows of queries, and of the gallery, ascending
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]
 
 
@@ -58,8 +59,10 @@ class Counting:
             parts = self._counted_parts(positives, per_positive)
             tasks = (self._task("count", tile, *parts(tile), self._listed(tile)) for tile in tiles)
             for (_, i, j), (digests, *new) in run_tasks(self.map, count_negatives, tasks, self._describe):
-                self._check_digests((i, j), (None, None), digests)
-                for block, counted in zip((self.queries.blocks[i], self.gallery.blocks[j]), new):
+                blocks = (self.queries.blocks[i], self.gallery.blocks[j])
+                for side, block, digest in zip((self.queries, self.gallery), blocks, digests):
+                    side.check_digests(block.rows, digest)
+                for block, counted in zip(blocks, new):
                     counts[self._slots(positives, block, per_positive)] += counted
                 done += self._pairs((i, j))
                 if self.progress is not None:
@@ -83,75 +86,102 @@ class Counting:
         return work, queries, None if alone else gallery, listed
 
     def _describe(self, key: Key) -> str:
-        return f"{names_of(self.queries.blocks[key[1]])} with {names_of(self.gallery.blocks[key[2]])}"
-
-    def _check_digests(self, tile: tuple[int, int], rows: tuple[Any, Any], digests: list[Any]) -> None:
-        sides = (self.queries, self.gallery)
-        for side, number, of, digest in zip(sides, tile, rows, digests):
-            side.check_digests(side.blocks[number], of, digest)
+        return f"{names_of(self.queries.blocks[key[1]].pieces)} with {names_of(self.gallery.blocks[key[2]].pieces)}"
 
     # Positives
 
     def _find_positives(self) -> Columns:
         """Find the positives of all queries; each query's by key, and of equal keys by index."""
         found: list[list[Any]] = [[] for _ in self.queries.blocks]
-        narrowed: dict[Key, tuple[Any, Any]] = {}
-        tasks = self._positive_tasks(narrowed)
-        for key, (digests, *ways) in run_tasks(self.map, find_positives, tasks, self._describe):
-            rows = narrowed.pop(key)
-            self._check_digests(key[1:], rows, digests)
-            for number, of, (sizes, keys, indices) in zip(key[1:], rows, ways):
-                found[number].append((np.repeat(of.astype(np.uint32), sizes), keys, indices))
+        asked: dict[Key, Asked] = {}
+        tasks = self._positive_tasks(asked)
+
+        def describe(key: Key) -> str:
+            return f"the matches of rows of {names_of(self.queries.narrow(asked[key][0]))}"
+
+        for key, (digests, sizes, keys, indices) in run_tasks(self.map, find_positives, tasks, describe):
+            rows = asked.pop(key)
+            for side, of, digest in zip((self.queries, self.gallery), rows, digests):
+                side.check_digests(of, digest)
+            ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+            for block, parts in zip(self.queries.blocks, found):
+                low, high = np.searchsorted(rows[0], (block.start, block.stop))
+                if low < high:
+                    query = np.repeat((rows[0][low:high] - block.start).astype(np.uint32), sizes[low:high])
+                    of_block = slice(ends[low], ends[high])
+                    parts.append((query, keys[of_block], indices[of_block]))
         columns: list[Columns] = []
         for block, parts in zip(self.queries.blocks, found):
             parts.append((np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint64)))
             query_P, key_P, index_P = (np.concatenate(column) for column in zip(*parts))
             order = np.lexsort((index_P, ~order_of(key_P), query_P))
-            sizes = np.bincount(query_P, minlength=len(block)).astype(np.uint64)
-            columns.append((sizes, key_P[order], index_P[order]))
+            of_query = np.bincount(query_P, minlength=len(block)).astype(np.uint64)
+            columns.append((of_query, key_P[order], index_P[order]))
             parts.clear()
         sizes, keys, indices = (np.concatenate(column) for column in zip(*columns))
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64), keys, indices
 
-    def _positive_tasks(self, narrowed: dict[Key, tuple[Any, Any]]) -> Iterator[Task]:
-        """Yield the tasks of pairs of blocks with possible matches, of the rows that may have one."""
-        for j, items in enumerate(self.gallery.blocks):
-            for i, queries in enumerate(self.queries.blocks[: j + 1] if self.options.symmetric else self.queries.blocks):
-                listed = self._listed((i, j))
-                if listed.relevant is None:
-                    rows = self._rows_of_shared_labels(queries, items)
-                else:
-                    rows = tuple(np.unique(pairs).astype(np.int64) for pairs in listed.relevant)
-                if len(rows[0]) == 0 or len(rows[1]) == 0:
-                    continue
-                sides = [self._narrow(side, block, of) for side, block, of in (
-                    (self.queries, queries, rows[0]), (self.gallery, items, rows[1]))]  # fmt: skip
-                listed = Listed(_among(listed.relevant, rows), _among(listed.ignored, rows))
-                task = self._task("positives", (i, j), sides[0], sides[1], listed)
-                narrowed[task[0].key] = rows
-                yield task
+    def _positive_tasks(self, asked: dict[Key, Asked]) -> Iterator[Task]:
+        """Yield tasks of the queries and items that may match; of labels, so that each row is read once."""
+        relation = self.relation
+        of_labels = relation.offsets is None
+        for number, rows in enumerate(self._rows_by_label() if of_labels else self._rows_by_blocks()):
+            queries, items = (self._narrow(side, of) for side, of in zip((self.queries, self.gallery), rows))
+            listed = Listed(
+                _pairs_among(relation.offsets, relation.items, *rows),
+                _pairs_among(relation.left_out_offsets, relation.left_out_items, *rows),
+            )
+            work = Work(("positives", number, 0), self.call, __version__, self.options)
+            asked[work.key] = rows
+            yield work, queries, None if of_labels and self.queries is self.gallery else items, listed
 
-    def _rows_of_shared_labels(self, queries: Block, items: Block) -> tuple[Any, Any]:
-        """Return the rows of each block whose labels the other has; of a block with itself, another row."""
-        labels_Q, labels_G = self._labels(queries, self.queries), self._labels(items, self.gallery)
+    def _rows_by_label(self) -> Iterator[Asked]:
+        """Yield the rows of some labels that both sides have, about as many as those of a block."""
+        labels = [self._of(side, "labels") for side in (self.queries, self.gallery)]
+        labels_Q, labels_G = labels[0], labels[1]
+        assert labels_Q is not None
+        assert labels_G is not None
         classes = 1 + max(int(labels_Q.max()), int(labels_G.max()))
-        if self.options.symmetric and queries is items:
-            rows = np.flatnonzero(np.bincount(labels_Q, minlength=classes)[labels_Q] > 1)
-            return rows, rows
-        has_Q, has_G = np.zeros(classes, np.bool_), np.zeros(classes, np.bool_)
-        has_Q[labels_Q], has_G[labels_G] = True, True
-        return np.flatnonzero(has_G[labels_Q]), np.flatnonzero(has_Q[labels_G])
+        sizes_Q, sizes_G = (np.bincount(of, minlength=classes) for of in (labels_Q, labels_G))
+        alone = self.queries is self.gallery
+        size_C = (
+            np.where(sizes_G > 1, sizes_G, 0)
+            if alone
+            else np.where(sizes_Q * sizes_G > 0, sizes_Q + sizes_G, 0)
+        )
+        total, most = int(size_C.sum()), max(map(len, self.gallery.blocks))
+        tasks = -(-total // most)
+        task_C = np.where(
+            size_C > 0, np.minimum((np.cumsum(size_C) - 1) * tasks // max(total, 1), tasks - 1), tasks
+        )
+        by_task = []
+        for of in [labels_Q] if alone else [labels_Q, labels_G]:
+            task = task_C[of]
+            order = np.argsort(task, kind="stable")  # of one task ascending
+            by_task.append((order, np.searchsorted(task[order], np.arange(tasks + 1))))
+        for number in range(tasks):
+            rows = [order[ends[number] : ends[number + 1]] for order, ends in by_task]
+            if len(rows[0]):
+                yield rows[0], rows[-1]
+
+    def _rows_by_blocks(self) -> Iterator[Asked]:
+        """Yield the rows of each pair of blocks that are listed as matches."""
+        for items in self.gallery.blocks:
+            for queries in self.queries.blocks:
+                pairs = _pairs_within(self.relation.offsets, self.relation.items, queries, items)
+                if pairs is not None and len(pairs[0]):
+                    yield (
+                        np.unique(pairs[0]).astype(np.int64) + queries.start,
+                        np.unique(pairs[1]).astype(np.int64) + items.start,
+                    )
 
     # The relation of some rows
 
-    def _labels(self, block: Block, side: Side) -> npt.NDArray[np.uint32]:
-        labels = self._of(side, "labels")
-        assert labels is not None
-        return labels[block.start : block.stop]
-
     def _of(self, side: Side, name: str) -> npt.NDArray[np.uint32] | None:
         is_gallery = side is self.gallery and side is not self.queries
-        codes: npt.NDArray[np.uint32] | None = getattr(self.relation, f"gallery_{name}" if is_gallery else name)
+        codes: npt.NDArray[np.uint32] | None = getattr(
+            self.relation, f"gallery_{name}" if is_gallery else name
+        )
         return codes
 
     def _own(self, side: Side, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
@@ -161,11 +191,10 @@ class Counting:
             return places
         return None if self.relation.indices is None else self.relation.indices[places]
 
-    def _narrow(self, side: Side, block: Block, rows: npt.NDArray[np.int64]) -> Part:
-        places = rows + block.start
+    def _narrow(self, side: Side, rows: npt.NDArray[np.int64]) -> Part:
         codes = [self._of(side, name) for name in ("labels", "groups")]
-        labels, groups = (None if of is None else of[places] for of in codes)
-        return Part(block.narrow(rows), places, labels, groups, self._own(side, places))
+        labels, groups = (None if of is None else of[rows] for of in codes)
+        return Part(side.narrow(rows), rows, labels, groups, self._own(side, rows))
 
     def _counted_parts(
         self, positives: Positives, per_positive: int
@@ -186,7 +215,11 @@ class Counting:
             return Part(block.pieces, block.start, of_labels, None, own, known)
 
         queries = [part(self.queries, block) for block in self.queries.blocks]
-        gallery = queries if self.options.symmetric else [part(self.gallery, block) for block in self.gallery.blocks]
+        gallery = (
+            queries
+            if self.options.symmetric
+            else [part(self.gallery, block) for block in self.gallery.blocks]
+        )
         return lambda tile: (queries[tile[0]], gallery[tile[1]])
 
     @staticmethod
@@ -216,10 +249,20 @@ def _pairs_within(
     return query[inside], (listed[inside] - block.start).astype(np.uint32)
 
 
-def _among(pairs: Pairs | None, rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]) -> Pairs | None:
-    """Return the pairs whose rows are among these, by their places there."""
-    if pairs is None:
+def _pairs_among(
+    offsets: npt.NDArray[np.uint64] | None,
+    items: npt.NDArray[np.uint32] | None,
+    queries: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+) -> Pairs | None:
+    """Return the listed pairs of some queries and some rows, by their places among these."""
+    if offsets is None or items is None:
         return None
-    places = [np.minimum(np.searchsorted(of, pair), len(of) - 1) for of, pair in zip(rows, pairs)]
-    both = (rows[0][places[0]] == pairs[0]) & (rows[1][places[1]] == pairs[1])
-    return places[0][both].astype(np.uint32), places[1][both].astype(np.uint32)
+    starts = offsets[queries].astype(np.int64)
+    sizes = offsets[queries + 1].astype(np.int64) - starts
+    before = np.cumsum(sizes) - sizes
+    listed = items[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int64)
+    query = np.repeat(np.arange(len(queries), dtype=np.uint32), sizes)
+    at = np.minimum(np.searchsorted(rows, listed), len(rows) - 1)
+    inside = rows[at] == listed
+    return query[inside], at[inside].astype(np.uint32)

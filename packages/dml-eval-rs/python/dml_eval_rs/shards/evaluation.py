@@ -15,7 +15,15 @@ from dml_eval_rs.digests import bytes_of
 from dml_eval_rs.evaluation import Evaluation
 from dml_eval_rs.metric_names import evaluation_of, metric_names
 from dml_eval_rs.relation import GradedLists, Lists, Relation, relate
-from dml_eval_rs.retrieval import SIMILARITIES, TIES, UNMATCHED, Progress, Ties, Unmatched, check_labels_of_gallery
+from dml_eval_rs.retrieval import (
+    SIMILARITIES,
+    TIES,
+    UNMATCHED,
+    Progress,
+    Ties,
+    Unmatched,
+    check_labels_of_gallery,
+)
 from dml_eval_rs.shards.counting import Counting
 from dml_eval_rs.shards.describing import describe_shards
 from dml_eval_rs.shards.gallery import Side, default_block
@@ -69,8 +77,8 @@ def evaluate_shards(
 
     Args:
         shards: paths of .npy files that the workers map, functions without arguments that return an array (picklable;
-            called once for each task, so let them map or cache), or arrays, whose rows are sent with the tasks. All
-            (n_i, D) of one float dtype, or (n_i, W) uint8 codes with ``similarity="hamming"``; n_i may be 0.
+            called once for each task, so let them map or cache), or arrays, whose rows are sent with the tasks.
+            All (n_i, D) of one float dtype, or (n_i, W) uint8 codes with ``similarity="hamming"``; n_i may be 0.
         labels: of all rows in the shards' order, as in `evaluate`.
         gallery: shards of the gallery. None: the queries are their own gallery.
         gallery_labels: of all rows of the gallery.
@@ -91,8 +99,8 @@ def evaluate_shards(
     Raises:
         TypeError: as `evaluate`, or if the map returns anything but the results of its function.
         ValueError: as `evaluate`; or, naming the shard, if it is absent or unreadable on a worker, differs from the
-            others in width or dtype, changed between two tasks, holds a row that isn't finite, or lost its result; or if
-            a worker has another version of this package.
+            others in width or dtype, changed between two tasks, holds a row that isn't finite, or lost its result; or
+            if a worker has another version of this package.
     """
     for name in refused:
         if name in _REFUSED:
@@ -115,7 +123,9 @@ def evaluate_shards(
     check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
     own_gallery = gallery is None
     query_shards, *others = describe_shards(
-        {"shards": shards} if gallery is None else {"shards": shards, "gallery": gallery}, similarity == "hamming", map
+        {"shards": shards} if gallery is None else {"shards": shards, "gallery": gallery},
+        similarity == "hamming",
+        map,
     )
     stand_ins = [_stand_in(side) for side in (query_shards, *others)]
     relation = relate(

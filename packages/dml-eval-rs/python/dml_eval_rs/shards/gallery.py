@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.shards.sources import Piece, Shard, take
+from dml_eval_rs.shards.sources import Piece, Rows, Shard, take
 
 _BLOCKS = 4  # of a side, at least, if `block` is None: pairs of blocks for several workers
 _LEAST, _MOST = 8_192, 131_072  # rows of a block, if `block` is None
@@ -41,16 +41,10 @@ class Block:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def narrow(self, rows: npt.NDArray[np.int64]) -> tuple[Piece, ...]:
-        """Return the pieces of these of its rows, ascending, counted from its start."""
-        narrowed = []
-        start = 0
-        for piece in self.pieces:
-            low, high = np.searchsorted(rows, (start, start + len(piece)))
-            if high > low:
-                narrowed.append(piece.narrow(rows[low:high] - start))
-            start += len(piece)
-        return tuple(narrowed)
+    @property
+    def rows(self) -> slice:
+        """Return its rows in the side."""
+        return slice(self.start, self.stop)
 
 
 @dataclass(slots=True)
@@ -99,30 +93,37 @@ class Side:
     def __len__(self) -> int:
         return self.blocks[-1].stop
 
-    def check_digests(self, block: Block, rows: npt.NDArray[np.int64] | None, digests: npt.NDArray[np.uint64]) -> None:
-        """Check that these rows of a block (None: all) hold what they held when they were read before.
+    def narrow(self, rows: npt.NDArray[np.int64]) -> tuple[Piece, ...]:
+        """Return the pieces of these rows, ascending."""
+        narrowed = []
+        start = 0
+        for piece in (piece for block in self.blocks for piece in block.pieces):
+            low, high = np.searchsorted(rows, (start, start + len(piece)))
+            if high > low:
+                narrowed.append(piece.narrow(rows[low:high] - start))
+            start += len(piece)
+        return tuple(narrowed)
+
+    def check_digests(self, rows: Rows, digests: npt.NDArray[np.uint64]) -> None:
+        """Check that these rows hold what they held when they were read before.
 
         Raises:
             ValueError: naming the first that doesn't.
         """
-        places = slice(block.start, block.stop) if rows is None else rows + block.start
-        differs = self.is_read[places] & (self.digests[places] != digests)
+        differs = self.is_read[rows] & (self.digests[rows] != digests)
         if differs.any():
-            row = int(np.argmax(differs))
-            row = row if rows is None else int(rows[row])
-            for piece in block.pieces:
-                if row < len(piece):
-                    break
-                row -= len(piece)
+            at = int(np.argmax(differs))
+            row = np.array([at + rows.start if isinstance(rows, slice) else rows[at]])
+            piece = self.narrow(row)[0]
             raise ValueError(
-                f"{piece.shard.name} row {piece.place(row)} changed between two tasks; expected the same rows for every "
-                "task: leave shards unchanged until the end, and give every worker the same files"
+                f"{piece.shard.name} row {piece.place(0)} changed between two tasks; expected the same rows for "
+                "every task: leave shards unchanged until the end, and give every worker the same files"
             )
-        self.digests[places] = digests
-        self.is_read[places] = True
+        self.digests[rows] = digests
+        self.is_read[rows] = True
 
 
-def names_of(block: Block) -> str:
-    """Name the shards of a block, for errors."""
-    names = list(dict.fromkeys(piece.shard.name for piece in block.pieces))
+def names_of(pieces: Sequence[Piece]) -> str:
+    """Name the shards of pieces, for errors."""
+    names = list(dict.fromkeys(piece.shard.name for piece in pieces))
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

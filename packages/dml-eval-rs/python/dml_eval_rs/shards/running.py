@@ -70,11 +70,12 @@ class Runner:
     function: Function
 
     def __call__(self, task: tuple[Any, ...]) -> Result:
+        """Return the result of a task."""
         work: Work = task[0]
         if work.version != __version__:
             raise ValueError(
-                f"dml-eval-rs is {__version__} on {socket.gethostname()} and {work.version} in the driver; expected the "
-                "same version on every worker"
+                f"dml-eval-rs is {__version__} on {socket.gethostname()} and {work.version} in the driver; expected "
+                "the same version on every worker"
             )
         return Result(work.key, work.call, self.function(*task))
 
@@ -106,11 +107,13 @@ def run_tasks(
     for result in map(Runner(function), issued):
         if not isinstance(result, Result):
             raise TypeError(
-                f"map returned a {type(result).__name__}; expected the results of the function that it was given: a map "
-                "of futures must wait for them"
+                f"map returned a {type(result).__name__}; expected the results of the function that it was given: a "
+                "map of futures must wait for them"
             )
         if result.call not in (waiting.get(result.key), done.get(result.key)):
-            raise ValueError("map returned a result of another call; expected those of the tasks that it was given")
+            raise ValueError(
+                "map returned a result of another call; expected those of the tasks that it was given"
+            )
         if result.key in waiting:  # otherwise a task ran twice; its first result stands
             done[result.key] = waiting.pop(result.key)
             yield result.key, result.value

@@ -24,7 +24,9 @@ from dml_eval_rs.shards.gallery import Block, Side, default_block, names_of
 from dml_eval_rs.shards.running import Key, Map, Work, run_tasks
 from dml_eval_rs.shards.sources import Source, name_bad_row, read, row_digests
 
-Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]  # (B, K): orders, indices, similarities
+Found = tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]
+]  # (B, K): orders, indices, similarities
 _ROWS = 65_536  # rows of a block of queries whose neighbours are joined at a time
 _WORST = np.iinfo(np.int64).min
 
@@ -52,11 +54,11 @@ def knn_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k most similar gallery items of every query, where both lie in shards, with the bits of one call of `knn`.
+    """Find the k most similar gallery items of every query, where both lie in shards, with the bits of one `knn`.
 
-    Each task searches one block of queries in one block of the gallery; its neighbours are joined by their exact keys, so
-    workers, their number, order, retries and repeated tasks change no bit. The calling process holds 20 bytes for each
-    neighbour, and no embeddings.
+    Each task searches one block of queries in one block of the gallery; its neighbours are joined by their exact keys,
+    so workers, their number, order, retries and repeated tasks change no bit. The calling process holds 20 bytes for
+    each neighbour, and no embeddings.
 
     Args:
         queries: shards, as in `evaluate_shards`.
@@ -95,16 +97,20 @@ def knn_shards(
     def tasks() -> Iterator[tuple[Work, Block, Block | None]]:
         for j, items in enumerate(asked.blocks):
             for i, block in enumerate(asking.blocks):
-                yield Work(("search", i, j), call, __version__, options), block, None if items is block else items
+                yield (
+                    Work(("search", i, j), call, __version__, options),
+                    block,
+                    None if items is block else items,
+                )
 
     def describe(key: Key) -> str:
-        return f"{names_of(asking.blocks[key[1]])} in {names_of(asked.blocks[key[2]])}"
+        return f"{names_of(asking.blocks[key[1]].pieces)} in {names_of(asked.blocks[key[2]].pieces)}"
 
     best = _nothing(len(asking), options.k, np.int32 if similarity == "hamming" else np.float32)
     done, total = 0, len(asking) * len(asked)
     for (_, i, j), (digests, *found) in run_tasks(map, _search, tasks(), describe):
         for side, number, digest in zip((asking, asked), (i, j), digests):
-            side.check_digests(side.blocks[number], None, digest)
+            side.check_digests(side.blocks[number].rows, digest)
         of_block = asking.blocks[i]
         _join(best, (found[0], found[1], found[2]), of_block.start, own)
         done += len(of_block) * len(asked.blocks[j])
@@ -126,7 +132,10 @@ def _join(best: Found, found: Found, start: int, own: npt.NDArray[np.int64] | No
         rows = slice(start + low, start + low + len(orders))
         if own is not None:
             orders = np.where(indices == own[rows, None], _WORST, orders)
-        joined = [np.concatenate([old[rows], new], axis=1) for old, new in zip(best, (orders, indices, similarities))]
+        joined = [
+            np.concatenate([old[rows], new], axis=1)
+            for old, new in zip(best, (orders, indices, similarities))
+        ]
         order = np.lexsort((joined[1], ~joined[0]), axis=1)[:, :k]
         for old, new in zip(best, joined):
             old[rows] = np.take_along_axis(new, order, axis=1)
@@ -149,7 +158,9 @@ def _search(work: Work, queries: Block, gallery: Block | None) -> list[Any]:
         if options.similarity == "hamming":
             distances, indices = _native.knn_codes(x, items, k, exclude_self=False, threads=options.threads)
             return [digests, -distances.astype(np.int64), indices + first, distances]
-        similarities, indices = _native.knn(x, items, k, similarity=options.similarity, exclude_self=False, threads=options.threads)
+        similarities, indices = _native.knn(
+            x, items, k, similarity=options.similarity, exclude_self=False, threads=options.threads
+        )
         keys = _keys(x, items, indices, options)
     except ValueError as error:
         for block, of in zip(blocks, rows):

@@ -90,10 +90,14 @@ class Shard:
 
 def as_shards(sources: Sequence[Source], name: str, *, codes: bool) -> list[Shard]:
     """Name the shards of a sequence, and check those that are arrays."""
-    if isinstance(sources, (str, bytes, os.PathLike)) or callable(sources) or not isinstance(sources, Sequence):
+    if (
+        isinstance(sources, (str, bytes, os.PathLike))
+        or callable(sources)
+        or not isinstance(sources, Sequence)
+    ):
         raise TypeError(
-            f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy files, arrays, or functions "
-            f"that return arrays. For one array use evaluate or knn"
+            f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy files, arrays, or "
+            "functions that return arrays. For one array use evaluate or knn"
         )
     if len(sources) == 0:
         raise ValueError(f"{name} is empty; expected at least one shard")
@@ -101,6 +105,8 @@ def as_shards(sources: Sequence[Source], name: str, *, codes: bool) -> list[Shar
     for place, source in enumerate(sources):
         is_path = isinstance(source, (str, os.PathLike))
         shard = Shard(f"{name}[{place}]" + (f" ({source})" if is_path else ""), source, codes)
+        if is_path:  # workers may run in another folder
+            shard = Shard(shard.name, str(Path(source).absolute()), codes)
         if not is_path and not callable(source):
             array = shard.open()
             shard = Shard(shard.name, array, codes, (array.shape[0], array.shape[1]), array.dtype.name)
@@ -181,7 +187,9 @@ def read(pieces: Sequence[Piece]) -> npt.NDArray[Any]:
 def row_digests(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """Return a number for each row (R,), by which a changed row is noticed: Σ word_i · w_i modulo 2**64, w_i odd."""
     size = x.shape[1] * x.itemsize
-    dtype = next(dtype for dtype in (np.uint64, np.uint32, np.uint16, np.uint8) if size % np.dtype(dtype).itemsize == 0)
+    dtype = next(
+        dtype for dtype in (np.uint64, np.uint32, np.uint16, np.uint8) if size % np.dtype(dtype).itemsize == 0
+    )
     words = x.view(dtype)
     weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
     digests = np.empty(len(x), np.uint64)
@@ -208,4 +216,6 @@ def name_bad_row(pieces: Sequence[Piece], x: npt.NDArray[Any], similarity: str) 
         row -= len(piece)
     what = "is all zeros, and the cosine with it is undefined" if finite[at] else "holds NaN or infinity"
     remedy = "drop it, or use similarity='dot' or 'euclidean'" if finite[at] else "drop or repair it"
-    return f"{piece.shard.name} row {piece.place(row)} {what}; expected finite rows that aren't zero: {remedy}"
+    return (
+        f"{piece.shard.name} row {piece.place(row)} {what}; expected finite rows that aren't zero: {remedy}"
+    )

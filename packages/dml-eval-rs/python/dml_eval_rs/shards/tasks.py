@@ -17,7 +17,9 @@ from dml_eval_rs.relation import Relation
 from dml_eval_rs.shards.running import Work
 from dml_eval_rs.shards.sources import Piece, name_bad_row, read, row_digests
 
-Pairs = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]  # (L,) rows of two parts, ascending by the first
+Pairs = tuple[
+    npt.NDArray[np.uint32], npt.NDArray[np.uint32]
+]  # (L,) rows of two parts, ascending by the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,41 +92,33 @@ class Part:
 def find_positives(work: Work, queries: Part, gallery: Part | None, listed: Listed) -> list[Any]:
     """Find the positives of queries among items; without a gallery, among the queries.
 
-    Where a pair serves both, those of the items among the queries, too.
-
     Returns:
-        The digests of both parts' rows, and for each direction the number of each query's positives, their keys and
-        their places in the gallery.
+        The digests of both parts' rows, the number of each query's positives, their keys and places in the gallery.
     """
     options: Options = work.options
     parts = [queries] if gallery is None else [queries, gallery]
     rows = [read(part.pieces) for part in parts]
-    ways = [(0, len(parts) - 1)] + ([(1, 0)] if options.symmetric and gallery is not None else [])
-    found: list[Any] = [[row_digests(x) for x in rows]]
-    for asking, asked in ways:
-        places = parts[asked].places
-        own = parts[asking].own
-        relation = Relation(
-            labels=parts[asking].labels,
-            gallery_labels=parts[asked].labels,
-            groups=parts[asking].groups,
-            gallery_groups=parts[asked].groups,
-            indices=None if own is None or (asking != asked and options.symmetric) else _find(own, places),
+    asked = parts[-1]
+    relation = Relation(
+        labels=queries.labels,
+        gallery_labels=asked.labels,
+        groups=queries.groups,
+        gallery_groups=asked.groups,
+        indices=None if queries.own is None else _find(queries.own, asked.places),
+    )
+    try:
+        offsets, keys, indices = _native.find_positives(
+            rows[0],
+            rows[-1],
+            listed.relate(relation, len(queries)),
+            similarity=options.similarity,
+            first_item=0,
+            threads=options.threads,
         )
-        try:
-            offsets, keys, indices = _native.find_positives(
-                rows[asking],
-                rows[asked],
-                listed.relate(relation, len(parts[asking])),
-                similarity=options.similarity,
-                first_item=0,
-                threads=options.threads,
-            )
-        except ValueError as error:
-            raise _named(error, parts, rows, options) from None
-        items = places[indices] if isinstance(places, np.ndarray) else indices + np.uint64(places)
-        found.append((np.diff(offsets).astype(np.uint32), keys, items.astype(np.uint64)))
-    return found
+    except ValueError as error:
+        raise _named(error, parts, rows, options) from None
+    places = np.asarray(asked.places)[indices].astype(np.uint64)
+    return [[row_digests(x) for x in rows], np.diff(offsets).astype(np.uint32), keys, places]
 
 
 def count_negatives(work: Work, queries: Part, gallery: Part | None, listed: Listed) -> list[Any]:
@@ -148,7 +142,9 @@ def count_negatives(work: Work, queries: Part, gallery: Part | None, listed: Lis
     return [digests, *found]
 
 
-def _count_both_ways(parts: list[Part], items: npt.NDArray[Any], options: Options) -> list[npt.NDArray[np.uint32]]:
+def _count_both_ways(
+    parts: list[Part], items: npt.NDArray[Any], options: Options
+) -> list[npt.NDArray[np.uint32]]:
     known = [part.positives for part in parts if part.positives is not None]
     before = np.concatenate([each.counts for each in known])
     starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
@@ -206,10 +202,9 @@ def _count_one_way(
 
 def _find(wanted: npt.NDArray[np.int64], places: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
     """Return where the wanted places are among ascending ones, or -1."""
-    if isinstance(places, np.ndarray):
-        at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
-        return np.where(places[at] == wanted, at, -1)
-    return np.maximum(wanted - places, -1)
+    places = np.asarray(places)
+    at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+    return np.where(places[at] == wanted, at, -1)
 
 
 def _offsets(pairs: Pairs, queries: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
@@ -218,7 +213,9 @@ def _offsets(pairs: Pairs, queries: int) -> tuple[npt.NDArray[np.uint64], npt.ND
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64), pairs[1]
 
 
-def _named(error: ValueError, parts: Sequence[Part], rows: Sequence[npt.NDArray[Any]], options: Options) -> ValueError:
+def _named(
+    error: ValueError, parts: Sequence[Part], rows: Sequence[npt.NDArray[Any]], options: Options
+) -> ValueError:
     """Return the error, or one that names the shard of a row that no evaluation accepts."""
     for part, x in zip(parts, rows):
         bad = name_bad_row(part.pieces, x, options.similarity)

@@ -1,0 +1,92 @@
+"""Shards measured on a Ray cluster have the bits of one call, also where a node dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dml_eval_rs import evaluate, evaluate_shards, knn, knn_shards
+
+ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
+
+pytestmark = pytest.mark.xdist_group("ray cluster")
+
+
+@pytest.fixture(scope="module")
+def nodes(started_nodes: Any) -> Iterator[Any]:
+    """Connect once for all tests of this module: the workers of a connection take seconds to start."""
+    started_nodes.restore()
+    yield started_nodes
+    ray.shutdown()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[Any, Any, list[Path]]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 200, 3000)
+    x = (rng.normal(size=(200, 16))[labels] + rng.normal(size=(3000, 16))).astype(np.float32)
+    paths = [tmp_path / f"{place}.npy" for place in range(5)]
+    for path, part in zip(paths, np.array_split(x, 5)):
+        np.save(path, part)
+    return x, labels, paths
+
+
+def test_a_cluster_gives_the_bits_of_one_call(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
+    from dml_eval_rs.adapters.ray import ray_map
+
+    x, labels, paths = data
+    found = evaluate_shards(paths, labels, map=ray_map(nodes.address), block=700)
+    assert found == evaluate(x, labels)
+    pairs = zip(knn_shards(paths, None, 9, map=ray_map(), block=1500), knn(x, None, 9))
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_an_address_without_a_cluster_is_named_before_work() -> None:
+    from dml_eval_rs.adapters.ray import ray_map
+
+    with pytest.raises(ValueError, match=r"no Ray cluster answers at '127\.0\.0\.1:9'"):
+        ray_map("127.0.0.1:9")
+
+
+def test_an_absent_shard_is_named_with_its_machine(nodes: Any, tmp_path: Path) -> None:
+    from dml_eval_rs.adapters.ray import ray_map
+
+    with pytest.raises(ValueError, match=r"shards\[0\] .* is absent on .*shared folder"):
+        evaluate_shards([tmp_path / "x.npy"], [0, 0], map=ray_map(nodes.address))
+
+
+def test_a_node_with_another_version_is_named(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dml_eval_rs.adapters import ray as adapter
+
+    monkeypatch.setattr(adapter, "__version__", "9.9")
+    with pytest.raises(ValueError, match=r"on the Ray node 127\.0\.0\.2; expected 9\.9"):
+        adapter.ray_map(nodes.address)
+
+
+def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
+    from dml_eval_rs.adapters.ray import ray_map
+
+    x, labels, paths = data
+    on_cluster = ray_map(nodes.address)
+    results = 0
+
+    def dying(function: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        nonlocal results
+        for result in on_cluster(function, tasks):
+            results += 1
+            if result.key[0] == "count" and len(nodes.cluster.worker_nodes) == 2:
+                nodes.kill_worker()
+            yield result
+
+    found = evaluate_shards(paths, labels, map=dying, block=300)
+    expected = evaluate(x, labels)
+    assert len(nodes.cluster.worker_nodes) == 1
+    assert found == expected
+    assert all(
+        found.per_query[name].tobytes() == expected.per_query[name].tobytes() for name in found.per_query
+    )
+    assert results == 5 + 55 + 55  # shards, and pairs of ten blocks in two passes: nothing twice
