@@ -17,7 +17,6 @@ CLASSES = 10_459
 IMAGES = 58_845
 HELD_OUT = 0.1
 SHORT, LONG = 2, 6  # epochs
-SHUFFLED = "sampler={name='shuffled', batch_size=128}"
 
 
 def intervals_by_class(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
@@ -81,7 +80,7 @@ STUDIES = {
         "classification is competitive with pairs (Tables 1 to 3)",
         "norm-softmax/glyphs-han",
         128,
-        [SHUFFLED, "optimizer.lr_multipliers.loss=1.0"],
+        [],
         [
             "loss.temperature=0.1 ; optimizer.lr=3e-3",
             "loss.temperature=0.2 ; optimizer.lr=3e-3",
@@ -93,7 +92,7 @@ STUDIES = {
         "MemVir lifts NormSoftmax (Tables 1 and 4)",
         "memvir/glyphs-han",
         128,
-        [*memvir_warmup(128), "optimizer.lr_multipliers.loss=1.0"],
+        memvir_warmup(128),
         [
             "loss.loss.temperature=0.1 ; optimizer.lr=3e-3",
             "loss.loss.temperature=0.2 ; optimizer.lr=3e-3",
@@ -105,7 +104,7 @@ STUDIES = {
         "alpha falls from 16 to 4 with a tenth of the rate (Tables 1 to 5)",
         "heated-up/glyphs-han",
         128,
-        ["optimizer.lr_multipliers.loss=1.0"],
+        [],
         [
             f'schedule."optimizer.lr"={{kind="step", unit="run", values=[{rate}, {rate / 10}], milestones=[0.7]}}'
             f' ; schedule."loss.alpha"={{kind="step", unit="run", values=[{alpha}, {alpha / 4}], milestones=[0.7]}}'
@@ -128,7 +127,7 @@ STUDIES = {
         "a strong baseline of today",
         "norm-softmax/glyphs-han",
         128,
-        [SHUFFLED, "loss={name='proxy-anchor'}"],
+        ["loss={name='proxy-anchor'}"],
         [
             f"optimizer.lr={rate} ; optimizer.lr_multipliers.loss={factor}"
             for rate, factor in ((3e-3, 1.0), (3e-3, 10.0), (1e-2, 1.0))

@@ -16,7 +16,7 @@ def dml_datasets() -> Iterable[Component]:
     yield Component(
         "glyphs",
         "dml_train.data.glyphs:Glyphs",
-        "the characters that matplotlib's fonts can draw, 32 × 32, half of the classes unseen; no download",
+        "characters drawn with matplotlib's fonts or yours, half of the classes unseen; no download",
     )
     yield Component(
         "image-folder",
