@@ -78,8 +78,10 @@ class PartedOptimizer:
                 parts.append(torch.optim.SparseAdam(rows, lr=1.0, betas=table.betas, eps=table.eps))
         else:
             if groups:
-                options = {"momentum": table.momentum, "nesterov": table.nesterov, "fused": True}
-                parts.append(torch.optim.SGD(groups, lr=self.lr, **options))
+                momentum, nesterov = table.momentum, table.nesterov
+                parts.append(
+                    torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov, fused=True)
+                )
             if sparse:
                 parts.append(torch.optim.SGD(rows, lr=self.lr))
         self.torch: torch.optim.Optimizer = Joined(parts) if sparse else parts[0]
