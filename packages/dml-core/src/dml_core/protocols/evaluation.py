@@ -6,7 +6,7 @@ Shapes: `B` batch, `D` embedding dimension, `Q` queries, `G` gallery.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -27,6 +27,15 @@ class Backbone(Protocol):
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Map (B, channels, height, width) to (B, num_features, h, w) or (B, num_features), for each depth."""
+        ...
+
+
+@runtime_checkable
+class LayeredBackbone(Protocol):
+    """A `Backbone` that lists its layers, for layer-wise learning rates and for training the last layers alone."""
+
+    def parameters_by_layer(self) -> Sequence[Sequence[torch.nn.Parameter]]:
+        """List all parameters by layer, from the image to the features; each parameter is in one layer."""
         ...
 
 

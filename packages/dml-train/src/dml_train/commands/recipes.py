@@ -7,7 +7,14 @@ from collections.abc import Iterable
 import click
 
 from dml_core import Registry
-from dml_train.recipe.bundled import PAPERS, bundled_recipes, bundled_text, leading_comment, summary
+from dml_train.recipe.bundled import (
+    PAPERS,
+    PRETRAINED,
+    bundled_recipes,
+    bundled_text,
+    leading_comment,
+    summary,
+)
 
 
 @click.command()
@@ -16,13 +23,13 @@ from dml_train.recipe.bundled import PAPERS, bundled_recipes, bundled_text, lead
 def recipes(registry: Registry, name: str | None) -> None:
     """List the bundled recipes; or print one, by its NAME or a path.
 
-    With the NAME of a paper, as in the list, its recipes are listed. A recipe that extends another is printed resolved:
-    with all its parents' keys, and every default filled in.
+    With the NAME of a paper or group, as in the list, its recipes are listed. A recipe that extends another is printed
+    resolved: with all its parents' keys, and every default filled in.
     """
     if name is None:
         _list_all()
         return
-    if name in PAPERS:
+    if name in PAPERS or name == PRETRAINED:
         _list(each for each in bundled_recipes() if each.startswith(f"{name}/"))
         return
     from dml_train.recipe.extending import read_chain
@@ -46,6 +53,11 @@ def _list_all() -> None:
     _list(own, "  ")
     click.echo("\non rendered characters, without a download")
     _list(sorted(small, key=lambda name: ("/" in name, name)), "  ")
+    count = sum(name.startswith(f"{PRETRAINED}/") for name in names)
+    click.echo(f"\nfrom learned features, which 'dml recipes {PRETRAINED}' lists")
+    click.echo(
+        f"  {PRETRAINED}  {count} recipes  EfficientNet-Lite0 on game sprites and icons; DINOv2, DINOv3, SigLIP, CLIP"
+    )
     click.echo("\nthe papers' recipes, which 'dml recipes PAPER' lists")
     width = max(map(len, PAPERS))
     for paper, title in PAPERS.items():

@@ -14,7 +14,7 @@ from dml_train.data.file_split import FileSplit
 from dml_train.data.image_reader import PhotographReader
 from dml_train.data.packed import open_pack
 from dml_train.data.parts import Parts
-from dml_train.data.preparation import Normalize, Preparation, TrainCrop
+from dml_train.data.preparation import Interpolation, Normalize, Preparation, TrainCrop
 
 OnBadImage = Literal["error", "skip"]
 
@@ -24,7 +24,7 @@ class FileDataset:
 
     Args:
         parts: the files of each part.
-        resize, square, crop, train_crop, min_area, flip, normalize, max_pixels: see `Preparation`.
+        resize, square, crop, train_crop, min_area, flip, normalize, interpolation, max_pixels: see `Preparation`.
         on_bad_image: ``"error"``: every file's header and end are read here, and one damaged in between ends the
             run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
             batches are a function of the files that are good.
@@ -53,6 +53,7 @@ class FileDataset:
         min_area: float = 0.16,
         flip: float = 0.5,
         normalize: Normalize = "imagenet",
+        interpolation: Interpolation = "bilinear",
         max_pixels: int = MAX_PIXELS,
         on_bad_image: OnBadImage = "error",
         cache: str | None = None,
@@ -63,7 +64,7 @@ class FileDataset:
             )
         preparation = Preparation(
             resize=resize, square=square, crop=crop, train_crop=train_crop, min_area=min_area, flip=flip,
-            normalize=normalize, max_pixels=max_pixels,
+            normalize=normalize, interpolation=interpolation, max_pixels=max_pixels,
         )  # fmt: skip
         # By text: to hash or to compare a Path takes several times as long.
         by_text = {

@@ -138,7 +138,16 @@ def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
     """
     common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
     key = hashlib.sha256(
-        repr((_FORMAT, preparation.resize, preparation.square, PIL.__version__, torch.__version__)).encode()
+        repr(
+            (
+                _FORMAT,
+                preparation.resize,
+                preparation.square,
+                preparation.interpolation,
+                PIL.__version__,
+                torch.__version__,
+            )
+        ).encode()
     )
     for file in files:
         try:

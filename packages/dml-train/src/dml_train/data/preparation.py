@@ -20,7 +20,8 @@ from dml_train.data.array_split import draw_uniforms
 from dml_train.data.decoding import MAX_PIXELS, ImageSource, read_image
 
 TrainCrop = Literal["resized", "random", "center"]
-Normalize = Literal["imagenet", "caffe", "none"]
+Normalize = Literal["imagenet", "half", "clip", "caffe", "none"]
+Interpolation = Literal["bilinear", "bicubic"]
 
 _TRIES = 10  # random areas and ratios, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
@@ -41,8 +42,13 @@ def _from_mean(mean: Sequence[float], deviation: Sequence[float]) -> _Normalisat
 
 
 _NORMALISATIONS: dict[Normalize, _Normalisation] = {
-    # The mean and deviation of ImageNet's pixels, as torchvision's and timm's weights expect.
+    # The mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
     "imagenet": _from_mean((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": _from_mean(
+        (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+    ),  # SigLIP, EfficientNet-Lite, networks from TensorFlow
+    # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision; OpenCLIP, too.
+    "clip": _from_mean((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     # Blue, green, red in 0 to 255 minus the mean, as weights from Caffe (BN-Inception's, too) expect.
     "caffe": _Normalisation((2, 1, 0), (1.0, 1.0, 1.0), (-104.0, -117.0, -128.0)),
     "none": _from_mean((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -53,7 +59,7 @@ _NORMALISATIONS: dict[Normalize, _Normalisation] = {
 class Preparation:
     """The steps from an image file to the network's input.
 
-    An image is decoded and **resized** (bilinear, antialiased). Evaluation crops the central `crop` × `crop` pixels.
+    An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop` pixels.
     Training crops by `train_crop`: ``"random"``: `crop` × `crop` pixels at a random position; ``"resized"``: a part of
     random area and random aspect ratio (3/4 to 4/3), resized to `crop` × `crop`; ``"center"``: the centre. It mirrors
     each crop at random.
@@ -69,8 +75,10 @@ class Preparation:
         train_crop: how training crops.
         min_area: for ``"resized"``, the smallest share of the resized image's area, above 0 and at most 1.
         flip: probability of mirroring a training image, 0 to 1.
-        normalize: ``"imagenet"``: RGB, minus ImageNet's mean, divided by its deviation; ``"caffe"``: BGR in 0 to 255,
+        normalize: ``"imagenet"``: RGB, minus ImageNet's mean, divided by its deviation; ``"half"``: RGB in -1 to 1;
+            ``"clip"``: RGB, minus the mean of CLIP's images, divided by their deviation; ``"caffe"``: BGR in 0 to 255,
             minus (104, 117, 128); ``"none"``: RGB in 0 to 1.
+        interpolation: ``"bilinear"``, or ``"bicubic"`` as for most of timm's weights; of all resizing.
         max_pixels: the most pixels of an image that is decoded; a larger one is an error, before it takes the memory.
 
     Raises:
@@ -84,6 +92,7 @@ class Preparation:
     min_area: float = 0.16
     flip: float = 0.5
     normalize: Normalize = "imagenet"
+    interpolation: Interpolation = "bilinear"
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
@@ -106,6 +115,10 @@ class Preparation:
             raise ValueError(
                 f"normalize is {self.normalize!r}; expected one of: {', '.join(_NORMALISATIONS)}"
             )
+        if self.interpolation not in get_args(Interpolation):
+            raise ValueError(
+                f"interpolation is {self.interpolation!r}; expected one of: {', '.join(get_args(Interpolation))}"
+            )
 
     def describe(self) -> dict[str, Any]:
         """Describe evaluation's steps in JSON's types, for other implementations."""
@@ -113,7 +126,7 @@ class Preparation:
         sides = "both sides" if self.square else "the shorter side, in proportion,"
         return {
             "decode": "upright by its EXIF data, RGB, 8 bits a channel; transparent parts white",
-            "resize": f"bilinear, antialiased, {sides} to {self.resize} pixels",
+            "resize": f"{self.interpolation}, antialiased, {sides} to {self.resize} pixels",
             "crop": f"the middle {self.crop} x {self.crop}",
             "channels": "3: " + "".join("RGB"[channel] for channel in normalisation.channels),
             "normalize": "input = scale * pixel + offset for each channel, the pixel in 0 to 255",
@@ -136,7 +149,12 @@ class Preparation:
         height, width = image.shape[1:]
         factor = self.resize / min(height, width)
         size = [max(self.resize, round(side * factor)) for side in (height, width)]
-        resized: Tensor = images.resize(image, [self.resize] * 2 if self.square else size, antialias=True)
+        resized: Tensor = images.resize(
+            image,
+            [self.resize] * 2 if self.square else size,
+            interpolation=images.InterpolationMode(self.interpolation),
+            antialias=True,
+        )
         return resized
 
     def crop_center(self, image_3HW: Tensor) -> Tensor:
@@ -178,7 +196,14 @@ class Preparation:
             h, w = choose_crop_size(height, width, self.min_area, np.array(tries).reshape(_TRIES, 2))
             top, left = _choose_offset(height - h, down), _choose_offset(width - w, across)
             crop: Tensor = images.resized_crop(
-                image_3HW, top, left, h, w, [self.crop, self.crop], antialias=True
+                image_3HW,
+                top,
+                left,
+                h,
+                w,
+                [self.crop, self.crop],
+                interpolation=images.InterpolationMode(self.interpolation),
+                antialias=True,
             )
         elif self.train_crop == "random":
             top = _choose_offset(height - self.crop, down)

@@ -139,6 +139,9 @@ class LevelledHead(nn.Module):
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
+    Parameters of the backbone that are frozen when the model is built stay frozen, and so do the statistics of their
+    batch norms.
+
     Attributes:
         backbone_trains: 1 or 0, also set by a schedule (``"model.backbone_trains"``): whether the backbone trains. A
             frozen one keeps its batch statistics, too.
@@ -154,11 +157,16 @@ class EmbeddingModel(nn.Module):
         self.head = head
         self._backbone_trains = 1
         self._batch_norm_trains = 1
+        self._frozen = frozenset(name for name, p in backbone.named_parameters() if not p.requires_grad)
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Map (B, channels, H, W) to (B, D) float32."""
         embeddings_BD: Tensor = self.head(self.backbone(images_BCHW))
         return embeddings_BD.float()
+
+    def frozen_parameters(self) -> list[nn.Parameter]:
+        """List the parameters that never train."""
+        return [p for name, p in self.backbone.named_parameters() if name in self._frozen]
 
     @property
     def embedding_dim(self) -> int:
@@ -196,10 +204,12 @@ class EmbeddingModel(nn.Module):
     def _set_modes(self) -> None:
         trains = bool(self._backbone_trains)
         self.backbone.train(self.training and trains)
-        for parameter in self.backbone.parameters():
-            parameter.requires_grad_(trains)
-        for module in self.backbone.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not self._batch_norm_trains:
+        for name, parameter in self.backbone.named_parameters():
+            parameter.requires_grad_(trains and name not in self._frozen)
+        for path, module in self.backbone.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+                not self._batch_norm_trains or f"{path}.weight".removeprefix(".") in self._frozen
+            ):
                 module.eval()
                 for parameter in module.parameters():
                     parameter.requires_grad_(False)

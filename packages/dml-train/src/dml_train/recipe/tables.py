@@ -59,6 +59,7 @@ class Training(Table):
     channels_last: bool = False
     deterministic: bool = False
     freeze_batch_norm: bool = False
+    trained_layers: Annotated[int, Field(ge=0)] | None = None  # of the backbone, the last ones; None: all
     sync_batch_norm: bool = False
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     compile: bool = False
@@ -159,6 +160,7 @@ class Optimizer(Table):
     lr: NotNegative = 1e-3
     weight_decay: NotNegative = 1e-4
     lr_multipliers: LrMultipliers = LrMultipliers()
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # a layer's rate over that of the next layer
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)

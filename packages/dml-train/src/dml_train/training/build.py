@@ -33,6 +33,7 @@ from dml_core import (
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
 from dml_train.measure.embed import Network, align_labels, embed, groups_of, items_of_rank
 from dml_train.measure.evaluate import Embedded, build_evaluator
+from dml_train.networks.layers import freeze_early_layers, layer_scales, layers_of
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
 from dml_train.progress import stage
@@ -178,7 +179,10 @@ def build(
         loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
     check_initialisation(recipe.initialisation, loss, len(train.class_names))
     optimizer = PartedOptimizer(
-        recipe.optimizer, {"backbone": model.backbone, "head": model.head, "loss": loss}
+        recipe.optimizer,
+        {"backbone": model.backbone, "head": model.head, "loss": loss},
+        model.frozen_parameters(),
+        build_layer_scales(recipe, model.backbone),
     )
     schedules = build_schedules(
         recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
@@ -228,6 +232,8 @@ def build_model(
     backbone = registry.build(
         "backbones", recipe.backbone, {"in_channels": in_channels, "pretrained": pretrained}
     )
+    if recipe.training.trained_layers is not None:
+        freeze_early_layers(backbone, recipe.training.trained_layers)
     embedding = recipe.embedding
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
@@ -241,6 +247,12 @@ def build_model(
         model = model.to(memory_format=torch.channels_last)
     model.batch_norm_trains = int(not recipe.training.freeze_batch_norm)
     return model
+
+
+def build_layer_scales(recipe: Recipe, backbone: nn.Module) -> dict[int, float]:
+    """Compute the factors of the learning rate of the backbone's layers; none without ``optimizer.layer_decay``."""
+    decay = recipe.optimizer.layer_decay
+    return layer_scales(layers_of(backbone, "optimizer.layer_decay"), decay) if decay < 1.0 else {}
 
 
 def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from dml_core import DmlError, SparseLoss
+from dml_core import DmlError, InvalidOption, SparseLoss
 from dml_train.recipe.tables import Optimizer
 
 PARTS = ("backbone", "head", "loss")
@@ -34,40 +34,54 @@ class PartedOptimizer:
     gradient's rows: for ``adamw`` and ``adam`` by `torch.optim.SparseAdam`, whose moments also change only in these
     rows; for ``sgd`` without momentum. Weight decay would change every row, so they have none.
 
+    Frozen parameters aren't part of the optimizer: they have no state, and a checkpoint no entry for them.
+
     Args:
         table: AdamW (Loshchilov & Hutter 2019), Adam with the decay in the gradient (Kingma & Ba 2015), or SGD with
             momentum, and their hyper-parameters.
         modules: by name, the three parts ``backbone``, ``head`` and ``loss``; any may have no parameters.
+        frozen: parameters that never train.
+        scales: further factors of the learning rate, by a parameter's id (`layer_scales`); of others 1.
 
     Attributes:
         lr, weight_decay, lr_multipliers: may be set at any time; the next step uses them.
         torch: the optimizer that `write_groups` prepares for its next step.
+
+    Raises:
+        InvalidOption: if no parameter trains.
     """
 
-    def __init__(self, table: Optimizer, modules: dict[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        table: Optimizer,
+        modules: dict[str, nn.Module],
+        frozen: Collection[nn.Parameter] = (),
+        scales: Mapping[int, float] | None = None,
+    ) -> None:
         self.lr, self.weight_decay = float(table.lr), float(table.weight_decay)
         self.lr_multipliers = Multipliers(**table.lr_multipliers.model_dump())
         sparse = sparse_parameters(modules["loss"])
         self._sparse = {id(parameter) for parameter in sparse}
-        groups: list[dict[str, Any]] = []
-        for part in PARTS:
-            parameters = [p for p in modules[part].parameters() if id(p) not in self._sparse]
-            for decayed in (True, False):
-                if chosen := [p for p in parameters if (p.ndim >= 2) == decayed]:
-                    groups.append({"params": chosen, "part": part, "decayed": decayed})
-        rows = [{"params": sparse, "part": "loss", "decayed": False}]
-        parts: list[torch.optim.Optimizer]
+        groups = _group(modules, self._sparse | {id(parameter) for parameter in frozen}, scales or {})
+        if not groups and not sparse:
+            raise InvalidOption(
+                "nothing trains: the backbone is frozen, and neither the head nor the loss has weights; "
+                "expected training.trained_layers above 0, or embedding.linear = true"
+            )
+        rows = [{"params": sparse, "part": "loss", "scale": 1.0, "decayed": False}]
+        parts: list[torch.optim.Optimizer] = []
         if table.name != "sgd":
             algorithm = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[table.name]
-            parts = [algorithm(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True)]
+            if groups:
+                parts.append(algorithm(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True))
             if sparse:  # SparseAdam's constructor refuses a learning rate of 0, its step doesn't
                 parts.append(torch.optim.SparseAdam(rows, lr=1.0, betas=table.betas, eps=table.eps))
         else:
-            parts = [
-                torch.optim.SGD(
-                    groups, lr=self.lr, momentum=table.momentum, nesterov=table.nesterov, fused=True
+            if groups:
+                momentum, nesterov = table.momentum, table.nesterov
+                parts.append(
+                    torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov, fused=True)
                 )
-            ]
             if sparse:
                 parts.append(torch.optim.SGD(rows, lr=self.lr))
         self.torch: torch.optim.Optimizer = Joined(parts) if sparse else parts[0]
@@ -80,7 +94,7 @@ class PartedOptimizer:
     def write_groups(self) -> None:
         """Copy the attributes to torch's parameter groups."""
         for group in self.torch.param_groups:
-            group["lr"] = self.lr * getattr(self.lr_multipliers, group["part"])
+            group["lr"] = self.lr * getattr(self.lr_multipliers, group["part"]) * group["scale"]
             group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
 
     def check_gradients(self) -> None:
@@ -103,6 +117,24 @@ class PartedOptimizer:
     def parameters(self) -> list[nn.Parameter]:
         """List all parameters."""
         return [parameter for group in self.torch.param_groups for parameter in group["params"]]
+
+
+def _group(
+    modules: Mapping[str, nn.Module], absent: Collection[int], scales: Mapping[int, float]
+) -> list[dict[str, Any]]:
+    """Group the parameters by part, factor of the learning rate, and whether they are decayed."""
+    groups: dict[tuple[str, float, bool], list[nn.Parameter]] = {}
+    for part in PARTS:
+        parameters = [p for p in modules[part].parameters() if id(p) not in absent]
+        factors = [scales.get(id(p), 1.0) for p in parameters]
+        groups |= {(part, factor, decayed): [] for factor in factors for decayed in (True, False)}
+        for parameter, factor in zip(parameters, factors, strict=True):
+            groups[part, factor, parameter.ndim >= 2].append(parameter)
+    return [
+        {"params": chosen, "part": part, "scale": scale, "decayed": decayed}
+        for (part, scale, decayed), chosen in groups.items()
+        if chosen
+    ]
 
 
 class Joined(torch.optim.Optimizer):

@@ -66,7 +66,9 @@ class Replica:
             for k, (part, gradient) in enumerate(zip(images, gradients, strict=True)):
                 # Ranks exchange gradients once, with the last micro-batch.
                 with self._without_exchange() if k < len(images) - 1 else nullcontext():
-                    torch.autograd.backward(self._forward(self._replica, part, step, k), gradient)
+                    embeddings = self._forward(self._replica, part, step, k)
+                    if embeddings.requires_grad:  # not if the network is frozen as a whole
+                        torch.autograd.backward(embeddings, gradient)
         if self._ranks.world_size > 1:
             self._ranks.sum_gradients(self._experiment.model.parameters())
             _share_buffers(self._experiment.model)

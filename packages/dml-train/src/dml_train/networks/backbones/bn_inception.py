@@ -110,6 +110,10 @@ class BNInception(nn.Module):
         features = tuple(channels[level] for level in self._levels)
         self.num_features = features if len(features) > 1 else features[0]
 
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """List the parameters of the stem and of each block, from the image on."""
+        return [list(module.parameters()) for module in (self.stem, *self.blocks.values())]
+
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple with one for each level."""
         outputs: dict[str, Tensor] = {}

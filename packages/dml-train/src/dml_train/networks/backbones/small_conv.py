@@ -83,6 +83,15 @@ class SmallConv(nn.Module):
         features = tuple(widths[block] for block in chosen)
         self.num_features = features if len(features) > 1 else features[0]
 
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """List the parameters by convolution, each with its norm, from the image on."""
+        grouped: list[list[nn.Parameter]] = []
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                grouped.append([])
+            grouped[-1] += layer.parameters()
+        return grouped
+
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple with one for each level."""
         outputs: dict[int, Tensor] = {}

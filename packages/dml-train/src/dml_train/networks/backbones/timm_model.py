@@ -6,7 +6,8 @@ Shapes: `B` batch, `F` features, `H`, `W` height and width.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 
 from dml_core import DmlError, InvalidOption, nearest
 from dml_train.networks.backbones.levels import check_levels
+from dml_train.networks.backbones.lite0_weights import LITE0, find_lite0, rename_lite0
+from dml_train.networks.backbones.lora import TARGETS, add_lora
 from dml_train.networks.backbones.weights_file import load_state, read_state
 
 _Form = Literal["map", "map, channels last", "no map"]
@@ -33,18 +36,25 @@ class TimmModel(nn.Module):
             features as in colour.
         model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
             chooses the weights to download.
-        weights: None (random); ``"DEFAULT"``, timm's download for this name; or a file: a state dict of the
-            model with or without its classifier, ``.safetensors`` or saved by ``torch.save``.
+        weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
+            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file: a state dict of the
+            model with or without its classifier, ``.safetensors`` or saved by ``torch.save``. If its names aren't
+            timm's, timm's own conversion is tried (the published files of DINOv2 and OpenCLIP, for instance).
         levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) whose outputs are the features.
+        image_size: side in pixels for which to build the model, where it depends on the size (vision transformers);
+            learned positions of the weights are interpolated. 0: the model's own.
+        lora_rank: 0, or the rank of LoRA's matrices: all other weights are then frozen. Needs ``dml-train[lora]``.
+        lora_alpha: LoRA's scale times its rank.
+        lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
         pretrained: whether to load `weights`; False where a checkpoint replaces them.
 
     Attributes:
         num_features: F; for several levels, a tuple.
 
     Raises:
-        InvalidOption: an unknown model, level or file, with the nearest name.
-        DmlError: timm isn't installed; weights that can't be downloaded or read, or don't fit the model.
-        ValueError: `in_channels` below 1.
+        InvalidOption: an unknown model, level, file or layer, with the nearest name.
+        DmlError: timm or peft isn't installed; weights that can't be downloaded or read, or don't fit the model.
+        ValueError: `in_channels` below 1, or a negative number.
     """
 
     def __init__(
@@ -53,12 +63,22 @@ class TimmModel(nn.Module):
         model: str = "resnet18",
         weights: str | None = None,
         levels: Sequence[str] = (),
+        image_size: int = 0,
+        lora_rank: int = 0,
+        lora_alpha: float = 16.0,
+        lora_targets: Sequence[str] = TARGETS,
         pretrained: bool = True,
     ) -> None:
         super().__init__()
         if in_channels < 1:
             raise ValueError(f"in_channels is {in_channels}; expected at least 1")
-        network = _build(_import_timm(), model, weights if pretrained else None, in_channels)
+        for name, value in (("image_size", image_size), ("lora_rank", lora_rank), ("lora_alpha", lora_alpha)):
+            if value < 0:
+                raise ValueError(f"{name} is {value}; expected at least 0")
+        options = {"num_classes": 0, "in_chans": in_channels} | (
+            {"img_size": image_size} if image_size else {}
+        )
+        network = _build(_import_timm(), model, weights if pretrained else None, options)
         self._places: list[int] = []  # indices of the levels among timm's feature modules
         if levels:
             stages = [str(stage["module"]) for stage in network.feature_info]
@@ -67,18 +87,37 @@ class TimmModel(nn.Module):
             network.prune_intermediate_layers(self._places, prune_norm=True, prune_head=True)
         # Shapes without arithmetic, at the model's default input size.
         probe = copy.deepcopy(network).to("meta").eval()
-        images = torch.zeros(1, in_channels, *network.default_cfg["input_size"][1:], device="meta")
+        height, width = (image_size,) * 2 if image_size else network.default_cfg["input_size"][1:]
+        images = torch.zeros(1, in_channels, height, width, device="meta")
         with torch.no_grad():
             self._form = _form(probe, images)
             features = _features(probe, images, self._places, self._form)
         widths = tuple(each.shape[1] for each in features)
         self.num_features = widths if len(widths) > 1 else widths[0]
+        if lora_rank:
+            add_lora(network, lora_rank, lora_alpha, lora_targets, self._probe(images))
         self.trunk: nn.Module = network
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
         features = _features(self.trunk, images_BCHW, self._places, self._form)
         return features if len(features) > 1 else features[0]
+
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """List the parameters by timm's own groups for layer-wise learning rates, from the image on."""
+        from timm.models import group_parameters
+
+        network: Any = self.trunk
+        own = group_parameters(network, network.group_matcher(coarse=False))
+        return [[network.get_parameter(name) for name in names] for _, names in sorted(own.items())]
+
+    def _probe(self, images: Tensor) -> Callable[[nn.Module], Tensor]:
+        def features(network: nn.Module) -> Tensor:
+            return torch.cat(
+                [each.flatten() for each in _features(network, images, self._places, self._form)]
+            )
+
+        return features
 
 
 def _import_timm() -> ModuleType:
@@ -113,37 +152,37 @@ def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) 
     return (features if form == "map" else features.permute(0, 3, 1, 2),)
 
 
-def _build(timm: ModuleType, model: str, weights: str | None, in_channels: int) -> Any:
+def _build(timm: ModuleType, model: str, weights: str | None, options: dict[str, Any]) -> Any:
     """Create the model without its classifier, with its weights."""
     known = timm.list_models()
     if model.partition(".")[0] not in known:
         raise InvalidOption(
             f"timm has no model {model!r}{nearest(model, known)} It has {len(known)}: timm.list_models() lists them"
         )
-    options = {"num_classes": 0, "in_chans": in_channels}
     if weights is None:
-        return timm.create_model(model, **options)
+        return _create(timm, model, options)
     if weights == "DEFAULT":
         try:
-            return timm.create_model(model, pretrained=True, **options)
+            return _create(timm, model, options | {"pretrained": True})
         except (OSError, RuntimeError) as error:
             raise DmlError(
                 f"could not download the weights of {model} ({error}); download them elsewhere and give the file, "
                 "e.g. weights = 'model.safetensors'"
             ) from error
-    file = Path(weights).expanduser()
+    file = find_lite0() if weights == LITE0 else Path(weights).expanduser()
     if not file.is_file():
         raise InvalidOption(
-            f"weights of {model} are {weights!r}, and there is no such file; expected a file or 'DEFAULT'"
+            f"weights of {model} are {weights!r}, and there is no such file; expected a file, 'DEFAULT' or {LITE0!r}"
         )
-    network = timm.create_model(model, **options)
+    network = _create(timm, model, options)
+    classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
     state = read_state(file)
+    state = rename_lite0(state) if weights == LITE0 else _convert(network, state, classifiers)
     for name in _names(network.default_cfg.get("first_conv")):
         kernel = state.get(f"{name}.weight")
-        if kernel is not None and kernel.shape[1] == 3 != in_channels:
-            grey = kernel.mean(dim=1, keepdim=True) * (3.0 / in_channels)
-            state[f"{name}.weight"] = grey.expand(-1, in_channels, -1, -1)
-    classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
+        if kernel is not None and kernel.shape[1] == 3 != options["in_chans"]:
+            grey = kernel.mean(dim=1, keepdim=True) * (3.0 / options["in_chans"])
+            state[f"{name}.weight"] = grey.expand(-1, options["in_chans"], -1, -1)
     load_state(
         network,
         state,
@@ -152,6 +191,37 @@ def _build(timm: ModuleType, model: str, weights: str | None, in_channels: int) 
         unused=lambda name: name.startswith(classifiers),
     )
     return network
+
+
+def _create(timm: ModuleType, model: str, options: dict[str, Any]) -> Any:
+    try:
+        return timm.create_model(model, **options)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        raise InvalidOption(
+            f"backbone.image_size is {options['img_size']}, and {model} works at any size; omit it"
+        ) from error
+
+
+def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
+    """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads.
+
+    Args:
+        network: timm's.
+        state: the file's.
+        unused: beginnings of names that aren't needed, such as the classifier's.
+    """
+    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    own = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    given = {name: tensor.shape for name, tensor in state.items() if not name.startswith(unused)}
+    if convert is None or own == given:
+        return state
+    try:
+        converted: dict[str, Tensor] = convert(dict(state), network)
+    except (RuntimeError, KeyError, AttributeError):  # a file of another model, which `load_state` describes
+        return state
+    return converted
 
 
 def _names(given: str | Sequence[str] | None) -> list[str]:

@@ -21,6 +21,7 @@ PAPERS = {
     "norm-softmax": "Making Classification Competitive for Deep Metric Learning",
     "rll": "Ranked List Loss for Deep Metric Learning",
 }
+PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features, and are no paper's
 _FOLDER = files(__name__)
 
 

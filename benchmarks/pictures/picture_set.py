@@ -1,0 +1,105 @@
+"""A folder of pictures drawn from Debian packages: written, hashed, and described by a record that others can check."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+Pictures = Mapping[str, Mapping[str, Image.Image]]  # by class, then by name; all RGB
+
+
+class MissingPackages(Exception):
+    """Packages whose files aren't below the given root."""
+
+
+def check_packages(root: Path, packages: Sequence[str]) -> None:
+    """Refuse a root that lacks the documentation of any package.
+
+    Raises:
+        MissingPackages: names them and says how to get them.
+    """
+    missing = [name for name in packages if not (root / "usr/share/doc" / name).exists()]
+    if missing:
+        raise MissingPackages(
+            f"{root} lacks the files of {', '.join(missing)}. Install these Debian packages, or only unpack them:\n"
+            f"  apt-get download {' '.join(missing)}\n"
+            f'  for file in *.deb; do dpkg-deb -x "$file" {root}; done'
+        )
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """Compose a picture with transparent parts on white, in RGB."""
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image).convert("RGB")
+
+
+def pixel_hash(image: Image.Image) -> str:
+    """Hash a picture's size and pixels; the file's compression doesn't matter."""
+    return hashlib.sha256(repr((image.mode, image.size)).encode() + image.tobytes()).hexdigest()
+
+
+def write_pictures(out: Path, splits: Mapping[str, Pictures]) -> None:
+    """Write ``OUT/SPLIT/CLASS/NAME.png``.
+
+    Raises:
+        FileExistsError: if the folder exists, since older pictures would mix with the new ones.
+    """
+    out.mkdir(parents=True)
+    for split, classes in splits.items():
+        for label, pictures in classes.items():
+            folder = out / split / label
+            folder.mkdir(parents=True)
+            for name, image in pictures.items():
+                image.save(folder / f"{name}.png")
+
+
+def describe(
+    title: str, root: Path, packages: Sequence[str], tools: str, splits: Mapping[str, Pictures]
+) -> str:
+    """Describe a set: counts, sources with versions and licences, and one hash over all pixels."""
+    lines = [title, ""]
+    listed: list[str] = []
+    for split, classes in splits.items():
+        sizes = sorted(len(pictures) for pictures in classes.values())
+        lines.append(
+            f"{split}: {len(classes)} classes, {sum(sizes)} images; "
+            f"a class has {sizes[0]} to {sizes[-1]}, median {np.median(sizes):g}"
+        )
+        listed += [
+            f"{split}/{label}/{name} {pixel_hash(image)}"
+            for label, pictures in classes.items()
+            for name, image in pictures.items()
+        ]
+    lines += [f"tools: {tools}", "", "package, version of its source, licences that its copyright file names"]
+    for package in packages:
+        lines.append(f"  {package}  {_version(root, package)}  {_licences(root, package)}")
+    digest = hashlib.sha256("\n".join(sorted(listed)).encode()).hexdigest()
+    return "\n".join([*lines, "", f"sha256 of all paths and pixels: {digest}"]) + "\n"
+
+
+def _version(root: Path, package: str) -> str:
+    """Read a package's version from the first line of its changelog."""
+    folder = root / "usr/share/doc" / package
+    for name in ("changelog.Debian.gz", "changelog.gz"):
+        if (file := folder / name).exists():
+            first = gzip.decompress(file.read_bytes()).split(b"\n", 1)[0].decode()
+            return first.partition("(")[2].partition(")")[0]
+    return "unknown"
+
+
+def _licences(root: Path, package: str) -> str:
+    """List the licences that a package's copyright file names, the most frequent first."""
+    text = (root / "usr/share/doc" / package / "copyright").read_text(errors="replace")
+    named = re.findall(r"^License: *(\S.*)$", text, re.MULTILINE)
+    if not named:
+        named = re.findall(r"/common-licenses/([\w.+-]*\w)", text) or re.findall(
+            r"CC-BY[-\w.]*|Creative Commons", text
+        )
+    return ", ".join(name for name, _ in Counter(named).most_common(6)) or "see its copyright file"

@@ -1,0 +1,194 @@
+"""Frozen layers, rates by layer and LoRA: what trains, what the optimizer and a checkpoint hold, resuming and ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from train_support.run_traces import Stop, StopAt, same
+from train_support.sharded_ranks import in_ranks, train_until
+
+from dml_core import Component, InvalidOption, LayeredBackbone, hookimpl
+from dml_train.networks.backbones import BNInception, SmallConv, TimmModel
+from dml_train.networks.layers import freeze_early_layers, layer_scales, layers_of
+from dml_train.networks.model import EmbeddingHead, EmbeddingModel
+from dml_train.recipe.checking import parse
+from dml_train.recipe.tables import LrMultipliers, Optimizer
+from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
+from dml_train.training.build import build
+from dml_train.training.optimizers import PartedOptimizer
+from dml_train.training.run import train
+
+# Two blocks of convolution and batch norm; the images are 4 × 4.
+BLOCKS = {"name": "small-conv", "widths": [8, 8]}
+
+
+class Vit(TimmModel):
+    """A small vision transformer for the tiny images."""
+
+    def __init__(self, in_channels: int, lora_rank: int = 0, pretrained: bool = True) -> None:
+        super().__init__(in_channels, "test_vit", image_size=32, lora_rank=lora_rank, pretrained=pretrained)
+
+    def forward(self, images):
+        return super().forward(nn.functional.interpolate(images, (32, 32)))
+
+
+class VitPlugin:
+    @hookimpl
+    def dml_backbones(self):
+        yield Component("vit", Vit, "a small transformer")
+
+
+@pytest.fixture
+def vit_registry(tiny_registry):
+    pytest.importorskip("timm", reason="the extra dml-train[timm] isn't installed")
+    tiny_registry.plugins.register(VitPlugin(), distribution="vit")
+    return tiny_registry
+
+
+needs_peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="the extra dml-train[lora] isn't installed"
+)
+
+
+def model_of(backbone, trained=None):
+    if trained is not None:
+        freeze_early_layers(backbone, trained)
+    return EmbeddingModel(backbone, EmbeddingHead(backbone.num_features, 4))
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda: SmallConv(1, [8, 16, 32], depth=2), 6),
+        (lambda: BNInception(3), 11),
+        (lambda: BNInception(3, levels=["inception_3c"]), 4),
+    ],
+    ids=["small-conv", "bn-inception", "up to 3c"],
+)
+def test_layers_hold_every_parameter_once_from_the_image_on(make, count):
+    backbone = make()
+    assert isinstance(backbone, LayeredBackbone)
+    layers = layers_of(backbone, "a key")
+    assert len(layers) == count
+    listed = [id(parameter) for layer in layers for parameter in layer]
+    assert listed == [id(parameter) for parameter in backbone.parameters()]  # modules are made in order
+
+
+def test_a_layers_rate_is_a_fixed_part_of_the_next_layers():
+    backbone, head, loss = SmallConv(1, [8, 16, 32]), nn.Linear(32, 4), nn.Linear(4, 3, bias=False)
+    table = Optimizer(lr=0.1, layer_decay=0.5, lr_multipliers=LrMultipliers(backbone=0.2))
+    scales = layer_scales(layers_of(backbone, "a key"), table.layer_decay)
+    optimizer = PartedOptimizer(table, {"backbone": backbone, "head": head, "loss": loss}, (), scales)
+    rates = {id(p): group["lr"] for group in optimizer.torch.param_groups for p in group["params"]}
+    for layer, expected in zip(backbone.parameters_by_layer(), (0.005, 0.01, 0.02), strict=True):
+        assert [rates[id(p)] for p in layer] == pytest.approx([expected] * len(layer))
+    assert {rates[id(p)] for p in (*head.parameters(), *loss.parameters())} == {0.1}
+    optimizer.lr = 0.2
+    optimizer.write_groups()
+    assert optimizer.torch.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_frozen_layers_keep_weights_and_statistics_whatever_is_set():
+    model = model_of(SmallConv(1, [8, 8, 8]), trained=1)
+    model.batch_norm_trains, model.backbone_trains = 0, 0
+    model.batch_norm_trains, model.backbone_trains = 1, 1
+    model.train()
+    first, last = model.backbone.layers[2], model.backbone.layers[-2]
+    assert (first.training, last.training) == (False, True)
+    model(torch.randn(4, 1, 16, 16)).square().sum().backward()
+    layers = layers_of(model.backbone, "a key")
+    assert [[p.grad is not None for p in layer] for layer in layers] == [[False] * 3, [False] * 3, [True] * 3]
+    assert first.num_batches_tracked == 0
+    assert last.num_batches_tracked == 1
+    assert {id(p) for p in model.frozen_parameters()} == {id(p) for layer in layers[:2] for p in layer}
+
+
+TABLES = {
+    "last layer": {"backbone": BLOCKS, "training": {"trained_layers": 1}, "optimizer": {"layer_decay": 0.5}},
+    "frozen": {"training": {"trained_layers": 0, "micro_batch": 3, "ema_decay": 0.9}},
+    "lora": {"backbone": {"name": "vit", "lora_rank": 2}, "training": {"steps": 4}},
+}
+
+
+@pytest.mark.parametrize("name", ["last layer", "frozen", pytest.param("lora", marks=needs_peft)])
+def test_a_run_trains_the_rest_alone_and_resumes_to_the_same_bits(
+    vit_registry, tiny_document, quiet, tmp_path, name
+):
+    document = tiny_document(**TABLES[name], checkpoints={"every": 2})
+    recipe = parse(document, vit_registry)
+    start = build(recipe, vit_registry)
+    before = {name: value.clone() for name, value in start.model.state_dict().items()}
+
+    def run(where, resume=False):
+        return train(recipe, tmp_path / where, resume=resume, registry=vit_registry, console=quiet)
+
+    whole = run("whole")
+    stopper = StopAt(3)
+    vit_registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        run("cut")
+    vit_registry.plugins.manager.unregister(stopper)
+    cut = run("cut", resume=True)
+    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
+    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
+    assert same(one.weights(), other.weights())
+    assert same(one.state(), other.state())
+
+    # Frozen tensors are those of the start, and the optimizer has state for exactly the others.
+    after = one.state().get("model", one.weights())
+    frozen = {id(p) for p in start.model.frozen_parameters()}
+    trained = [name for name, p in start.model.named_parameters() if id(p) not in frozen]
+    assert frozen
+    for parameter in start.model.state_dict().keys() - set(trained):
+        if parameter.startswith("backbone.") and not parameter.startswith(
+            "backbone.layers.5."
+        ):  # the last norm
+            assert torch.equal(after[parameter], before[parameter]), parameter
+    assert all(not torch.equal(after[parameter], before[parameter]) for parameter in trained)
+    assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # and the loss's class weights
+
+
+def test_two_ranks_match_one(tiny_document, tmp_path):
+    tables = {
+        **TABLES["last layer"],
+        "training": {"trained_layers": 1, "steps": 4, "freeze_batch_norm": True},
+    }
+    document = tiny_document(**tables, loss={"noise": 0.0})
+    train_until(document, tmp_path / "one", 99)
+    in_ranks(2, train_until, document, tmp_path / "two", 99)
+    values = [
+        [json.loads(line).get("loss") for line in RunFolder(tmp_path / name).metrics.read_text().splitlines()]
+        for name in ("one", "two")
+    ]
+    assert values[0][:4] == pytest.approx(values[1][:4], rel=1e-5)  # float32 sums in another order
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"training": {"trained_layers": 1}}, "TinyBackbone doesn't list its layers"),
+        (
+            {"optimizer": {"layer_decay": 0.5}},
+            "optimizer.layer_decay is given, and the backbone TinyBackbone",
+        ),
+        ({"backbone": BLOCKS, "training": {"trained_layers": 3}}, "is 3; expected at most 2, the layers"),
+    ],
+    ids=["no layers", "decay without layers", "too many"],
+)
+def test_what_a_backbone_cannot_do_is_refused(tiny_registry, tiny_document, tables, message):
+    with pytest.raises(InvalidOption, match=message):
+        build(parse(tiny_document(**tables), tiny_registry), tiny_registry)
+
+
+def test_a_run_in_which_nothing_would_train_is_refused():
+    backbone, rest = SmallConv(1, [8]), nn.Identity()
+    parts = {"backbone": backbone, "head": rest, "loss": rest}
+    with pytest.raises(InvalidOption, match="nothing trains: the backbone is frozen"):
+        PartedOptimizer(Optimizer(), parts, list(backbone.parameters()))

