@@ -23,6 +23,7 @@ def make_losses() -> dict[str, nn.Module]:
         "recall-at-k-surrogate": dml.RecallAtKSurrogate(rank_temperature=0.1),
         "siglip": dml.SigLIP(5.0, -1.0),
         "siglip-over-ranks": dml.SigLIP(5.0, -1.0, over_ranks=True),
+        "matryoshka": dml.Matryoshka(dml.AdaFace(CLASSES, DIM, scale=8.0), [2, DIM]),
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
         "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
