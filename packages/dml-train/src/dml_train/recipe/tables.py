@@ -182,7 +182,8 @@ class Evaluation(Table):
     """``[evaluation]``: the evaluator, its options, and the interval during training (0: only at the end).
 
     If `test` is false, the test split stays unseen, and a finished run is measured on the held-out classes: for
-    searches of settings.
+    searches of settings. The end of the run also measures each of the `prefixes`, the first so many numbers of the
+    embedding.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -191,6 +192,7 @@ class Evaluation(Table):
     every: Period = 0.0
     unit: Unit = "epoch"
     test: bool = True
+    prefixes: list[Annotated[int, Field(ge=1)]] = []
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""
