@@ -29,7 +29,7 @@ DEVICES = [
         ],
     ),
 ]
-WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "sharded-classes")
+WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "matryoshka", "sharded-classes")
 FACTORIES = {
     component.name: component.factory
     for component in dml_losses.plugin.dml_losses()

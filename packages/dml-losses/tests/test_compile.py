@@ -36,6 +36,7 @@ CLASS_LOSSES = [
     dml.ProxyNCA(5, 6),
     dml.ProxyAnchor(5, 6),
     dml.SoftTriple(5, 6),
+    dml.Matryoshka(dml.ArcFace(5, 6), [2, 6]),
 ]
 
 

@@ -44,6 +44,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "memvir": lambda: dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 0),
     "memvir, queue on the CPU": lambda: dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 0, queue_on_cpu=True),
     "memvir around proxy-anchor": lambda: dml.MemVir(dml.ProxyAnchor(CLASSES, DIM), 2, 0),
+    "matryoshka": lambda: dml.Matryoshka(dml.ArcFace(CLASSES, DIM), [2, DIM]),
     "cross-batch-memory": lambda: dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12),
     "broad-face": lambda: dml.BroadFace(dml.ArcFace(CLASSES, DIM), capacity=12),
     "global-batch": lambda: dml.GlobalBatch(dml.RankedListLoss()),

@@ -54,8 +54,8 @@ def on_gpus(size: int) -> Any:
 def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
     """Under DDP's averaging, value and gradient are those of the global batch."""
     world = start_world(size, tmp_path, device)
-    for name in global_world.make_losses():
-        alone = train_alone(name, device)
+    for name in [*global_world.make_losses(), "in micro-batches"]:
+        alone = train_alone("ice" if name == "in micro-batches" else name, device)
         for rank, result in enumerate(ended[name] for ended in world):
             # float64; sums over ranks are taken in another order, sixteen steps long
             assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name

@@ -141,6 +141,16 @@ class TestMemVirAroundProxyAnchor(LossContract):
         return dml.MemVir(dml.ProxyAnchor(num_classes, embedding_dim), num_steps=2, margin=0)
 
 
+class TestMatryoshka(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.Matryoshka(dml.NormSoftmax(num_classes, embedding_dim), [2, embedding_dim])
+
+
+class TestMatryoshkaOfPairs(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.Matryoshka(dml.SigLIP(), [2, embedding_dim])
+
+
 class TestGlobalBatch(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.GlobalBatch(dml.NormSoftmax(num_classes, embedding_dim))

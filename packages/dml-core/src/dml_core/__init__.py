@@ -77,6 +77,7 @@ from dml_core.registry import Registry, registry
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
 
 if TYPE_CHECKING:
+    from dml_core.gradient_cache import GradientCache, backward_in_micro_batches, split_evenly
     from dml_core.memory import MemoryQueue
     from dml_core.mining import HardNegativeSampler
     from dml_core.ranks import all_gather_rows, rank_and_world_size
@@ -86,11 +87,14 @@ __version__ = version("dml-core")
 
 _HOMES = {
     "ClassBalancedSampler": "dml_core.samplers",
+    "GradientCache": "dml_core.gradient_cache",
     "HardNegativeSampler": "dml_core.mining",
     "MemoryQueue": "dml_core.memory",
     "ShuffledSampler": "dml_core.samplers",
     "all_gather_rows": "dml_core.ranks",
+    "backward_in_micro_batches": "dml_core.gradient_cache",
     "rank_and_world_size": "dml_core.ranks",
+    "split_evenly": "dml_core.gradient_cache",
 }
 
 __all__ = [
@@ -113,6 +117,7 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "FileBackedSplit",
+    "GradientCache",
     "GroupedSplit",
     "HardNegativeSampler",
     "ImageReader",
@@ -156,6 +161,7 @@ __all__ = [
     "UnknownName",
     "__version__",
     "all_gather_rows",
+    "backward_in_micro_batches",
     "centers_per_class_of",
     "class_fraction_of",
     "describe_error",
@@ -169,6 +175,7 @@ __all__ = [
     "registry",
     "schedule_from_table",
     "signature_of",
+    "split_evenly",
     "takes_relations",
 ]
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dml_losses.curricular_face import CurricularFace
     from dml_losses.heated_up_softmax import HeatedUpSoftmax
     from dml_losses.instance_cross_entropy import InstanceCrossEntropy
+    from dml_losses.matryoshka import Matryoshka
     from dml_losses.memvir import MemVir
     from dml_losses.norm_softmax import NormSoftmax
     from dml_losses.proxy_anchor import ProxyAnchor
@@ -47,6 +48,7 @@ _HOMES = {
     "GlobalBatch": "dml_losses.ranks.global_batch",
     "HeatedUpSoftmax": "dml_losses.heated_up_softmax",
     "InstanceCrossEntropy": "dml_losses.instance_cross_entropy",
+    "Matryoshka": "dml_losses.matryoshka",
     "MemVir": "dml_losses.memvir",
     "NormSoftmax": "dml_losses.norm_softmax",
     "ProxyAnchor": "dml_losses.proxy_anchor",
@@ -74,6 +76,7 @@ __all__ = [
     "GlobalBatch",
     "HeatedUpSoftmax",
     "InstanceCrossEntropy",
+    "Matryoshka",
     "MemVir",
     "NormSoftmax",
     "ProxyAnchor",

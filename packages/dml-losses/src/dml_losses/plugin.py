@@ -146,6 +146,12 @@ def dml_losses() -> Iterable[Component]:
         source="Learning with Memory-based Virtual Classes, Eq. 4-5 and Algorithm 1",
     )
     yield Component(
+        "matryoshka",
+        "dml_losses.matryoshka:Matryoshka",
+        "a loss of nested prefixes of the embedding, each of which then serves alone",
+        source="Kusupati et al. 2022, Matryoshka Representation Learning, MRL-E",
+    )
+    yield Component(
         "cross-batch-memory",
         "dml_losses.cross_batch_memory:CrossBatchMemory",
         "a pair loss that also compares with the embeddings of earlier batches",

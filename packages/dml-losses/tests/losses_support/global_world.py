@@ -9,6 +9,7 @@ import torch
 from torch import distributed, nn
 
 import dml_losses as dml
+from dml_core import backward_in_micro_batches
 
 # Memories are full, and wrap, after three steps (the queue's 23 rows) and after seven (MemVir's warm-up and queue).
 CLASSES, DIM, STEPS = 6, 5, 16
@@ -23,6 +24,7 @@ def make_losses() -> dict[str, nn.Module]:
         "recall-at-k-surrogate": dml.RecallAtKSurrogate(rank_temperature=0.1),
         "siglip": dml.SigLIP(5.0, -1.0),
         "siglip-over-ranks": dml.SigLIP(5.0, -1.0, over_ranks=True),
+        "matryoshka": dml.Matryoshka(dml.AdaFace(CLASSES, DIM, scale=8.0), [2, DIM]),
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
         "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
@@ -44,7 +46,9 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def train(name: str, rank: int, world_size: int, device: str = "cpu") -> dict[str, Any]:
+def train(
+    name: str, rank: int, world_size: int, device: str = "cpu", micro_batch: int | None = None
+) -> dict[str, Any]:
     """Train, and return the value of every step and the state at the end, on the CPU."""
     torch.manual_seed(0)
     loss = dml.GlobalBatch(make_losses()[name].double()).to(device)
@@ -55,9 +59,12 @@ def train(name: str, rank: int, world_size: int, device: str = "cpu") -> dict[st
     values = []
     for index in range(STEPS):
         x, y = (part.tensor_split(world_size)[rank].to(device) for part in global_batch(index))
-        value = loss(model(x), y)
         optimizer.zero_grad()
-        value.backward()
+        if micro_batch is None:
+            value = loss(model(x), y)
+            value.backward()
+        else:
+            value = backward_in_micro_batches(model, x, lambda rows, y=y: loss(rows, y), micro_batch)
         optimizer.step()
         values.append(value.item())
     state = {**network.state_dict(), **loss.state_dict()}
@@ -75,5 +82,7 @@ def train_on_ranks(rank: int, world_size: int, folder: Path, device: str) -> Non
         rank=rank,
         world_size=world_size,
     )
-    torch.save({name: train(name, rank, world_size, device) for name in make_losses()}, folder / str(rank))
+    results = {name: train(name, rank, world_size, device) for name in make_losses()}
+    results["in micro-batches"] = train("ice", rank, world_size, device, micro_batch=2)
+    torch.save(results, folder / str(rank))
     distributed.destroy_process_group()

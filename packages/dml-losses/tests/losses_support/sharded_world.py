@@ -61,6 +61,8 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "sub-center-fraction": lambda: dml.SubCenterArcFace(CLASSES, DIM, 2, scale=8.0, class_fraction=0.6),
     "ada-face": lambda: dml.AdaFace(CLASSES, DIM, scale=8.0, momentum=0.3, concentration=2.0),
     "ada-face-fraction": lambda: dml.AdaFace(CLASSES, DIM, scale=8.0, momentum=0.3, class_fraction=0.6),
+    "matryoshka": lambda: dml.Matryoshka(dml.AdaFace(CLASSES, DIM, scale=8.0), [2, DIM]),
+    "matryoshka-softmax": lambda: dml.Matryoshka(dml.Softmax(CLASSES, DIM), [2, DIM]),
     "curricular-face": lambda: dml.CurricularFace(CLASSES, DIM, scale=8.0, momentum=0.3),
     "heated-up-softmax": lambda: dml.HeatedUpSoftmax(CLASSES, DIM),
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),

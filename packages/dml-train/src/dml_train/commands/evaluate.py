@@ -37,6 +37,13 @@ from dml_train.commands.options import FILE, error_console, refuse_existing
     multiple=True,
     help="Measure only this level of a run with several (backbone.levels); repeatable.",
 )
+@click.option(
+    "--prefix",
+    "prefixes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Measure the first so many numbers of a run's embedding; repeatable.",
+)
 @click.option("--out", type=FILE, help="Also write the metrics to a new JSON file.")
 @click.pass_obj
 def evaluate_command(
@@ -50,6 +57,7 @@ def evaluate_command(
     evaluator: str | None,
     assignments: tuple[str, ...],
     levels: tuple[str, ...],
+    prefixes: tuple[int, ...],
     out: Path | None,
 ) -> None:
     """Evaluate a run's test split, or embeddings with labels."""
@@ -76,30 +84,42 @@ def evaluate_command(
             raise DmlError(
                 f"{source} is a run's folder, which has its own labels, gallery and groups; give no others"
             )
-        result = evaluate_run(
-            source,
-            evaluator=evaluator,
-            options=options,
-            levels=levels,
-            registry=registry,
-            console=error_console(),
-        )
+        results = {
+            prefix: evaluate_run(
+                source,
+                evaluator=evaluator,
+                options=options,
+                levels=levels,
+                prefix=prefix,
+                registry=registry,
+                console=error_console(),
+            )
+            for prefix in prefixes or (None,)
+        }
     else:
         if levels:
             raise DmlError(f"{source} is not a run's folder, so its levels are unknown; omit --level")
+        if prefixes:
+            raise DmlError(
+                f"{source} is not a run's folder; cut the array itself, embeddings[:, :32], or omit --prefix"
+            )
         if labels is None:
             raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, give their labels, too")
-        result = evaluate_embeddings(
-            read_array(source),
-            read_array(labels),
-            read_array(gallery) if gallery else None,
-            read_array(gallery_labels) if gallery_labels else None,
-            groups=read_array(groups) if groups else None,
-            gallery_groups=read_array(gallery_groups) if gallery_groups else None,
-            evaluator=evaluator or "exact",
-            options=options,
-            registry=registry,
-        )
-    click.echo(str(result))
+        results = {
+            None: evaluate_embeddings(
+                read_array(source),
+                read_array(labels),
+                read_array(gallery) if gallery else None,
+                read_array(gallery_labels) if gallery_labels else None,
+                groups=read_array(groups) if groups else None,
+                gallery_groups=read_array(gallery_groups) if gallery_groups else None,
+                evaluator=evaluator or "exact",
+                options=options,
+                registry=registry,
+            )
+        }
+    for prefix, result in results.items():
+        click.echo(str(result) if prefix is None else f"The first {prefix} numbers:\n{result}")
     if out:
-        write_json(out, result.to_dict())
+        by_prefix = {str(prefix): result.to_dict() for prefix, result in results.items()}
+        write_json(out, by_prefix if prefixes else by_prefix["None"])

@@ -185,6 +185,7 @@ class Evaluation(Table):
 
     If `test` is false, the test split stays unseen, and a finished run is measured on the held-out classes: for
     searches of settings. With `baselines`, raw pixels and the untrained network are measured on the test split, too.
+    The end of the run also measures each of the `prefixes`, the first so many numbers of the embedding.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -194,6 +195,7 @@ class Evaluation(Table):
     unit: Unit = "epoch"
     test: bool = True
     baselines: bool = True
+    prefixes: list[Annotated[int, Field(ge=1)]] = []
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""

@@ -18,6 +18,7 @@ from dml_train.report.codes import compare_with_codes
 from dml_train.report.figures import MARKS, Figure, draw_curves
 from dml_train.report.finished import FinishedRun, Items
 from dml_train.report.maps import draw_map, draw_picture_map
+from dml_train.report.prefixes import list_prefixes
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly
 from dml_train.report.template import render
@@ -64,6 +65,7 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         baselines=run.baselines,
         comparison=read_json(comparison) if comparison.is_file() else {},
         codes=compare_with_codes(run, registry),
+        prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1]) if run.test else None,
         curves=draw_curves({run.name: run.lines}),
         has_test=run.test is not None,
         queries=run.queries,

@@ -17,6 +17,7 @@ from dml_core import Dataset, DmlError, Evaluation, Registry, Split
 from dml_core import registry as installed
 from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.measure.levels import select_levels
+from dml_train.measure.prefixes import select_prefix
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe, reopen
@@ -71,6 +72,7 @@ def evaluate_run(
     evaluator: str | None = None,
     options: Mapping[str, Any] | None = None,
     levels: Sequence[str] = (),
+    prefix: int | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Evaluation:
@@ -83,11 +85,13 @@ def evaluate_run(
         evaluator: a name that ``dml plugins`` lists; default: the run's.
         options: of the evaluator, over those of the recipe if the evaluator is the same: ``{"recall_at": [1, 5]}``.
         levels: of a run with several levels, those to measure: ``["inception_4e"]``; default: all of its embedding.
+        prefix: measure the first so many numbers of these; default: all.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
     Raises:
-        DmlError: not a run's folder, no intact checkpoint, or an evaluator, option or level that doesn't exist.
+        DmlError: not a run's folder, no intact checkpoint, an evaluator, option or level that doesn't exist, or a
+            prefix longer than the embedding.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run))
@@ -100,7 +104,8 @@ def evaluate_run(
         embedded = Embedded.read(folder)
     else:
         embedded = reopen(folder.path, registry)[1].embed_test(console or Console(quiet=True))
-    return evaluate(measure, select_levels(embedded, recipe, levels) if levels else embedded)
+    embedded = select_levels(embedded, recipe, levels) if levels else embedded
+    return evaluate(measure, embedded if prefix is None else select_prefix(embedded, prefix))
 
 
 def evaluate_embeddings(

@@ -33,6 +33,7 @@ from dml_core import (
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
 from dml_train.measure.embed import Network, align_labels, embed, groups_of, items_of_rank
 from dml_train.measure.evaluate import Embedded, build_evaluator
+from dml_train.measure.prefixes import check_prefixes
 from dml_train.networks.layers import freeze_early_layers, layer_scales, layers_of
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
@@ -177,6 +178,7 @@ def build(
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place: the head's, too
     with _memory_errors_as_dml_errors():
         loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
+    check_prefixes(recipe.evaluation.prefixes, model.head.embedding_dim)
     check_initialisation(recipe.initialisation, loss, len(train.class_names))
     optimizer = PartedOptimizer(
         recipe.optimizer,

@@ -24,6 +24,7 @@ from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, Measurement, evaluate_on_ranks, flatten_metrics
 from dml_train.measure.per_query import save_per_query
+from dml_train.measure.prefixes import evaluate_prefixes_on_ranks
 from dml_train.processes.stopping import RunInterrupted, record_stop_signals
 from dml_train.progress import Show, stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, DelayedMaximum, Ranks
@@ -348,14 +349,18 @@ class Trainer:
             if recipe.evaluation.baselines:
                 measure_baselines(self.experiment, self.folder, self.registry, self.console, self.ranks)
         else:
-            measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
-        result = {
+            embedded = self.experiment.embed_watched(self.console, self.ranks)
+            measured = self.evaluate(embedded, self.periodic)
+        result: dict[str, Any] = {
             **measured.metrics,
             "step": self.best.step or self.steps_done,
             "split": "test" if recipe.evaluation.test else "validation",
             "selected_on": split_of(self.periodic) if self.best.step else None,
             "evaluator": recipe.evaluation.name,
         }
+        if prefixes := recipe.evaluation.prefixes:
+            evaluator = self.experiment.evaluator
+            result["prefixes"] = evaluate_prefixes_on_ranks(self.ranks, evaluator, embedded, prefixes)
 
         def write() -> None:
             if recipe.evaluation.test and measured.evaluation is not None:

@@ -1,0 +1,205 @@
+"""Batches beyond the memory of their activations: the gradient of the whole batch, one micro-batch at a time.
+
+Shapes: `B` batch, `D` embedding dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+Forward: TypeAlias = Callable[[nn.Module, Tensor, int], Tensor]
+
+
+class GradientCache:
+    """The embedding of one batch whose activations are those of a micro-batch at a time.
+
+    A first pass embeds the batch without activations; the loss gives each embedding its gradient; a second pass repeats
+    each micro-batch with activations and back-propagates that gradient:
+
+    ∂L/∂θ = Σ_b (∂L/∂x_b)·(∂x_b/∂θ),  ∂L/∂x_b from the loss of the whole batch
+
+    So weights receive the gradient of the whole batch, at the memory of one micro-batch and the cost of a second
+    forward pass. Both passes draw the same random numbers (dropout) and run under the same autocast. Batch norms see
+    one micro-batch at a time, and the second pass alone updates their running statistics. A batch that is one
+    micro-batch has a single pass.
+
+    Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, section 3.2.
+
+    Args:
+        network: maps inputs (B, …) to embeddings (B, D), row by row but for batch norms; it may be wrapped in
+            DistributedDataParallel, whose ranks then exchange gradients once, with the last micro-batch.
+        micro_batch: the most rows of a micro-batch, at least 1. The batch is split into the fewest, of nearly equal
+            size.
+        first_network: the network of the first pass; default: the module inside DistributedDataParallel, or `network`.
+        forward: called as ``forward(network, inputs, index)`` for each micro-batch in both passes. The default calls
+            the network; another one draws its own random numbers, the same in both passes, and chooses its precision.
+        without_exchange: a context in which ranks exchange no gradients; default: that of DistributedDataParallel.
+
+    Raises:
+        TypeError: unless `micro_batch` is a whole number.
+        ValueError: if it is below 1.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        micro_batch: int,
+        *,
+        first_network: nn.Module | None = None,
+        forward: Forward | None = None,
+        without_exchange: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        if isinstance(micro_batch, bool) or not isinstance(micro_batch, int):
+            raise TypeError(f"micro_batch is {micro_batch!r}; expected a whole number of at least 1")
+        if micro_batch < 1:
+            raise ValueError(f"micro_batch is {micro_batch}; expected at least 1")
+        inner, exchanging = network, without_exchange or nullcontext
+        if isinstance(network, nn.parallel.DistributedDataParallel):
+            inner, exchanging = network.module, without_exchange or network.no_sync
+        self._network, self._micro_batch = network, micro_batch
+        self._first: nn.Module = first_network or inner
+        self._forward = forward or _Replayed()
+        self._without_exchange: Callable[[], AbstractContextManager[None]] = exchanging
+        self._cached: tuple[Tensor, Tensor] | None = None  # inputs, their embeddings
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Embed a batch, (B, D); the loss back-propagates to the result, then `backward` goes on."""
+        if len(inputs) <= self._micro_batch:
+            self._cached = None
+            return self._forward(self._network, inputs, 0)
+        with torch.no_grad(), _statistics_kept(self._first):
+            parts = split_evenly(inputs, self._micro_batch)
+            rows = [self._forward(self._first, part, index) for index, part in enumerate(parts)]
+        embeddings = torch.cat(rows).requires_grad_()
+        self._cached = inputs, embeddings
+        return embeddings
+
+    def backward(self) -> None:
+        """Back-propagate the embeddings' gradients to the weights; call it after the loss's own backward.
+
+        Raises:
+            RuntimeError: if the loss gave the embeddings no gradient.
+        """
+        if self._cached is None:  # the loss's backward went through the network
+            return
+        (inputs, embeddings), self._cached = self._cached, None
+        if embeddings.grad is None:
+            raise RuntimeError(
+                "the embeddings have no gradient; call the loss's backward() first, and compute it from the result of "
+                "embed()"
+            )
+        split = (split_evenly(rows, self._micro_batch) for rows in (inputs, embeddings.grad))
+        parts = list(zip(*split, strict=True))
+        with self._forward.second_pass() if isinstance(self._forward, _Replayed) else nullcontext():
+            for index, (part, gradient) in enumerate(parts):
+                with self._without_exchange() if index < len(parts) - 1 else nullcontext():
+                    again = self._forward(self._network, part, index)
+                    if again.requires_grad:  # not if the network is frozen as a whole
+                        torch.autograd.backward(again, gradient)
+
+
+def split_evenly(rows: Tensor, most: int) -> tuple[Tensor, ...]:
+    """Split rows into the fewest parts of at most so many, of nearly equal size: a batch norm fails on a single row."""
+    return torch.tensor_split(rows, max(1, -(-len(rows) // most)))
+
+
+def backward_in_micro_batches(
+    network: nn.Module,
+    inputs: Tensor,
+    loss: Callable[[Tensor], Tensor],
+    micro_batch: int,
+    *,
+    scaler: torch.amp.GradScaler | None = None,
+) -> Tensor:
+    """Compute the loss of a batch, and add its gradient to that of all weights; see `GradientCache`.
+
+    It replaces ``loss(network(inputs)).backward()`` in a loop of your own. Under ``torch.autocast`` network and loss
+    run in its precision, and the backward passes outside it.
+
+    Args:
+        network: maps inputs to embeddings; it may be wrapped in DistributedDataParallel.
+        inputs: (B, …).
+        loss: maps embeddings (B, D) to the scalar loss: ``lambda x: criterion(x, labels)``. With several ranks it
+            gathers the rows itself: ``GlobalBatch(criterion)``.
+        micro_batch: the most rows whose activations are in memory.
+        scaler: scales the loss before its backward pass; the caller steps and updates it.
+
+    Returns:
+        The loss, detached and unscaled.
+
+    Raises:
+        TypeError, ValueError: as `GradientCache`.
+    """
+    cache = GradientCache(network, micro_batch)
+    value = loss(cache.embed(inputs))
+    with torch.autocast(inputs.device.type, enabled=False):
+        (value if scaler is None else scaler.scale(value)).backward()  # type: ignore[no-untyped-call]
+    cache.backward()
+    return value.detach()
+
+
+class _Replayed:
+    """Forward passes that a second pass repeats: with the random numbers and the precision of the first."""
+
+    def __init__(self) -> None:
+        self._states: list[tuple[Tensor, Tensor | None]] = []
+        self._repeats = False
+        self._precision: tuple[torch.dtype, bool] | None = None
+
+    def __call__(self, network: nn.Module, inputs: Tensor, index: int) -> Tensor:
+        kind = inputs.device.type
+        if self._precision is None:
+            self._precision = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        dtype, enabled = self._precision
+        if self._repeats:
+            _set_random_state(self._states[index], inputs.device)
+        else:
+            self._states.append(_random_state(inputs.device))
+        self._device = inputs.device
+        # Without gradients, cached casts of weights would be of no use to the second pass.
+        cached = torch.is_grad_enabled() and torch.is_autocast_cache_enabled()
+        with torch.autocast(kind, dtype, enabled, cache_enabled=cached):
+            embeddings: Tensor = network(inputs)
+        return embeddings
+
+    @contextmanager
+    def second_pass(self) -> Iterator[None]:
+        """Repeat the first pass; random numbers drawn afterwards continue those drawn before."""
+        before, self._repeats = _random_state(self._device), True
+        try:
+            yield
+        finally:
+            _set_random_state(before, self._device)
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+    return torch.get_rng_state(), own
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.get_device_module(device).set_rng_state(state[1], device)
+
+
+@contextmanager
+def _statistics_kept(network: nn.Module) -> Iterator[None]:
+    """Freeze the running statistics of batch norms: the second pass updates them."""
+    norms: list[Any] = [
+        m
+        for m in network.modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats
+    ]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

@@ -1,0 +1,181 @@
+"""Matryoshka representation learning: a loss of nested prefixes of the embedding."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import torch
+
+from dml_core import (
+    ClassShard,
+    ShardedLoss,
+    centers_per_class_of,
+    class_fraction_of,
+    is_class_loss,
+    is_shardable,
+)
+from dml_losses.arguments import check_non_negative, check_whole
+
+
+class Matryoshka(torch.nn.Module):
+    """The weighted sum of a loss over nested prefixes of the embedding, each of which then serves alone.
+
+    L = Σ_m c_m · l(x_{1:m}; W_{1:m})
+
+    Source: Kusupati et al. 2022, Matryoshka Representation Learning, its loss with tied class weights (MRL-E): the
+    weights of a prefix are the prefix of the weights. One matrix of class weights then serves all prefixes, takes no
+    more memory than without prefixes, and can be sharded. Each prefix has a copy of the loss's other state: its
+    buffers, learned scalars and memory.
+
+    Args:
+        loss: any pair loss, or a class loss with a parameter ``class_weights``. Memories of class weights go outside:
+            ``MemVir(Matryoshka(ArcFace(…), …), …)``. It is changed: its class weights move here.
+        prefixes: the lengths m, ascending; the last is the embedding's dimension.
+        weights: c_m ≥ 0, one for each prefix; default: 1 each, as in the paper.
+        embedding_dim: the embedding's dimension, to check the prefixes with; a run of dml-train supplies it.
+
+    Attributes:
+        loss: the loss of the whole embedding. A schedule may move its attributes; the other prefixes' follow.
+        class_weights: (C, D), of a class loss. Give it to the optimizer.
+
+    Raises:
+        TypeError: for prefixes that aren't whole numbers, weights that aren't numbers, or a loss that holds its class
+            weights elsewhere, or a part of them.
+        ValueError: for prefixes that don't ascend to the dimension, another number of weights, a weight below 0, or a
+            loss over a fraction of the classes.
+    """
+
+    def __init__(
+        self,
+        loss: torch.nn.Module,
+        prefixes: Sequence[int],
+        weights: Sequence[float] | None = None,
+        embedding_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check_loss(loss)
+        class_weights = dict(loss.named_parameters(recurse=False)).get("class_weights")
+        if class_weights is not None:
+            embedding_dim = class_weights.shape[1]
+        self.prefixes = _check_prefixes(prefixes, embedding_dim)
+        self.weights = [1.0] * len(self.prefixes) if weights is None else list(weights)
+        if len(self.weights) != len(self.prefixes):
+            raise ValueError(f"weights is {weights}; expected one for each of the prefixes {self.prefixes}")
+        for weight in self.weights:
+            check_non_negative("weights", weight)
+        if class_weights is not None:
+            # No copy may hold weights that no step updates; the shape is all that they are asked for.
+            del loss.class_weights
+            self.class_weights = class_weights
+        self.shorter = torch.nn.ModuleList(copy.deepcopy(loss) for _ in self.prefixes[:-1])
+        self.loss = loss
+        if class_weights is not None:
+            for prefix, each in self._losses():
+                each.class_weights = torch.empty(len(class_weights), prefix, device="meta")
+
+    @property
+    def centers_per_class(self) -> int:
+        """How many class weights each class has; see `dml_core.MultiCenter`."""
+        return centers_per_class_of(self.loss)
+
+    def forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, *others: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Compute the scalar loss of embeddings (B, D) with labels (B,).
+
+        Further arguments as the loss's own: a gallery (G, D) and its labels (G,), or class weights (C, D).
+
+        Raises:
+            ValueError: for embeddings of another dimension, and as the loss.
+        """
+        if hasattr(self, "class_weights") and not any(other is not None for other in others):
+            others = (self.class_weights,)
+
+        def loss_of(prefix: int, loss: torch.nn.Module) -> torch.Tensor:
+            rows, rest = others[:1], others[1:]
+            cut = (row if row is None else row[:, :prefix] for row in rows)
+            value: torch.Tensor = loss(embeddings[:, :prefix], labels, *cut, *rest)
+            return value
+
+        return self._sum(embeddings, loss_of)
+
+    @property
+    def sharded_forward(self) -> Callable[[torch.Tensor, torch.Tensor, ClassShard], torch.Tensor]:
+        """Compute the same loss from this rank's classes, if the loss can; see `dml_core.ShardableLoss`."""
+        if not is_shardable(self.loss):
+            raise AttributeError(f"{type(self.loss).__name__} has no sharded_forward")
+        return self._sharded_forward
+
+    def _sharded_forward(
+        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
+    ) -> torch.Tensor:
+        def loss_of(prefix: int, loss: torch.nn.Module) -> torch.Tensor:
+            assert is_shardable(loss)
+            return loss.sharded_forward(embeddings[:, :prefix], labels, _PrefixShard(shard, prefix))
+
+        return self._sum(embeddings, loss_of)
+
+    def _sum(
+        self, embeddings: torch.Tensor, loss_of: Callable[[int, torch.nn.Module], torch.Tensor]
+    ) -> torch.Tensor:
+        if embeddings.dim() == 2 and embeddings.shape[1] != self.prefixes[-1]:
+            raise ValueError(
+                f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, {self.prefixes[-1]}), "
+                f"the last of the prefixes {self.prefixes}"
+            )
+        for each in self.shorter:
+            each.__dict__.update(
+                {name: value for name, value in vars(self.loss).items() if isinstance(value, float)}
+            )
+        values = [
+            weight * loss_of(prefix, each)
+            for weight, (prefix, each) in zip(self.weights, self._losses(), strict=True)
+        ]
+        return torch.stack(values).sum()
+
+    def _losses(self) -> Iterable[tuple[int, torch.nn.Module]]:
+        return zip(self.prefixes, [*self.shorter, self.loss], strict=True)
+
+    def extra_repr(self) -> str:
+        """Return the parameters, for `repr`."""
+        return f"prefixes={self.prefixes}, weights={self.weights}"
+
+
+class _PrefixShard:
+    """The classes of one rank, by a prefix of their weights; a `dml_core.ClassShard`."""
+
+    def __init__(self, shard: ClassShard, prefix: int) -> None:
+        self.class_weights = shard.class_weights[:, :prefix]
+        self.first, self.num_classes = shard.first, shard.num_classes
+        self.true_logits, self.other_logits = shard.true_logits, shard.other_logits
+
+
+def _check_loss(loss: torch.nn.Module) -> None:
+    if is_class_loss(loss) and "class_weights" not in dict(loss.named_parameters(recurse=False)):
+        raise TypeError(
+            f"loss is {type(loss).__name__}, which wraps another; expected a loss that holds its class weights itself: "
+            "put the wrapper around Matryoshka"
+        )
+    if any(isinstance(module, ShardedLoss) for module in loss.modules()):
+        raise TypeError(
+            f"loss is {type(loss).__name__}, which has some of the classes on each rank; expected the loss itself: "
+            "put the sharding around Matryoshka"
+        )
+    if (fraction := class_fraction_of(loss)) < 1:
+        raise ValueError(
+            f"loss is {type(loss).__name__} with class_fraction = {fraction}; expected class_fraction = 1, since the "
+            "sparse gradient of a fraction has no prefix"
+        )
+
+
+def _check_prefixes(prefixes: Sequence[int], embedding_dim: int | None) -> list[int]:
+    found = [check_whole("prefixes", prefix, 1) for prefix in prefixes]
+    if not found or any(b <= a for a, b in pairwise(found)):
+        raise ValueError(f"prefixes is {found}; expected ascending lengths, such as [32, 64, 128]")
+    if embedding_dim is not None and found[-1] != embedding_dim:
+        raise ValueError(
+            f"prefixes is {found}; expected the last to be the embedding's dimension, {embedding_dim}"
+        )
+    return found
