@@ -102,7 +102,7 @@ fn evaluate<'py>(
         let space = space
             .map(|space| space.with_directions(directions))
             .map_err(|error| view.kept.map_or(error.clone(), |rows| error.of_selected(selected, rows)))?;
-        let relation = view.build(gallery.map(|gallery| gallery.rows()), 0)?;
+        let relation = view.build(gallery.map(|gallery| gallery.rows()), None)?;
         Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))
@@ -132,7 +132,7 @@ fn evaluate_codes<'py>(
     let options = EvaluateOptions { metrics, ties, may_lack_matches: zero_unmatched, many_positives };
     let gallery = gallery_codes.as_ref().map(|g| g.as_array().nrows());
     let columns = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
-        let relation = view.build(gallery, 0)?;
+        let relation = view.build(gallery, None)?;
         Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))

@@ -1,7 +1,8 @@
 //! An evaluation in parts: positives of one block of a gallery, negatives of one block, and the metrics.
 
 use dml_eval::{
-    Codes, Control, Dense, Error, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect,
+    Codes, Control, Dense, Error, Matrix, Metric, PartialCounts, PerQuery, Positive, Result, Selected, Side, Similarity,
+    Ties, collect,
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -13,7 +14,7 @@ use crate::{Metrics, NumpyColumns, columns, to_numpy};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
-/// Runs work on a space of either kind.
+/// Runs work on a space of either kind: of the kept rows of embeddings, or of codes that are all kept.
 macro_rules! with_space {
     ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $metrics:expr, $control:expr, |$space:ident| $work:expr) => {{
         let kernel = dml_eval::select_kernel(None)?;
@@ -21,7 +22,10 @@ macro_rules! with_space {
             (Sides::Rows(queries), Sides::Rows(gallery)) => {
                 let similarity: Similarity = $similarity.parse()?;
                 let screen = $relation.screen($metrics);
-                let $space = Dense::new(queries, Some(gallery), similarity, screen, kernel, $control)?;
+                let part = Selected(&gallery, $relation.kept.unwrap_or_default());
+                let gallery = if $relation.kept.is_some() { Matrix::Derived(&part) } else { gallery.view() };
+                let $space = Dense::new(queries.view(), Some(gallery), similarity, screen, kernel, $control)
+                    .map_err(|error| $relation.kept.map_or(error.clone(), |rows| error.of_selected(Side::Gallery, rows)))?;
                 $work
             }
             (Sides::Codes(queries), Sides::Codes(gallery)) => {
@@ -53,10 +57,11 @@ pub fn find_positives<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Positives<'py>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let (relation, items) = (relation.view()?, gallery.len());
+    let relation = relation.view()?;
+    let items = relation.kept.map_or(gallery.len(), <[usize]>::len);
     let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
         with_space!(queries, gallery, similarity, relation, &[], control, |space| {
-            let relation = relation.build(Some(items), first_item)?;
+            let relation = relation.build(Some(items), Some(first_item))?;
             let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
             Ok((
                 collect(offsets.into_iter().map(|o| o as u64))?,
@@ -102,13 +107,14 @@ pub fn count_negatives<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let (relation, items) = (relation.view()?, gallery.len());
+    let relation = relation.view()?;
+    let items = relation.kept.map_or(gallery.len(), <[usize]>::len);
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
     let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         with_space!(queries, gallery, similarity, relation, &metrics, control, |space| {
-            let relation = relation.build(Some(items), first_item)?;
+            let relation = relation.build(Some(items), Some(first_item))?;
             dml_eval::count_negatives(&space, &partial, &relation, control)?;
             partial.counts()
         })

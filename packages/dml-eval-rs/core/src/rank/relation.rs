@@ -38,8 +38,10 @@ pub struct Relation<'a> {
     own: OwnItem<'a>,
     left_out: Option<Lists<'a>>,
     grades: Option<Grades<'a>>,
-    /// The index, in the whole gallery, of this part's first item.
+    /// The index, in the whole gallery, of the first item of this part.
     first_item: u64,
+    /// Each item's place in this part of the gallery, ascending, if some of the part's items are no items here.
+    places: Option<&'a [usize]>,
     /// The number of each query's matches.
     numbers: Vec<u32>,
     /// The items of other classes than the query's that are never counted, if they are not the candidates.
@@ -72,6 +74,7 @@ impl<'a> Relation<'a> {
             left_out: None,
             grades: None,
             first_item: 0,
+            places: None,
             numbers: Vec::new(),
             uncounted: None,
         };
@@ -105,9 +108,15 @@ impl<'a> Relation<'a> {
         Relation { groups: Some(groups), ..self }.count()
     }
 
-    /// Declares the gallery a part of a larger one, in which its first item has this index.
-    pub fn with_first_item(self, first_item: u64) -> Result<Self> {
-        Relation { first_item, ..self }.count()
+    /// Declares the gallery a part of a larger one, in which the part's first item has this index. With `places` the rows are some of
+    /// the part's items, at these ascending places.
+    pub fn with_first_item(self, first_item: u64, places: Option<&'a [usize]>) -> Result<Self> {
+        if let Some(places) = places
+            && !(places.len() == self.items() && places.is_sorted_by(|a, b| a < b))
+        {
+            return argument(format!("expected {} ascending places, one for each row", self.items()));
+        }
+        Relation { first_item, places, ..self }.count()
     }
 
     /// Leaves out each query's own item, given its index in the whole gallery, and −1 for queries outside it.
@@ -167,8 +176,11 @@ impl<'a> Relation<'a> {
 
     /// Returns a query's own item, if this part of the gallery holds it.
     fn own_item(&self, query: usize) -> Option<usize> {
-        let item = self.own.of(query)?.checked_sub(self.first_item)?;
-        (item < self.items() as u64).then_some(item as usize)
+        let place = usize::try_from(self.own.of(query)?.checked_sub(self.first_item)?).ok()?;
+        match self.places {
+            Some(places) => places.binary_search(&place).ok(),
+            None => (place < self.items()).then_some(place),
+        }
     }
 
     fn is_candidate(&self, query: usize, item: u32) -> bool {
@@ -264,7 +276,7 @@ impl<'a> Relation<'a> {
 
     /// Returns the index in the whole gallery of an item of this part.
     pub(crate) fn gallery_index(&self, item: u32) -> u64 {
-        self.first_item + u64::from(item)
+        self.first_item + self.places.map_or(u64::from(item), |places| places[item as usize] as u64)
     }
 
     /// Returns the class of a query or of an item of this part. A query's negatives are of other classes.
