@@ -9,6 +9,7 @@ mod relation;
 mod running;
 mod streaming;
 mod verification;
+mod verification_streaming;
 
 use dml_eval::{
     Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Metric, Normalized, OwnItem, PerQuery,
@@ -306,7 +307,9 @@ mod _native {
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, find_positives};
     #[pymodule_export]
-    use super::verification::{pair_scores, verify};
+    use super::verification::{count_distances, pair_scores, verify};
+    #[pymodule_export]
+    use super::verification_streaming::{advance_searches, begin_pairs, begin_searches, count_pairs};
     #[pymodule_export]
     use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, missing_kernels, nmi};
 

@@ -1,8 +1,8 @@
 //! An evaluation in parts: positives of one block of a gallery, negatives of one block, and the metrics.
 
 use dml_eval::{
-    Codes, Control, Dense, Error, Matrix, Metric, PartialCounts, PerQuery, Positive, Result, Selected, Side, Similarity,
-    Ties, collect,
+    Codes, Control, Dense, Error, Matrix, Metric, PartialCounts, PerQuery, Positive, Result, Selected, Side,
+    Similarity, Ties, collect,
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -24,8 +24,9 @@ macro_rules! with_space {
                 let screen = $relation.screen($metrics);
                 let part = Selected(&gallery, $relation.kept.unwrap_or_default());
                 let gallery = if $relation.kept.is_some() { Matrix::Derived(&part) } else { gallery.view() };
-                let $space = Dense::new(queries.view(), Some(gallery), similarity, screen, kernel, $control)
-                    .map_err(|error| $relation.kept.map_or(error.clone(), |rows| error.of_selected(Side::Gallery, rows)))?;
+                let $space = Dense::new(queries.view(), Some(gallery), similarity, screen, kernel, $control).map_err(
+                    |error| $relation.kept.map_or(error.clone(), |rows| error.of_selected(Side::Gallery, rows)),
+                )?;
                 $work
             }
             (Sides::Codes(queries), Sides::Codes(gallery)) => {
