@@ -1,4 +1,4 @@
-"""Streams with listed matches, ignored items, junk and distractors: the bits of one call, for any blocks and machines."""
+"""Streams with listed matches, ignored items, junk and distractors: the bits of one call, for any blocks, machines."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def verify(
             long as the others together, and EER and AUC hold the positives' scores, of at most 2**22 pairs.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared; the total grows from one step to the next.
-        peers: processes that share the comparison of all pairs: all make this call with the same arrays, and all get the
-            bits of a single process.
+        peers: processes that share the comparison of all pairs: all make this call with the same arrays, and all get
+            the bits of a single process.
 
     Returns:
         The metrics; those that weren't asked for are None, or empty.
@@ -133,8 +133,8 @@ def verify_codes(
 ) -> Verification:
     """Measure the metrics of `verify` for binary codes: a pair's score is minus the Hamming distance.
 
-    score(a, b) = −(the number of differing bits), so a threshold of −t accepts the pairs within a distance of t. All follow
-    from the numbers of pairs at each distance: no metric takes longer than another, and no number of pairs is too large.
+    score(a, b) = −(the number of differing bits), so a threshold of −t accepts the pairs within a distance of t. All
+    metrics follow from the numbers of pairs at each distance: none takes longer, and no number of pairs is too large.
 
     Args:
         codes: (Q, W) uint8, eight bits per byte, at most 65,536 bits per code: see `binarize`.
