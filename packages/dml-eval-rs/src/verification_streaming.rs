@@ -25,7 +25,6 @@ fn to_arrays(py: Python<'_>, kept: HashedScores) -> (Scores<'_>, Hashes<'_>, u32
 #[pyfunction]
 #[pyo3(signature = (queries, labels, block, block_labels, *, groups, block_groups, similarity, first_item, zeros, capacity, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
-#[expect(clippy::type_complexity, reason = "four arrays and a number")]
 pub fn begin_pairs<'py>(
     py: Python<'py>,
     queries: Rows<'py>,

@@ -54,6 +54,7 @@ from dml_core.protocols.evaluation import (
     RestoringEvaluator,
     RunLogger,
     ShardedEvaluator,
+    VerifyingEvaluator,
     takes_relations,
 )
 from dml_core.protocols.losses import (
@@ -150,6 +151,7 @@ __all__ = [
     "SubsampledClasses",
     "TrainingFilesFactory",
     "UnknownName",
+    "VerifyingEvaluator",
     "__version__",
     "all_gather_rows",
     "centers_per_class_of",
