@@ -184,7 +184,10 @@ class StreamingVerifier:
         self._state = join_later_pass(
             state,
             ranges,
-            [ObservedNegatives(above, inside, KeptScores(*kept)) for above, inside, *kept in observed],
+            [
+                ObservedNegatives(above, inside, KeptScores(scores, hashes, zeros))
+                for above, inside, scores, hashes, zeros in observed
+            ],
             np.zeros(len(state.slots), np.uint64) if slots is None else slots,
             sums,
             self._capacity(),
@@ -288,6 +291,7 @@ class StreamingVerifier:
                 )
             )
         else:
+            assert sides.gallery is not None
             positives, kept = _native.begin_pairs(
                 self._queries,
                 sides.labels,
