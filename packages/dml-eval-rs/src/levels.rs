@@ -33,7 +33,7 @@ pub fn evaluate_levels<'py>(
     let views = relations.iter().map(RelationArrays::view).collect::<PyResult<Vec<RelationView<'_>>>>()?;
     let (queries, gallery) = (embeddings.view(), gallery.as_ref().map(Items::view));
     let levels = run_with_peers(py, names, threads, progress, peers, |peers, control| {
-        let relations = views.iter().map(|view| view.build(None, 0)).collect::<Result<Vec<_>>>()?;
+        let relations = views.iter().map(|view| view.build(None, None)).collect::<Result<Vec<_>>>()?;
         let found = match (queries, gallery) {
             (Sides::Rows(queries), gallery) => {
                 let gallery = gallery.map(|side| side.rows()).transpose()?;

@@ -9,6 +9,7 @@ mod relation;
 mod running;
 mod streaming;
 mod verification;
+mod verification_streaming;
 
 use dml_eval::{
     Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Metric, Normalized, OwnItem, PerQuery,
@@ -102,7 +103,7 @@ fn evaluate<'py>(
         let space = space
             .map(|space| space.with_directions(directions))
             .map_err(|error| view.kept.map_or(error.clone(), |rows| error.of_selected(selected, rows)))?;
-        let relation = view.build(gallery.map(|gallery| gallery.rows()), 0)?;
+        let relation = view.build(gallery.map(|gallery| gallery.rows()), None)?;
         Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))
@@ -132,7 +133,7 @@ fn evaluate_codes<'py>(
     let options = EvaluateOptions { metrics, ties, may_lack_matches: zero_unmatched, many_positives };
     let gallery = gallery_codes.as_ref().map(|g| g.as_array().nrows());
     let columns = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
-        let relation = view.build(gallery, 0)?;
+        let relation = view.build(gallery, None)?;
         Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))
@@ -306,7 +307,9 @@ mod _native {
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, count_symmetric_negatives, find_positives};
     #[pymodule_export]
-    use super::verification::{pair_scores, verify};
+    use super::verification::{count_distances, pair_scores, verify};
+    #[pymodule_export]
+    use super::verification_streaming::{advance_searches, begin_pairs, begin_searches, count_pairs};
     #[pymodule_export]
     use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, missing_kernels, nmi};
 

@@ -1,6 +1,9 @@
 //! An evaluation in parts: positives of one block of a gallery, negatives of one block, and the metrics.
 
-use dml_eval::{Codes, Control, Dense, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect};
+use dml_eval::{
+    Codes, Control, Dense, Matrix, Metric, PartialCounts, PerQuery, Positive, Result, Selected, Side, Similarity, Ties,
+    collect,
+};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -11,7 +14,8 @@ use crate::{Metrics, NumpyColumns, columns, to_numpy};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
-/// Runs work on a space of either kind; without a gallery, the queries are their own.
+/// Runs work on a space of either kind: of the kept rows of embeddings, or of codes that are all kept. Without a gallery, the
+/// queries are their own.
 macro_rules! with_space {
     ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $metrics:expr, $control:expr, |$space:ident| $work:expr) => {{
         let kernel = dml_eval::select_kernel(None)?;
@@ -20,7 +24,13 @@ macro_rules! with_space {
                 let similarity: Similarity = $similarity.parse()?;
                 let screen = $relation.screen($metrics, kernel);
                 let gallery = gallery.map(Sides::rows).transpose()?;
-                let $space = Dense::new(queries, gallery, similarity, screen, kernel, $control)?;
+                let part = gallery.as_ref().zip($relation.kept).map(|(all, kept)| Selected(all, kept));
+                let gallery =
+                    part.as_ref().map_or(gallery.as_ref().map(Matrix::view), |part| Some(Matrix::Derived(part)));
+                let $space =
+                    Dense::new(queries.view(), gallery, similarity, screen, kernel, $control).map_err(|error| {
+                        $relation.kept.map_or(error.clone(), |rows| error.of_selected(Side::Gallery, rows))
+                    })?;
                 $work
             }
             (Sides::Codes(queries), gallery) => {
@@ -48,10 +58,11 @@ pub fn find_positives<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Positives<'py>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let (relation, items) = (relation.view()?, gallery.len());
+    let relation = relation.view()?;
+    let items = relation.kept.map_or(gallery.len(), <[usize]>::len);
     let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
         with_space!(queries, Some(gallery), similarity, relation, &[], control, |space| {
-            let relation = relation.build(Some(items), first_item)?;
+            let relation = relation.build(Some(items), Some(first_item))?;
             let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
             Ok((
                 collect(offsets.into_iter().map(|o| o as u64))?,
@@ -97,13 +108,14 @@ pub fn count_negatives<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     let (queries, gallery) = (queries.view(), gallery.view());
-    let (relation, items) = (relation.view()?, gallery.len());
+    let relation = relation.view()?;
+    let items = relation.kept.map_or(gallery.len(), <[usize]>::len);
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
     let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         with_space!(queries, Some(gallery), similarity, relation, &metrics, control, |space| {
-            let relation = relation.build(Some(items), first_item)?;
+            let relation = relation.build(Some(items), Some(first_item))?;
             dml_eval::count_negatives(&space, &partial, &relation, control)?;
             partial.counts()
         })
@@ -135,7 +147,7 @@ pub fn count_symmetric_negatives<'py>(
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         with_space!(items, None, similarity, relation, &metrics, control, |space| {
-            let relation = relation.build(None, 0)?.with_blocks(split.unwrap_or(items.len()), first_items)?;
+            let relation = relation.build(None, None)?.with_blocks(split.unwrap_or(items.len()), first_items)?;
             dml_eval::count_symmetric_negatives(&space, &partial, &relation, split, control)?;
             partial.counts()
         })

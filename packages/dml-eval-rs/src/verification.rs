@@ -1,21 +1,23 @@
 //! Bindings of verification: pairs above thresholds.
 
-use dml_eval::{Dense, PairLabels, Precision, VerifyOptions, VerifyTasks};
+use dml_eval::{Codes, Dense, PairLabels, Precision, VerifyOptions, VerifyTasks};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::convert::{Rows, optional_slice};
+use crate::convert::{Items, Rows, Sides, optional_slice};
+use crate::peers::run_with_peers;
 use crate::running::{ArgumentNames, run};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery: "gallery" };
+const CODES: ArgumentNames = ArgumentNames { queries: "codes", gallery: "gallery_codes" };
 
 /// A score, the negatives above it and at least there, and the positives above it and at least there.
 type Point = (f64, u64, u64, u64, u64);
 type Counts<'py> = Bound<'py, PyArray1<u64>>;
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, kernel=None, sample=None, capacity=None))]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, peers=None, kernel=None, sample=None, capacity=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "the fields of Verified")]
 pub fn verify<'py>(
@@ -34,6 +36,7 @@ pub fn verify<'py>(
     slots: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
+    peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
     sample: Option<usize>,
     capacity: Option<usize>,
@@ -51,9 +54,9 @@ pub fn verify<'py>(
     let options =
         VerifyOptions { sample: sample.unwrap_or(defaults.sample), capacity: capacity.unwrap_or(defaults.capacity) };
     let tasks = VerifyTasks { positives, negatives, ranks, equal_errors, slots };
-    let found = run(py, NAMES, threads, progress, |control| {
+    let found = run_with_peers(py, NAMES, threads, progress, peers, |peers, control| {
         let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, control)?;
-        dml_eval::verify(&space, &labels, &tasks, &options, control)
+        dml_eval::verify(&space, &labels, &tasks, &options, peers, control)
     })?;
     let point = |p: &dml_eval::Point| (p.negatives.score, p.negatives.above, p.negatives.at_least, p.above, p.at_least);
     let slots =
@@ -61,28 +64,68 @@ pub fn verify<'py>(
     Ok((found.points.iter().map(point).collect(), slots))
 }
 
+/// Counts the pairs of codes at each distance: positives and negatives.
 #[pyfunction]
-#[pyo3(signature = (embeddings, gallery, pairs, *, similarity, threads=None, kernel=None))]
+#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, groups, gallery_groups, threads=None, progress=None, peers=None, kernel=None))]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+pub fn count_distances<'py>(
+    py: Python<'py>,
+    codes: PyReadonlyArray2<'py, u8>,
+    labels: PyReadonlyArray1<'py, u32>,
+    gallery_codes: Option<PyReadonlyArray2<'py, u8>>,
+    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
+    groups: Option<PyReadonlyArray1<'py, u32>>,
+    gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
+    threads: Option<usize>,
+    progress: Option<Py<PyAny>>,
+    peers: Option<Bound<'py, PyAny>>,
+    kernel: Option<&str>,
+) -> PyResult<(Counts<'py>, Counts<'py>)> {
+    let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
+    let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
+    let (groups, gallery_groups) = (optional_slice(&groups)?, optional_slice(&gallery_groups)?);
+    let labels = PairLabels {
+        queries: labels.as_slice()?,
+        gallery: optional_slice(&gallery_labels)?,
+        groups: groups.map(|groups| (groups, gallery_groups.unwrap_or(groups))),
+    };
+    let found = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
+        dml_eval::count_distances(&space, &labels, peers, control)
+    })?;
+    Ok((found.positives.into_pyarray(py), found.negatives.into_pyarray(py)))
+}
+
+#[pyfunction]
+#[pyo3(signature = (items, gallery, pairs, *, similarity, threads=None, kernel=None))]
 pub fn pair_scores<'py>(
     py: Python<'py>,
-    embeddings: Rows<'py>,
-    gallery: Option<Rows<'py>>,
+    items: Items<'py>,
+    gallery: Option<Items<'py>>,
     pairs: PyReadonlyArray2<'py, u32>,
     similarity: &str,
     threads: Option<usize>,
     kernel: Option<&str>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let similarity = NAMES.check(similarity.parse())?;
     let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
-    let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
+    let (queries, gallery) = (items.view(), gallery.as_ref().map(Items::view));
+    let names = if matches!(queries, Sides::Codes(_)) { CODES } else { NAMES };
     let pairs = pairs.as_array();
     if pairs.ncols() != 2 {
         return Err(PyValueError::new_err(format!("pairs have {} columns; expected 2", pairs.ncols())));
     }
-    let scores = run(py, NAMES, threads, None, |control| {
-        let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, control)?;
+    let scores = run(py, names, threads, None, |control| {
         let pairs = dml_eval::collect(pairs.outer_iter().map(|pair| (pair[0], pair[1])))?;
-        dml_eval::pair_scores(&space, &pairs, control)
+        match queries {
+            Sides::Rows(rows) => {
+                let gallery = gallery.map(Sides::rows).transpose()?;
+                let space = Dense::new(rows, gallery, similarity.parse()?, Precision::Float32, kernel, control)?;
+                dml_eval::pair_scores(&space, &pairs, control)
+            }
+            Sides::Codes(codes) => {
+                let space = Codes::new(codes, gallery.map(Sides::codes).transpose()?, kernel)?;
+                dml_eval::code_pair_scores(&space, &pairs, control)
+            }
+        }
     })?;
     Ok(scores.into_pyarray(py))
 }

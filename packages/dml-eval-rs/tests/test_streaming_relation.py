@@ -1,4 +1,4 @@
-"""Streams with listed matches, ignored items and distractors: the bits of one call, for any blocks and machines."""
+"""Streams with listed matches, ignored items, junk and distractors: the bits of one call, for any blocks, machines."""
 
 from __future__ import annotations
 
@@ -87,19 +87,56 @@ def test_machines_merge_listed_matches_with_grades(ties: Any) -> None:
     assert_same_bits(shards[0].result(), evaluate(GALLERY[:30], gallery=GALLERY, **options))
 
 
-def test_junk_dropped_from_the_blocks_is_the_junk_of_one_call() -> None:
-    kept = ~np.isin(LABELS, [3, 7])
-    found = streamed(GALLERY[kept], LABELS[kept], [slice(0, 20), slice(20, int(kept.sum()))])
-    whole = evaluate(GALLERY[kept][:30], LABELS[kept][:30], GALLERY, LABELS, junk=[3, 7])
-    assert found.result().per_query.keys() == whole.per_query.keys()
-    for name, values in whole.per_query.items():
-        assert values.tobytes() == found.result().per_query[name].tobytes()
+@pytest.mark.parametrize("similarity", ["cosine", "euclidean", "hamming"])
+@given(ties=st.sampled_from(TIES), data=st.data())
+def test_blocks_with_junk_give_the_bits_of_one_call(similarity: str, ties: Any, data: Any) -> None:
+    """The passes come in different blocks, of which some may be junk alone."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    labels = np.repeat(rng.integers(0, 9, 18), 5)
+    junk = data.draw(st.sets(st.integers(0, 8), max_size=6))
+    options: dict[str, Any] = {"ties": ties, "unmatched": "zero", "junk": list(junk), **METRICS}
+    if data.draw(st.booleans()):
+        options["indices"] = np.arange(30) - data.draw(st.integers(0, 1))
+    groups = rng.integers(0, 2, 90) if data.draw(st.booleans()) else None
+    rows = CODES if similarity == "hamming" else GALLERY
+    query_groups = None if groups is None else groups[:30]
+    evaluator = StreamingEvaluator(
+        rows[:30], labels[:30], similarity=similarity, groups=query_groups, **options
+    )
+    for find in (True, False):
+        edges = [0, *sorted(data.draw(st.sets(st.integers(1, 89), max_size=9))), 90]
+        for a, b in data.draw(st.permutations(list(itertools.pairwise(edges)))):
+            if find:
+                of_block = None if groups is None else groups[a:b]
+                evaluator.find_positives(rows[a:b], labels[a:b], a, groups=of_block)
+            else:
+                evaluator.count_negatives(rows[a:b], labels[a:b], a)
+    of_all: dict[str, Any] = {"groups": query_groups, "gallery_groups": groups, **options}
+    if not junk.issuperset(labels):
+        if similarity == "hamming":
+            whole = evaluate_codes(rows[:30], labels[:30], rows, labels, **of_all)
+        else:
+            whole = evaluate(rows[:30], labels[:30], rows, labels, similarity=similarity, **of_all)
+        assert_same_bits(evaluator.result(), whole)
+
+
+def test_junk_may_hold_any_numbers() -> None:
+    rows = GALLERY.copy()
+    rows[LABELS == 3] = np.nan
+    evaluator = StreamingEvaluator(GALLERY[:30], LABELS[:30], junk=3)
+    evaluator.find_positives(rows, LABELS)
+    evaluator.count_negatives(rows, LABELS)
+    assert_same_bits(evaluator.result(), evaluate(GALLERY[:30], LABELS[:30], rows, LABELS, junk=3))
+    place = int(np.flatnonzero(LABELS != 3)[40])
+    rows[place] = np.inf
+    with pytest.raises(ValueError, match=f"block row {place} holds NaN or infinity"):
+        StreamingEvaluator(GALLERY[:30], LABELS[:30], junk=3).find_positives(rows, LABELS)
 
 
 PAIR = ([0, 1, 2], [5, 9])
 
 
-@pytest.mark.parametrize("option", ["relevant", "grades", "ignored", "distractors"])
+@pytest.mark.parametrize("option", ["relevant", "grades", "ignored", "junk", "distractors"])
 def test_queries_with_other_relations_are_not_merged(option: str) -> None:
     def evaluator(last: int) -> StreamingEvaluator:
         options: dict[str, Any] = {"relevant": PAIR}
@@ -110,7 +147,7 @@ def test_queries_with_other_relations_are_not_merged(option: str) -> None:
         elif option == "ignored":
             options["ignored"] = ([0, 1, 2], [7, last])
         else:
-            options = {"labels": [1, 2], "distractors": [last]}
+            options = {"labels": [1, 2], option: [last]}
         return StreamingEvaluator(GALLERY[:2], **options)
 
     evaluator(1).merge(evaluator(1))
@@ -124,6 +161,8 @@ def test_wrong_relations_are_refused() -> None:
         (TypeError, "labels is None; expected the queries' labels, or relevant", {}),
         (ValueError, "labels came with relevant", {"labels": [0, 1], "relevant": PAIR}),
         (ValueError, "groups came with relevant", {"groups": [0, 1], "relevant": PAIR}),
+        (ValueError, "junk came with relevant", {"junk": 1, "relevant": PAIR}),
+        (ValueError, "ignored came with junk", {"labels": [0, 1], "junk": 1, "ignored": PAIR}),
         (ValueError, "distractors came with relevant", {"distractors": 1, "relevant": PAIR}),
         (ValueError, "relevant has 2 offsets; expected 3", {"relevant": ([0, 1], [5])}),
         (TypeError, "ignored is 3 arrays", {"labels": [0, 1], "ignored": (*PAIR, [1, 1])}),

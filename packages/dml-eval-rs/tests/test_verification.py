@@ -265,7 +265,9 @@ def test_more_positives_than_are_held_are_counted_for_thresholds_alone() -> None
             verify(x, labels, metrics=[metric])
 
 
-@pytest.mark.parametrize("example", [e for e in EXAMPLES if "faiss" not in e], ids=["search", "verification"])
+@pytest.mark.parametrize(
+    "example", [e for e in EXAMPLES if "faiss" not in e], ids=["search", "verification", "blocks"]
+)
 def test_the_examples_of_the_page_run(example: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", example],

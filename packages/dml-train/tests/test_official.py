@@ -19,9 +19,10 @@ from train_support.official_trees import (
 )
 
 from dml_core import DmlError, registry
-from dml_train.data import OFFICIAL
+from dml_train.data import OFFICIAL, read_vehicleid
 from dml_train.data.parts import count_images
 from dml_train.data.published.official import list_missing
+from dml_train.data.published.vehicleid import describe_vehicleid
 
 COUNTS = {
     "cub": {"train": (5_864, 100), "test": (5_924, 100)},
@@ -120,6 +121,57 @@ def test_vehicles_are_read_by_the_same_names(tmp_path):
         veri.read(str(tmp_path))
 
 
+def vehicle_tree(root: Path, vehicles: int) -> dict[str, list[str]]:
+    """Write VehicleID's lists with test vehicles of two to five images; return the images of each."""
+    images = {str(v): [f"{100 * v + i:07}" for i in range(2 + v % 4)] for v in range(vehicles)}
+    lines = [f"{image} {vehicle}" for vehicle, names in images.items() for image in names]
+    write(root / "train_test_split" / f"test_list_{vehicles}.txt", lines[::-1])
+    write(root / "train_test_split" / "train_list.txt", ["0000001 9001", "0000002 9002", "0000003 9001"])
+    return images
+
+
+@pytest.mark.parametrize("vehicles", [800, 2400])
+def test_one_image_of_each_vehicle_is_the_gallery_and_depends_on_draw_and_vehicle_alone(tmp_path, vehicles):
+    images = vehicle_tree(tmp_path / "VehicleID_V1.0", vehicles)
+    chosen = []
+    for draw in (0, 1, 0):
+        vehicle_id = describe_vehicleid(vehicles, draw)
+        parts = vehicle_id.list_parts(vehicle_id.find(tmp_path))
+        assert {name: len(files) for name, files in parts.train.items()} == {"9001": 2, "9002": 1}
+        assert parts.groups is None
+        assert parts.gallery.keys() == parts.test.keys() == images.keys()
+        for vehicle, names in images.items():
+            (gallery,) = parts.gallery[vehicle]
+            queries = [file.stem for file in parts.test[vehicle]]
+            assert sorted([gallery.stem, *queries]) == names
+            assert gallery == tmp_path / "VehicleID_V1.0" / "image" / f"{gallery.stem}.jpg"
+        chosen.append({vehicle: files[0].stem for vehicle, files in parts.gallery.items()})
+    first, second, again = chosen
+    assert first == again
+    differing = sum(first[vehicle] != second[vehicle] for vehicle in images)
+    assert vehicles / 2 < differing < vehicles  # of draws from 2 to 5 images, 68 % are expected
+    places = np.array([names.index(first[vehicle]) / (len(names) - 1) for vehicle, names in images.items()])
+    assert abs(places.mean() - 0.5) < 5 * 0.5 / np.sqrt(vehicles)
+
+
+def test_wrong_options_and_lists_of_vehicleid_are_refused(tmp_path):
+    vehicle_tree(tmp_path, 800)
+    for options, message in [
+        ({"vehicles": 1000}, "vehicles is 1000; expected 800, 1600 or 2400"),
+        ({"draw": -1}, "draw is -1; expected an integer of at least 0"),
+        ({"draw": True}, "draw is True"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            read_vehicleid(str(tmp_path), **options)
+    with pytest.raises(DmlError, match=r"can't read .*test_list_2400\.txt"):
+        read_vehicleid(str(tmp_path))
+    with pytest.raises(DmlError, match=r"images in the lists of .* are missing, e\.g\. .*image/"):
+        read_vehicleid(str(tmp_path), vehicles=800)
+    write(tmp_path / "train_test_split" / "test_list_800.txt", ["0000001 car"])
+    with pytest.raises(DmlError, match="contains 'car'; expected a number"):
+        read_vehicleid(str(tmp_path), vehicles=800)
+
+
 def test_a_recipe_builds_a_published_data_set(cub):
     table = {"name": "cub", "root": str(cub), "resize": 8, "crop": 7, "square": True, "train_crop": "random"}
     dataset = registry().build("datasets", table, {"seed": 0})
@@ -141,6 +193,10 @@ def test_a_recipe_builds_a_published_data_set(cub):
         ("sop", r"Products\.zip \(2\.9 GB\) from http://ftp\.cs\.stanford\.edu/.*dml data fetch sop --root"),
         ("in-shop", r"img\.zip \(about 0\.5 GB\).*download it by hand.*InShopRetrieval\.html"),
         ("market1501", r"v15\.09\.15\.zip \(about 150 MB\).*download it by hand.*project_reid\.html"),
+        (
+            "vehicleid",
+            r"VehicleID_V1\.0\.zip.*on request \(https://pkuml\.org/resources/pku-vehicleid\.html\)",
+        ),
         ("veri776", r"VeRi\.zip.*on request \(https://github\.com/JDAI-CV/VeRidataset\)"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import itertools
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +16,14 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from train_support.report_world import NearestBySorting
 
+from dml_core import Relation
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import list_metrics
 from dml_train.measure.names import title_of
+from dml_train.report import accuracy
 from dml_train.report.classes import draw_recall_by_size, group_by_size
 from dml_train.report.figures import draw_curves, make_thumbnail
+from dml_train.report.finished import EvaluatedEmbeddings
 from dml_train.report.maps import draw_map, draw_picture_map
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly
@@ -274,3 +279,79 @@ def test_curves_show_neither_counts_nor_precision_at_1_twice():
     ]
     (figure,) = draw_curves({"run": lines})
     assert "Recall@1" in figure.alt
+
+
+# --- recall over K, and the ROC curve ---------------------------------------------------------------------------
+
+
+class Verifier(NearestBySorting):
+    """An evaluator whose ranks are given, and whose TAR is the root of the FAR."""
+
+    def __init__(self, ranks, *, refuses=False):
+        super().__init__()
+        self.reciprocal = np.array([1 / rank for rank in ranks])
+        self.refuses = refuses
+        self.asked = {}
+
+    def true_accept_rates(self, far, embeddings, labels, gallery=None, gallery_labels=None, **matching):
+        if self.refuses:
+            raise ValueError("no pair is negative")
+        self.asked = {"far": far, "labels": labels, "gallery": gallery, **matching}
+        return {share: share**0.5 for share in far}
+
+
+def measured_run(evaluator, **embedded):
+    labels = np.arange(40) % 8
+    evaluation = SimpleNamespace(per_query={"reciprocal_rank": evaluator.reciprocal})
+    test = EvaluatedEmbeddings(Embedded(np.zeros((40, 2)), labels, **embedded), evaluator, evaluation)
+    return SimpleNamespace(test=test, result={"recall": {"1": 0.25, "4": 0.75, "1000": 1.0}})
+
+
+def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
+    run = measured_run(Verifier([1, 2, 4, 30]))
+    recall = accuracy._recall_by_k(run.test, {1: 0.25, 4: 0.75, 1000: 1.0})
+    assert {k: recall[k] for k in (1, 2, 3, 4, 29, 30, 40)} == {
+        1: 0.25,
+        2: 0.5,
+        3: 0.5,
+        4: 0.75,
+        29: 0.75,
+        30: 1,
+        40: 1,
+    }
+    assert max(recall) == 40  # items, not the largest K
+    run.test.evaluation.per_query["reciprocal_rank"] = np.array([1, np.nan, 0.5, 0])
+    assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
+    # Means over the orders of tied items are no ranks.
+    run.test.evaluation.per_query["reciprocal_rank"] = np.array([1, 0.75])
+    assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 0.3, 2: 0.6}
+
+
+def test_the_roc_begins_at_one_pair_and_is_told_in_words():
+    verifier = Verifier([1, 2, 4, 30])
+    drawn = accuracy.draw_accuracy(measured_run(verifier, groups=np.arange(40) % 2))
+    assert verifier.asked["far"][0] == pytest.approx(1 / 780)
+    assert verifier.asked["groups"].tolist() == [0, 1] * 20
+    recall, roc = drawn.figures
+    assert "0.2500 at 1, 0.7500 at 4" in recall.caption
+    assert "0.1000 at 0.01, 0.3162 at 0.1" in roc.caption
+    assert "logarithmic axis" in roc.alt
+    assert drawn.note == ""
+
+
+def test_there_is_no_roc_of_listed_matches_of_other_evaluators_or_without_pairs():
+    listed = Relation(relevant=(np.arange(41), np.arange(40)))
+    for run in (measured_run(Verifier([1, 2]), relation=listed), measured_run(Verifier([1, 2]))):
+        run.test.evaluator.refuses = True
+        drawn = accuracy.draw_accuracy(run)
+        assert len(drawn.figures) == 1
+        assert drawn.note == (
+            "" if run.test.embedded.relation is listed else "No ROC curve: no pair is negative."
+        )
+    plain = measured_run(Verifier([1]))
+    plain = SimpleNamespace(
+        test=replace(plain.test, evaluator=NearestBySorting()), result={"recall": {"1": 0.5}}
+    )
+    plain.test.evaluation.per_query.clear()
+    assert accuracy.draw_accuracy(plain) is None
+    assert accuracy.draw_accuracy(SimpleNamespace(test=None, result={})) is None

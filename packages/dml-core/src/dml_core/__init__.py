@@ -56,6 +56,7 @@ from dml_core.protocols.evaluation import (
     RestoringEvaluator,
     RunLogger,
     ShardedEvaluator,
+    VerifyingEvaluator,
     takes_relations,
 )
 from dml_core.protocols.losses import (
@@ -159,6 +160,7 @@ __all__ = [
     "SubsampledClasses",
     "TrainingFilesFactory",
     "UnknownName",
+    "VerifyingEvaluator",
     "__version__",
     "all_gather_rows",
     "backward_in_micro_batches",

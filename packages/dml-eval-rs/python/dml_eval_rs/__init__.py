@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dml_eval_rs.mining import hard_negatives
     from dml_eval_rs.open_set import OpenSet, open_set
     from dml_eval_rs.partial_counts import PartialCounts
+    from dml_eval_rs.partial_pairs import PartialPairs
     from dml_eval_rs.peers import Peers
     from dml_eval_rs.range_search import range_search
     from dml_eval_rs.relevance import relevance_from_labels
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from dml_eval_rs.shards.evaluation import evaluate_shards
     from dml_eval_rs.shards.search import knn_shards
     from dml_eval_rs.streaming import StreamingEvaluator
-    from dml_eval_rs.verification import verify
+    from dml_eval_rs.verification import verify, verify_codes
     from dml_eval_rs.verification_result import Roc, Verification
+    from dml_eval_rs.verification_streaming import StreamingVerifier
 
 __all__ = [
     "Comparison",
@@ -42,9 +44,11 @@ __all__ = [
     "KMeans",
     "OpenSet",
     "PartialCounts",
+    "PartialPairs",
     "Peers",
     "Roc",
     "StreamingEvaluator",
+    "StreamingVerifier",
     "Verification",
     "ami",
     "ari",
@@ -65,6 +69,7 @@ __all__ = [
     "range_search",
     "relevance_from_labels",
     "verify",
+    "verify_codes",
 ]
 
 __version__ = "0.1.0"
@@ -77,9 +82,11 @@ _HOMES = {
     "KMeans": "dml_eval_rs.clustering",
     "OpenSet": "dml_eval_rs.open_set",
     "PartialCounts": "dml_eval_rs.partial_counts",
+    "PartialPairs": "dml_eval_rs.partial_pairs",
     "Peers": "dml_eval_rs.peers",
     "Roc": "dml_eval_rs.verification_result",
     "StreamingEvaluator": "dml_eval_rs.streaming",
+    "StreamingVerifier": "dml_eval_rs.verification_streaming",
     "Verification": "dml_eval_rs.verification_result",
     "ami": "dml_eval_rs.clustering",
     "ari": "dml_eval_rs.clustering",
@@ -100,6 +107,7 @@ _HOMES = {
     "range_search": "dml_eval_rs.range_search",
     "relevance_from_labels": "dml_eval_rs.relevance",
     "verify": "dml_eval_rs.verification",
+    "verify_codes": "dml_eval_rs.verification",
 }
 
 

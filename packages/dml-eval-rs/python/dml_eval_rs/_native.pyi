@@ -15,11 +15,16 @@ _Progress = Callable[[int, int], object]
 
 __all__ = [
     "OPTIMIZED",
+    "advance_searches",
     "ami",
     "ari",
+    "begin_pairs",
+    "begin_searches",
     "binarize",
     "compute_metrics",
+    "count_distances",
     "count_negatives",
+    "count_pairs",
     "count_symmetric_negatives",
     "evaluate",
     "evaluate_codes",
@@ -232,16 +237,82 @@ def verify(
     slots: bool,
     threads: int | None = None,
     progress: _Progress | None = None,
+    peers: Peers | None = None,
     kernel: str | None = None,
     sample: int | None = None,
     capacity: int | None = None,
 ) -> tuple[list[_Point], tuple[npt.NDArray[np.float64], _Counts, _Counts] | None]: ...
+def count_distances(
+    codes: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.uint32],
+    gallery_codes: npt.NDArray[np.uint8] | None,
+    gallery_labels: npt.NDArray[np.uint32] | None,
+    *,
+    groups: npt.NDArray[np.uint32] | None,
+    gallery_groups: npt.NDArray[np.uint32] | None,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+    peers: Peers | None = None,
+    kernel: str | None = None,
+) -> tuple[_Counts, _Counts]: ...
 def pair_scores(
-    embeddings: _Rows,
-    gallery: _Rows | None,
+    items: _Rows | npt.NDArray[np.uint8],
+    gallery: _Rows | npt.NDArray[np.uint8] | None,
     pairs: npt.NDArray[np.uint32],
     *,
     similarity: str,
     threads: int | None = None,
     kernel: str | None = None,
 ) -> npt.NDArray[np.float64]: ...
+
+_Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
+_Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
+_Crossing = tuple[float, int, int]
+
+def begin_pairs(
+    queries: _Rows,
+    labels: npt.NDArray[np.uint32],
+    block: _Rows,
+    block_labels: npt.NDArray[np.uint32],
+    *,
+    groups: npt.NDArray[np.uint32] | None,
+    block_groups: npt.NDArray[np.uint32] | None,
+    similarity: str,
+    first_item: int,
+    zeros: int,
+    capacity: int,
+    threads: int | None = None,
+) -> tuple[npt.NDArray[np.float64], _Kept]: ...
+def begin_searches(
+    ranks: list[int],
+    equal_errors: bool,
+    positives: npt.NDArray[np.float64],
+    negatives: int,
+    sample: npt.NDArray[np.float64],
+    *,
+    threads: int | None = None,
+) -> npt.NDArray[np.float64]: ...
+def count_pairs(
+    queries: _Rows,
+    labels: npt.NDArray[np.uint32],
+    block: _Rows,
+    block_labels: npt.NDArray[np.uint32],
+    ranges: npt.NDArray[np.float64],
+    *,
+    positives: npt.NDArray[np.float64],
+    slots: bool,
+    similarity: str,
+    first_item: int,
+    capacity: int,
+    threads: int | None = None,
+) -> tuple[list[_Observed], _Counts | None]: ...
+def advance_searches(
+    ranks: list[int],
+    equal_errors: bool,
+    positives: npt.NDArray[np.float64],
+    negatives: int,
+    ranges: npt.NDArray[np.float64],
+    observed: list[_Observed],
+    *,
+    threads: int | None = None,
+) -> tuple[npt.NDArray[np.float64], list[_Crossing | None]]: ...

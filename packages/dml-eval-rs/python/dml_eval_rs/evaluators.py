@@ -16,6 +16,7 @@ from dml_eval_rs.mining import Below, hard_negatives
 from dml_eval_rs.relation import GradedLists, Lists
 from dml_eval_rs.retrieval import Similarity, Ties, Unmatched, binarize, evaluate, evaluate_codes
 from dml_eval_rs.search import knn, knn_codes
+from dml_eval_rs.verification import verify, verify_codes
 
 if TYPE_CHECKING:
     from dml_core import Peers
@@ -156,6 +157,31 @@ class ExactEvaluator:
             threads=self.threads,
         )
 
+    def true_accept_rates(
+        self,
+        far: Sequence[float],
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None = None,
+        gallery_labels: npt.NDArray[Any] | None = None,
+        *,
+        groups: npt.NDArray[Any] | None = None,
+        gallery_groups: npt.NDArray[Any] | None = None,
+    ) -> Mapping[float, float]:
+        """Measure TAR at each FAR, see `dml_eval_rs.verify`."""
+        return verify(
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            groups=groups,
+            gallery_groups=gallery_groups,
+            far=far,
+            metrics=("tar",),
+            similarity=self.similarity,
+            threads=self.threads,
+        ).tar
+
     def bytes_per_item(self, dim: int) -> int:
         """Return the bytes of one float32 embedding."""
         return 4 * dim
@@ -280,6 +306,30 @@ class HammingEvaluator:
             exclude_self=exclude_self,
             threads=self.threads,
         )
+
+    def true_accept_rates(
+        self,
+        far: Sequence[float],
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None = None,
+        gallery_labels: npt.NDArray[Any] | None = None,
+        *,
+        groups: npt.NDArray[Any] | None = None,
+        gallery_groups: npt.NDArray[Any] | None = None,
+    ) -> Mapping[float, float]:
+        """Measure TAR at each FAR, see `dml_eval_rs.verify_codes`."""
+        return verify_codes(
+            binarize(embeddings, self.threshold),
+            labels,
+            None if gallery is None else binarize(gallery, self.threshold),
+            gallery_labels,
+            groups=groups,
+            gallery_groups=gallery_groups,
+            far=far,
+            metrics=("tar",),
+            threads=self.threads,
+        ).tar
 
     def bytes_per_item(self, dim: int) -> int:
         """Return the bytes of one code, at one bit per dimension."""

@@ -17,8 +17,8 @@ from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity, check_labe
 from dml_eval_rs.score_order import from_order, to_order
 from dml_eval_rs.search import knn
 from dml_eval_rs.table import to_html, to_text
-from dml_eval_rs.verification import check_far
 from dml_eval_rs.verification_rates import accepted_at_most, divide
+from dml_eval_rs.verification_sides import check_far
 
 
 @dataclass(frozen=True, slots=True)

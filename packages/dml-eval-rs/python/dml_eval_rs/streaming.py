@@ -48,8 +48,7 @@ class StreamingEvaluator:
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         groups: (Q,) integers, booleans or strings, as in `evaluate`; each block then comes with its groups.
         relevant, ignored: as in `evaluate`, with indices in the whole gallery, below 2**32.
-        distractors: as in `evaluate`. Junk is dropped from the blocks instead, in both passes: an item that is never
-            given is in no ranking, and indices count the given items alone.
+        junk, distractors: as in `evaluate`: blocks come with their junk, and indices count it.
         recall_at, precision_at, average_precision_at, ndcg_at, recall_share_at, reciprocal_rank_at: as in `evaluate`.
         average_precision, unmatched: as in `evaluate`.
         ties: as in `evaluate`. Indices are those in the whole gallery.
@@ -71,6 +70,7 @@ class StreamingEvaluator:
         groups: npt.ArrayLike | None = None,
         relevant: Lists | GradedLists | None = None,
         ignored: Lists | None = None,
+        junk: npt.ArrayLike = (),
         distractors: npt.ArrayLike = (),
         recall_at: Iterable[int] = (1, 10, 100, 1000),
         precision_at: Iterable[int] = (),
@@ -102,6 +102,7 @@ class StreamingEvaluator:
         given = {
             "labels": labels,
             "groups": groups,
+            "junk": junk if np.size(junk) else None,
             "distractors": distractors if np.size(distractors) else None,
         }
         for name, value in given.items():
@@ -112,7 +113,9 @@ class StreamingEvaluator:
         self._labels = (
             None if labels is None else arguments.labels(labels, "labels", self._queries, "queries")
         )
-        self._distractors = distractors
+        self._junk, self._distractors = junk, distractors
+        if ignored is not None and np.size(junk):
+            raise ValueError("ignored came with junk; expected one of them: list the junk in ignored")
         self._relevant = (
             None if relevant is None else check_lists(relevant, "relevant", n, LISTED, graded=True)
         )
@@ -171,15 +174,19 @@ class StreamingEvaluator:
         if groups is not None and self._groups is not None:
             groups_G = arguments.labels(groups, "groups", items, "block")
             group_Q, group_G = arguments.encode(self._groups, groups_G, name="groups")
-            relation = replace(relation, groups=group_Q, gallery_groups=group_G)
-        found = _native.find_positives(
-            self._queries,
-            items,
-            relation,
-            similarity=self._similarity,
-            first_item=start,
-            threads=self._threads,
-        )
+            kept_G = slice(None) if relation.kept is None else relation.kept
+            relation = replace(relation, groups=group_Q, gallery_groups=group_G[kept_G])
+        n = len(self._queries)
+        found = np.zeros(n + 1, np.uint64), np.zeros(0), np.zeros(0, np.uint64)
+        if _takes_part(relation):
+            found = _native.find_positives(
+                self._queries,
+                self._kept(items, relation),
+                relation,
+                similarity=self._similarity,
+                first_item=start,
+                threads=self._threads,
+            )
         ranges = join_ranges(partial.found, ((start, start + len(items)),))
         self._partial = replace(
             add_positives(self._partial, self._ties, *found, ranges),
@@ -209,20 +216,22 @@ class StreamingEvaluator:
                 f"the positives of items {start} to {stop - 1} were not found; expected find_positives "
                 "for every block first"
             )
-        counts = _native.count_negatives(
-            self._queries,
-            items,
-            relation,
-            similarity=self._similarity,
-            ties=self._ties,
-            metrics=self._metrics,
-            first_item=start,
-            offsets=partial.offsets,
-            keys=partial.keys,
-            indices=partial.indices,
-            counts=partial.counts,
-            threads=self._threads,
-        )
+        counts = partial.counts
+        if _takes_part(relation):
+            counts = _native.count_negatives(
+                self._queries,
+                self._kept(items, relation),
+                relation,
+                similarity=self._similarity,
+                ties=self._ties,
+                metrics=self._metrics,
+                first_item=start,
+                offsets=partial.offsets,
+                keys=partial.keys,
+                indices=partial.indices,
+                counts=partial.counts,
+                threads=self._threads,
+            )
         self._partial = replace(
             partial,
             counts=counts,
@@ -340,6 +349,10 @@ class StreamingEvaluator:
     def _items(self, x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
         return arguments.codes(x, name) if self._similarity == "hamming" else arguments.embeddings(x, name)
 
+    def _kept(self, items: npt.NDArray[Any], relation: Relation) -> npt.NDArray[Any]:
+        """Return the codes that aren't junk; the core selects embeddings, without a copy."""
+        return items[relation.kept] if self._similarity == "hamming" and relation.kept is not None else items
+
     def _block(
         self, block: npt.ArrayLike, labels: npt.ArrayLike | None, first_index: int | None, before: Ranges
     ) -> tuple[npt.NDArray[Any], Relation, int, dict[int, int]]:
@@ -360,8 +373,12 @@ class StreamingEvaluator:
         start, stop = int(start), int(start) + len(items)
         relation = Relation(indices=self._query_indices)
         if labels_G is not None and self._labels is not None:
-            (code_Q, code_G), _ = encode_classes([self._labels, labels_G], (), self._distractors)
-            relation = replace(relation, labels=code_Q, gallery_labels=code_G)
+            (code_Q, code_G), is_junk = encode_classes(
+                [self._labels, labels_G], self._junk, self._distractors
+            )
+            kept = None if is_junk is None else np.flatnonzero(~is_junk).astype(np.uintp)
+            code_G = code_G if kept is None else code_G[kept]
+            relation = replace(relation, labels=code_Q, gallery_labels=code_G, kept=kept)
         if self._relevant is not None:
             offsets, listed = self._relevant.within(start, stop)
             relation = replace(relation, offsets=offsets, items=listed)
@@ -383,7 +400,8 @@ class StreamingEvaluator:
         digest.update(repr(options).encode())
         names = [names for names in (self._labels, self._groups) if names is not None]
         digest.update(repr([of.dtype.str for of in names]).encode())
-        digest.update(repr(np.asarray(self._distractors).tolist()).encode())
+        for special in (self._junk, self._distractors):
+            digest.update(repr(np.asarray(special).tolist()).encode())
         for lists in (self._relevant, self._ignored):
             arrays = () if lists is None else (lists.offsets, lists.items, lists.grades)
             for array in arrays:
@@ -396,3 +414,8 @@ class StreamingEvaluator:
                 digest.update(bytes_of(of[part]))
             digest.update(b"" if self._query_indices is None else bytes_of(self._query_indices[part]))
         return digest.hexdigest()
+
+
+def _takes_part(relation: Relation) -> bool:
+    """Return whether a block has an item that isn't junk."""
+    return relation.kept is None or len(relation.kept) > 0

@@ -1,34 +1,25 @@
 """Verification: how well a threshold tells pairs of one label from pairs of two, over all pairs or given ones.
 
-Shapes: `Q` queries, `G` gallery, `D` dim, `M` pairs, `F` folds.
+Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code, `M` pairs, `F` folds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
-from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity, check_labels_of_gallery
-from dml_eval_rs.score_order import next_above
-from dml_eval_rs.verification_pairs import measure_pairs, select_pairs
-from dml_eval_rs.verification_rates import (
-    accepted_at_most,
-    area,
-    check_numbers,
-    divide,
-    equal_error_rate,
-    roc_of_slots,
-)
+from dml_eval_rs.peers import Peers, check_alike
+from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity
+from dml_eval_rs.verification_counts import measure_crossings, measure_distances
+from dml_eval_rs.verification_pairs import verify_pairs
+from dml_eval_rs.verification_rates import accepted_at_most, check_numbers
 from dml_eval_rs.verification_result import Verification
+from dml_eval_rs.verification_sides import METRICS, check_far, check_metrics, check_sides
 
 VerificationMetric = Literal["tar", "eer", "auc"]
-METRICS = ("tar", "eer", "auc")
-
-_Codes = npt.NDArray[np.uint32]
 
 
 def verify(
@@ -46,6 +37,7 @@ def verify(
     metrics: Sequence[VerificationMetric] = METRICS,  # type: ignore[assignment]
     threads: int | None = None,
     progress: Progress | None = None,
+    peers: Peers | None = None,
 ) -> Verification:
     """Measure exactly how well thresholds accept pairs of one label (positive) and reject others (negative).
 
@@ -75,6 +67,8 @@ def verify(
             long as the others together, and EER and AUC hold the positives' scores, of at most 2**22 pairs.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared; the total grows from one step to the next.
+        peers: processes that share the comparison of all pairs: all make this call with the same arrays, and all get
+            the bits of a single process.
 
     Returns:
         The metrics; those that weren't asked for are None, or empty.
@@ -82,8 +76,8 @@ def verify(
     Raises:
         TypeError: if an array has the wrong kind of dtype.
         ValueError: if shapes don't match or are empty, a number isn't finite, a row is all zeros under the cosine, a
-            FAR is not between 0 and 1, a pair names an absent item or one twice, or no pair is positive or none is
-            negative.
+            FAR is not between 0 and 1, a pair names an absent item or one twice, no pair is positive or none is
+            negative, or the peers' arrays differ.
         KeyboardInterrupt: within a second of Ctrl-C.
 
     Example:
@@ -95,44 +89,27 @@ def verify(
         (0.8333, 0.3333)
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
-    checked_far, wanted = check_far(far), _check_metrics(metrics)
+    shares, wanted = check_far(far), check_metrics(metrics)
     checked_threads = arguments.threads(threads)
-    queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
-    labels_Q = arguments.labels(labels, "labels", queries_QD, "embeddings")
-    check_labels_of_gallery(gallery, gallery_labels, None, "gallery")
-    gallery_GD = code_G = None
-    if gallery is None or gallery_labels is None:
-        (code_Q,) = arguments.encode(labels_Q)
-    else:
-        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
-        arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
-        labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GD, "gallery")
-        code_Q, code_G = arguments.encode(labels_Q, labels_G)
-    group_Q, group_G = _check_groups(groups, gallery_groups, queries_QD, gallery_GD)
+    sides = check_sides(
+        embeddings, "embeddings", labels, gallery, "gallery", gallery_labels, groups, gallery_groups
+    )
     if pairs is not None:
-        selected = select_pairs(
-            pairs,
-            (code_Q, code_Q if code_G is None else code_G),
-            None if group_Q is None else (group_Q, group_Q if group_G is None else group_G),
-            folds,
-            own_gallery=gallery_GD is None,
-        )
-        score_M = _native.pair_scores(
-            queries_QD, gallery_GD, selected.pairs, similarity=similarity, threads=checked_threads
-        )
-        return measure_pairs(score_M, selected, checked_far, wanted)
+        _check_alone(peers)
+        return verify_pairs(sides, similarity, pairs, folds, shares, wanted, checked_threads)
     if folds is not None:
         raise ValueError("folds came without pairs; expected both, since folds divide given pairs")
-    n_positive, n_negative = _count_pairs(code_Q, code_G, group_Q, group_G)
+    n_positive, n_negative = sides.count_pairs()
     check_numbers(n_positive, n_negative)
-    limits = [accepted_at_most(share, n_negative) for share in checked_far] if "tar" in wanted else []
+    check_alike(peers, (similarity, shares, sorted(wanted)), *sides.arrays())
+    limits = [accepted_at_most(share, n_negative) for share in shares] if "tar" in wanted else []
     points, slots = _native.verify(
-        queries_QD,
-        code_Q,
-        gallery_GD,
-        code_G,
-        groups=group_Q,
-        gallery_groups=group_G,
+        sides.queries,
+        sides.labels,
+        sides.gallery,
+        sides.gallery_labels,
+        groups=sides.groups,
+        gallery_groups=sides.gallery_groups,
         similarity=similarity,
         positives=n_positive,
         negatives=n_negative,
@@ -141,84 +118,76 @@ def verify(
         slots="auc" in wanted,
         threads=checked_threads,
         progress=progress,
+        peers=peers,
     )
-    at_far = points[: len(limits)]
-    eer = eer_threshold = None
-    if "eer" in wanted:
-        eer_threshold = points[-1][0]
-        eer = equal_error_rate(points[-1][1:], n_negative, n_positive)
-    return Verification(
-        tar={share: divide(point[3], n_positive) for share, point in zip(checked_far, at_far)},
-        threshold={share: next_above(point[0]) for share, point in zip(checked_far, at_far)},
-        eer=eer,
-        eer_threshold=eer_threshold,
-        auc=None if slots is None else area(*slots, n_negative, n_positive),
-        n_positive=n_positive,
-        n_negative=n_negative,
-        roc=None if slots is None else roc_of_slots(*slots, n_negative, n_positive),
+    return measure_crossings(points, slots, shares, wanted, n_positive, n_negative)
+
+
+def verify_codes(
+    codes: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gallery_codes: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+    *,
+    far: Iterable[float] | float = (1e-1, 1e-2, 1e-3, 1e-4),
+    pairs: npt.ArrayLike | None = None,
+    groups: npt.ArrayLike | None = None,
+    gallery_groups: npt.ArrayLike | None = None,
+    folds: int | npt.ArrayLike | None = None,
+    metrics: Sequence[VerificationMetric] = METRICS,  # type: ignore[assignment]
+    threads: int | None = None,
+    progress: Progress | None = None,
+    peers: Peers | None = None,
+) -> Verification:
+    """Measure the metrics of `verify` for binary codes: a pair's score is minus the Hamming distance.
+
+    score(a, b) = −(the number of differing bits), so a threshold of −t accepts the pairs within a distance of t. All
+    metrics follow from the numbers of pairs at each distance: none takes longer, and no number of pairs is too large.
+
+    Args:
+        codes: (Q, W) uint8, eight bits per byte, at most 65,536 bits per code: see `binarize`.
+        labels: (Q,) integers of any width, booleans or strings.
+        gallery_codes: (G, W) uint8; None: each unordered pair of two distinct codes is compared once.
+        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` is.
+        far, pairs, groups, gallery_groups, folds, metrics: as in `verify`.
+        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
+        progress: called as ``progress(done, total)``, in pairs compared.
+        peers: as in `verify`.
+
+    Returns:
+        As `verify`.
+
+    Raises:
+        TypeError: if codes aren't uint8, or labels are floats.
+        ValueError: as `verify`, or if a code is too wide.
+        KeyboardInterrupt: within a second of Ctrl-C.
+    """
+    shares, wanted = check_far(far), check_metrics(metrics)
+    checked_threads = arguments.threads(threads)
+    sides = check_sides(
+        codes, "codes", labels, gallery_codes, "gallery_codes", gallery_labels, groups, gallery_groups
     )
+    if pairs is not None:
+        _check_alone(peers)
+        return verify_pairs(sides, "hamming", pairs, folds, shares, wanted, checked_threads)
+    if folds is not None:
+        raise ValueError("folds came without pairs; expected both, since folds divide given pairs")
+    check_numbers(*sides.count_pairs())
+    check_alike(peers, (shares, sorted(wanted)), *sides.arrays())
+    positives, negatives = _native.count_distances(
+        sides.queries,
+        sides.labels,
+        sides.gallery,
+        sides.gallery_labels,
+        groups=sides.groups,
+        gallery_groups=sides.gallery_groups,
+        threads=checked_threads,
+        progress=progress,
+        peers=peers,
+    )
+    return measure_distances(positives, negatives, shares, wanted)
 
 
-def check_far(far: Iterable[float] | float) -> list[float]:
-    """Return distinct shares above 0 and below 1, in the order given."""
-    try:
-        shares = [float(share) for share in ([far] if isinstance(far, (int, float, np.number)) else far)]
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"far is {far!r}; expected numbers above 0 and below 1") from error
-    for share in shares:
-        if not 0 < share < 1:
-            raise ValueError(f"far holds {share}; expected shares of negatives above 0 and below 1")
-    return list(dict.fromkeys(shares))
-
-
-def _check_metrics(metrics: Sequence[str]) -> set[str]:
-    if isinstance(metrics, str):
-        metrics = (metrics,)
-    return {arguments.one_of(name, "each of metrics", METRICS) for name in metrics}
-
-
-def _check_groups(
-    groups: object, gallery_groups: object, queries: npt.NDArray[Any], gallery: npt.NDArray[Any] | None
-) -> tuple[_Codes | None, _Codes | None]:
-    if gallery is None and gallery_groups is not None:
-        raise ValueError("gallery_groups came without gallery; expected groups alone")
-    if gallery is not None and (groups is None) != (gallery_groups is None):
-        given, missing = ("groups", "gallery_groups") if groups is not None else ("gallery_groups", "groups")
-        raise ValueError(f"{given} came without {missing}; expected both, or neither")
-    if groups is None:
-        return None, None
-    groups_Q = arguments.labels(groups, "groups", queries, "embeddings")
-    if gallery is None:
-        (group_Q,) = arguments.encode(groups_Q)
-        return group_Q, None
-    groups_G = arguments.labels(gallery_groups, "gallery_groups", gallery, "gallery")
-    group_Q, group_G = arguments.encode(groups_Q, groups_G)
-    return group_Q, group_G
-
-
-def _count_pairs(
-    code_Q: _Codes, code_G: _Codes | None, group_Q: _Codes | None, group_G: _Codes | None
-) -> tuple[int, int]:
-    """Return the numbers of positive and of negative pairs."""
-    same_label = _count_equal(code_Q, code_G)
-    left_out = 0
-    if group_Q is not None:
-        groups = int(max(group_Q.max(), 0 if group_G is None else group_G.max())) + 1
-        both_Q = code_Q.astype(np.uint64) * np.uint64(groups) + group_Q
-        both_G = None
-        if code_G is not None and group_G is not None:
-            both_G = code_G.astype(np.uint64) * np.uint64(groups) + group_G
-        left_out = _count_equal(both_Q, both_G)
-    n = len(code_Q)
-    all_pairs = n * (n - 1) // 2 if code_G is None else n * len(code_G)
-    return same_label - left_out, all_pairs - same_label
-
-
-def _count_equal(a: npt.NDArray[Any], b: npt.NDArray[Any] | None) -> int:
-    """Count pairs of equal entries: of one array, unordered pairs of two places."""
-    values_a, counts_a = np.unique(a, return_counts=True)
-    if b is None:
-        return sum(count * (count - 1) // 2 for count in counts_a.tolist())
-    values_b, counts_b = np.unique(b, return_counts=True)
-    _, in_a, in_b = np.intersect1d(values_a, values_b, assume_unique=True, return_indices=True)
-    return sum(i * j for i, j in zip(counts_a[in_a].tolist(), counts_b[in_b].tolist()))
+def _check_alone(peers: Peers | None) -> None:
+    if peers is not None:
+        raise ValueError("peers came with pairs, whose scores one process computes; expected one of them")

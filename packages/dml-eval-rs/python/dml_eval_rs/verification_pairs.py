@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import arguments
+from dml_eval_rs import _native, arguments
 from dml_eval_rs.conversion import to_array
 from dml_eval_rs.score_order import from_order, scores_of, to_order
 from dml_eval_rs.verification_rates import (
@@ -24,6 +24,7 @@ from dml_eval_rs.verification_rates import (
     roc_of_slots,
 )
 from dml_eval_rs.verification_result import Verification
+from dml_eval_rs.verification_sides import PairSides
 
 _Codes = npt.NDArray[np.uint32]
 _Order = npt.NDArray[np.int64]
@@ -42,6 +43,25 @@ class SelectedPairs:
     pairs: npt.NDArray[np.uint32]
     positive: npt.NDArray[np.bool_]
     fold: _Codes | None
+
+
+def verify_pairs(
+    sides: PairSides,
+    similarity: str,
+    pairs: object,
+    folds: object,
+    far: list[float],
+    wanted: set[str],
+    threads: int | None,
+) -> Verification:
+    """Measure the given pairs of two sides."""
+    groups = None if sides.groups is None else sides.of_both(sides.groups, sides.gallery_groups)
+    codes = sides.of_both(sides.labels, sides.gallery_labels)
+    selected = select_pairs(pairs, codes, groups, folds, own_gallery=sides.gallery is None)
+    score_M = _native.pair_scores(
+        sides.queries, sides.gallery, selected.pairs, similarity=similarity, threads=threads
+    )
+    return measure_pairs(score_M, selected, far, wanted)
 
 
 def select_pairs(

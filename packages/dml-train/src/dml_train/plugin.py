@@ -64,6 +64,12 @@ def dml_datasets() -> Iterable[Component]:
         "VeRi-776: 776 vehicles seen by 20 cameras; a query leaves out its own camera",
         "Liu et al. 2016",
     )
+    yield Component(
+        "vehicleid",
+        "dml_train.data.factories:vehicleid",
+        "PKU VehicleID: 800, 1600 or 2400 test vehicles; the gallery has one random image of each",
+        "Liu et al. 2016",
+    )
 
 
 @hookimpl

@@ -267,6 +267,35 @@ class MiningEvaluator(Evaluator, Protocol):
         ...
 
 
+@runtime_checkable
+class VerifyingEvaluator(Evaluator, Protocol):
+    """An `Evaluator` that measures verification, whose curve reports show."""
+
+    def true_accept_rates(
+        self,
+        far: Sequence[float],
+        embeddings: npt.NDArray[Any],  # (Q, D)
+        labels: npt.NDArray[Any],  # (Q,)
+        gallery: npt.NDArray[Any] | None = None,  # (G, D)
+        gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
+        *,
+        groups: npt.NDArray[Any] | None = None,  # (Q,)
+        gallery_groups: npt.NDArray[Any] | None = None,  # (G,)
+    ) -> Mapping[float, float]:
+        """Measure the largest share of positive pairs that a threshold accepts at each share of negatives.
+
+        Without a gallery each unordered pair of two items is compared once. Pairs of one label and one group are left
+        out.
+
+        Args:
+            far: shares of negative pairs, above 0 and below 1.
+
+        Raises:
+            ValueError: if no pair is positive, or none is negative.
+        """
+        ...
+
+
 class RunLogger(Protocol):
     """The product of a `dml_loggers` factory."""
 

@@ -20,6 +20,7 @@ from dml_core.protocols.evaluation import (
     RelationEvaluator,
     RestoringEvaluator,
     RunLogger,
+    VerifyingEvaluator,
     takes_relations,
 )
 
@@ -141,6 +142,25 @@ class EvaluatorContract(ABC):
         except ValueError:
             return
         raise AssertionError("more than max_results items were returned")
+
+    def test_true_accept_rates_rise_with_the_false_ones(self) -> None:
+        """A `VerifyingEvaluator` gives shares that rise with the FAR, whatever the items' order."""
+        evaluator = self.make_evaluator()
+        if not isinstance(evaluator, VerifyingEvaluator):
+            return
+        embeddings, labels = self._data()
+        far = [0.05, 0.2, 0.5]
+        rates = evaluator.true_accept_rates(far, embeddings, labels)
+        values = [rates[share] for share in far]
+        assert all(0 <= value <= 1 for value in values), f"rates are {values}; expected shares"
+        assert values == sorted(values), f"rates are {values}; expected them to rise with the FAR"
+        order = np.random.default_rng(0).permutation(len(labels))
+        assert dict(evaluator.true_accept_rates(far, embeddings[order], labels[order])) == dict(rates)
+        try:
+            evaluator.true_accept_rates(far, embeddings, np.zeros(len(labels), np.int64))
+        except ValueError:
+            return
+        raise AssertionError("items of one class alone were accepted")
 
     def test_hard_negatives_are_the_nearest_of_other_classes(self) -> None:
         """A `MiningEvaluator` finds the nearest of other classes, and with a rule those below a positive."""

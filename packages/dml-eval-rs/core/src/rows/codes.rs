@@ -60,6 +60,16 @@ impl<'a> Codes<'a> {
         -key as i32
     }
 
+    /// Whether the queries are their own gallery.
+    pub(crate) fn is_own_gallery(&self) -> bool {
+        self.own_gallery
+    }
+
+    /// Returns the largest possible distance.
+    pub(crate) fn bits(&self) -> usize {
+        8 * self.queries.ncols()
+    }
+
     fn code(&self, side: Side, row: usize) -> &[u8] {
         let codes = if side == Side::Query { &self.queries } else { &self.gallery };
         let width = codes.ncols();

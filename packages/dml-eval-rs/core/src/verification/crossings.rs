@@ -2,13 +2,17 @@
 
 use crate::control::Control;
 use crate::error::{Result, argument};
+use crate::peers::Peers;
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
+use crate::rows::space::Space;
+use crate::side::Side;
 use crate::verification::decided::{Decider, Search};
+use crate::verification::exchange::{exchange_observed, exchange_sieved};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::{Bracket, draw, estimate, share_inside};
-use crate::verification::sieve::{BYTES_PER_PAIR, LISTED_MARGINS, Sieve};
+use crate::verification::sieve::{BYTES_PER_PAIR, LISTED_MARGINS, Sieve, SievedCrossing};
 use crate::verification::slots::{Slots, count_slots};
 use crate::verification::traversal::{Both, traverse};
 
@@ -65,15 +69,17 @@ pub struct Verified {
     pub slots: Option<Slots>,
 }
 
-/// Compares all pairs of two sides by their scores; of one array, each unordered pair of two items once.
+/// Compares all pairs of two sides by their scores; of one array, each unordered pair of two items once. Peers each compare a part of
+/// the negatives, and get the whole result.
 pub fn verify(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
     tasks: &VerifyTasks,
     options: &VerifyOptions,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<Verified> {
-    labels.check(space)?;
+    labels.check(space, space.is_own_gallery())?;
     let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
     let counted = labels.count_negatives()?;
     if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
@@ -90,9 +96,8 @@ pub fn verify(
     if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
         return argument(format!("expected {number} positives, and at least one of either kind"));
     }
-    let mut levels: Vec<Level> = tasks.ranks.iter().map(|&rank| Level::of_rank(rank)).collect();
-    levels.extend(equal_errors.then(|| Level::of_equal_errors(number, negatives)));
-    let crossings = find_crossings(space, labels, &levels, (&positives, negatives), options, control)?;
+    let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
+    let crossings = find_crossings(space, labels, &levels, (&positives, negatives), options, peers, control)?;
 
     let mut points: Vec<Point> =
         crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }).collect();
@@ -109,8 +114,15 @@ pub fn verify(
     } else {
         labels.for_positives(space, control, count)?
     }
-    let slots = slots.then(|| count_slots(space, labels, &positives, control)).transpose()?;
+    let slots = slots.then(|| count_slots(space, labels, &positives, peers, control)).transpose()?;
     Ok(Verified { points, slots })
+}
+
+/// Lists the levels of some ranks of negatives, and that of equal errors if the numbers of positives and negatives are given.
+pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Level> {
+    let mut levels: Vec<Level> = ranks.iter().map(|&rank| Level::of_rank(rank)).collect();
+    levels.extend(equal_errors.map(|(positives, negatives)| Level::of_equal_errors(positives, negatives)));
+    levels
 }
 
 impl Level {
@@ -132,6 +144,7 @@ fn find_crossings(
     levels: &[Level],
     (positives, negatives): (&[f64], u64),
     options: &VerifyOptions,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<Vec<Crossing>> {
     if levels.is_empty() {
@@ -156,21 +169,28 @@ fn find_crossings(
     let mut searches: Vec<Search> = levels.iter().zip(&brackets).map(|(l, b)| Search::new(*l, *b)).collect();
     let mut sieved = listed.clone();
     let mut decided: Vec<usize> = (0..levels.len()).filter(|i| !listed.contains(i)).collect();
+    let rows = (space.rows(Side::Query), space.rows(Side::Gallery));
+    let kept = (options.capacity / 16).max(1);
     while !(sieved.is_empty() && decided.is_empty()) {
         let brackets: Vec<Bracket> = sieved.iter().map(|&i| brackets[i]).collect();
         let asked: Vec<Search> = decided.iter().map(|&i| searches[i]).collect();
         let both = Both {
             sieve: Sieve::new(space, labels, &brackets, options.capacity, margin)?,
-            decider: Decider::new(space, labels, &asked, (options.capacity / 16).max(1), margin)?,
+            decider: Decider::new(space, labels, &asked, kept, margin, 0)?,
         };
-        traverse(space, &packing, &both, control)?;
+        traverse(space, &packing, &both, peers, control)?;
         let Both { sieve, decider } = both;
-        for (&i, (search, crossing)) in decided.iter().zip(decider.crossings(positives, control)?) {
-            (searches[i], found[i]) = (search, crossing);
+        let (mut observed, (widened, mut of_brackets)) = (decider.finish(), sieve.finish());
+        if !peers.is_alone() {
+            observed = exchange_observed(observed, kept, peers)?;
+            of_brackets = exchange_sieved(of_brackets, options.capacity, rows, peers)?;
         }
-        let sieved_levels: Vec<Level> = sieved.iter().map(|&i| levels[i]).collect();
-        for (&i, crossing) in sieved.iter().zip(sieve.crossings(space, &sieved_levels, positives, control)?) {
-            found[i] = crossing;
+        for (&i, observed) in decided.iter().zip(observed) {
+            found[i] = searches[i].advance(observed, positives);
+        }
+        let crossing = SievedCrossing { space, positives, margin };
+        for ((&i, bracket), of_bracket) in sieved.iter().zip(widened).zip(of_brackets) {
+            found[i] = crossing.find(levels[i], bracket, of_bracket, control)?;
         }
         sieved.clear();
         decided = (0..levels.len()).filter(|i| found[*i].is_none()).collect();

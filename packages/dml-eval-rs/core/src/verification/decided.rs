@@ -7,43 +7,47 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::SweepResult;
 use crate::memory::collect;
-use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
+use crate::verification::hashed::{HashedScores, hash};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::{Bracket, estimate, sort_descending};
 
 /// The search for one level's crossing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Search {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Search {
+    /// The level.
     pub level: Level,
     /// A range that holds the crossing.
-    outer: (f64, f64),
+    pub outer: (f64, f64),
     /// The part of it that the next traversal looks at.
-    inner: (f64, f64),
+    pub inner: (f64, f64),
 }
 
-/// What a traversal found about one search.
-struct Observed {
+/// The negatives that a traversal, or a part of it, found for one search.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Negatives above the inner range.
+    pub above: u64,
+    /// Negatives inside of it.
+    pub inside: u64,
+    /// Scores of those inside: all, or a sample.
+    pub kept: HashedScores,
+}
+
+/// The counters of one search while threads add to them.
+#[derive(Default)]
+struct Counters {
     above: AtomicU64,
     inside: AtomicU64,
-    kept: Mutex<Kept>,
-}
-
-#[derive(Default)]
-struct Kept {
-    /// Scores with the hashes of their pairs.
-    scores: Vec<(f64, u64)>,
-    /// The zeros in which the hashes end.
-    zeros: u32,
+    kept: Mutex<HashedScores>,
 }
 
 /// A traversal for some searches.
@@ -53,21 +57,22 @@ pub(crate) struct Decider<'a, 'rows> {
     searches: &'a [Search],
     /// For each search the screened values outside of which no score is in its bracket.
     open: Vec<(f32, f32)>,
-    observed: Vec<Observed>,
+    observed: Vec<Counters>,
     capacity: usize,
+    /// The index, in the whole gallery, of the first item.
+    first_item: u64,
 }
 
 impl Search {
     /// Begins with a bracket that may be wrong.
-    pub fn new(level: Level, bracket: Bracket) -> Self {
+    pub(crate) fn new(level: Level, bracket: Bracket) -> Self {
         Search { level, outer: (f64::NEG_INFINITY, f64::INFINITY), inner: (bracket.low, bracket.high) }
     }
 
     /// Takes the result of a traversal: returns the crossing, or narrows the range that holds it.
-    fn advance(&mut self, observed: Observed, positives: &[f64]) -> Option<Crossing> {
+    pub fn advance(&mut self, observed: Observed, positives: &[f64]) -> Option<Crossing> {
         let Search { level, outer, inner: (low, high) } = *self;
-        let (above, inside) = (observed.above.into_inner(), observed.inside.into_inner());
-        let Kept { scores, zeros } = observed.kept.into_inner().expect("no thread panics while it holds the lock");
+        let Observed { above, inside, kept: HashedScores { scores, zeros } } = observed;
         if level.reached_above(high, above, positives) {
             self.outer = (high.next_up(), outer.1);
             self.inner = self.outer;
@@ -111,28 +116,29 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         searches: &'a [Search],
         capacity: usize,
         margin: f64,
+        first_item: u64,
     ) -> Result<Self> {
         let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX);
         let range = |s: &Search| (round_down(value(s.inner.0) - margin), round_up(value(s.inner.1) + margin));
-        let observed =
-            || Observed { above: AtomicU64::new(0), inside: AtomicU64::new(0), kept: Mutex::new(Kept::default()) };
         Ok(Decider {
             space,
             labels,
             searches,
             open: collect(searches.iter().map(range))?,
-            observed: collect(searches.iter().map(|_| observed()))?,
+            observed: collect(searches.iter().map(|_| Counters::default()))?,
             capacity,
+            first_item,
         })
     }
 
-    /// Returns the crossings that the traversal found, and advances the other searches.
-    pub fn crossings(self, positives: &[f64], control: &Control) -> Result<Vec<(Search, Option<Crossing>)>> {
-        control.check()?;
-        let mut searches = collect(self.searches.iter().copied())?;
-        let found = searches.iter_mut().zip(self.observed);
-        let found: Vec<_> = found.map(|(search, observed)| search.advance(observed, positives)).collect();
-        Ok(searches.into_iter().zip(found).collect())
+    /// Returns what the traversal found for each search.
+    pub fn finish(self) -> Vec<Observed> {
+        let observed = self.observed.into_iter().map(|counters| Observed {
+            above: counters.above.into_inner(),
+            inside: counters.inside.into_inner(),
+            kept: counters.kept.into_inner().expect("no thread panics while it holds the lock"),
+        });
+        observed.collect()
     }
 }
 
@@ -191,7 +197,7 @@ impl Observer for Decider<'_, '_> {
                     above += 1;
                 } else {
                     inside += 1;
-                    kept.push((score, Random::new(u64::from(pair.0) << 32 | u64::from(pair.1)).bits()));
+                    kept.push((score, hash(pair.0, self.first_item + u64::from(pair.1))));
                 }
             }
             observed.above.fetch_add(above, Relaxed);
@@ -199,18 +205,6 @@ impl Observer for Decider<'_, '_> {
             if low < high && !kept.is_empty() {
                 observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity);
             }
-        }
-    }
-}
-
-impl Kept {
-    fn append(&mut self, scores: &[(f64, u64)], capacity: usize) {
-        let zeros = self.zeros;
-        self.scores.extend(scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros));
-        while self.scores.len() > capacity {
-            self.zeros += 1;
-            let zeros = self.zeros;
-            self.scores.retain(|(_, hash)| hash.trailing_zeros() >= zeros);
         }
     }
 }

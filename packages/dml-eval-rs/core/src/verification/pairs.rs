@@ -6,6 +6,7 @@ use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::memory::{allocate, collect, zeros};
 use crate::rows::classes::Classes;
+use crate::rows::codes::Codes;
 use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::side::Side;
@@ -30,14 +31,14 @@ pub struct PairLabels<'a> {
 
 impl PairLabels<'_> {
     /// Checks that each row has a label, and a group if any has.
-    pub(crate) fn check(&self, space: &Dense<'_>) -> Result<()> {
+    pub(crate) fn check(&self, space: &impl Space, is_own_gallery: bool) -> Result<()> {
         let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
         let gallery = self.gallery.unwrap_or(self.queries);
         let groups = self.groups.unwrap_or((self.queries, gallery));
         if [self.queries.len(), gallery.len()] != rows || [groups.0.len(), groups.1.len()] != rows {
             return argument(format!("labels and groups don't match {} and {} rows", rows[0], rows[1]));
         }
-        if self.gallery.is_none() != space.is_own_gallery() {
+        if self.gallery.is_none() != is_own_gallery {
             return argument("expected labels of a gallery if and only if there is one");
         }
         Ok(())
@@ -61,6 +62,13 @@ impl PairLabels<'_> {
 
     fn is_left_out(&self, query: u32, item: u32) -> bool {
         self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
+    }
+
+    /// Returns a pair's kind: 0 for a negative, 1 for a positive, 2 for one that is left out.
+    #[inline]
+    pub(crate) fn kind(&self, query: u32, item: u32) -> usize {
+        let is_same = self.queries[query as usize] == self.gallery()[item as usize];
+        usize::from(is_same) * (1 + usize::from(self.is_left_out(query, item)))
     }
 
     /// Calls `receive` with the scores of all positive pairs, in parts; of one array, of each unordered pair once.
@@ -135,6 +143,20 @@ impl PairLabels<'_> {
 
 /// Computes the scores of some pairs (query, gallery item).
 pub fn pair_scores(space: &Dense<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
+    compute_pairs(space, pairs, |pairs, scratch, scores| space.scores(pairs, scratch, scores), control)
+}
+
+/// Computes the scores of some pairs (query, gallery item) of codes: minus their distances.
+pub fn code_pair_scores(space: &Codes<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
+    compute_pairs(space, pairs, |pairs, scratch, scores| space.keys(pairs, scratch, scores), control)
+}
+
+fn compute_pairs<S: Space>(
+    space: &S,
+    pairs: &[(u32, u32)],
+    compute: impl Fn(&[(u32, u32)], &mut Scratch, &mut Vec<f64>) + Sync,
+    control: &Control,
+) -> Result<Vec<f64>> {
     let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
     if let Some(pair) = pairs.iter().find(|pair| pair.0 as usize >= rows[0] || pair.1 as usize >= rows[1]) {
         return argument(format!("a pair names the items {pair:?}; there are {} and {}", rows[0], rows[1]));
@@ -145,7 +167,7 @@ pub fn pair_scores(space: &Dense<'_>, pairs: &[(u32, u32)], control: &Control) -
         |(scratch, found), (out, pairs)| {
             if !control.is_cancelled() {
                 found.clear();
-                space.scores(pairs, scratch, found);
+                compute(pairs, scratch, found);
                 out.copy_from_slice(found);
             }
         },

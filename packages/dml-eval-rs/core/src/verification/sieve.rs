@@ -25,8 +25,14 @@ use crate::verification::sample::{Bracket, sort_descending};
 /// A negative with its screened value.
 #[derive(Clone, Copy)]
 pub(crate) struct Listed {
-    value: f32,
-    pair: (u32, u32),
+    pub value: f32,
+    pub pair: (u32, u32),
+}
+
+/// What a traversal found for one bracket: the negatives above it, and those inside; `None` where they were too many.
+pub(crate) struct Sieved {
+    pub above: u64,
+    pub inside: Option<Vec<Listed>>,
 }
 
 /// The margins by which a bracket is widened on both sides: negatives within twice the margin of a crossing are decided.
@@ -38,7 +44,6 @@ pub(crate) const BYTES_PER_PAIR: usize = size_of::<Listed>();
 /// Counts and lists of a traversal, for some brackets.
 pub(crate) struct Sieve<'a> {
     labels: &'a PairLabels<'a>,
-    margin: f64,
     brackets: Vec<(f32, f32)>,
     /// Negatives above each bracket.
     above: Vec<AtomicU64>,
@@ -82,47 +87,53 @@ impl<'a> Sieve<'a> {
         let brackets = collect(brackets.iter().map(widened))?;
         let above = collect(brackets.iter().map(|_| AtomicU64::new(0)))?;
         let lists = brackets.iter().map(|_| Some(Vec::new())).collect();
-        Ok(Sieve { labels, margin, brackets, above, lists: Mutex::new(Lists { lists, capacity }) })
+        Ok(Sieve { labels, brackets, above, lists: Mutex::new(Lists { lists, capacity }) })
     }
 
-    /// Finds the crossings after the traversal; `None` where a bracket did not hold one, or too many negatives.
-    pub fn crossings(
-        self,
-        space: &Dense<'_>,
-        levels: &[Level],
-        positives: &[f64],
-        control: &Control,
-    ) -> Result<Vec<Option<Crossing>>> {
+    /// Returns the brackets, and what the traversal found for each.
+    pub fn finish(self) -> (Vec<(f32, f32)>, Vec<Sieved>) {
         let lists = self.lists.into_inner().expect("no thread panics while it holds the lock").lists;
+        let sieved = lists.into_iter().zip(self.above);
+        (self.brackets, sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }).collect())
+    }
+}
+
+/// The inputs of a crossing from a sieve.
+pub(crate) struct SievedCrossing<'a, 'rows> {
+    pub space: &'a Dense<'rows>,
+    pub positives: &'a [f64],
+    /// The bound of the error of a screened value.
+    pub margin: f64,
+}
+
+impl SievedCrossing<'_, '_> {
+    /// Finds a level's crossing after the traversal; `None` where the bracket did not hold it, or too many negatives.
+    pub fn find(
+        &self,
+        level: Level,
+        (low, high): (f32, f32),
+        Sieved { above, inside }: Sieved,
+        control: &Control,
+    ) -> Result<Option<Crossing>> {
+        let &SievedCrossing { space, positives, .. } = self;
         let margin = space.score_of_value(self.margin);
         let score = |listed: &Listed| space.score_of_value(f64::from(listed.value));
-        let mut found = Vec::new();
-        for (((list, above), (low, high)), level) in lists.into_iter().zip(self.above).zip(self.brackets).zip(levels) {
-            let Some(mut list) = list else {
-                found.push(None);
-                continue;
-            };
-            let ends = (space.score_of_value(f64::from(low)), space.score_of_value(f64::from(high)));
-            list.par_sort_unstable_by(|a, b| b.value.total_cmp(&a.value));
-            let above = above.into_inner();
-            let screened = level.cross(above, &list, score, positives, ends.0, ends.1).map(|crossing| crossing.score);
-            let inside = |s: &f64| {
-                (low == f32::MIN || ends.0 <= s - 2.0 * margin) && (high == f32::INFINITY || s + 2.0 * margin <= ends.1)
-            };
-            let Some(s) = screened.filter(inside) else {
-                found.push(None);
-                continue;
-            };
-            let first = list.partition_point(|listed| score(listed) > s + 2.0 * margin);
-            let end = list.partition_point(|listed| score(listed) >= s - 2.0 * margin);
-            let mut open = collect(list[first..end].iter().map(|listed| listed.pair))?;
-            drop(list);
-            open.par_sort_unstable();
-            let mut scores = pair_scores(space, &open, control)?;
-            sort_descending(&mut scores);
-            found.push(level.cross(above + first as u64, &scores, |s| *s, positives, s - margin, s + margin));
-        }
-        Ok(found)
+        let Some(mut list) = inside else { return Ok(None) };
+        let ends = (space.score_of_value(f64::from(low)), space.score_of_value(f64::from(high)));
+        list.par_sort_unstable_by(|a, b| b.value.total_cmp(&a.value));
+        let screened = level.cross(above, &list, score, positives, ends.0, ends.1).map(|crossing| crossing.score);
+        let inside = |s: &f64| {
+            (low == f32::MIN || ends.0 <= s - 2.0 * margin) && (high == f32::INFINITY || s + 2.0 * margin <= ends.1)
+        };
+        let Some(s) = screened.filter(inside) else { return Ok(None) };
+        let first = list.partition_point(|listed| score(listed) > s + 2.0 * margin);
+        let end = list.partition_point(|listed| score(listed) >= s - 2.0 * margin);
+        let mut open = collect(list[first..end].iter().map(|listed| listed.pair))?;
+        drop(list);
+        open.par_sort_unstable();
+        let mut scores = pair_scores(space, &open, control)?;
+        sort_descending(&mut scores);
+        Ok(level.cross(above + first as u64, &scores, |s| *s, positives, s - margin, s + margin))
     }
 }
 

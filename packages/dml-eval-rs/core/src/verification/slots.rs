@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::{allocate, zeros};
+use crate::peers::{Peers, part, reduce};
 use crate::rows::dense::Dense;
 use crate::rows::space::Space;
 use crate::side::Side;
@@ -115,11 +116,13 @@ impl<'a> Counter<'a> {
     }
 }
 
-/// Counts the negatives between the positives, of which there is at least one; `positives` are their scores, ascending.
-pub(crate) fn count_slots(
+/// Counts the negatives between the positives, of which there is at least one; `positives` are their scores, ascending. Peers each
+/// count a part, and get the whole.
+pub fn count_slots(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
     positives: &[f64],
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<Slots> {
     let groups = || positives.chunk_by(|a, b| a == b);
@@ -132,11 +135,12 @@ pub(crate) fn count_slots(
     let own = labels.gallery.is_none();
     let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let first_item = |query: usize| if own { query } else { 0 };
-    let starts = || (0..queries).step_by(TABLE);
-    control.add_to_total(starts().map(|q| ((items - first_item(q)) * TABLE.min(queries - q)) as u64).sum());
-    let mut table: Vec<f64> = zeros(TABLE.min(queries) * TABLE.min(items))?;
+    let part = part(peers, queries, |query| (items - first_item(query)) as u64);
+    let starts = || part.clone().step_by(TABLE);
+    control.add_to_total(starts().map(|q| ((items - first_item(q)) * TABLE.min(part.end - q)) as u64).sum());
+    let mut table: Vec<f64> = zeros(TABLE.min(part.len()) * TABLE.min(items))?;
     for query in starts() {
-        let rows = indices(query..queries.min(query + TABLE))?;
+        let rows = indices(query..part.end.min(query + TABLE))?;
         for item in (first_item(query)..items).step_by(TABLE) {
             let columns = indices(item..items.min(item + TABLE))?;
             let table = &mut table[..rows.len() * columns.len()];
@@ -164,5 +168,6 @@ pub(crate) fn count_slots(
         let counts = counter.into_inner().expect("no thread panics while it holds the lock").finish();
         negatives.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
+    let negatives = if peers.is_alone() { negatives } else { reduce(peers, &negatives)? };
     Ok(Slots { scores, positives: numbers, negatives })
 }

@@ -3,6 +3,7 @@
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::SweepResult;
+use crate::peers::{Peers, part};
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
 use crate::rows::space::{Scratch, Space};
@@ -48,19 +49,22 @@ impl Observer for Both<'_, '_> {
     }
 }
 
-/// Shows an observer the screened values of all pairs: of one array, each unordered pair of two items once.
+/// Shows an observer the screened values of all pairs: of one array, each unordered pair of two items once. Peers each take a part.
 pub(crate) fn traverse<O: Observer>(
     space: &Dense<'_>,
     packing: &DensePacking<'_, '_>,
     observer: &O,
+    peers: &dyn Peers,
     control: &Control,
 ) -> Result<()> {
     let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
     if space.is_own_gallery() {
-        control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
-        traverse_triangle(space, packing, observer, 0..queries, 0..queries, control)
+        let columns = part(peers, queries, |column| column as u64);
+        control.add_to_total(columns.clone().map(|column| column as u64).sum());
+        traverse_triangle(space, packing, observer, 0..queries, columns, control)
     } else {
-        control.add_to_total(queries as u64 * items as u64);
-        traverse_rectangle(space, packing, observer, 0..queries, control)
+        let rows = part(peers, queries, |_| 1);
+        control.add_to_total(rows.len() as u64 * items as u64);
+        traverse_rectangle(space, packing, observer, rows, control)
     }
 }

@@ -10,7 +10,7 @@ from dml_core import DmlError
 from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
 
 # Repeated here, since the data sets' modules take seconds to import; a test compares the names.
-NAMES = ("cub", "cars196", "sop", "in-shop", "market1501", "veri776")
+NAMES = ("cub", "cars196", "sop", "in-shop", "market1501", "veri776", "vehicleid")
 _NAME = click.argument("name", type=click.Choice(NAMES))
 _MOST_LISTED = 20  # pairs
 _ROOT = click.option("--root", type=FOLDER, required=True, help="The data set's folder, or its parent.")

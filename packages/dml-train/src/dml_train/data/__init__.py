@@ -22,6 +22,7 @@ from dml_train.data.published.in_shop import IN_SHOP, read_in_shop
 from dml_train.data.published.market1501 import MARKET1501, read_market1501
 from dml_train.data.published.official import OfficialSet
 from dml_train.data.published.sop import SOP, read_sop
+from dml_train.data.published.vehicleid import VEHICLEID, read_vehicleid
 from dml_train.data.published.veri776 import VERI776, read_veri776
 
 __all__ = [
@@ -42,11 +43,12 @@ __all__ = [
     "read_in_shop",
     "read_market1501",
     "read_sop",
+    "read_vehicleid",
     "read_veri776",
 ]
 
 OFFICIAL: dict[str, OfficialSet] = {
-    official.name: official for official in (CUB, CARS196, SOP, IN_SHOP, MARKET1501, VERI776)
+    official.name: official for official in (CUB, CARS196, SOP, IN_SHOP, MARKET1501, VERI776, VEHICLEID)
 }
 
 

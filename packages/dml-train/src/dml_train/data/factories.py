@@ -10,6 +10,7 @@ from dml_train.data.published.cub import read_cub
 from dml_train.data.published.in_shop import read_in_shop
 from dml_train.data.published.market1501 import read_market1501
 from dml_train.data.published.sop import read_sop
+from dml_train.data.published.vehicleid import read_vehicleid
 from dml_train.data.published.veri776 import read_veri776
 
 image_folder = FileDatasetFactory(read_image_folder)
@@ -20,3 +21,4 @@ sop = FileDatasetFactory(read_sop)
 in_shop = FileDatasetFactory(read_in_shop)
 market1501 = FileDatasetFactory(read_market1501)
 veri776 = FileDatasetFactory(read_veri776)
+vehicleid = FileDatasetFactory(read_vehicleid)

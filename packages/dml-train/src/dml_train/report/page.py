@@ -13,6 +13,7 @@ from dml_core import Registry
 from dml_core import registry as installed
 from dml_train.files import read_json, write_atomically
 from dml_train.measure.evaluate import Embedded
+from dml_train.report.accuracy import draw_accuracy
 from dml_train.report.classes import SizeBin, draw_recall_by_size, group_by_size
 from dml_train.report.codes import compare_with_codes
 from dml_train.report.figures import MARKS, Figure, draw_curves
@@ -67,6 +68,7 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         codes=compare_with_codes(run, registry),
         prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1]) if run.test else None,
         curves=draw_curves({run.name: run.lines}),
+        accuracy=draw_accuracy(run),
         has_test=run.test is not None,
         queries=run.queries,
         gallery=run.gallery,

@@ -1,0 +1,85 @@
+//! Pairs of codes by their distance: as there are few distances, two histograms hold all that a verification asks for.
+
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::memory::{allocate, collect, zeros};
+use crate::peers::{Peers, part, reduce};
+use crate::rows::codes::Codes;
+use crate::rows::space::Space;
+use crate::side::Side;
+use crate::verification::pairs::{PairLabels, indices};
+
+/// Queries, and gallery items, of a table of distances.
+const TABLE: usize = 2048;
+/// Lines of a table that a thread takes at a time.
+const LINES: usize = 16;
+/// Kinds of pairs: negative, positive, left out.
+const KINDS: usize = 3;
+/// Copies of each counter: a CPU adds to two of them at once, but to one after the other.
+const COPIES: usize = 2;
+
+/// The numbers of pairs at each distance from 0 on.
+#[derive(Debug, PartialEq)]
+pub struct Distances {
+    /// Pairs of equal labels.
+    pub positives: Vec<u64>,
+    /// Pairs of different labels.
+    pub negatives: Vec<u64>,
+}
+
+/// Counts all pairs of two sides by their distance; of one array, each unordered pair of two items once. Peers each count a part,
+/// and get the whole.
+pub fn count_distances(
+    space: &Codes<'_>,
+    labels: &PairLabels<'_>,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<Distances> {
+    labels.check(space, space.is_own_gallery())?;
+    let own = labels.gallery.is_none();
+    let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    let first_item = |query: usize| if own { query } else { 0 };
+    let part = part(peers, queries, |query| (items - first_item(query)) as u64);
+    let starts = || part.clone().step_by(TABLE);
+    control.add_to_total(starts().map(|q| ((items - first_item(q)) * TABLE.min(part.end - q)) as u64).sum());
+    let distances = space.bits() + 1;
+    let counters = (0..rayon::current_num_threads()).map(|_| zeros::<u64>(COPIES * KINDS * distances).map(Mutex::new));
+    let counters = counters.collect::<Result<Vec<_>>>()?;
+    let mut table: Vec<f64> = zeros(TABLE.min(part.len()) * TABLE.min(items))?;
+    for query in starts() {
+        let rows = indices(query..part.end.min(query + TABLE))?;
+        for item in (first_item(query)..items).step_by(TABLE) {
+            let columns = indices(item..items.min(item + TABLE))?;
+            let table = &mut table[..rows.len() * columns.len()];
+            space.key_table(&rows, &columns, table, control)?;
+            control.check()?;
+            table.par_chunks(LINES * columns.len()).zip(rows.par_chunks(LINES)).for_each(|(lines, rows)| {
+                let thread = rayon::current_thread_index().unwrap_or(0);
+                let mut counts = counters[thread].lock().expect("no thread panics while it holds the lock");
+                for (keys, &row) in lines.chunks(columns.len()).zip(rows) {
+                    let skipped = if own { (row as usize + 1).saturating_sub(item).min(keys.len()) } else { 0 };
+                    for (i, (key, &column)) in keys.iter().zip(&columns).enumerate().skip(skipped) {
+                        let at = distances * (KINDS * (i % COPIES) + labels.kind(row, column)) + (-key) as usize;
+                        counts[at] += 1;
+                    }
+                }
+            });
+            control.advance(table.len() as u64);
+        }
+    }
+    let mut sums: Vec<u64> = zeros(2 * distances)?;
+    for counter in counters {
+        let counts = counter.into_inner().expect("no thread panics while it holds the lock");
+        for copy in counts.chunks(KINDS * distances) {
+            sums.iter_mut().zip(copy).for_each(|(sum, count)| *sum += count);
+        }
+    }
+    let mut negatives = if peers.is_alone() { sums } else { reduce(peers, &sums)? };
+    let mut positives = allocate(distances)?;
+    positives.extend(negatives.drain(distances..));
+    Ok(Distances { positives, negatives: collect(negatives.into_iter())? })
+}

@@ -1,0 +1,101 @@
+//! A sample of pairs that depends neither on the order in which they come, nor on their division into blocks or over processes.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::memory::{allocate, zeros};
+use crate::random::Random;
+use crate::rows::dense::Dense;
+use crate::rows::space::Space;
+use crate::side::Side;
+use crate::verification::pairs::PairLabels;
+
+/// Computes a pair's hash from a query and an item's index in the whole gallery.
+pub(crate) fn hash(query: u32, item: u64) -> u64 {
+    hash_of_query(query) ^ hash_of_item(item)
+}
+
+fn hash_of_query(query: u32) -> u64 {
+    Random::new(u64::from(query)).bits()
+}
+
+fn hash_of_item(item: u64) -> u64 {
+    Random::new(!item).bits()
+}
+
+/// Scores with the hashes of their pairs: those of all pairs whose hash ends in so many zeros.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HashedScores {
+    /// Each score, and its pair's hash.
+    pub scores: Vec<(f64, u64)>,
+    /// The zeros in which the hashes end, at least.
+    pub zeros: u32,
+}
+
+impl HashedScores {
+    /// Adds scores, and drops those whose hash ends in too few zeros, until at most `capacity` are left.
+    pub fn append(&mut self, scores: &[(f64, u64)], capacity: usize) {
+        let zeros = self.zeros;
+        self.scores.extend(scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros));
+        while self.scores.len() > capacity && self.zeros < u64::BITS {
+            self.zeros += 1;
+            let zeros = self.zeros;
+            self.scores.retain(|(_, hash)| hash.trailing_zeros() >= zeros);
+        }
+    }
+
+    /// Joins two samples.
+    pub(crate) fn join(&mut self, other: &HashedScores, capacity: usize) {
+        self.zeros = self.zeros.max(other.zeros);
+        let zeros = self.zeros;
+        self.scores.retain(|(_, hash)| hash.trailing_zeros() >= zeros);
+        self.append(&other.scores, capacity);
+    }
+}
+
+/// Samples the negatives of one block of a gallery: of all whose hash ends in `least` zeros, at most `capacity`.
+///
+/// The hash is an exclusive or, so the pairs whose hash ends in z zeros are those of a query and an item that agree in z bits: both
+/// sides are divided into 2^z buckets, and a table of scores is computed for each two of a number.
+pub fn sample_block(
+    space: &Dense<'_>,
+    labels: &PairLabels<'_>,
+    first_item: u64,
+    least: u32,
+    capacity: usize,
+    control: &Control,
+) -> Result<HashedScores> {
+    const MOST_ZEROS: u32 = 24;
+    let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    let fits = |zeros: &u32| queries as f64 * items as f64 / 2f64.powi(*zeros as i32) <= capacity.max(1) as f64;
+    let ending = (least..MOST_ZEROS).find(fits).unwrap_or(MOST_ZEROS.max(least));
+    let mask = (1u64 << ending.min(MOST_ZEROS)) - 1;
+    let by_bucket = |number: usize, of: &dyn Fn(u32) -> u64| -> Result<Vec<(u32, u32)>> {
+        let mut order = allocate(number)?;
+        order.extend((0..number as u32).map(|i| ((of(i) & mask) as u32, i)));
+        order.sort_unstable();
+        Ok(order)
+    };
+    let of_queries = by_bucket(queries, &hash_of_query)?;
+    let of_items = by_bucket(items, &|item| hash_of_item(first_item + u64::from(item)))?;
+    let mut sample = HashedScores { scores: Vec::new(), zeros: ending };
+    let mut rest = &of_items[..];
+    for bucket in of_queries.chunk_by(|a, b| a.0 == b.0) {
+        rest = &rest[rest.partition_point(|item| item.0 < bucket[0].0)..];
+        let items: Vec<u32> = rest.iter().take_while(|item| item.0 == bucket[0].0).map(|item| item.1).collect();
+        if items.is_empty() {
+            continue;
+        }
+        // Parts of many queries, so that a table is no larger than the sample.
+        for part in bucket.chunks((capacity / items.len()).max(1)) {
+            let queries: Vec<u32> = part.iter().map(|query| query.1).collect();
+            let mut table: Vec<f64> = zeros(queries.len() * items.len())?;
+            space.score_table(&queries, &items, &mut table, control)?;
+            control.check()?;
+            let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
+            let negatives = pairs.zip(table).filter(|((q, g), _)| labels.kind(*q, *g) == 0);
+            let hashed = negatives.map(|((q, g), score)| (score, hash(q, first_item + u64::from(g))));
+            sample.append(&hashed.collect::<Vec<_>>(), capacity);
+        }
+    }
+    Ok(sample)
+}

@@ -1,0 +1,73 @@
+//! A verification in parts: of one block of a gallery at a time, in several passes over all blocks.
+//!
+//! The first pass finds the scores of the positives, and a sample of the negatives, from which brackets around the levels' crossings
+//! are estimated. Each further pass decides the negatives in the brackets in float64, as `decided` does, until each crossing is found.
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::peers::Alone;
+use crate::rows::dense::Dense;
+use crate::rows::dense_packing::DensePacking;
+use crate::verification::crossings::levels;
+use crate::verification::decided::{Decider, Observed, Search};
+use crate::verification::hashed::{HashedScores, sample_block};
+use crate::verification::level::{Crossing, Level};
+use crate::verification::pairs::PairLabels;
+use crate::verification::sample::{Bracket, estimate, sort_descending};
+use crate::verification::traversal::traverse;
+
+/// Finds the scores of a block's positives, ascending, and samples its negatives: of those whose hash ends in `least` zeros, at most
+/// `capacity`. `first_item` is the index of the block's first item in the whole gallery.
+pub fn begin_block(
+    space: &Dense<'_>,
+    labels: &PairLabels<'_>,
+    first_item: u64,
+    least: u32,
+    capacity: usize,
+    control: &Control,
+) -> Result<(Vec<f64>, HashedScores)> {
+    labels.check(space, space.is_own_gallery())?;
+    let positives = labels.sorted_positives(space, 0, control)?;
+    Ok((positives, sample_block(space, labels, first_item, least, capacity, control)?))
+}
+
+/// Begins the searches for the negatives of some ranks, and for equal errors if `equal_errors`.
+///
+/// `positives` are the scores of all positives, ascending, `negatives` is the number of all negatives, and `sample` the scores of some.
+pub fn begin_searches(
+    ranks: &[u64],
+    equal_errors: bool,
+    positives: &[f64],
+    negatives: u64,
+    mut sample: Vec<f64>,
+) -> Vec<Search> {
+    sort_descending(&mut sample);
+    let all = Bracket { low: f64::NEG_INFINITY, middle: 0.0, high: f64::INFINITY };
+    let bracket = |level: Level| match &sample[..] {
+        [] => all,
+        sample => estimate(level, sample, 0, negatives, positives),
+    };
+    let levels = levels(ranks, equal_errors.then_some((positives.len() as u64, negatives)));
+    levels.into_iter().map(|level| Search::new(level, bracket(level))).collect()
+}
+
+/// Counts a block's negatives for some searches, of each of which at most `capacity` scores are kept.
+pub fn observe_block(
+    space: &Dense<'_>,
+    labels: &PairLabels<'_>,
+    searches: &[Search],
+    first_item: u64,
+    capacity: usize,
+    control: &Control,
+) -> Result<Vec<Observed>> {
+    labels.check(space, space.is_own_gallery())?;
+    let packing = DensePacking::whole(space);
+    let decider = Decider::new(space, labels, searches, capacity, packing.largest_margin(), first_item)?;
+    traverse(space, &packing, &decider, &Alone, control)?;
+    Ok(decider.finish())
+}
+
+/// Advances searches by what a pass over all blocks observed: returns each crossing that is found, and narrows the other searches.
+pub fn advance_searches(searches: &mut [Search], observed: Vec<Observed>, positives: &[f64]) -> Vec<Option<Crossing>> {
+    searches.iter_mut().zip(observed).map(|(search, observed)| search.advance(observed, positives)).collect()
+}
