@@ -20,7 +20,7 @@ from dml_eval_rs import evaluate
 
 
 def _at(k: int) -> dict[str, Any]:
-    return {name: k for name in ("precision_at", "average_precision_at", "ndcg_at", "recall_share_at")}
+    return dict.fromkeys(("precision_at", "average_precision_at", "ndcg_at", "recall_share_at"), k)
 
 
 def main() -> None:
