@@ -175,6 +175,7 @@ def test_every_function_takes_any_container() -> None:
         "range_search": lambda x, y, c, i: dml_eval_rs.range_search(x, x if isinstance(x, np.ndarray) else X, 0.5),
         "index_recall": lambda x, y, c, i: dml_eval_rs.index_recall(i, x, X, 2).per_query,
         "verify": lambda x, y, c, i: dml_eval_rs.verify(x, y).to_dict(),
+        "verify_codes": lambda x, y, c, i: dml_eval_rs.verify_codes(c, y).to_dict(),
         "verify-pairs": lambda x, y, c, i: dml_eval_rs.verify(x, y, pairs=i).to_dict(),
         "open_set": lambda x, y, c, i: dml_eval_rs.open_set(x, y, X[:3], y_first(y)).to_dict(),
         "kmeans": lambda x, y, c, i: dml_eval_rs.kmeans(x, 3).labels,

@@ -15,6 +15,8 @@ import pytest
 
 from dml_eval_rs import (
     StreamingEvaluator,
+    StreamingVerifier,
+    Verification,
     ami,
     ari,
     binarize,
@@ -28,6 +30,7 @@ from dml_eval_rs import (
     open_set,
     range_search,
     verify,
+    verify_codes,
 )
 
 RNG = np.random.default_rng(0)
@@ -70,6 +73,14 @@ def stream(x: np.ndarray, similarity: Any) -> list[Any]:
     return [evaluator.partial_counts(), evaluator.result()]
 
 
+def verify_blocks(x: np.ndarray, similarity: Any) -> Verification:
+    verifier = StreamingVerifier(x[:60], LABELS[:60], similarity=similarity, far=(0.1, 0.02))
+    while verifier.begin_pass():
+        for part in (slice(0, 50), slice(50, 120)):
+            verifier.add_block(x[part], LABELS[part])
+    return verifier.result()
+
+
 def measure() -> bytes:
     """Call every function, and return the bits of all results."""
     found: list[Any] = [
@@ -77,6 +88,8 @@ def measure() -> bytes:
         ami(LABELS, LABELS // 7),
         ari(LABELS, LABELS // 3),
         knn_codes(CODES, None, 5),
+        verify_codes(CODES, LABELS).to_dict(),
+        verify_blocks(CODES, similarity="hamming").to_dict(),
     ]
     found += [evaluate_codes(CODES, LABELS, ties=ties, recall_at=(1, 5)) for ties in ("index", "expected")]
     for x in ARRAYS:
@@ -94,6 +107,7 @@ def measure() -> bytes:
                 verify(x, LABELS, **options).to_dict(),
                 verify(x, LABELS, x[:50], LABELS[:50], **options).to_dict(),
             ]
+            found += [verify_blocks(x, **options).to_dict()]
     return numbers(found)
 
 

@@ -16,6 +16,7 @@ import pytest
 import dml_eval_rs
 from dml_eval_rs import (
     StreamingEvaluator,
+    StreamingVerifier,
     __main__,
     ami,
     ari,
@@ -34,6 +35,7 @@ from dml_eval_rs import (
     range_search,
     relevance_from_labels,
     verify,
+    verify_codes,
 )
 
 RNG = np.random.default_rng(0)
@@ -71,6 +73,22 @@ def other_half() -> StreamingEvaluator:
     return evaluator
 
 
+def in_pass(passes: int) -> StreamingVerifier:
+    """Return a verifier after so many passes, at the begin of the next one, if one is needed."""
+    verifier = StreamingVerifier(X, LABELS, far=0.1)
+    while verifier.begin_pass() and passes > 0:
+        verifier.add_block(X, LABELS)
+        passes -= 1
+    return verifier
+
+
+def filled(passes: int) -> StreamingVerifier:
+    """Return a verifier after so many passes, at the end of the next one."""
+    verifier = in_pass(passes)
+    verifier.add_block(X, LABELS)
+    return verifier
+
+
 MEASURED = evaluate(X, LABELS, threads=1)
 
 # By name: what a call needs, which is made beforehand, and the call.
@@ -95,6 +113,15 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "knn_codes": (lambda: None, lambda _: knn_codes(CODES, CODES, 5)),
     "verify": (lambda: None, lambda _: verify(X, LABELS)),
     "verify of pairs": (lambda: None, lambda _: verify(X, LABELS, pairs=[[0, 50], [0, 1]])),
+    "verify_codes": (lambda: None, lambda _: verify_codes(CODES, LABELS)),
+    "StreamingVerifier": (lambda: None, lambda _: StreamingVerifier(X, LABELS)),
+    "StreamingVerifier.begin_pass": (lambda: filled(0), lambda v: v.begin_pass()),
+    "StreamingVerifier.begin_pass again": (lambda: filled(1), lambda v: v.begin_pass()),
+    "StreamingVerifier.add_block": (lambda: in_pass(0), lambda v: v.add_block(X, LABELS)),
+    "StreamingVerifier.add_block again": (lambda: in_pass(1), lambda v: v.add_block(X, LABELS)),
+    "StreamingVerifier.partial_pairs": (lambda: in_pass(1), lambda v: v.partial_pairs()),
+    "StreamingVerifier.merge": (lambda: (in_pass(0), in_pass(0)), lambda pair: pair[0].merge(pair[1])),
+    "StreamingVerifier.result": (lambda: in_pass(9), lambda v: v.result()),
     "Verification.to_dict": (lambda: verify(X, LABELS), lambda found: found.to_dict()),
     "open_set": (lambda: None, lambda _: open_set(X, [*LABELS[1:], 999])),
     "OpenSet.to_dict": (lambda: open_set(X, [*LABELS[1:], 999]), lambda found: found.to_dict()),
@@ -155,6 +182,7 @@ def test_every_public_function_and_method_is_tried() -> None:
         "Interval",
         "KMeans",
         "PartialCounts",
+        "PartialPairs",
         "Peers",
         "Roc",
     }  # fields, and no method that computes
@@ -166,6 +194,7 @@ def test_every_public_function_and_method_is_tried() -> None:
             dml_eval_rs.OpenSet,
             dml_eval_rs.Verification,
             StreamingEvaluator,
+            StreamingVerifier,
         )
         for name, value in vars(owner).items()
         if callable(value) or isinstance(value, classmethod)

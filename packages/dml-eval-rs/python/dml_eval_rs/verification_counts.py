@@ -57,8 +57,8 @@ def measure_distances(
         distance = reached.index(True)
         closer = [of[distance] for of in within]
         at_most = [of[distance + 1] for of in within]
-        # 0.0, which is the same score as -0.0.
-        return 0.0 - distance, closer[0], at_most[0], closer[1], at_most[1]
+        # As an integer 0 has no sign; 0.0 - 0.0 is -0.0 where the caller rounds down.
+        return float(-distance), closer[0], at_most[0], closer[1], at_most[1]
 
     points = []
     if "tar" in wanted:
@@ -79,4 +79,4 @@ def _slots(positives: Counts, negatives: Counts) -> Slots:
         ::-1
     ]  # at each distance or more
     slots = np.diff(beyond[edges], prepend=np.uint64(0), append=beyond[0])
-    return 0.0 - distances.astype(np.float64), positives[distances], slots
+    return (-distances).astype(np.float64), positives[distances], slots

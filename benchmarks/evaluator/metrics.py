@@ -1,0 +1,55 @@
+"""More metrics and relations beside the plain `evaluate`, alternating in one process: processor time of one thread.
+
+    python benchmarks/evaluator/metrics.py [--items 20000] [--kind hard] [--rounds 3]
+
+Asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+from compare import machine
+from data import stanford_like
+
+from dml_eval_rs import evaluate
+
+
+def _at(k: int) -> dict[str, Any]:
+    return dict.fromkeys(("precision_at", "average_precision_at", "ndcg_at", "recall_share_at"), k)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--items", type=int, default=20_000)
+    parser.add_argument("--kind", choices=("hard", "easy"), default="hard")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    x, labels = stanford_like(options.kind, options.items)
+    calls: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "groups": {"groups": np.arange(options.items) % 6},
+        "precision, AP, nDCG, recall share at 10": _at(10),
+        "the same at 100": _at(100),
+        "average_precision=True": {"average_precision": True},
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(options.rounds):
+        for name, names in calls.items():
+            start = time.process_time()
+            evaluate(x, labels, threads=1, **names)
+            seconds[name].append(time.process_time() - start)
+    print(f"{machine()}; {options.items:,} items, {options.kind}; processor seconds of one thread")
+    for name, times in seconds.items():
+        ratio = statistics.median(a / b for a, b in zip(times, seconds["plain"]))
+        print(f"{name:42} {min(times):8.2f} {ratio:6.2f}")
+
+
+if __name__ == "__main__":
+    main()
