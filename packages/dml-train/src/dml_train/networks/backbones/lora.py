@@ -57,7 +57,7 @@ def add_lora(
     inject_adapter_in_model(config, network)
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(".lora_" in name)
-    unused = _unused(copy.deepcopy(network).to("meta"), probe)
+    unused = _unused(copy.deepcopy(network).to("meta").eval(), probe)
     if unused:
         raise InvalidOption(
             f"backbone.lora_targets includes {unused[0]!r}, whose weight the model uses without calling the layer, so "

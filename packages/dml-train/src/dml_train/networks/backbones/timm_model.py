@@ -44,7 +44,7 @@ class TimmModel(nn.Module):
         image_size: side in pixels for which to build the model, where it depends on the size (vision transformers);
             learned positions of the weights are interpolated. 0: the model's own.
         lora_rank: 0, or the rank of LoRA's matrices: all other weights are then frozen. Needs ``dml-train[lora]``.
-        lora_alpha: LoRA's scale times its rank.
+        lora_alpha: LoRA's scale times its rank, above 0.
         lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
         pretrained: whether to load `weights`; False where a checkpoint replaces them.
 
@@ -54,7 +54,7 @@ class TimmModel(nn.Module):
     Raises:
         InvalidOption: an unknown model, level, file or layer, with the nearest name.
         DmlError: timm or peft isn't installed; weights that can't be downloaded or read, or don't fit the model.
-        ValueError: `in_channels` below 1, or a negative number.
+        ValueError: a number out of its range.
     """
 
     def __init__(
@@ -72,9 +72,11 @@ class TimmModel(nn.Module):
         super().__init__()
         if in_channels < 1:
             raise ValueError(f"in_channels is {in_channels}; expected at least 1")
-        for name, value in (("image_size", image_size), ("lora_rank", lora_rank), ("lora_alpha", lora_alpha)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}; expected at least 0")
+        if min(image_size, lora_rank) < 0 or lora_alpha <= 0.0:
+            raise ValueError(
+                f"image_size is {image_size}, lora_rank {lora_rank} and lora_alpha {lora_alpha}; "
+                "expected at least 0, and an alpha above 0"
+            )
         options = {"num_classes": 0, "in_chans": in_channels} | (
             {"img_size": image_size} if image_size else {}
         )
