@@ -4,8 +4,9 @@
     python benchmarks/evaluator/shards.py plan [--items 10000000] [--workers 64] [--slice 2]
 
 `overhead` compares processor and wall time with `evaluate` on as many cores, in turn. Processor time is that of the
-driver and its workers, without their start: in tasks, in the driver, and other (Ray's threads in its workers). `plan` divides the items into the tasks of `evaluate_shards`, counts what each
-reads and sends, runs the tasks of the first `--slice` blocks for real, and computes the others' time from these.
+tasks, of the driver, and of the workers between tasks and in other threads; their start doesn't count. `plan` divides
+the items into the tasks of `evaluate_shards`, counts what each reads and sends, runs the tasks of `--slice` blocks for
+real, and computes the others' time from these.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from dml_eval_rs.shards.sources import Shard
 from dml_eval_rs.shards.tasks import Options
 
 DIM, CORES = 512, 2
+IDLE_SECONDS = 10.0
 
 
 class Timed:
@@ -54,6 +57,13 @@ def warm(task: Any) -> Any:
     evaluate(np.eye(4, dtype=np.float32), np.zeros(4, np.int64), threads=1)
     time.sleep(0.5)
     return task
+
+
+def idle() -> float:
+    """Return the processor time of this process a second, while it does nothing."""
+    before = time.process_time()
+    time.sleep(IDLE_SECONDS)
+    return (time.process_time() - before) / IDLE_SECONDS
 
 
 class Clock:
@@ -122,6 +132,7 @@ def on_processes() -> Iterator[Any]:
 
 def on_ray() -> Iterator[Any]:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}  # nothing is sent or kept
+    os.environ["RAY_raylet_start_wait_time_s"] = "120"  # on a busy machine
     import ray
 
     from dml_eval_rs.adapters.ray import ray_map
@@ -131,6 +142,12 @@ def on_ray() -> Iterator[Any]:
     )
     on_cluster = ray_map()
     list(on_cluster(lambda task: warm(task[0]), [(number,) for number in range(2 * CORES)]))
+    before = time.process_time()
+    workers = list(on_cluster(lambda task: idle(), [(number,) for number in range(CORES)]))
+    driver = (time.process_time() - before) / IDLE_SECONDS
+    print(
+        f"Ray's threads, while nothing runs: {driver:.2%} of a core in the driver, {max(workers):.2%} in a worker"
+    )
     yield on_cluster
     ray.shutdown()
 
@@ -174,7 +191,7 @@ def run_slice(rows: int, blocks: int) -> dict[str, float]:
             continue
         pairs = rows * (rows - 1) / 2 if i == j else rows * rows
         name = "positives" if kind == "positives" else "diagonal" if i == j else "pair"
-        seconds[name].append(took / (rows * (1 + (i != j)) if kind == "positives" else pairs))
+        seconds[name].append(took / (rows if kind == "positives" else pairs))
         rate = "" if kind == "positives" else f"{1e9 * took / pairs:10.2f}"
         print(f"{kind + f' {i} {j}':>22} {took:13.1f} {rate}", flush=True)
     return {name: float(np.mean(values)) for name, values in seconds.items()}
@@ -185,15 +202,14 @@ def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
     edges = np.linspace(0, items, workers + 1).astype(int)
     shards = [
         Shard(f"{place}.npy", f"{place}.npy", False, (int(high - low), DIM), "float32")
-        for place, (low, high) in enumerate(zip(edges, edges[1:]))
+        for place, (low, high) in enumerate(pairwise(edges))
     ]
     rows = default_block(items)
     side = Side.divide(shards, None, rows)
     options = Options("cosine", "index", [], 1, True)
     counting = Counting(side, side, Relation(labels=labels), options, "", map, None)
-    print(
-        f"{items:,} x {DIM} against itself: {len(side.blocks)} blocks of {len(side.blocks[0]):,} rows, {workers} workers"
-    )
+    blocks_of = f"{len(side.blocks)} blocks of {len(side.blocks[0]):,} rows"
+    print(f"{items:,} x {DIM} against itself: {blocks_of}, {workers} workers")
     rates = run_slice(slice_rows or len(side.blocks[0]), blocks)
 
     asked: dict[Any, Any] = {}
@@ -210,15 +226,16 @@ def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
     waves: list[list[tuple[float, int, int, int]]] = [[], [], []]  # (seconds, read, sent, returned)
     total_matches = sum(of_block)
     for read, out, _ in positives:
-        share = 12 * total_matches // len(positives) + 12 * read
+        share = 16 * total_matches // len(positives) + 12 * read  # keys and indices; sizes and digests
         waves[0].append((read * rates["positives"], 4 * DIM * read, out, share))
     for wave, tiles in zip(waves[1:], counting._waves()):
         for i, j in tiles:
             both = {i, j}
             seconds = counting._pairs((i, j)) * rates["diagonal" if i == j else "pair"]
-            wave.append((
-                seconds, sum(4 * DIM * len(side.blocks[b]) for b in both), sum(sent[b] for b in both), sum(back[b] for b in both)
-            ))  # fmt: skip
+            read = sum(4 * DIM * len(side.blocks[block]) for block in both)
+            wave.append(
+                (seconds, read, sum(sent[block] for block in both), sum(back[block] for block in both))
+            )
     print(f"\nAll tasks, counted; seconds computed from those of the slice. {total_matches:,} matches: "
           f"{24 * total_matches / 1e9:.1f} GB in the driver")  # fmt: skip
     print(f"{'tasks':>12} {'number':>7} {'read, GB':>9} {'sent, GB':>9} {'back, GB':>9} {'core-hours':>11} "
@@ -237,8 +254,8 @@ def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
               f"{total[0] / 3600:11.1f} {max(wave)[0]:16.1f} {of_wave.max() / 3600:18.2f} "
               f"{of_wave.max() / of_wave.mean():12.2f}", flush=True)  # fmt: skip
     mean, most = loads.mean(axis=0), loads.max(axis=0)
-    print(f"a worker reads {mean[1] / 1e9:.1f} GB (at most {most[1] / 1e9:.1f}), and exchanges {mean[2] / 1e9:.2f} GB with the "
-          f"driver (at most {most[2] / 1e9:.2f}) if every task is sent whole")  # fmt: skip
+    print(f"a worker reads {mean[1] / 1e9:.1f} GB (at most {most[1] / 1e9:.1f}), and exchanges {mean[2] / 1e9:.2f} GB "
+          f"with the driver (at most {most[2] / 1e9:.2f}) if every task is sent whole")  # fmt: skip
 
 
 def main() -> None:
