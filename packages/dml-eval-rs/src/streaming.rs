@@ -20,7 +20,7 @@ macro_rules! with_space {
         match ($queries, $gallery) {
             (Sides::Rows(queries), Sides::Rows(gallery)) => {
                 let similarity: Similarity = $similarity.parse()?;
-                let screen = $relation.screen($metrics);
+                let screen = $relation.screen($metrics, kernel);
                 let $space = Dense::new(queries, Some(gallery), similarity, screen, kernel, $control)?;
                 $work
             }
