@@ -67,19 +67,16 @@ mod x86 {
         _mm256_add_epi8(sum, _mm256_add_epi8(low, high))
     });
 
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    fn bfloat16() -> [__m512; SUMS as usize] {
-        let mut sums = [_mm512_setzero_ps(); SUMS as usize];
-        let word = black_box(_mm512_set1_epi32(0x3580_3580));
-        // SAFETY: both types are 512 bits, valid for any pattern.
-        let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(word) };
-        for _ in 0..STEPS {
-            for sum in &mut sums {
-                *sum = _mm512_dpbf16_ps(*sum, x, x);
-            }
-        }
-        sums
-    }
+    steps!(vnni512, "avx512f,avx512vnni", __m512i, _mm512_set1_epi32(0x0003_0005), |sum, x| {
+        _mm512_dpwssd_epi32(sum, x, x)
+    });
+    // The products differ from step to step, or the compiler would move them out of the loop.
+    steps!(madd512, "avx512f,avx512bw", __m512i, _mm512_set1_epi32(0x0003_0005), |sum, x| {
+        _mm512_add_epi32(sum, _mm512_madd_epi16(sum, x))
+    });
+    steps!(madd256, "avx2", __m256i, _mm256_set1_epi32(0x0003_0005), |sum, x| {
+        _mm256_add_epi32(sum, _mm256_madd_epi16(sum, x))
+    });
 
     fn best<T>(work: impl Fn() -> T) -> f64 {
         let time = || {
@@ -99,11 +96,14 @@ mod x86 {
     pub fn main() {
         let avx512 = is_x86_feature_detected!("avx512f");
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+        let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        let bytes = avx512 && is_x86_feature_detected!("avx512bw");
         let popcount = avx512 && is_x86_feature_detected!("avx512vpopcntdq");
         // SAFETY: `report` runs each function only where the CPU has its instructions.
         unsafe {
-            report("AVX-512 bfloat16 dot", "GFLOP/s", 64, bf16, || bfloat16());
+            report("AVX-512 int16 dot (VNNI)", "GFLOP/s", 64, vnni, || vnni512());
+            report("AVX-512 int16 multiply, add", "GFLOP/s", 64, bytes, || madd512());
+            report("AVX2 int16 multiply, add", "GFLOP/s", 32, avx2, || madd256());
             report("AVX-512 float32 FMA", "GFLOP/s", 32, avx512, || fma512());
             report("AVX2 float32 FMA", "GFLOP/s", 16, avx2, || fma256());
             report("SSE2 float32 multiply, add", "GFLOP/s", 8, true, || mul_add128());

@@ -42,6 +42,7 @@ pub(crate) fn dot<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
 }
 
 /// Computes Σ x² in the stated order.
+#[inline(always)]
 pub(crate) fn square(x: &[f64]) -> f64 {
     dot(x, x)
 }

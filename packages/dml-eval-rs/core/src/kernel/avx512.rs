@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use crate::exact::{PAIRS, combine};
 
 use super::exact_macros::{exact_product, exact_routines};
+use super::instructions::Instructions;
 use super::routines::{AFFINE_STEPS, ExactProducts, Hit, Kernel, Pairs32, SweepResult, Thresholds};
 
 const ROWS: usize = 8;
@@ -31,13 +32,22 @@ pub(super) static PLAIN: Kernel = Kernel {
     bfloat16: None,
     int16: Some(int16),
     hamming: hamming_by_lookup,
-    sweep,
+    sweep: sweep::<true>,
+    sweep_rows: sweep::<false>,
     dots32,
     dot64,
     distances32,
     distance64,
     bits,
-    exact: ExactProducts { rows: EXACT_ROWS, columns: EXACT_COLUMNS, dots32: dots_fused, dots64: dots, distances },
+    exact: ExactProducts {
+        rows: EXACT_ROWS,
+        columns: EXACT_COLUMNS,
+        dots32: dots_fused,
+        dots64: dots,
+        distances,
+        fused,
+    },
+    instructions: Instructions::Avx512,
     available: has_avx512,
 };
 
@@ -199,8 +209,15 @@ fn hamming_of_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [
     }
 }
 
+/// Counts and lists values, of both sides or of the rows alone.
 #[target_feature(enable = "avx512f,popcnt")]
-fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u32, u32), result: &mut SweepResult) {
+fn sweep<const BOTH: bool>(
+    tile: &[f32],
+    rows: Thresholds<'_>,
+    columns: Thresholds<'_>,
+    origin: (u32, u32),
+    result: &mut SweepResult,
+) {
     let mut group = [_mm512_setzero_si512(); VECTORS];
     let mut low = [_mm512_setzero_ps(); VECTORS];
     let mut high = [_mm512_setzero_ps(); VECTORS];
@@ -222,7 +239,9 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
             // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
             values[v] = unsafe { _mm512_loadu_ps(tile.as_ptr().add(r * COLUMNS + 16 * v)) };
             row_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], row_low);
-            column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
+            if BOTH {
+                column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
+            }
         }
         // In most rows no value passes.
         if row_passing.iter().chain(&column_passing).fold(0, |any, mask| any | mask) == 0 {
@@ -235,7 +254,7 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
             let values = values[v];
             let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
             let row_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, row_high);
-            let column_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]);
+            let column_counted = if BOTH { _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]) } else { 0 };
             row_above += row_counted.count_ones();
             above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
             // Counting takes no branch; listing is rare.
@@ -247,6 +266,9 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
             }
         }
         result.row_above[origin.0 as usize + r] += row_above;
+    }
+    if !BOTH {
+        return;
     }
     for (v, counts) in above.iter().enumerate() {
         let out = &mut result.column_above[origin.1 as usize + 16 * v..][..16];
@@ -320,19 +342,20 @@ single_precision!(distances32, |sum, q, g| {
 });
 
 macro_rules! exact {
-    ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+    ($name:ident, $lanes:literal, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         exact_product!(
             $name,
             "avx512f",
-            (EXACT_ROWS, EXACT_COLUMNS, 8),
+            (EXACT_ROWS, EXACT_COLUMNS, 8, $lanes),
             (_mm512_setzero_pd, _mm512_loadu_pd, _mm512_set1_pd, _mm512_storeu_pd),
             |$sum, $q, $g| $step
         );
     };
 }
-exact!(dots_fused, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
-exact!(dots, |sum, q, g| _mm512_add_pd(sum, _mm512_mul_pd(q, g)));
-exact!(distances, |sum, q, g| {
+exact!(dots_fused, 8, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
+exact!(fused, 1, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
+exact!(dots, 8, |sum, q, g| _mm512_add_pd(sum, _mm512_mul_pd(q, g)));
+exact!(distances, 8, |sum, q, g| {
     let difference = _mm512_sub_pd(q, g);
     _mm512_add_pd(sum, _mm512_mul_pd(difference, difference))
 });

@@ -15,19 +15,19 @@ macro_rules! single_precision_routines {
 }
 pub(super) use single_precision_routines;
 
-/// A tile of sums in the stated order in vector registers of `$wide` numbers: one lane after another, since a row's elements are
-/// packed lane by lane. `$step` adds a term.
+/// A tile of sums of `$lanes` lanes in vector registers of `$wide` numbers: one lane after another, since a row's elements are
+/// packed lane by lane. Eight lanes are those of the stated order. `$step` adds a term.
 macro_rules! exact_product {
-    ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal),
+    ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal, $lanes:literal),
      ($zero:ident, $load:ident, $one:ident, $store:ident), |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = $feature)]
         fn $name(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
-            let each = rows.len() / $rows / 8;
+            let each = rows.len() / $rows / $lanes;
             let (mut row, mut column) = (rows.as_ptr(), columns.as_ptr());
             let (lanes, _) = tile.as_chunks_mut::<{ $rows * $columns }>();
-            for lane in &mut lanes[..8] {
+            for lane in &mut lanes[..$lanes] {
                 let mut sums = [[$zero(); $columns / $wide]; $rows];
-                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels hold 8·`each` steps, and a lane holds
+                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels hold $lanes·`each` steps, and a lane holds
                 // ROWS × COLUMNS numbers.
                 unsafe {
                     for _ in 0..each {
@@ -49,7 +49,9 @@ macro_rules! exact_product {
                     }
                 }
             }
-            crate::exact::combine_tiles(tile, $rows * $columns);
+            if $lanes == 8 {
+                crate::exact::combine_tiles(tile, $rows * $columns);
+            }
         }
     };
 }

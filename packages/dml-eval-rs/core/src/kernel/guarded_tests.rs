@@ -87,9 +87,14 @@ proptest! {
                 }
             }
             for tall in 1..=height {
-                let thresholds = |n, seed| Guarded::new(&numbers(n, seed), at_end);
-                let (mut low, mut high) = (thresholds(tall, seed ^ 2), thresholds(tall, seed ^ 3));
-                let (mut column_low, mut column_high) = (thresholds(width, seed ^ 4), thresholds(width, seed ^ 5));
+                // The low thresholds are at most the high ones.
+                let thresholds = |n, seed| {
+                    let (a, b) = (numbers(n, seed), numbers(n, seed ^ 8));
+                    let of = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
+                    (Guarded::new(&of(f32::min), at_end), Guarded::new(&of(f32::max), at_end))
+                };
+                let (mut low, mut high) = thresholds(tall, seed ^ 2);
+                let (mut column_low, mut column_high) = thresholds(width, seed ^ 4);
                 let mut group = Guarded::new(&vec![0u32; tall], at_end);
                 let mut column_group = Guarded::new(&vec![1u32; width], at_end);
                 let row_edge = Thresholds { low: low.get(), high: high.get(), group: group.get() };
@@ -97,13 +102,17 @@ proptest! {
                 let (mut found, mut expected) = (SweepResult::default(), SweepResult::default());
                 found.reset(tall, width);
                 expected.reset(tall, width);
-                kernel.sweep(tile.get(), row_edge, column_edge, (0, 0), &mut found);
+                kernel.sweep(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
+                let mut of_rows = SweepResult::default();
+                of_rows.reset(tall, width);
+                kernel.sweep(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
                 for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
                     let (r, c) = (at / width, at % width);
                     expected.row_above[r] += u32::from(value > row_edge.high[r]);
                     expected.column_above[c] += u32::from(value > column_edge.high[c]);
                 }
                 prop_assert_eq!(&found.row_above, &expected.row_above);
+                prop_assert_eq!(&of_rows.row_above, &expected.row_above);
                 prop_assert_eq!(&found.column_above, &expected.column_above);
             }
         }

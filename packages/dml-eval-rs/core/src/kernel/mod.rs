@@ -16,6 +16,7 @@ mod float_environment;
 mod float_environment_tests;
 #[cfg(all(test, unix))]
 mod guarded_tests;
+mod instructions;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -27,7 +28,7 @@ use crate::error::{Result, argument};
 
 pub use float_environment::set_default_float_environment;
 pub use routines::Kernel;
-pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, Hit, MAX_TILE, Sum, SweepResult, Thresholds, Word};
+pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, Hit, MAX_TILE, Sides, Sum, SweepResult, Thresholds, Word};
 
 #[cfg(target_arch = "x86_64")]
 static KERNELS: [&Kernel; 5] = [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];

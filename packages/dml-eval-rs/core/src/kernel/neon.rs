@@ -6,6 +6,7 @@ use std::arch::asm;
 use crate::exact::{PAIRS, combine};
 
 use super::exact_macros::{exact_product, exact_routines};
+use super::instructions::Instructions;
 use super::routines::{ExactProducts, Hit, Kernel, Pairs32, SweepResult, Thresholds};
 
 const ROWS: usize = 8;
@@ -30,12 +31,21 @@ pub(super) static PLAIN: Kernel = Kernel {
     int16: None,
     hamming,
     sweep,
+    sweep_rows: sweep,
+    instructions: Instructions::Baseline,
     dots32,
     dot64,
     distances32,
     distance64,
     bits,
-    exact: ExactProducts { rows: EXACT_ROWS, columns: EXACT_COLUMNS, dots32: dots_fused, dots64: dots, distances },
+    exact: ExactProducts {
+        rows: EXACT_ROWS,
+        columns: EXACT_COLUMNS,
+        dots32: dots_fused,
+        dots64: dots,
+        distances,
+        fused,
+    },
     available: || std::arch::is_aarch64_feature_detected!("neon"),
 };
 
@@ -271,19 +281,20 @@ single_precision!(distances32, |sum, q, g| {
 });
 
 macro_rules! exact {
-    ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
+    ($name:ident, $lanes:literal, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         exact_product!(
             $name,
             "neon",
-            (EXACT_ROWS, EXACT_COLUMNS, 2),
+            (EXACT_ROWS, EXACT_COLUMNS, 2, $lanes),
             (zeros, vld1q_f64, vdupq_n_f64, vst1q_f64),
             |$sum, $q, $g| $step
         );
     };
 }
-exact!(dots_fused, |sum, q, g| vfmaq_f64(sum, q, g));
-exact!(dots, |sum, q, g| vaddq_f64(sum, vmulq_f64(q, g)));
-exact!(distances, |sum, q, g| {
+exact!(dots_fused, 8, |sum, q, g| vfmaq_f64(sum, q, g));
+exact!(fused, 1, |sum, q, g| vfmaq_f64(sum, q, g));
+exact!(dots, 8, |sum, q, g| vaddq_f64(sum, vmulq_f64(q, g)));
+exact!(distances, 8, |sum, q, g| {
     let difference = vsubq_f64(q, g);
     vaddq_f64(sum, vmulq_f64(difference, difference))
 });

@@ -3,6 +3,7 @@
 use crate::exact::combine_tiles;
 
 use super::exact_macros::{exact_routines, single_precision_routines};
+use super::instructions::Instructions;
 use super::routines::{ExactProducts, Hit, Kernel, SweepResult, Thresholds};
 
 const ROWS: usize = 4;
@@ -18,13 +19,22 @@ pub(super) static KERNEL: Kernel = Kernel {
     bfloat16: None,
     int16: None,
     hamming,
-    sweep: sweep::<COLUMNS>,
+    sweep: sweep::<COLUMNS, true>,
+    sweep_rows: sweep::<COLUMNS, false>,
     dots32,
     dot64,
     distances32,
     distance64,
     bits,
-    exact: ExactProducts { rows: EXACT_ROWS, columns: EXACT_COLUMNS, dots32: dots, dots64: dots, distances },
+    exact: ExactProducts {
+        rows: EXACT_ROWS,
+        columns: EXACT_COLUMNS,
+        dots32: dots,
+        dots64: dots,
+        distances,
+        fused: dots_in_order,
+    },
+    instructions: Instructions::Baseline,
     available: || true,
 };
 
@@ -45,13 +55,13 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// Fills a tile with sums in the stated order.
+/// Fills a tile with sums of so many lanes; eight are those of the stated order.
 #[inline(always)]
-fn exact(rows: &[f64], columns: &[f64], tile: &mut [f64], term: impl Fn(f64, f64, f64) -> f64) {
+fn exact<const LANES: usize>(rows: &[f64], columns: &[f64], tile: &mut [f64], term: impl Fn(f64, f64, f64) -> f64) {
     let (rows, _) = rows.as_chunks::<EXACT_ROWS>();
     let (columns, _) = columns.as_chunks::<EXACT_COLUMNS>();
-    let each = rows.len() / 8;
-    for (l, lane) in tile.chunks_exact_mut(EXACT_ROWS * EXACT_COLUMNS).enumerate() {
+    let each = rows.len() / LANES;
+    for (l, lane) in tile.chunks_exact_mut(EXACT_ROWS * EXACT_COLUMNS).take(LANES).enumerate() {
         let mut sums = [[0.0f64; EXACT_COLUMNS]; EXACT_ROWS];
         for (row, column) in rows[l * each..][..each].iter().zip(&columns[l * each..][..each]) {
             for r in 0..EXACT_ROWS {
@@ -62,15 +72,21 @@ fn exact(rows: &[f64], columns: &[f64], tile: &mut [f64], term: impl Fn(f64, f64
         }
         lane.copy_from_slice(sums.as_flattened());
     }
-    combine_tiles(tile, EXACT_ROWS * EXACT_COLUMNS);
+    if LANES == 8 {
+        combine_tiles(tile, EXACT_ROWS * EXACT_COLUMNS);
+    }
 }
 
 fn dots(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
-    exact(rows, columns, tile, |sum, q, g| sum + q * g);
+    exact::<8>(rows, columns, tile, |sum, q, g| sum + q * g);
+}
+
+fn dots_in_order(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+    exact::<1>(rows, columns, tile, |sum, q, g| sum + q * g);
 }
 
 fn distances(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
-    exact(rows, columns, tile, |sum, q, g| sum + (q - g) * (q - g));
+    exact::<8>(rows, columns, tile, |sum, q, g| sum + (q - g) * (q - g));
 }
 
 /// Counts differing bits, negated; inlined into each instruction set without a vector popcount.
@@ -102,9 +118,8 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     hamming_tile::<ROWS, COLUMNS>(steps, rows, columns, tile);
 }
 
-/// Counts and lists values in plain Rust; inlined into each instruction set without masks.
-#[inline(always)]
-pub(super) fn sweep<const C: usize>(
+/// Counts and lists values, of both sides or of the rows alone.
+fn sweep<const C: usize, const BOTH: bool>(
     tile: &[f32],
     rows: Thresholds<'_>,
     columns: Thresholds<'_>,
@@ -120,7 +135,7 @@ pub(super) fn sweep<const C: usize>(
             let column_low: &[f32; WIDTH] = columns.low[start..][..WIDTH].try_into().expect("a chunk of WIDTH");
             let mut any = false;
             for k in 0..WIDTH {
-                any |= (values[k] >= low) | (values[k] >= column_low[k]);
+                any |= (values[k] >= low) | (BOTH && values[k] >= column_low[k]);
             }
             if !any {
                 continue;
@@ -135,6 +150,9 @@ pub(super) fn sweep<const C: usize>(
                     result.row_above[row as usize] += 1;
                 } else if value >= low {
                     result.row_hits.push(Hit { row, column, value });
+                }
+                if !BOTH {
+                    continue;
                 }
                 if value > columns.high[c] {
                     result.column_above[column as usize] += 1;

@@ -2,6 +2,8 @@
 
 use crate::exact::PAIRS;
 
+use super::instructions::Instructions;
+
 /// Fills a (rows, columns) tile with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
 /// Compares a tile with the thresholds of its rows and columns.
@@ -27,6 +29,8 @@ pub(crate) struct ExactProducts {
     pub(super) dots32: ExactProduct,
     pub(super) dots64: ExactProduct,
     pub(super) distances: ExactProduct,
+    /// Sums of products in any order, of fused terms where the CPU has them: the bits depend on the CPU.
+    pub(super) fused: ExactProduct,
 }
 
 /// The terms of an exact product.
@@ -36,8 +40,6 @@ pub(crate) enum Sum {
     Dot32,
     /// q·g.
     Dot64,
-    /// q·g, of fused terms where the CPU has them: of other factors than single-precision numbers, the bits depend on the CPU.
-    DotFused,
     /// (q − g)².
     Distance,
 }
@@ -50,6 +52,13 @@ pub(crate) struct Thresholds<'a> {
     /// Values above this are counted; those from `low` to `high` are listed.
     pub high: &'a [f32],
     pub group: &'a [u32],
+}
+
+/// The sides of a tile whose thresholds its values are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sides {
+    Rows,
+    Both,
 }
 
 /// A value between the thresholds of its row or column, with its position in the task.
@@ -93,12 +102,15 @@ pub struct Kernel {
     pub(super) int16: Option<Product>,
     pub(super) hamming: Product,
     pub(super) sweep: Sweep,
+    /// Ignores the thresholds of the columns.
+    pub(super) sweep_rows: Sweep,
     pub(super) dots32: Exact32,
     pub(super) dot64: Exact64,
     pub(super) distances32: Exact32,
     pub(super) distance64: Exact64,
     pub(super) bits: Bits,
     pub(crate) exact: ExactProducts,
+    pub(super) instructions: Instructions,
     pub(super) available: fn() -> bool,
 }
 
@@ -120,6 +132,14 @@ pub enum Word {
 pub(crate) const AFFINE_STEPS: usize = 2;
 
 impl Kernel {
+    /// Calls a function that is compiled for the kernel's instructions, as far as it is inlined. No bit depends on them: the compiler
+    /// fuses nothing and keeps the order of sums.
+    #[inline]
+    pub(crate) fn vectorize<R>(&self, work: impl FnOnce() -> R) -> R {
+        // SAFETY: `select` returns a kernel only where the CPU has its instructions.
+        unsafe { self.instructions.call(work) }
+    }
+
     pub(crate) fn has_bfloat16(&self) -> bool {
         self.bfloat16.is_some()
     }
@@ -140,9 +160,10 @@ impl Kernel {
         CheckedProduct { product, rows: self.rows, columns: self.columns, least_steps }
     }
 
-    /// Compares a tile with the thresholds of its rows and columns; adds to the counts and hits of the task.
+    /// Compares a tile with the thresholds of its rows and columns, or of its rows alone; adds to the counts and hits of the task.
     pub(crate) fn sweep(
         &self,
+        sides: Sides,
         tile: &[f32],
         rows: Thresholds<'_>,
         columns: Thresholds<'_>,
@@ -159,7 +180,12 @@ impl Kernel {
                 && result.column_above.len() >= origin.1 as usize + width
         );
         // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
-        unsafe { (self.sweep)(tile, rows, columns, origin, result) }
+        unsafe {
+            match sides {
+                Sides::Both => (self.sweep)(tile, rows, columns, origin, result),
+                Sides::Rows => (self.sweep_rows)(tile, rows, columns, origin, result),
+            }
+        }
     }
 
     /// Computes the dot products of pairs of float32 rows of one length, in the stated order.
@@ -194,12 +220,21 @@ impl Kernel {
         assert!(steps.is_multiple_of(8) && rows.len() == steps * height && columns.len() == steps * width);
         assert!(tile.len() == 8 * height * width);
         let product = match sum {
-            Sum::Dot32 | Sum::DotFused => self.exact.dots32,
+            Sum::Dot32 => self.exact.dots32,
             Sum::Dot64 => self.exact.dots64,
             Sum::Distance => self.exact.distances,
         };
         // SAFETY: as in `dots32`.
         unsafe { product(rows, columns, tile) }
+    }
+
+    /// Fills a tile with sums of products whose bits depend on the kernel. Both panels have the same number of steps.
+    pub(crate) fn fused_tile(&self, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
+        let ExactProducts { rows: height, columns: width, .. } = self.exact;
+        let steps = rows.len() / height;
+        assert!(rows.len() == steps * height && columns.len() == steps * width && tile.len() == height * width);
+        // SAFETY: as in `dots32`.
+        unsafe { (self.exact.fused)(rows, columns, tile) }
     }
 
     pub(crate) fn differing_bits(&self, a: &[u8], b: &[u8]) -> u32 {

@@ -91,8 +91,9 @@ impl<'a> Dense<'a> {
         if u32::try_from(most).is_err() {
             return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
         }
-        let query_squares = validate(&queries, Side::Query, similarity, control)?;
-        let gallery_squares = gallery.as_ref().map(|g| validate(g, Side::Gallery, similarity, control)).transpose()?;
+        let query_squares = validate(&queries, Side::Query, similarity, kernel, control)?;
+        let gallery_squares =
+            gallery.as_ref().map(|g| validate(g, Side::Gallery, similarity, kernel, control)).transpose()?;
         let longest =
             query_squares.iter().chain(gallery_squares.iter().flatten()).fold(0.0f64, |m, s| m.max(*s)).sqrt();
         let scale = match similarity {
@@ -229,12 +230,18 @@ impl<'a> Dense<'a> {
     }
 
     /// Copies a row in the units of the screen.
+    #[inline(always)]
     pub(super) fn scale_row(&self, side: Side, row: usize, out: &mut Vec<f64>) {
-        self.widen(side, row, out);
         let factor = match self.similarity {
             Similarity::Cosine => 1.0 / self.squares(side)[row].sqrt(),
             Similarity::Dot | Similarity::Euclidean => self.scale,
         };
+        if let Some(numbers) = self.matrix(side).slice32(row) {
+            out.clear();
+            out.extend(numbers.iter().map(|v| f64::from(*v) * factor));
+            return;
+        }
+        self.widen(side, row, out);
         for v in out {
             *v *= factor;
         }

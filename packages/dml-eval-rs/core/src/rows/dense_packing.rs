@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{UNIT32, UNIT64, packed_position, padded_len};
+use crate::exact::{UNIT32, UNIT64};
 use crate::kernel::Word;
 use crate::rows::dense::Dense;
 use crate::rows::frame::{Frame, Framed};
@@ -112,6 +112,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
     }
 
     /// Rounds the numbers of a row into `words`.
+    #[inline(always)]
     fn round_row(&self, axis: Axis, coordinates: &[f64], framed: Framed, words: &mut RowWords) -> Extent {
         let size = measure(coordinates);
         // The numbers were rounded before, and so were the sums of their squares.
@@ -132,13 +133,61 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         }
     }
 
+    #[inline(always)]
     fn frame_row(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Framed {
         self.of.scale_row(side, row, out);
         self.frame.enter(out)
     }
+
+    /// Packs rows: [`Packing::encode`].
+    #[inline(always)]
+    fn encode_rows(
+        &self,
+        side: Side,
+        axis: Axis,
+        rows: Range<usize>,
+        width: usize,
+        panel: &mut [u32],
+        extents: &mut [Extent],
+    ) {
+        let (mut row, mut words) = (Vec::new(), RowWords::new(self.word()));
+        let Some(prefix) = &self.prefix else {
+            for (lane, (index, extent)) in rows.zip(extents).enumerate() {
+                let framed = self.frame_row(side, index, &mut row);
+                *extent = self.round_row(axis, &row, framed, &mut words);
+                write(&words.words, lane, width, panel);
+            }
+            return;
+        };
+        let together = prefix.rows();
+        let dim = self.of.dim();
+        let mut framed = vec![Framed::default(); together];
+        let mut factors = vec![0.0; dim * together];
+        let mut rows_together = vec![0.0; dim * together];
+        for first in (0..rows.len()).step_by(together) {
+            let lanes = first..(first + together).min(rows.len());
+            for (at, lane) in lanes.clone().enumerate() {
+                framed[at] = self.frame_row(side, rows.start + lane, &mut row);
+                rows_together[at * dim..][..dim].copy_from_slice(&row);
+            }
+            for i in 0..dim {
+                let factors = &mut factors[i * together..][..together];
+                for (at, factor) in factors.iter_mut().enumerate() {
+                    *factor = rows_together[at * dim + i];
+                }
+            }
+            let coordinates = prefix.coordinates(&factors);
+            for (at, lane) in lanes.enumerate() {
+                let own = &coordinates[at * prefix.len()..][..prefix.len()];
+                extents[lane] = self.round_row(axis, own, framed[at], &mut words);
+                write(&words.words, lane, width, panel);
+            }
+        }
+    }
 }
 
 /// Writes a row's words into a lane of a panel.
+#[inline(always)]
 fn write(words: &[u32], lane: usize, width: usize, panel: &mut [u32]) {
     for (out, word) in panel[lane..].iter_mut().step_by(width).zip(words) {
         *out = *word;
@@ -163,40 +212,7 @@ impl Packing for DensePacking<'_, '_> {
         panel: &mut [u32],
         extents: &mut [Extent],
     ) {
-        let (mut row, mut words) = (Vec::new(), RowWords::new(self.word()));
-        let Some(prefix) = &self.prefix else {
-            for (lane, (index, extent)) in rows.zip(extents).enumerate() {
-                let framed = self.frame_row(side, index, &mut row);
-                *extent = self.round_row(axis, &row, framed, &mut words);
-                write(&words.words, lane, width, panel);
-            }
-            return;
-        };
-        let together = prefix.rows();
-        let dim = self.of.dim();
-        let padded = padded_len(dim);
-        let mut framed = vec![Framed::default(); together];
-        let mut factors = vec![0.0; padded * together];
-        let mut rows_together = vec![0.0; dim * together];
-        for first in (0..rows.len()).step_by(together) {
-            let lanes = first..(first + together).min(rows.len());
-            for (at, lane) in lanes.clone().enumerate() {
-                framed[at] = self.frame_row(side, rows.start + lane, &mut row);
-                rows_together[at * dim..][..dim].copy_from_slice(&row);
-            }
-            for i in 0..dim {
-                let factors = &mut factors[packed_position(i, padded) * together..][..together];
-                for (at, factor) in factors.iter_mut().enumerate() {
-                    *factor = rows_together[at * dim + i];
-                }
-            }
-            let coordinates = prefix.coordinates(&factors);
-            for (at, lane) in lanes.enumerate() {
-                let own = &coordinates[at * prefix.len()..][..prefix.len()];
-                extents[lane] = self.round_row(axis, own, framed[at], &mut words);
-                write(&words.words, lane, width, panel);
-            }
-        }
+        self.of.kernel().vectorize(|| self.encode_rows(side, axis, rows, width, panel, extents));
     }
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {

@@ -72,6 +72,7 @@ impl Frame {
     }
 
     /// Subtracts the centre from a row.
+    #[inline(always)]
     pub fn enter(&self, row: &mut [f64]) -> Framed {
         let before = square(row);
         let along = if self.centre.is_empty() { 0.0 } else { dot(row, &self.centre) };

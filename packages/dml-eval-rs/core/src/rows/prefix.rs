@@ -5,8 +5,8 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{UNIT64, packed_position, padded_len};
-use crate::kernel::{Kernel, Sum};
+use crate::exact::UNIT64;
+use crate::kernel::Kernel;
 use crate::rows::panels::Panels;
 use crate::rows::principal::multiply;
 
@@ -27,10 +27,8 @@ impl Prefix {
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
         // The departure's own rounding, that of coordinates (each along one direction), of their squares and of the row's.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + (count as f64).sqrt());
-        let (directions, _) = Panels::load(count, kernel.exact.columns, padded_len(dim), |index, _, row| {
-            for (i, v) in directions[index * dim..][..dim].iter().enumerate() {
-                row[packed_position(i, padded_len(dim))] = *v;
-            }
+        let (directions, _) = Panels::load(count, kernel.exact.columns, dim, |index, _, row| {
+            row.copy_from_slice(&directions[index * dim..][..dim]);
         })?;
         Ok(Prefix { kernel, count, directions, error: 2.0 * departure + rounding + count as f64 * rounding })
     }
@@ -49,13 +47,13 @@ impl Prefix {
         self.error
     }
 
-    /// Computes the coordinates, (rows, count), of rows packed by [`packed_position`].
+    /// Computes the coordinates, (rows, count), of a panel of rows.
     pub fn coordinates(&self, rows: &[f64]) -> Vec<f64> {
         let (height, width) = (self.kernel.exact.rows, self.kernel.exact.columns);
-        let mut tile = vec![0.0; 8 * height * width];
+        let mut tile = vec![0.0; height * width];
         let mut found = vec![0.0; height * self.count];
         for (panel, first) in (0..self.count).step_by(width).enumerate() {
-            self.kernel.exact_tile(Sum::DotFused, rows, self.directions.panel(panel), &mut tile);
+            self.kernel.fused_tile(rows, self.directions.panel(panel), &mut tile);
             let columns = width.min(self.count - first);
             for (found, line) in found.chunks_exact_mut(self.count).zip(tile.chunks_exact(width)) {
                 found[first..first + columns].copy_from_slice(&line[..columns]);

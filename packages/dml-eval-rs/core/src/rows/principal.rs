@@ -4,8 +4,7 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{packed_position, padded_len};
-use crate::kernel::{Kernel, Sum};
+use crate::kernel::Kernel;
 use crate::memory::{collect, zeros};
 use crate::rows::key_table::{Shape, fill};
 use crate::side::Side;
@@ -21,19 +20,16 @@ pub(super) fn multiply(
     control: &Control,
 ) -> Result<Vec<f64>> {
     let (rows, columns) = (a.len() / dim, b.len() / dim);
-    let steps = padded_len(dim);
     let mut products: Vec<f64> = zeros(rows * columns)?;
     let (rows, columns) = (collect(0..rows as u32)?, collect(0..columns as u32)?);
     fill(
-        Shape { rows: kernel.exact.rows, columns: kernel.exact.columns, steps, tiles: 8 },
+        Shape { rows: kernel.exact.rows, columns: kernel.exact.columns, steps: dim, tiles: 1 },
         (&rows, &columns),
         |side, row, _, words| {
             let of = if side == Side::Query { a } else { b };
-            for (i, v) in of[row * dim..][..dim].iter().enumerate() {
-                words[packed_position(i, steps)] = *v;
-            }
+            words.copy_from_slice(&of[row * dim..][..dim]);
         },
-        |rows, columns, tile: &mut [f64]| kernel.exact_tile(Sum::DotFused, rows, columns, tile),
+        |rows, columns, tile: &mut [f64]| kernel.fused_tile(rows, columns, tile),
         |_, sum| sum,
         &mut products,
         control,
@@ -134,7 +130,7 @@ mod tests {
             let found = multiply(kernel, &a, &b, 21, &Control::default()).unwrap();
             for (i, x) in a.chunks_exact(21).enumerate() {
                 for (j, y) in b.chunks_exact(21).enumerate() {
-                    assert_eq!(found[i * 50 + j].to_bits(), kernel.dot64(x, y).to_bits());
+                    assert!((found[i * 50 + j] - kernel.dot64(x, y)).abs() < 1e-12);
                 }
             }
         }

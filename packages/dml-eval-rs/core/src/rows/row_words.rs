@@ -70,6 +70,7 @@ fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T]))
 }
 
 /// Measures the coordinates of a row.
+#[inline(always)]
 pub(super) fn measure(x: &[f64]) -> Size {
     let (mut squares, mut largest) = ([0.0; LANES], [0.0; LANES]);
     let (chunks, rest) = x.as_chunks::<LANES>();
@@ -102,6 +103,7 @@ impl RowWords {
     }
 
     /// Rounds the numbers of a row, and replaces `words`.
+    #[inline(always)]
     pub fn round(&mut self, numbers: &Numbers<'_>) -> Rounded {
         self.words.clear();
         match self.word {
@@ -121,6 +123,7 @@ impl RowWords {
     }
 
     /// Rounds to floats: the coordinates, the rest, and the pieces of the bias opposite ones.
+    #[inline(always)]
     fn round_to_floats(
         &mut self,
         numbers: &Numbers<'_>,
@@ -154,6 +157,7 @@ impl RowWords {
     }
 
     /// Rounds to multiples of a scale: the coordinates to nearest, the rest up.
+    #[inline(always)]
     fn round_to_int16(&mut self, numbers: &Numbers<'_>) -> Rounded {
         let Numbers { coordinates, size, rest, bias, .. } = numbers;
         let exact_rest = f64::from(rest.unwrap_or(0.0));
@@ -182,5 +186,47 @@ impl RowWords {
         self.words.extend(self.integers.chunks(2).map(pair));
         self.words.extend([scale.to_bits(), (-bias.unwrap_or(0.0) as f32).to_bits()]);
         Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(above.unwrap_or(0)) * step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::random::Random;
+
+    proptest! {
+        #[test]
+        fn integers_are_short_enough_for_exact_sums_and_their_errors_are_measured(
+            len in 1usize..300, exponent in -140i32..2, peak in 0.0f64..2.0, rest in proptest::option::of(0.0f32..2.0),
+            seed in any::<u64>(),
+        ) {
+            let mut random = Random::new(seed);
+            let unit = 2f64.powi(exponent);
+            let mut coordinates: Vec<f64> = (0..len).map(|_| (random.uniform() - 0.5) * unit).collect();
+            // One number may be as long as all others together.
+            coordinates[random.below(len)] *= 1.0 + peak * len as f64;
+            let rest = rest.map(|rest| rest * unit as f32);
+            let mut row = RowWords::new(Word::Int16Pair);
+            let (size, bias) = (measure(&coordinates), Some(0.25));
+            let numbers = Numbers { coordinates: &coordinates, size, rest, bias, axis: Axis::Rows };
+            let rounded = row.round(&numbers);
+            let count = len + usize::from(rest.is_some());
+            prop_assert_eq!(row.words.len(), steps(Word::Int16Pair, count, true));
+            let (pairs, affine) = row.words.split_at(row.words.len() - AFFINE_STEPS);
+            let scale = f64::from(f32::from_bits(affine[0]));
+            prop_assert_eq!(f32::from_bits(affine[1]), -0.25);
+            let integers: Vec<i16> = pairs.iter().flat_map(|word| [*word as i16, (*word >> 16) as i16]).collect();
+            prop_assert!(integers.iter().map(|v| i64::from(*v).pow(2)).sum::<i64>() < 1 << 31);
+            let errors = coordinates.iter().zip(&integers).map(|(exact, v)| (f64::from(*v) * scale - exact).powi(2));
+            let residual = errors.sum::<f64>().sqrt();
+            prop_assert!((rounded.residual - residual).abs() <= 1e-9 * residual);
+            prop_assert!(residual <= 0.51 * scale * (len as f64).sqrt());
+            if let Some(rest) = rest {
+                prop_assert_eq!(rounded.rest, f64::from(integers[len]) * scale);
+                prop_assert!(rounded.rest >= f64::from(rest) && rounded.rest <= f64::from(rest) + 1.01 * scale);
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::exact::square;
+use crate::exact::{PAIRS, square};
+use crate::kernel::Kernel;
 use crate::memory::zeros;
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::rescale;
@@ -21,11 +22,20 @@ pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
 }
 
 /// Reads the rows once; returns each row's sum of squares in the stated order, or an error with the first bad row.
-pub(crate) fn validate(matrix: &Matrix<'_>, side: Side, similarity: Similarity, control: &Control) -> Result<Vec<f64>> {
+pub(crate) fn validate(
+    matrix: &Matrix<'_>,
+    side: Side,
+    similarity: Similarity,
+    kernel: &Kernel,
+    control: &Control,
+) -> Result<Vec<f64>> {
     const ROWS: usize = 256;
     let mut squares: Vec<f64> = zeros(matrix.rows())?;
     squares.par_chunks_mut(ROWS).enumerate().for_each_init(Vec::new, |buffer, (chunk, squares)| {
         if control.is_cancelled() {
+            return;
+        }
+        if let Some(()) = square_in_place(matrix, chunk * ROWS, squares, kernel) {
             return;
         }
         buffer.resize(matrix.dim(), 0.0);
@@ -65,4 +75,15 @@ pub(crate) fn validate(matrix: &Matrix<'_>, side: Side, similarity: Similarity, 
         }
     }
     Ok(squares)
+}
+
+/// Computes the sums of squares of float32 rows from `first` on in place; `None` if a row has another type.
+fn square_in_place(matrix: &Matrix<'_>, first: usize, squares: &mut [f64], kernel: &Kernel) -> Option<()> {
+    for (chunk, out) in squares.chunks_mut(PAIRS).enumerate() {
+        // A short chunk repeats its last row.
+        let row = |i: usize| matrix.slice32(first + chunk * PAIRS + i.min(out.len() - 1));
+        let rows = [row(0)?, row(1)?, row(2)?, row(3)?];
+        out.copy_from_slice(&kernel.dots32(rows, rows)[..out.len()]);
+    }
+    Some(())
 }

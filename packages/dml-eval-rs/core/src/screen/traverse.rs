@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{MAX_TILE, SweepResult, Thresholds};
+use crate::kernel::{MAX_TILE, Sides, SweepResult, Thresholds};
 use crate::memory::collect;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
@@ -266,6 +266,7 @@ fn sweep_task<S: Space, O: Observer>(
     );
     uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns);
     result.reset(task.rows.len(), padded);
+    let sides = if task.symmetric { Sides::Both } else { Sides::Rows };
     for j in (0..padded).step_by(width) {
         let columns = task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
         let column_at = columns.start - blocks.columns.rows.start;
@@ -284,7 +285,7 @@ fn sweep_task<S: Space, O: Observer>(
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
             uncounted.mask(tile, (i, j));
             let row_side = row_thresholds.slice(i..i + rows.len());
-            kernel.sweep(tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);
+            kernel.sweep(sides, tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);
         }
     }
     observer.observe(space, task, result, scratch, own);

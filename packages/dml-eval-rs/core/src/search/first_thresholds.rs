@@ -74,7 +74,8 @@ pub(super) fn first_thresholds<S: Space>(
     raise: impl Fn(usize, f32) + Sync,
 ) {
     let Blocks { rows, columns } = blocks;
-    let (height, width) = (space.kernel().rows, space.kernel().columns);
+    let kernel = space.kernel();
+    let (height, width) = (kernel.rows, kernel.columns);
     let Some(part) = Part::choose(columns.rows.len() / width, width, k) else { return };
     let size = height * width;
     let product = space.kernel().product(packing.word());
@@ -91,7 +92,7 @@ pub(super) fn first_thresholds<S: Space>(
                 let panel = number * part.spacing;
                 let tile = &mut largest.tile[..size];
                 multiply(product, packing.steps(), (rows.panel(row_panel), columns.panel(panel)), tile);
-                subtract_rests(tile, width, &blocks, queries.start, panel);
+                kernel.vectorize(|| subtract_rests(tile, width, &blocks, queries.start, panel));
                 let first = columns.rows.start + panel * width;
                 for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
                     let own = own.of(query).and_then(|own| (own as usize).checked_sub(first));
@@ -100,7 +101,8 @@ pub(super) fn first_thresholds<S: Space>(
                     }
                 }
                 let of_group = number % part.groups * size..(number % part.groups + 1) * size;
-                keep_larger(tile, number as u32, &mut largest.values[of_group.clone()], &mut largest.panels[of_group]);
+                let (values, panels) = (&mut largest.values[of_group.clone()], &mut largest.panels[of_group]);
+                kernel.vectorize(|| keep_larger(tile, number as u32, values, panels));
             }
             for (row, query) in queries.enumerate() {
                 let item = |panel: u32, lane: usize| {
@@ -115,6 +117,7 @@ pub(super) fn first_thresholds<S: Space>(
 }
 
 /// Keeps the larger of each two values, and the number of the panel that it comes from.
+#[inline(always)]
 fn keep_larger(tile: &[f32], number: u32, values: &mut [f32], panels: &mut [u32]) {
     for ((&value, most), panel) in tile.iter().zip(values).zip(panels) {
         // Without a branch, so that the compiler can use vectors.
@@ -124,6 +127,7 @@ fn keep_larger(tile: &[f32], number: u32, values: &mut [f32], panels: &mut [u32]
 }
 
 /// Takes half of the width of each value's bounds off, where not all of a row is packed.
+#[inline(always)]
 fn subtract_rests(tile: &mut [f32], width: usize, blocks: &Blocks<'_>, query: usize, panel: usize) {
     let Blocks { rows, columns } = blocks;
     if rows.rests.is_empty() || columns.rests.is_empty() {
