@@ -62,7 +62,7 @@ class GradientCache:
         if isinstance(network, nn.parallel.DistributedDataParallel):
             inner, exchanging = network.module, without_exchange or network.no_sync
         self._network, self._micro_batch = network, micro_batch
-        self._first: nn.Module = first_network or inner
+        self._first: nn.Module = inner if first_network is None else first_network
         self._forward = forward or _Replayed()
         self._without_exchange: Callable[[], AbstractContextManager[None]] = exchanging
         self._cached: tuple[Tensor, Tensor] | None = None  # inputs, their embeddings
