@@ -24,6 +24,7 @@ from sections import CHILDREN, MODULES, OUTSIDE, SECTIONS, SHOWN
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s:]+\.png)(?=\))")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w/]+\.py)\n")  # the first line of a block that is a file
@@ -57,6 +58,8 @@ def stage(out: Path) -> None:
             text += contents([f"{folder}/index" for folder in SECTIONS], hidden=True)
         text += contents(CHILDREN.get(name(copy), []), hidden=True)
         target.write_text(text, encoding="utf-8")
+    for picture in DOCS.rglob("*.png"):
+        shutil.copy(picture, out / picture.relative_to(DOCS))
     (out / "reference" / "api").mkdir()
     for module in MODULES:
         (out / "reference" / "api" / f"{module}.rst").write_text(listing(module), encoding="utf-8")
@@ -96,8 +99,12 @@ def relink(text: str, page: Path, copy: Path, copies: dict[Path, Path]) -> str:
             return f"[{label}]({repository()}/tree/HEAD/{place}{mark}{anchor})"
         return label if place in label else f"{label} (`{place}`)"
 
+    def moved(found: re.Match[str]) -> str:
+        target = (page.parent / found[2]).resolve().relative_to(DOCS)
+        return f"{found[1]}{Path(os.path.relpath(target, copy.parent)).as_posix()}"
+
     outside_code = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
-    outside_code[::2] = [LINK.sub(replaced, part) for part in outside_code[::2]]
+    outside_code[::2] = [LINK.sub(replaced, PICTURE.sub(moved, part)) for part in outside_code[::2]]
     return "".join(outside_code)
 
 

@@ -74,6 +74,11 @@ def test_a_file_outside_the_site_needs_the_repositorys_address(repository, expec
     assert staging.relink("[a](../../examples/bare_loop.py)", *page, OUTSIDE) == expected
 
 
+def test_a_picture_is_found_from_the_copy():
+    text = staging.relink("![a\nb](docs/gallery/report.png)", ROOT / "README.md", Path("guide/readme.md"), {})
+    assert text == "![a\nb](../gallery/report.png)"
+
+
 def test_code_of_a_tutorial_runs():
     text = staging.BLOCK.sub(
         staging.executed, "```python\nx = 1\n```\n\n```sh\nls\n```\n\n```python\n# a.py\ny = 2\n```\n"
