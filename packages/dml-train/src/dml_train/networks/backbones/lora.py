@@ -67,7 +67,7 @@ def add_lora(
 
 def _unused(network: Any, probe: Callable[[nn.Module], torch.Tensor]) -> list[str]:
     """List the adapted layers that receive no gradient."""
-    probe(network).sum().backward()
+    probe(network).sum().backward()  # type: ignore[no-untyped-call]
     return [
         name.partition(".lora_")[0]
         for name, parameter in network.named_parameters()
