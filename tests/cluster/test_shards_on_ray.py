@@ -89,4 +89,4 @@ def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Pat
     assert all(
         found.per_query[name].tobytes() == expected.per_query[name].tobytes() for name in found.per_query
     )
-    assert results == 5 + 55 + 55  # shards, and pairs of ten blocks in two passes: nothing twice
+    assert results == 5 + 10 + 55  # shards, labels of ten blocks, and their pairs: nothing twice
