@@ -132,7 +132,6 @@ def on_processes() -> Iterator[Any]:
 
 def on_ray() -> Iterator[Any]:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}  # nothing is sent or kept
-    os.environ["RAY_raylet_start_wait_time_s"] = "120"  # on a busy machine
     import ray
 
     from dml_eval_rs.adapters.ray import ray_map

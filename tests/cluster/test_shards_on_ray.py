@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,18 @@ def test_a_node_with_another_version_is_named(nodes: Any, monkeypatch: pytest.Mo
         adapter.ray_map(nodes.address)
 
 
+def test_another_address_than_that_of_the_connection_is_refused(nodes: Any) -> None:
+    from dml_eval_rs.adapters.ray import ray_map
+
+    ray_map(nodes.address)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(
+            ValueError, match=f"connected to the Ray cluster {nodes.address}; expected .* of {address}"
+        ):
+            ray_map(address)
+
+
 def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
     from dml_eval_rs.adapters.ray import ray_map
 
@@ -89,4 +102,4 @@ def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Pat
     assert all(
         found.per_query[name].tobytes() == expected.per_query[name].tobytes() for name in found.per_query
     )
-    assert results == 5 + 55 + 55  # shards, and pairs of ten blocks in two passes: nothing twice
+    assert results == 5 + 10 + 55  # shards, labels of ten blocks, and their pairs: nothing twice

@@ -24,17 +24,18 @@ def ray_map(
 
     Args:
         address: of the cluster, such as ``"10.0.0.1:6379"`` or ``"auto"``. None: the cluster that this process is
-            connected to, else that of RAY_ADDRESS, else a new one on this machine.
+            connected to, else the one that `ray.init` finds, or starts.
         retries: how often a task runs again after its worker died.
         num_cpus: cores that Ray reserves for a task; give `evaluate_shards` as many `threads`.
         waiting: tasks submitted for each core of the cluster, running ones included.
 
     Raises:
-        ValueError: if no cluster answers at the address, or a node has no dml-eval-rs or another version (named).
+        ValueError: if no cluster answers at the address, this process is connected to another one, or a node has no
+            dml-eval-rs, or another version (named).
     """
+    if address is not None and address not in ("auto", "local"):
+        _check_address(address)
     if not ray.is_initialized():
-        if address is not None and address not in ("auto", "local"):
-            _check_address(address)
         ray.init(address=address, log_to_driver=False)
     _check_nodes()
 
@@ -71,7 +72,7 @@ def _wait(running: list[Any]) -> tuple[list[Any], Any]:
 
 
 def _check_address(address: str) -> None:
-    """Check that something accepts connections at an address."""
+    """Check that something accepts connections at an address, and that this process has no other cluster."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
@@ -79,6 +80,13 @@ def _check_address(address: str) -> None:
         raise ValueError(
             f"no Ray cluster answers at {address!r} ({error}); expected the address that 'ray start --head' prints"
         ) from None
+    if ray.is_initialized() and not address.startswith("ray://"):
+        connected = ray.get_runtime_context().gcs_address
+        if connected != address:
+            raise ValueError(
+                f"this process is connected to the Ray cluster {connected}; expected that address instead of "
+                f"{address}, or a call of ray.shutdown() before"
+            )
 
 
 def _check_nodes() -> None:
