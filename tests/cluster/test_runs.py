@@ -22,7 +22,7 @@ ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel fo
 pytestmark = pytest.mark.xdist_group("ray cluster")
 
 SETTINGS = [
-    "dataset.max_classes=40", "sampler.classes_per_batch=8", "training.steps=60", "logging.loggers=[]",
+    "dataset.max_classes=40", "sampler.classes_per_batch=8", "training.steps=120", "logging.loggers=[]",
     "checkpoints.every=10", 'checkpoints.unit="step"',
 ]  # fmt: skip
 

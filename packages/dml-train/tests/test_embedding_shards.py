@@ -16,7 +16,8 @@ from dml_train.trained.folder import embed_images
 from dml_train.trained.images import FolderImages, SplitImages
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
-from dml_train.trained.shards import Shard, embed_shard, join_shards
+from dml_train.trained.shard_manifests import Shard
+from dml_train.trained.shards import embed_shard, join_shards
 from dml_train.trained.splits import embed_split
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dml_train.trained.search import Gallery as Gallery
     from dml_train.trained.search import SearchResult as SearchResult
     from dml_train.trained.search import search as search
-    from dml_train.trained.shards import Shard as Shard
+    from dml_train.trained.shard_manifests import Shard as Shard
     from dml_train.trained.shards import embed_shard as embed_shard
     from dml_train.trained.shards import join_shards as join_shards
     from dml_train.trained.splits import embed_split as embed_split
@@ -98,7 +98,7 @@ _HOMES = {
     "RayCluster": "dml_train.cluster.ray_cluster",
     "RayEngine": "dml_train.trained.ray_engine",
     "RayExecutor": "dml_train.cluster.ray_cluster",
-    "Shard": "dml_train.trained.shards",
+    "Shard": "dml_train.trained.shard_manifests",
     "embed_images": "dml_train.trained.folder",
     "embed_shard": "dml_train.trained.shards",
     "join_shards": "dml_train.trained.shards",

@@ -144,7 +144,8 @@ def embed(
         if shard is None:
             done = embed_images(plan, out, embedder, skip=skip, labels=labels, console=console)
         else:
-            from dml_train.trained.shards import Shard, embed_shard
+            from dml_train.trained.shard_manifests import Shard
+            from dml_train.trained.shards import embed_shard
 
             slice_ = Shard.read(shard)
             done = embed_shard(plan, out, slice_, embedder, skip=skip, console=console)
