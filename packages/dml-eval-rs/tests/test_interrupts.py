@@ -20,6 +20,8 @@ CALLS = {
     "range_search": "range_search(x, None, 0.2, threads=2)",
     "index_recall": "index_recall(np.tile(np.arange(50), (len(x), 1)), x, x.copy(), 50, threads=2)",
     "verify": "verify(x, labels, threads=2)",
+    "verify codes": "verify_codes(codes, zeros % 7 + np.arange(len(zeros)) // 9, threads=2)",
+    "verify a block": "verifier.add_block(x, labels)",
     "verify pairs": "verify(x, labels, pairs=pairs, threads=2)",
     "verify at many rates": "verify(x[:9000, :8], labels[:9000] % 40, far=rates, metrics=['tar'], threads=2)",
     "open_set": "open_set(x, labels, x[:40_000].copy(), labels[:40_000], threads=2)",
@@ -52,6 +54,10 @@ rates = np.linspace(1e-3, 0.9, 1_000)
 clusters = rng.integers(0, 2**20, 25_000_000, dtype=np.uint32)
 stream = StreamingEvaluator(x, labels, threads=2)
 stream.find_positives(x, labels, 0)
+verifier = StreamingVerifier(x[:9_000], labels[:9_000], threads=2)
+verifier.begin_pass()
+verifier.add_block(x, labels)
+verifier.begin_pass()
 crafted = [np.array(part, dtype) for part, dtype in
            (([0, 1], np.uint64), ([0.5], np.float64), ([3], np.uint64), ([0, 2**40, 0], np.uint64))]
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs import _native, arguments
-from dml_eval_rs.digests import BUCKET, bytes_of, label_sums
+from dml_eval_rs.digests import bytes_of, label_sums
 from dml_eval_rs.partial_counts import count_items, join_ranges
 from dml_eval_rs.partial_pairs import (
     KeptScores,
@@ -27,7 +27,7 @@ from dml_eval_rs.retrieval import SIMILARITIES
 from dml_eval_rs.score_order import scores_of, to_order
 from dml_eval_rs.verification import VerificationMetric
 from dml_eval_rs.verification_counts import Point, Slots, measure_crossings, measure_distances
-from dml_eval_rs.verification_rates import accepted_at_most, check_numbers
+from dml_eval_rs.verification_passes import Levels, end_first_pass, end_later_pass
 from dml_eval_rs.verification_result import Verification
 from dml_eval_rs.verification_sides import METRICS, PairSides, check_far, check_metrics
 
@@ -119,10 +119,10 @@ class StreamingVerifier:
             self._state = replace(state, passes=1)
             return True
         if state.passes == 1:
-            self._state = self._begin_searches()
+            self._state = end_first_pass(state, self._levels())
             needed = bool(self._state.observed) or len(self._state.slots) > 0
         else:
-            self._state = self._advance()
+            self._state = end_later_pass(state, self._levels())
             needed = bool(self._state.observed)
         self._is_complete = not needed
         return needed
@@ -308,82 +308,9 @@ class StreamingVerifier:
             sample = KeptScores(*kept)
         return join_first_pass(state, ranges, numbers, positives, sample, distances, sums, _SAMPLE)
 
-    def _begin_searches(self) -> PartialPairs:
-        """Return the state at the end of the first pass."""
-        state = self._state
-        if not state.found:
-            raise ValueError("the first pass had no block; expected at least one")
-        if state.found[0][0] != 0 or len(state.found) > 1:
-            first = state.found[0][1] if state.found[0][0] == 0 else 0
-            last = (state.found[1] if state.found[0][0] == 0 else state.found[0])[0] - 1
-            raise ValueError(
-                f"items {first} to {last} of the gallery were never given; expected every item from 0 on"
-            )
-        check_numbers(state.n_positive, state.n_negative)
-        if self._similarity == "hamming":
-            return replace(state, passes=2)
-        positives = scores_of(np.sort(to_order(state.positives)))
-        ranks, equal_errors = self._levels()
-        ranges = _native.begin_searches(
-            ranks, equal_errors, positives, state.n_negative, state.sample.scores, threads=self._threads
-        )
-        slots = 2 * len(np.unique(to_order(positives))) + 1 if "auc" in self._wanted else 0
-        return replace(
-            state,
-            passes=2,
-            positives=positives,
-            sample=KeptScores(),
-            ranges=ranges,
-            observed=(ObservedNegatives(),) * len(ranges),
-            crossings=(None,) * len(ranges),
-            slots=np.zeros(slots, np.uint64),
-        )
-
-    def _advance(self) -> PartialPairs:
-        """Return the state at the end of a later pass."""
-        state = self._state
-        if state.counted != state.found:
-            raise ValueError(
-                f"{count_items(state.counted)} of {count_items(state.found)} items are counted in this pass; expected "
-                "all"
-            )
-        for bucket, labels_sum in state.labels_found.items():
-            if state.labels_counted.get(bucket) != labels_sum:
-                low, high = bucket * BUCKET, min((bucket + 1) * BUCKET, state.found[0][1]) - 1
-                raise ValueError(
-                    f"the labels of some of the items {low} to {high} differ from those of the first pass; expected "
-                    "the same labels in each pass"
-                )
-        open_ = [i for i, crossing in enumerate(state.crossings) if crossing is None]
-        ranks, equal_errors = self._levels()
-        ranges, crossings = _native.advance_searches(
-            [ranks[i] for i in open_ if i < len(ranks)],
-            equal_errors and len(ranks) in open_,
-            state.positives,
-            state.n_negative,
-            state.ranges,
-            [(o.above, o.inside, o.kept.scores, o.kept.hashes, o.kept.zeros) for o in state.observed],
-            threads=self._threads,
-        )
-        found = list(state.crossings)
-        for i, crossing in zip(open_, crossings, strict=True):
-            found[i] = crossing
-        remaining = np.array([crossing is None for crossing in crossings], bool)
-        return replace(
-            state,
-            passes=state.passes + 1,
-            counted=(),
-            labels_counted={},
-            crossings=tuple(found),
-            ranges=np.ascontiguousarray(ranges[remaining]),
-            observed=(ObservedNegatives(),) * int(remaining.sum()),
-        )
-
-    def _levels(self) -> tuple[list[int], bool]:
-        """Return the ranks of the negatives that the FARs refuse, and whether errors are to be equal."""
-        n_negative = self._state.n_negative
-        shares = self._far if "tar" in self._wanted else []
-        return [accepted_at_most(share, n_negative) + 1 for share in shares], "eer" in self._wanted
+    def _levels(self) -> Levels:
+        far = self._far if "tar" in self._wanted else []
+        return Levels(far, "eer" in self._wanted, "auc" in self._wanted, self._threads)
 
     def _capacity(self) -> int:
         return _KEPT // max(1, len(self._state.observed))
