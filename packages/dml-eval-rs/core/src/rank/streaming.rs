@@ -114,7 +114,7 @@ mod tests {
             let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
             let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
             let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
-            let space = Dense::new(rows, None, Similarity::Dot, Precision::BFloat16, kernel, &control).unwrap();
+            let space = Dense::new(rows, None, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let at = split.unwrap_or(n);
             let first_items = [first, first + at as u64 + gap];
             let relation = Relation::of_labels(&labels, None).unwrap().with_blocks(at, first_items).unwrap();
