@@ -26,7 +26,7 @@ class GradientCache:
     So weights receive the gradient of the whole batch, at the memory of one micro-batch and the cost of a second
     forward pass. Both passes draw the same random numbers (dropout) and run under the same autocast. Batch norms see
     one micro-batch at a time, and the second pass alone updates their running statistics. A batch that is one
-    micro-batch has a single pass.
+    micro-batch has a single pass, except under DistributedDataParallel.
 
     Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, section 3.2.
 
@@ -69,7 +69,10 @@ class GradientCache:
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Embed a batch, (B, D); the loss back-propagates to the result, then `backward` goes on."""
-        if len(inputs) <= self._micro_batch:
+        # Under DistributedDataParallel a rank with fewer rows takes part in the same collectives as the others.
+        if len(inputs) <= self._micro_batch and not isinstance(
+            self._network, nn.parallel.DistributedDataParallel
+        ):
             self._cached = None
             return self._forward(self._network, inputs, 0)
         with torch.no_grad(), _statistics_kept(self._first):
