@@ -26,7 +26,7 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
         for i in range(4):
             pixels = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / f"thing {c}" / f"{i}.jpg")
-    recipe_of_page, changes = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    recipe_of_page, changes, _ = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
     (tmp_path / "mine.toml").write_text(recipe_of_page, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     folder = train(

@@ -18,9 +18,7 @@ from dml_train.recipe.loading import load_recipe
 Settings = dict[str, Any]
 
 SYSTEMS = ("ice", "rll", "norm-softmax", "heated-up", "memvir")
-RECIPES = [
-    name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and not name.endswith("/glyphs")
-]
+RECIPES = [name for name in bundled_recipes() if name.split("/")[0] in SYSTEMS and "/glyphs" not in name]
 LEVELS = ["inception_3c", "inception_4e", "inception_5b"]
 T_N = "schedule.loss.negative_temperature"
 
@@ -40,6 +38,7 @@ def images(
         "crop": crop,
         "train_crop": train_crop,
         "normalize": normalize,
+        "interpolation": "bilinear",
         "min_area": min_area,
         "flip": 0.5,
         "max_pixels": 64_000_000,
