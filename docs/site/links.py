@@ -53,8 +53,7 @@ def broken_links(folder: Path) -> list[str]:
                     found.append(f"{here}: loads {address} from another host")
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            # A page of search results shows the pictures of the folder that was searched, beside which it lay.
-            if not target.exists() and not address.startswith("./photos/"):
+            if not target.exists():
                 found.append(f"{here}: {address} leads to no file")
             elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
                 found.append(f"{here}: {address} leads to no element")

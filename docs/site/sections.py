@@ -90,9 +90,13 @@ for _package in PACKAGES:
     OUTSIDE[f"packages/{_package}/README.md"] = f"reference/packages/{_package}.md"
     OUTSIDE[f"packages/{_package}/CHANGELOG.md"] = f"reference/changes/{_package}.md"
 
-# A tutorial → the files that its code writes and the gallery shows: the file, and its name in the gallery.
+# A tutorial → the files and folders that its code writes and the gallery shows: the file, and its name in the gallery.
 SHOWN = {
-    "tutorials/your-images": {"runs/mine/report.html": "report.html", "found.html": "search.html"},
+    "tutorials/your-images": {
+        "runs/mine/report.html": "report.html",
+        "found.html": "search.html",
+        "photos": "photos",  # which the search page shows
+    },
     "tutorials/your-own-loss": {"side-by-side.html": "side-by-side.html"},
 }
 

@@ -53,7 +53,7 @@ def stage(out: Path) -> None:
         if copy.parts[0] == "tutorials":
             text = NOTEBOOK + BLOCK.sub(executed, text)
             for file, shown in SHOWN.get(name(copy), {}).items():
-                text += "\n" + cell("%%sh -e", f'cp "{file}" "$SITE_SHOWN/{shown}"\n', "remove-cell")
+                text += "\n" + cell("%%sh -e", f'cp -r "{file}" "$SITE_SHOWN/{shown}"\n', "remove-cell")
         if copy == Path("index.md"):
             text += contents([f"{folder}/index" for folder in SECTIONS], hidden=True)
         text += contents(CHILDREN.get(name(copy), []), hidden=True)
