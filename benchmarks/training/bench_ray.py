@@ -6,8 +6,8 @@ A cluster of three nodes on this machine, loopback only: a head without cores, a
    alternate. Processor time is that of all processes, Ray's own included: its nodes' between the start and the end of
    the command, less what idle nodes use in that time. A tenth of the glyphs shows what starting costs; the difference
    is the embedding itself.
-2. The same with a node killed in the middle: the bytes must be those of one process, and the images that were read
-   twice are counted.
+2. The same with a node killed in the middle: the bytes must be those of one process, and the chunks that arrive are
+   counted.
 3. Six short runs, with a node killed in the middle: their files must be those of one process.
 
     python benchmarks/training/bench_ray.py [--images N] [--widths 256,512,512] [--rounds N] [--no-deaths] [--out FILE]

@@ -95,7 +95,8 @@ def siglip_and_gradients(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute the loss, the gradients of queries and gallery, and that of (t', b), (2,).
 
-    Blocks are summed in their order, whoever computed them. Arguments as `value_and_gradients`, all of one dtype.
+    Blocks are summed in their order, on whichever rank each was computed. Arguments as `value_and_gradients`, all of
+    one dtype.
     """
     sums: list[torch.Tensor] = []
 
