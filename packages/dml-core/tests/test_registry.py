@@ -106,6 +106,33 @@ def test_a_nested_table_is_built_first_with_the_same_context():
     assert wrapper.loss.temperature == 0.1
 
 
+def test_a_factory_makes_the_component_of_a_deferred_table_itself():
+    made = []
+
+    class Counted(Classes):
+        def __init__(self, num_classes: int, embedding_dim: int, temperature: float = 0.05) -> None:
+            super().__init__(num_classes, embedding_dim, temperature)
+            if temperature > 1:
+                raise ValueError("temperature is above 1")
+            made.append(self)
+
+    components = registry_of(
+        Component("counted", Counted, "a class loss"),
+        Component("wrapper", Wrapper, "wraps a loss", deferred=["loss"]),
+        Component("maker", lambda loss: loss(), "makes a loss", deferred=["loss"]),
+    )
+    table = {"name": "wrapper", "num_steps": 5, "loss": {"name": "counted", "temperature": 0.1}}
+    wrapper = components.build("losses", table, RUN)
+    assert made == []
+    assert wrapper.loss().shape == (10, 4)
+    assert made[0].temperature == 0.1
+    table = {"name": "maker", "loss": {"name": "counted", "temperature": 2.0}}
+    with pytest.raises(InvalidOption, match=r"loss 'counted' .*: temperature is above 1"):
+        components.build("losses", table, RUN)
+    with pytest.raises(InvalidOption, match="no option 'temprature'"):
+        components.check("losses", {"name": "maker", "loss": {"name": "counted", "temprature": 0.1}})
+
+
 def test_an_error_in_a_nested_table_is_found_before_anything_is_built():
     table = {"name": "wrapper", "num_steps": 5, "loss": {"name": "classes", "temprature": 0.1}}
     with pytest.raises(InvalidOption, match="no option 'temprature'; did you mean 'temperature'"):

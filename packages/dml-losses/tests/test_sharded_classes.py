@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import multiprocessing
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -209,6 +211,48 @@ def test_a_loss_gets_its_embeddings_in_float32_at_least() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         ShardedClasses(Recording(3, 4))(torch.randn(2, 4).to(dtype), torch.arange(2))
     assert seen == [torch.float32] * 3 + [torch.float64]
+
+
+@pytest.mark.parametrize("name", sharded_world.LOSSES)
+def test_a_rank_draws_its_own_rows_with_the_bits_of_all(monkeypatch, name) -> None:
+    torch.manual_seed(3)
+    whole, after = sharded_world.LOSSES[name](), torch.randn(20)
+    for rank in range(3):
+        for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
+            monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, 3))
+        for wrap in (
+            lambda make: make,
+            lambda make: make(),
+        ):  # each rank draws its own rows; or all, and cuts them
+            torch.manual_seed(3)
+            loss = ShardedClasses(wrap(sharded_world.LOSSES[name]))
+            own, rows = loss.loss.class_weights, loss.sharded_parameters()["loss.class_weights"]
+            assert rows.total == len(whole.class_weights)
+            assert torch.equal(own, whole.class_weights[rows.first : rows.first + len(own)])
+            assert torch.equal(torch.randn(20), after)
+        assert len(own) < len(whole.class_weights)
+
+
+MEASURE = """
+import resource, torch
+import dml_losses.class_weights, dml_losses.ranks.sharded_classes
+from dml_losses import ArcFace, ShardedClasses
+
+for module in (dml_losses.class_weights, dml_losses.ranks.sharded_classes):
+    module.rank_and_world_size = lambda: (5, 32)
+ShardedClasses(lambda: ArcFace(32, 128))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+loss = ShardedClasses(lambda: ArcFace(200_000, 128))
+print(len(loss.loss.class_weights), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+def test_a_rank_never_has_the_memory_of_all_class_weights() -> None:
+    result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    count, growth = map(int, result.stdout.split())
+    assert count == 6250
+    assert growth < 30_000  # KiB: its rows have 3 MiB and a block 4; all have 98 MiB
 
 
 def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_core import DmlError, InvalidOption
-from dml_losses import MemVir, NormSoftmax, SoftTriple
+from dml_losses import MemVir, NormSoftmax, ShardedClasses, SoftTriple
 from dml_train.data.batches import StepBatches
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.recipe.checking import parse
@@ -18,7 +20,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
 from dml_train.training.class_weights import check_initialisation, find_class_weights
-from dml_train.training.initialisation import class_means
+from dml_train.training.initialisation import class_means, draw_by_classes
 from dml_train.training.run import train
 
 # A rate of 0 keeps all weights, so that a run's end shows its beginning.
@@ -68,6 +70,22 @@ def test_class_weights_can_be_drawn_by_the_number_of_classes(run):
     assert drawn.shape == before.loss.class_weights.shape == (6, 8)
     assert 0.8 * 6**-0.5 < drawn.abs().max() <= 6**-0.5
     assert drawn.mean().abs() < 0.15  # 48 numbers whose deviation is 6**-0.5 / 3**0.5
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_draw_their_class_weights_by_classes_as_one_does(monkeypatch, ranks):
+    recipe = SimpleNamespace(training=SimpleNamespace(seed=3))
+    whole = LevelledLoss([NormSoftmax(7, 5), NormSoftmax(7, 9)], [5, 9], [1.0, 1.0])
+    draw_by_classes(SimpleNamespace(recipe=recipe, loss=whole))
+    for rank in range(ranks):
+        for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
+            monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, ranks))
+        sharded = [ShardedClasses(NormSoftmax(7, dim)) for dim in (5, 9)]
+        draw_by_classes(SimpleNamespace(recipe=recipe, loss=LevelledLoss(sharded, [5, 9], [1.0, 1.0])))
+        for level, own in zip(whole.levels, sharded, strict=True):
+            (rows,) = own.sharded_parameters().values()
+            drawn = own.loss.class_weights
+            assert torch.equal(drawn, level.class_weights[rows.first : rows.first + len(drawn)])
 
 
 def test_adapting_updates_the_statistics_of_batch_norms_and_no_weight(run):

@@ -13,6 +13,7 @@ from dml_train.recipe.loading import load_recipe
 from dml_train.training.build import build
 from dml_train.training.rehearsal import rehearse
 from dml_train.training.run import train
+from dml_train.training.scheduling import check_loss_schedules
 
 
 class Faulty(nn.Module):
@@ -123,3 +124,14 @@ def test_settings_that_would_fail_after_training_are_refused_before(tmp_path, qu
     with pytest.raises((DmlError, InvalidOption), match=message):
         train(load_recipe("glyphs-tiny", overrides, installed()), tmp_path / "run", console=quiet)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_schedule_of_a_sharded_loss_is_checked_on_more_than_two_ranks(monkeypatch):
+    for module in ("training.scheduling", "class_weights", "ranks.sharded_classes"):
+        package = "dml_train" if module.startswith("training") else "dml_losses"
+        monkeypatch.setattr(f"{package}.{module}.rank_and_world_size", lambda: (3, 4))
+    table = "schedule.'loss.loss.temperature'={kind='step', values=[0.1, %s], milestones=[9]}"
+    sharded = "loss={name='sharded-classes', loss={name='norm-softmax', temperature=0.1}}"
+    check_loss_schedules(load_recipe("glyphs-tiny", [sharded, table % 0.2]), installed())
+    with pytest.raises(InvalidOption, match="reaches -1"):
+        check_loss_schedules(load_recipe("glyphs-tiny", [sharded, table % -1.0]), installed())

@@ -78,6 +78,7 @@ from dml_core.registry import Registry, registry
 from dml_core.schedules import Constant, Cosine, Linear, Schedule, Schedules, Step, schedule_from_table
 
 if TYPE_CHECKING:
+    from dml_core.drawing import draw_rows
     from dml_core.gradient_cache import GradientCache, backward_in_micro_batches, split_evenly
     from dml_core.memory import MemoryQueue
     from dml_core.mining import HardNegativeSampler
@@ -94,6 +95,7 @@ _HOMES = {
     "ShuffledSampler": "dml_core.samplers",
     "all_gather_rows": "dml_core.ranks",
     "backward_in_micro_batches": "dml_core.gradient_cache",
+    "draw_rows": "dml_core.drawing",
     "rank_and_world_size": "dml_core.ranks",
     "split_evenly": "dml_core.gradient_cache",
 }
@@ -167,6 +169,7 @@ __all__ = [
     "centers_per_class_of",
     "class_fraction_of",
     "describe_error",
+    "draw_rows",
     "hookimpl",
     "is_class_loss",
     "is_shardable",

@@ -30,6 +30,8 @@ class Component:
         source: the paper and its equations, or another origin; empty if there is nothing to cite.
         options: what the factory takes by keyword, in the order of listings; by default, the parameters of its
             signature. A factory that passes ``**options`` on declares them.
+        deferred: the options whose component the factory makes itself. Where a recipe's table gives a component for
+            one, the factory receives a function without arguments that makes it, and not the component.
 
     Raises:
         ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a reference isn't
@@ -45,6 +47,7 @@ class Component:
         summary: str,
         source: str = "",
         options: Sequence[Option] | None = None,
+        deferred: Sequence[str] = (),
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -64,6 +67,7 @@ class Component:
         self.name: Final = name
         self.summary: Final = summary
         self.source: Final = source
+        self.deferred: Final = tuple(deferred)
         self._factory: Final = factory
         self._options: Final = None if options is None else tuple(options)
         if not isinstance(factory, str):  # a mistake is found where the plugin is loaded

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from dml_core.components import Component
@@ -123,7 +123,7 @@ class Registry:
         Args:
             kind: of the component.
             table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` are built first, with the
-                same context.
+                same context, or by the factory itself (`Component.deferred`).
             context: a value for each name in ``CONTEXT[kind]``; the factory receives those that are among its
                 options. The table's value replaces that of the context.
 
@@ -145,7 +145,12 @@ class Registry:
             option.name: context[option.name] for option in entry.component.options if option.name in context
         }
         for key, value in values.items():
-            given[key] = self._make(kind, value, context) if _is_component_table(value) else value
+            if not _is_component_table(value):
+                given[key] = value
+            elif key in entry.component.deferred:
+                given[key] = partial(self._make, kind, value, context)
+            else:
+                given[key] = self._make(kind, value, context)
         try:
             return entry.component.factory(**given)
         except DmlError:

@@ -168,6 +168,7 @@ def dml_losses() -> Iterable[Component]:
         "dml_losses.ranks.sharded_classes:ShardedClasses",
         "a class loss of which each rank keeps the class weights of its own classes",
         source="An et al. 2021, Partial FC, section 3.1",
+        deferred=["loss"],  # made by ShardedClasses, so that each rank draws its own rows
     )
     yield from _pytorch_metric_learning()
 

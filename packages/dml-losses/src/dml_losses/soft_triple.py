@@ -47,7 +47,7 @@ class SoftTriple(torch.nn.Module):
         super().__init__()
         self.centers_per_class = check_whole("centers_per_class", centers_per_class, 1)
         self.class_weights = initial_class_weights(
-            check_whole("num_classes", num_classes, 1) * self.centers_per_class, embedding_dim, normal=True
+            num_classes, embedding_dim, normal=True, centers_per_class=self.centers_per_class
         )
         self.scale = check_positive("scale", scale)
         self.center_temperature = check_positive("center_temperature", center_temperature)

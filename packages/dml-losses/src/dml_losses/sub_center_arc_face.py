@@ -62,7 +62,7 @@ class SubCenterArcFace(torch.nn.Module):
         super().__init__()
         self.centers_per_class = check_whole("centers_per_class", centers_per_class, 1)
         self.class_weights = initial_class_weights(
-            check_whole("num_classes", num_classes, 1) * self.centers_per_class, embedding_dim
+            num_classes, embedding_dim, centers_per_class=self.centers_per_class
         )
         self.scale = check_positive("scale", scale)
         self.margin = check_angle("margin", margin)

@@ -84,8 +84,9 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
     """Train, and return the value of every step, the state at the end and this rank's rows of each parameter."""
     torch.manual_seed(0)
-    inner = LOSSES[name]().double()
-    loss = dml.GlobalBatch(dml.ShardedClasses(inner) if sharded else inner)
+    module = dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
+    loss = dml.GlobalBatch(module)
+    inner = module.loss if sharded else module
     network = nn.Linear(DIM, DIM).double()
     values = []
     for index in range(STEPS):

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from dml_train.trained.splits import evaluate_embeddings as evaluate_embeddings
     from dml_train.trained.splits import evaluate_run as evaluate_run
     from dml_train.trained.stored_images import open_images as open_images
+    from dml_train.training.conversion import convert_checkpoints as convert_checkpoints
     from dml_train.training.run import train as train
 
 __version__ = version("dml-train")
@@ -74,6 +75,7 @@ _HOMES = {
     "TrainedModel": "dml_train.trained.model",
     "bundled_recipes": "dml_train.recipe.bundled",
     "check_dataset": "dml_train.data",
+    "convert_checkpoints": "dml_train.training.conversion",
     "embed_folder": "dml_train.trained.folder",
     "embed_split": "dml_train.trained.splits",
     "evaluate_embeddings": "dml_train.trained.splits",
@@ -125,6 +127,7 @@ __all__ = [
     "__version__",
     "bundled_recipes",
     "check_dataset",
+    "convert_checkpoints",
     "embed_folder",
     "embed_images",
     "embed_shard",

@@ -29,6 +29,7 @@ from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
+from dml_train.training.checkpoint import Checkpoint
 from dml_train.training.trainer import Trainer
 from train_support.run_traces import Stop, StopAt, same
 from train_support.tiny_world import make_registry
@@ -133,6 +134,20 @@ def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequenc
         _train_until(ranks, document, out, last, plugins)
 
 
+def unite(saved: Checkpoint) -> dict[str, Any]:
+    """Read a checkpoint's state with all rows of the tensors that ranks share: the reference for what they load."""
+    parts, state = saved.parts(), saved.state()
+
+    def walk(tree: Any, path: str) -> Any:
+        if isinstance(tree, dict):
+            return {key: walk(value, f"{path}/{key}".removeprefix("/")) for key, value in tree.items()}
+        if isinstance(tree, torch.Tensor) and tree.is_meta:
+            return parts.read(path, tree, 0, len(tree))
+        return tree
+
+    return walk(state, "")
+
+
 def _train_until(
     ranks: Ranks, document: dict[str, Any], out: Path, last: int, plugins: Sequence[str]
 ) -> None:
@@ -144,11 +159,11 @@ def _train_until(
     folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
     saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
     trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
-    loss, optimizer = trainer.shards.gather_state()
+    loaded = trainer.shards.gather_state()
     if ranks.is_first and saved:
-        state = saved.state()
-        assert same(loss, state["loss"])
-        assert same(optimizer, state["optimizer"])
+        state = unite(saved)
+        assert same(loaded.loss, state["loss"])
+        assert same(loaded.optimizer, state["optimizer"])
     try:
         trainer.train()
     except Stop:

@@ -5,7 +5,7 @@ Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `K` weights (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -18,6 +18,7 @@ from dml_core import (
     rank_and_world_size,
 )
 from dml_losses.arguments import check_batch, check_class_weights
+from dml_losses.class_weights import only_own_rows, rows_of_rank
 from dml_losses.functional.sphere import full_precision
 from dml_losses.ranks.class_shard import RankClasses
 from dml_losses.ranks.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
@@ -41,13 +42,23 @@ class ShardedClasses(torch.nn.Module):
 
     Source: An et al. 2021, Partial FC, section 3.1.
 
+    The weights are the same numbers on any number of ranks. With a function that makes the loss, a rank draws all of
+    them in blocks and keeps its own rows, as `dml train` does:
+
+        >>> from dml_losses import ArcFace, ShardedClasses
+        >>> ShardedClasses(lambda: ArcFace(num_classes=10, embedding_dim=4)).loss.class_weights.shape
+        torch.Size([10, 4])
+
+    A loss of another package, which draws without `dml_losses.class_weights.initial_class_weights`, is made with all
+    rows, and cut.
+
     Args:
-        loss: a class loss with a method `sharded_forward` and no parameter but its ``class_weights``. Make it with all
-            classes on every rank, so that its weights don't depend on the number of ranks, and after the process
-            group. It is changed: it keeps this rank's rows of ``class_weights``.
+        loss: a class loss with a method `sharded_forward` and no parameter but its ``class_weights``, or a function
+            without arguments that makes one. Make it for all classes on every rank, and after the process group. It
+            is changed: it keeps this rank's rows of ``class_weights``.
 
     Attributes:
-        loss: the given loss, whose ``class_weights`` are now (L, D), or (L·K, D) with K centres for each class.
+        loss: the loss, whose ``class_weights`` are now (L, D), or (L·K, D) with K centres for each class.
         num_classes: C.
 
     Raises:
@@ -57,22 +68,29 @@ class ShardedClasses(torch.nn.Module):
 
     loss: ShardableLoss
 
-    def __init__(self, loss: torch.nn.Module) -> None:
+    def __init__(self, loss: torch.nn.Module | Callable[[], torch.nn.Module]) -> None:
         super().__init__()
+        drawn: list[int] = []
+        if not isinstance(loss, torch.nn.Module) and callable(loss):
+            with only_own_rows() as drawn:
+                loss = loss()
         if reason := _why_not_shardable(loss):
             raise TypeError(f"loss is {type(loss).__name__}, {reason}")
         assert is_shardable(loss)
         weights = loss.class_weights
         self._centers = centers_per_class_of(loss)
-        self.num_classes = len(weights) // self._centers
-        self._rank_and_world_size = rank, world_size = rank_and_world_size()
+        self._rank_and_world_size = _, world_size = rank_and_world_size()
+        # A loss that drew its own rows has fewer than all, since every rank has at least one class.
+        whole_of = {_count(rows_of_rank(classes, self._centers)): classes for classes in drawn}
+        self.num_classes = whole_of.get(len(weights), len(weights) // self._centers)
         if self.num_classes < world_size:
             raise ValueError(
                 f"there are {self.num_classes} classes for {world_size} ranks; expected at least one for each"
             )
-        self._first = rank * self.num_classes // world_size
-        own = slice(self._first * self._centers, (rank + 1) * self.num_classes // world_size * self._centers)
-        loss.class_weights = torch.nn.Parameter(weights.detach()[own].clone())
+        own = rows_of_rank(self.num_classes, self._centers)
+        self._first = own.start // self._centers
+        if len(weights) > _count(own):
+            loss.class_weights = torch.nn.Parameter(weights.detach()[own].clone())
         self.loss = loss
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
@@ -105,6 +123,10 @@ class ShardedClasses(torch.nn.Module):
         last = self._first + len(self.loss.class_weights) // self._centers
         rank, world_size = self._rank_and_world_size
         return f"classes {self._first} to {last} of {self.num_classes}, rank {rank} of {world_size}"
+
+
+def _count(rows: slice) -> int:
+    return int(rows.stop - rows.start)
 
 
 def _why_not_shardable(loss: torch.nn.Module) -> str:

@@ -1,13 +1,14 @@
-"""Parameters of the loss that are sharded over the ranks by rows, and unsharded in a checkpoint.
+"""Parameters of the loss that are sharded over the ranks by rows, and unsharded in a checkpoint or in parts of it.
 
-A checkpoint holds what one process would have saved, so that any number of ranks can resume it.
+A checkpoint holds what one process would have saved, so that any number of ranks can resume it. Its state has a sharded
+tensor whole, or, if each rank saved its own rows, a placeholder of the tensor's shape and dtype on the device ``meta``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,32 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from dml_core import Rows, ShardedLoss
 from dml_train.ranks.ranks import Ranks
+
+
+class OwnRows(NamedTuple):
+    """Consecutive rows of a larger tensor, and the index of the first."""
+
+    values: Tensor
+    first: int
+
+
+class StoredRows(Protocol):
+    """The rows of sharded tensors in a checkpoint's parts."""
+
+    def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:
+        """Read rows of the tensor for which the placeholder stands."""
+        ...
+
+
+class SavedState(NamedTuple):
+    """The state of loss and optimizer as a checkpoint holds it, and the rows of this rank that it doesn't.
+
+    `rows` are by the path of their placeholder: ``"loss/loss.class_weights"``, ``"optimizer/state/3/exp_avg"``.
+    """
+
+    loss: dict[str, Any]
+    optimizer: dict[str, Any]
+    rows: dict[str, OwnRows]
 
 
 class Shards:
@@ -68,45 +95,72 @@ class Shards:
         clip_grads_with_norm_(parameters, limit, norm)
         return norm
 
-    def gather_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Gather the loss's and the optimizer's state, unsharded on the first rank only. Every rank must call it."""
-        loss, optimizer = self._loss.state_dict(), self._optimizer.state_dict()
-        loss = {
-            name: self._gather_rows(value, name) if name in self._rows else value
-            for name, value in loss.items()
-        }
-        for index, name in self._indices().items():
-            rows = len(self._loss.get_parameter(name))
-            if index in optimizer["state"]:
-                optimizer["state"][index] = {
-                    key: self._gather_rows(value, name) if _has_rows(value, rows) else value
-                    for key, value in optimizer["state"][index].items()
-                }
-        return loss, optimizer
+    def gather_state(self) -> SavedState:
+        """Gather the state, unsharded on the first rank only, without `rows`. Every rank must call it."""
+        return self._map_sharded(lambda part, name, path: self._gather_rows(part, name), {})
 
-    def load_state(self, loss: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Load this rank's rows of a state that `gather_state` returned on any number of ranks.
+    def split_state(self) -> SavedState:
+        """Split the state into what all ranks have and this rank's rows; nothing is exchanged or copied."""
+        rows: dict[str, OwnRows] = {}
+
+        def take(part: Tensor, name: str, path: str) -> Tensor:
+            own = self._rows[name]
+            rows[path] = OwnRows(part.detach(), own.first)
+            return part.new_empty(own.total, *part.shape[1:], device="meta")
+
+        return self._map_sharded(take, rows)
+
+    def load_state(
+        self, loss: dict[str, Any], optimizer: dict[str, Any], stored: StoredRows | None = None
+    ) -> None:
+        """Load this rank's rows of a state that was saved on any number of ranks.
 
         The optimizer keeps its own hyper-parameters (momentum, betas, …).
 
+        Args:
+            loss, optimizer: `SavedState`; changed.
+            stored: the rows for which placeholders stand.
+
         Raises:
-            ValueError: if the state is that of another kind of optimizer.
+            ValueError: if the state is that of another kind of optimizer, or of another number of rows.
         """
         groups = self._optimizer.state_dict()["param_groups"]
         if [group.keys() for group in groups] != [group.keys() for group in optimizer["param_groups"]]:
             raise ValueError("the saved state is that of another kind of optimizer")
-        for name in self._rows:
-            loss[name] = self._slice_rows(loss[name], name)
+        for name, value in loss.items():
+            if name in self._rows or is_placeholder(value):
+                loss[name] = self._own_rows(value, name, f"loss/{name}", stored)
         names = self._indices()
         for index, state in optimizer["state"].items():
+            name = names.get(index, "")
             for key, value in state.items():
-                if index in names and _has_rows(value, self._rows[names[index]].total):
-                    state[key] = self._slice_rows(value, names[index])
+                if is_placeholder(value) or (name and _has_rows(value, self._rows[name].total)):
+                    state[key] = self._own_rows(value, name, f"optimizer/state/{index}/{key}", stored)
                 elif self and isinstance(value, Tensor):
                     # Copied, since the mapped checkpoint file may be removed during the run.
                     state[key] = value.clone()
         self._loss.load_state_dict(loss)
         self._optimizer.load_state_dict({**optimizer, "param_groups": groups})
+
+    def _map_sharded(
+        self, change: Callable[[Tensor, str, str], Tensor], rows: dict[str, OwnRows]
+    ) -> SavedState:
+        """Return the state with each of its sharded tensors changed by ``change(tensor, parameter's name, path)``."""
+        loss, optimizer = self._loss.state_dict(), self._optimizer.state_dict()
+        loss = {
+            name: change(value, name, f"loss/{name}") if name in self._rows else value
+            for name, value in loss.items()
+        }
+        for index, name in self._indices().items():
+            count = len(self._loss.get_parameter(name))
+            if index in optimizer["state"]:
+                optimizer["state"][index] = {
+                    key: change(value, name, f"optimizer/state/{index}/{key}")
+                    if _has_rows(value, count)
+                    else value
+                    for key, value in optimizer["state"][index].items()
+                }
+        return SavedState(loss, optimizer, rows)
 
     def _indices(self) -> dict[int, str]:
         """Map the indices of sharded parameters in the optimizer's state to their names."""
@@ -133,9 +187,24 @@ class Shards:
                 dist.recv(full[first:last], src=rank)
         return full
 
-    def _slice_rows(self, full: Tensor, name: str) -> Tensor:
-        first = self._rows[name].first
-        return full[first : first + len(self._loss.get_parameter(name))].clone()
+    def _own_rows(self, value: Tensor, name: str, path: str, stored: StoredRows | None) -> Tensor:
+        """Copy or read this rank's rows of a saved tensor: those of this parameter, or all if it isn't sharded."""
+        first, last = 0, len(value)
+        if name in self._rows:
+            first, total = self._rows[name]
+            last = first + len(self._loss.get_parameter(name))
+            if total != len(value):
+                raise ValueError(f"{path} has {len(value)} rows; expected {total}, as in the loss")
+        if is_placeholder(value):
+            if stored is None:
+                raise ValueError(f"the rows of {path} are missing")
+            return stored.read(path, value, first, last)
+        return value[first:last].clone()
+
+
+def is_placeholder(value: object) -> bool:
+    """Whether this value of a state stands for rows that each rank has saved."""
+    return isinstance(value, Tensor) and value.is_meta
 
 
 def _has_rows(value: object, rows: int) -> bool:

@@ -27,6 +27,7 @@ LONGEST = 2**53  # steps or epochs: positions in a run are exact as floats, and 
 Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
+Form = Literal["whole", "parts"]
 
 # Keys under an earlier name, whose message gives the new one.
 RENAMED = {
@@ -173,11 +174,15 @@ class Optimizer(Table):
 
 
 class Checkpoints(Table):
-    """``[checkpoints]``: the interval between two (0: only one, at the end), and how many are kept."""
+    """``[checkpoints]``: the interval between two (0: only one, at the end), how many are kept, and their form.
+
+    In ``parts``, each rank writes its rows of sharded class weights; without any, the form is ``whole``.
+    """
 
     every: Period = 1.0
     unit: Unit = "epoch"
     keep: Annotated[int, Field(ge=1)] = 2
+    form: Form = "whole"
 
 
 class Evaluation(Table):

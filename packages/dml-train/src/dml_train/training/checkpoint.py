@@ -5,19 +5,19 @@ A checkpoint is a folder ``step-00001000`` with
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
 - ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code.
   Its bytes depend on the values alone, so a resumed run writes those of an uninterrupted one;
-- ``manifest.json``: the step, and size and SHA-256 of the other two files. It is written last.
+- ``manifest.json``: the step, and size and SHA-256 of the other files. It is written last.
+
+In the form ``parts``, the folder ``parts/`` has that rest: ``state.pt`` with placeholders for the tensors that ranks
+share, and a file for each rank with its rows (`dml_train.training.parts`). Any number of ranks loads either form.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import pickle
 import re
 import shutil
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,13 @@ import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError
-from dml_train.files import WriteRefused
+from dml_train.recipe.tables import Form
+from dml_train.training.parts import SUFFIX, FileRecord, Parts
 
-WEIGHTS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
+WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
+STATE_OF_PARTS = f"{PARTS}/{STATE}"
 _FOLDER = re.compile(r"step-(\d{8,})")
+_PART = re.compile(rf"{PARTS}/[\w-]+{re.escape(SUFFIX)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,19 @@ class Checkpoint:
 
     step: int
     path: Path
+
+    @property
+    def form(self) -> Form:
+        """Whether the state is one file, or in parts that each rank wrote."""
+        return "parts" if STATE_OF_PARTS in read_manifest(self.path) else "whole"
+
+    def parts(self) -> Parts | None:
+        """Open the rows for which placeholders stand in the state; None for a whole one.
+
+        Raises:
+            DmlError: if a file isn't such a part, although its checksum is right.
+        """
+        return Parts(self.path / PARTS) if self.form == "parts" else None
 
     def weights(self) -> dict[str, Tensor]:
         """Read the weights of backbone and head, by parameter name, on the CPU.
@@ -68,10 +84,12 @@ class Checkpoint:
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
         """Read the rest of the state, on the CPU; with `mapped`, tensors take memory only once they are read.
 
+        In the form ``parts``, tensors that ranks share are placeholders for the rows that `parts` reads.
+
         Raises:
             DmlError: if the file isn't one of a state, although its checksum is right.
         """
-        file = self.path / STATE
+        file = self.path / (STATE_OF_PARTS if self.form == "parts" else STATE)
         try:
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
@@ -90,61 +108,16 @@ class Checkpoint:
         Raises:
             DmlError: as `state`.
         """
-        best = self.state().get("best")
+        best = self.state(mapped=True).get("best")
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
             raise DmlError(f"{self.path / STATE} holds no state of a run: it doesn't say which step was best")
         return int(best["step"])
 
 
-def write(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> Checkpoint:
-    """Write a checkpoint: at every moment its name holds all of it or nothing.
-
-    Args:
-        folder: the run's folder of checkpoints; created if it is missing.
-        step: optimizer steps done.
-        weights: of backbone and head.
-        state: nested dicts, lists and tuples of tensors, numbers, strings and None.
-
-    Raises:
-        WriteRefused: if the disk is full or refuses, with the newest checkpoint that is intact.
-    """
-    final = folder / _name(step)
-    partial = folder / _partial(final.name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for remains in folder.glob(
-            _partial("*")
-        ):  # of killed writes, perhaps of steps that are not saved again
-            shutil.rmtree(remains, ignore_errors=True)
-        partial.mkdir()
-        # safetensors refuses tensors that share memory: copy each.
-        safetensors.torch.save_file(
-            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
-            partial / WEIGHTS,
-        )
-        torch.save(_without_identities(state), partial / STATE)
-        files = {name: {"bytes": (partial / name).stat().st_size, "sha256": _sha256(partial / name)}
-                 for name in (WEIGHTS, STATE)}  # fmt: skip
-        (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
-        for name in (WEIGHTS, STATE, MANIFEST):
-            _sync(partial / name)
-        _sync(partial)
-        if final.exists():  # a corrupt one, whose step a resumed run has reached again
-            shutil.rmtree(final)
-        partial.rename(final)
-        _sync(folder)
-    # safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
-        shutil.rmtree(partial, ignore_errors=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
-        raise WriteRefused(
-            f"can't save the checkpoint of step {step} in {folder}: "
-            f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
-            f"{'Free some space' if full else 'Solve that'}, then resume the run",
-            arguments=("resume",),
-        ) from error
-    return Checkpoint(step, final)
+def read_manifest(folder: Path) -> dict[str, FileRecord]:
+    """Read the files of a checkpoint from its manifest, which exists and is intact."""
+    files: dict[str, FileRecord] = json.loads((folder / MANIFEST).read_text())["files"]
+    return files
 
 
 def newest_intact(folder: Path) -> Checkpoint | None:
@@ -158,7 +131,7 @@ def of_step(folder: Path, step: int) -> Checkpoint:
     Raises:
         DmlError: if it is corrupt or missing.
     """
-    path = folder / _name(step)
+    path = folder / name_of(step)
     if (wrong := fault(path)) is not None:
         raise DmlError(f"can't load the weights of the checkpoint {path}: {wrong}")
     return Checkpoint(step, path)
@@ -186,14 +159,22 @@ def fault(path: Path) -> str | None:
     """Say what is wrong with a checkpoint's folder; None if it is intact."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        if path.name != _name(manifest["step"]):
+        if path.name != name_of(manifest["step"]):
             return f"{MANIFEST} is of step {manifest['step']}"
-        for name in (WEIGHTS, STATE):
-            expected = manifest["files"][name]
+        files = manifest["files"]
+        state = STATE_OF_PARTS if STATE_OF_PARTS in files else STATE
+        parts = [name for name in files if name not in (WEIGHTS, state)]
+        if (state == STATE and parts) or not all(map(_PART.fullmatch, parts)):
+            return f"{MANIFEST} lists unknown files"
+        for name in (WEIGHTS, state, *parts):
+            expected = files[name]
             if (size := (path / name).stat().st_size) != expected["bytes"]:
                 return f"{name} has {size} bytes; the manifest says {expected['bytes']}"
-            if _sha256(path / name) != expected["sha256"]:
+            if sha256_of(path / name) != expected["sha256"]:
                 return f"{name} has another SHA-256 than the manifest says"
+        for file in (path / PARTS).glob(f"*{SUFFIX}") if parts else ():
+            if f"{PARTS}/{file.name}" not in files:
+                return f"{PARTS}/{file.name} isn't in the manifest"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except PermissionError:  # it may be intact, and resuming from an older one would delete it
@@ -227,27 +208,13 @@ def describe_newest(folder: Path) -> str:
     )
 
 
-def _without_identities(value: Any) -> Any:
-    """Rebuild a tree of dicts, lists and tuples, so that the bytes of its pickle depend on its values alone.
-
-    Pickle stores an object that it has seen before as a reference. A loaded state shares other strings and tuples than
-    the state that was saved. In the result, equal strings are one object, and no dict, list or tuple occurs twice.
-    Tensors stay: which of them share memory depends on the code, not on the run's history.
-    """
-    if type(value) is str:
-        return sys.intern(value)
-    if isinstance(value, Mapping):
-        return {_without_identities(key): _without_identities(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_without_identities(item) for item in value)
-    return value
-
-
-def _name(step: int) -> str:
+def name_of(step: int) -> str:
+    """Return the name of a step's checkpoint."""
     return f"step-{step:08d}"
 
 
-def _partial(name: str) -> str:
+def partial_name(name: str) -> str:
+    """Return the name that a checkpoint or a file of it has until it is complete."""
     return f".{name}.partial"
 
 
@@ -262,14 +229,7 @@ def _by_step(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found, reverse=True)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

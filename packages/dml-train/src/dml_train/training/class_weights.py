@@ -28,10 +28,15 @@ class OwnClassWeights:
     def __init__(self, weights: Tensor, first: int, num_classes: int, columns: slice) -> None:
         self.weights, self.first, self.num_classes, self.columns = weights, first, num_classes, columns
 
+    @property
+    def classes(self) -> slice:
+        """The classes of this rank's rows."""
+        return slice(self.first, self.first + len(self.weights))
+
     @torch.no_grad()
-    def assign(self, all_CD: Tensor) -> None:
-        """Copy this rank's rows of all classes' weights, (C, D)."""
-        self.weights.copy_(all_CD[self.first : self.first + len(self.weights)])
+    def assign(self, own: Tensor) -> None:
+        """Copy these values of this rank's rows."""
+        self.weights.copy_(own)
 
 
 def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:

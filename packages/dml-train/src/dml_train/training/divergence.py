@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dml_core import DmlError
+from dml_train.ranks.sharding import OwnRows, is_placeholder
 
 _ADVICE = (
     "Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
@@ -44,11 +45,20 @@ def find_nonfinite(
     parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
     for part, tree in parts.items():
         for name, tensor in _tensors(tree):
-            if tensor.isnan().any() if name in untrained else not tensor.isfinite().all():
+            if not _is_finite(tensor, name in untrained):
                 return f"{part} {name}"
     for name, moment in _tensors(state.get("optimizer")):
-        if not moment.isfinite().all():
+        if not _is_finite(moment, False):
             return f"the optimizer's {name}"
+    return None
+
+
+def find_nonfinite_rows(rows: Mapping[str, OwnRows], untrained: Collection[str]) -> str | None:
+    """Name the first tensor of which this rank's rows are not finite; None if all are. See `find_nonfinite`."""
+    for path, own in rows.items():
+        part, _, name = path.partition("/")
+        if not _is_finite(own.values, name in untrained):
+            return f"the {part}'s {name.rpartition('/')[2]}"
     return None
 
 
@@ -62,10 +72,16 @@ def untrained_names(*modules: torch.nn.Module) -> set[str]:
     }
 
 
+def _is_finite(tensor: Tensor, untrained: bool) -> bool:
+    finite = ~tensor.isnan() if untrained else tensor.isfinite()
+    return bool(finite.all())
+
+
 def _tensors(tree: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors in nested dicts, with the key of each."""
+    """Yield all tensors in nested dicts, with the key of each, but placeholders for rows that are elsewhere."""
     if isinstance(tree, Tensor):
-        yield name, tree
+        if not is_placeholder(tree):
+            yield name, tree
     elif isinstance(tree, dict):
         for key, value in tree.items():
             yield from _tensors(value, str(key))

@@ -5,11 +5,14 @@ Shapes: `N` training items, `C` classes, `D` embedding dimension.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from rich.console import Console
 
+from dml_core import draw_rows
 from dml_train.data.batches import StepBatches, load_ahead
 from dml_train.measure.embed import embed, items_of_rank
 from dml_train.progress import stage
@@ -41,10 +44,12 @@ def draw_by_classes(experiment: Experiment) -> None:
     for level, own in enumerate(find_class_weights(experiment.loss)):
         generator = torch.Generator().manual_seed(derive(seed, INITIALISATION, 3, level) >> 1)
         bound = own.num_classes**-0.5
-        drawn_CD = torch.empty(own.num_classes, own.weights.shape[1]).uniform_(
-            -bound, bound, generator=generator
-        )
-        own.assign(drawn_CD)
+        shape = own.num_classes, own.weights.shape[1]
+        own.assign(draw_rows(shape, own.classes, partial(_draw_uniform, bound, generator)))
+
+
+def _draw_uniform(bound: float, generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
+    return block.uniform_(-bound, bound, generator=generator)
 
 
 def adapt_batch_norms(
@@ -80,7 +85,7 @@ def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -
         )
     means_CD = torch.from_numpy(class_means(ranks.all_gather(part), split.labels, len(split.class_names)))
     for own in find_class_weights(experiment.loss):
-        own.assign(means_CD[:, own.columns])
+        own.assign(means_CD[own.classes, own.columns])
 
 
 def class_means(

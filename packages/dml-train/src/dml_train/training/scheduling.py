@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from dml_core import DmlError, InvalidOption, Registry, Schedule, Schedules, schedule_from_table
+from dml_core import (
+    DmlError,
+    InvalidOption,
+    Registry,
+    Schedule,
+    Schedules,
+    rank_and_world_size,
+    schedule_from_table,
+)
 from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.recipe.tables import Recipe
 
@@ -53,7 +61,8 @@ def check_loss_schedules(recipe: Recipe, registry: Registry) -> None:
     Raises:
         InvalidOption: naming the schedule.
     """
-    context = {"num_classes": 2, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
+    classes = max(2, rank_and_world_size()[1])  # at least one for each rank, if they share them
+    context = {"num_classes": classes, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
     for path, options in recipe.schedule.items():
         root, *names = path.split(".")
         given = {key: options[key] for key in ("value", "values", "start", "end") if key in options}

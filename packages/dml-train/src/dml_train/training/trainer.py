@@ -28,15 +28,20 @@ from dml_train.measure.prefixes import evaluate_prefixes_on_ranks
 from dml_train.processes.stopping import RunInterrupted, record_stop_signals
 from dml_train.progress import Show, stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, DelayedMaximum, Ranks
-from dml_train.ranks.sharding import Shards
+from dml_train.ranks.sharding import OwnRows, SavedState, Shards
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import LOSS, seed_torch
-from dml_train.training import checkpoint
+from dml_train.training import checkpoint, saving
 from dml_train.training.baselines import measure_baselines
 from dml_train.training.best import Best
 from dml_train.training.build import Experiment
 from dml_train.training.checkpoint import Checkpoint
-from dml_train.training.divergence import divergence, find_nonfinite, untrained_names
+from dml_train.training.divergence import (
+    divergence,
+    find_nonfinite,
+    find_nonfinite_rows,
+    untrained_names,
+)
 from dml_train.training.initialisation import initialise
 from dml_train.training.loggers import CLOCK
 from dml_train.training.mining import is_mining_due, mine, segments
@@ -275,17 +280,26 @@ class Trainer:
         Raises:
             DmlError: if a weight or a moment isn't finite, or the disk is full or refuses; nothing is written.
         """
-        loss, optimizer = self.shards.gather_state()
-        self.ranks.run_on_first(lambda: self.write_checkpoint(loss, optimizer))
+        experiment, folder = self.experiment, self.folder.checkpoints
+        in_parts = experiment.recipe.checkpoints.form == "parts"
+        saved = self.shards.split_state() if in_parts else self.shards.gather_state()
+        weights, state = experiment.evaluated_model.state_dict(), self.compose_state(saved)
+        self.check_finite(weights, state, saved.rows)
+        written = saving.write(folder, self.steps_done, weights, state, saved.rows, self.ranks)
+
+        def end() -> None:
+            checkpoint.prune(folder, experiment.recipe.checkpoints.keep, {self.best.step})
+            self.observers.checkpoint_saved(self.steps_done, written.path)
+
+        self.ranks.run_on_first(end)
         self.values.restart_clock()
 
-    def write_checkpoint(self, loss: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Write a checkpoint from the unsharded state of loss and optimizer; the first rank does it."""
-        experiment, folder = self.experiment, self.folder.checkpoints
-        weights = experiment.evaluated_model.state_dict()
+    def compose_state(self, saved: SavedState) -> dict[str, Any]:
+        """Compose the state of a checkpoint, without the weights of the evaluated network."""
+        experiment = self.experiment
         state: dict[str, Any] = {
-            "loss": loss,
-            "optimizer": optimizer,
+            "loss": saved.loss,
+            "optimizer": saved.optimizer,
             "scaler": self.scaler.state_dict(),
             "best": self.best.state_dict(),
         }
@@ -294,15 +308,28 @@ class Trainer:
         sampler = experiment.sampler
         if isinstance(sampler, MiningSampler) and sampler.negatives is not None:
             state["negatives"] = torch.from_numpy(sampler.negatives)
-        name = find_nonfinite(weights, state, untrained_names(experiment.model, experiment.loss))
-        if name is not None:
-            raise divergence(
-                f"after step {self.steps_done} {name} isn't finite, so no checkpoint is saved",
-                self.newest_checkpoint(),
-            )
-        written = checkpoint.write(folder, self.steps_done, weights, state)
-        checkpoint.prune(folder, experiment.recipe.checkpoints.keep, {self.best.step})
-        self.observers.checkpoint_saved(self.steps_done, written.path)
+        return state
+
+    def check_finite(
+        self, weights: Mapping[str, Tensor], state: Mapping[str, Any], rows: Mapping[str, OwnRows]
+    ) -> None:
+        """Check a checkpoint's weights and state, on the first rank, and every rank's rows.
+
+        Raises:
+            DmlError: on every rank, if a number isn't finite.
+        """
+        untrained = untrained_names(self.experiment.model, self.experiment.loss)
+        name = find_nonfinite(weights, state, untrained) if self.ranks.is_first else None
+        names = self.ranks.gather_object(name or find_nonfinite_rows(rows, untrained))
+
+        def check() -> None:
+            if found := next(filter(None, names), None):
+                raise divergence(
+                    f"after step {self.steps_done} {found} isn't finite, so no checkpoint is saved",
+                    self.newest_checkpoint(),
+                )
+
+        self.ranks.run_on_first(check)
 
     def restore(self) -> int:
         """Load the newest intact checkpoint and return its step; 0 without one."""
@@ -322,7 +349,7 @@ class Trainer:
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
             experiment.average.n_averaged.fill_(state.get("averaged", 0))
-        self.shards.load_state(state["loss"], state["optimizer"])
+        self.shards.load_state(state["loss"], state["optimizer"], newest.parts())
         if state["scaler"]:  # empty if nothing was scaled: the scaler then starts fresh
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])

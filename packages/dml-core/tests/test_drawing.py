@@ -1,0 +1,66 @@
+"""Rows of a random matrix drawn in blocks: the bits of the whole matrix, and the same state of the generator."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dml_core import draw_rows
+
+
+def uniform(generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
+    return block.uniform_(-0.3, 0.7, generator=generator)
+
+
+def normal(generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
+    return block.normal_(0.1, 2.0, generator=generator)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.integers(1, 60),
+    columns=st.integers(1, 20),
+    bounds=st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted),
+    groups=st.integers(1, 6),
+    fill=st.sampled_from([uniform, normal]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 99),
+)
+@example(rows=5, columns=3, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0)  # 15 numbers
+@example(
+    rows=3, columns=11, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0
+)  # a block and 17
+def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill, dtype, seed):
+    first, last = (min(bound, rows) for bound in bounds)
+    generators = [torch.Generator().manual_seed(seed) for _ in range(2)]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        whole = fill(generators[0], torch.empty(rows, columns))
+        kept = draw_rows((rows, columns), slice(first, last), partial(fill, generators[1]), block=16 * groups)
+    finally:
+        torch.set_default_dtype(before)
+    assert kept.dtype == dtype
+    assert kept.shape == (last - first, columns)
+    assert torch.equal(kept, whole[first:last])
+    # What follows is the same, too: a further draw shows the state of the generator, with its cached numbers.
+    for one, other in zip((1, 40), (1, 40), strict=True):
+        assert torch.equal(normal(generators[0], torch.empty(one)), normal(generators[1], torch.empty(other)))
+
+
+def test_blocks_of_the_default_size_have_the_bits_of_one_draw():
+    shape, keep = (5000, 512), slice(3000, 3100)  # two blocks and a half
+    for fill in (uniform, normal):
+        whole = fill(torch.Generator().manual_seed(1), torch.empty(shape))
+        kept = draw_rows(shape, keep, partial(fill, torch.Generator().manual_seed(1)))
+        assert torch.equal(kept, whole[keep])
+
+
+@pytest.mark.parametrize(("keep", "block"), [(slice(0, 2), 24), (slice(0, 2), 0), (slice(0, 4, 2), 16)])
+def test_blocks_of_broken_groups_and_scattered_rows_are_refused(keep, block):
+    with pytest.raises(ValueError, match="expected a multiple of 16, and consecutive rows"):
+        draw_rows((4, 4), keep, torch.Tensor.normal_, block=block)
