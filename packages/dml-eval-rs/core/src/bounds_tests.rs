@@ -45,8 +45,8 @@ impl Observer for Listed {
         u32::from(side == Side::Query)
     }
 
-    fn thresholds(&self, _query: usize) -> (f64, f64) {
-        (f64::NEG_INFINITY, f64::INFINITY)
+    fn brackets(&self, _query: usize, mut visit: impl FnMut((f64, f64))) {
+        visit((f64::NEG_INFINITY, f64::INFINITY));
     }
 
     fn observe<S: Space>(&self, _: &S, task: &Task<'_>, result: &SweepResult, _: &mut Scratch, (): &mut ()) {

@@ -4,12 +4,12 @@ use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
+use super::avx2_sweep::{COLUMNS, sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Hit, Kernel, Pairs32, SweepResult, Thresholds};
+use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
 
 const ROWS: usize = 6;
-const COLUMNS: usize = 16;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 12;
 
@@ -30,6 +30,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     hamming,
     sweep: sweep::<true>,
     sweep_rows: sweep::<false>,
+    sweep_brackets,
     dots32,
     dot64,
     distances32,
@@ -154,83 +155,6 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
             // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
             unsafe { _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + half * 8), _mm256_cvtepi32_ps(negative)) };
         }
-    }
-}
-
-/// Counts and lists values, of both sides or of the rows alone.
-#[target_feature(enable = "avx2,fma,popcnt")]
-fn sweep<const BOTH: bool>(
-    tile: &[f32],
-    rows: Thresholds<'_>,
-    columns: Thresholds<'_>,
-    origin: (u32, u32),
-    result: &mut SweepResult,
-) {
-    let mut above = [_mm256_setzero_si256(); 2];
-    let none = _mm256_setzero_ps();
-    // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
-    let group = [0, 8].map(|at| unsafe { _mm256_loadu_si256(columns.group.as_ptr().add(at).cast()) });
-    let [low, high] = [columns.low, columns.high].map(|of| {
-        // SAFETY: as above.
-        [0, 8].map(|at| if BOTH { unsafe { _mm256_loadu_ps(of.as_ptr().add(at)) } } else { none })
-    });
-    for r in 0..rows.group.len() {
-        let row_low = _mm256_set1_ps(rows.low[r]);
-        // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-        let values = [0, 8].map(|at| unsafe { _mm256_loadu_ps(tile.as_ptr().add(r * COLUMNS + at)) });
-        let row_passing = values.map(|values| _mm256_cmp_ps::<_CMP_GE_OQ>(values, row_low));
-        let mut any = _mm256_or_ps(row_passing[0], row_passing[1]);
-        let mut column_passing = [none; 2];
-        if BOTH {
-            column_passing = [0, 1].map(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
-            any = _mm256_or_ps(any, _mm256_or_ps(column_passing[0], column_passing[1]));
-        }
-        // In most rows no value passes.
-        if _mm256_movemask_ps(any) == 0 {
-            continue;
-        }
-        let row_group = _mm256_set1_epi32(rows.group[r] as i32);
-        let row_high = _mm256_set1_ps(rows.high[r]);
-        let mut row_above = 0;
-        for v in 0..2 {
-            let together = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group[v], row_group));
-            let row_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], row_high));
-            row_above += _mm256_movemask_ps(row_counted).count_ones();
-            // Counting takes no branch; listing is rare.
-            let row_listed = _mm256_movemask_ps(_mm256_andnot_ps(_mm256_or_ps(together, row_counted), row_passing[v]));
-            let mut column_listed = 0;
-            if BOTH {
-                let column_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high[v]));
-                // A lane of a mask is minus one or zero.
-                above[v] = _mm256_sub_epi32(above[v], _mm256_castps_si256(column_counted));
-                let counted = _mm256_or_ps(together, column_counted);
-                column_listed = _mm256_movemask_ps(_mm256_andnot_ps(counted, column_passing[v]));
-            }
-            if row_listed | column_listed != 0 {
-                list(row_listed, r, v, tile, origin, &mut result.row_hits);
-                list(column_listed, r, v, tile, origin, &mut result.column_hits);
-            }
-        }
-        result.row_above[origin.0 as usize + r] += row_above;
-    }
-    if BOTH {
-        for (v, counts) in above.iter().enumerate() {
-            let out = &mut result.column_above[origin.1 as usize + 8 * v..][..8];
-            // SAFETY: `out` holds eight elements.
-            unsafe {
-                let before = _mm256_loadu_si256(out.as_ptr().cast());
-                _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_add_epi32(before, *counts));
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn list(mut mask: i32, r: usize, v: usize, tile: &[f32], origin: (u32, u32), hits: &mut Vec<Hit>) {
-    while mask != 0 {
-        let c = 8 * v + mask.trailing_zeros() as usize;
-        hits.push(Hit { row: origin.0 + r as u32, column: origin.1 + c as u32, value: tile[r * COLUMNS + c] });
-        mask &= mask - 1;
     }
 }
 

@@ -1,16 +1,15 @@
-//! AVX-512: 8 × 48 tiles in 24 of the 32 registers, and a sweep with masks.
+//! AVX-512: 8 × 48 tiles in 24 of the 32 registers.
 
 use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
+use super::avx512_sweep::{COLUMNS, VECTORS, sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Hit, Kernel, Pairs32, SweepResult, Thresholds};
+use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
 
 const ROWS: usize = 8;
-const COLUMNS: usize = 48;
-const VECTORS: usize = COLUMNS / 16;
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
 
@@ -34,6 +33,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     hamming: hamming_by_lookup,
     sweep: sweep::<true>,
     sweep_rows: sweep::<false>,
+    sweep_brackets,
     dots32,
     dot64,
     distances32,
@@ -206,86 +206,6 @@ fn hamming_of_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [
         unsafe { hamming(steps, rows, columns, tile) }
     } else {
         hamming_by_lookup(steps, rows, columns, tile);
-    }
-}
-
-/// Counts and lists values, of both sides or of the rows alone.
-#[target_feature(enable = "avx512f,popcnt")]
-fn sweep<const BOTH: bool>(
-    tile: &[f32],
-    rows: Thresholds<'_>,
-    columns: Thresholds<'_>,
-    origin: (u32, u32),
-    result: &mut SweepResult,
-) {
-    let mut group = [_mm512_setzero_si512(); VECTORS];
-    let mut low = [_mm512_setzero_ps(); VECTORS];
-    let mut high = [_mm512_setzero_ps(); VECTORS];
-    let mut above = [_mm512_setzero_si512(); VECTORS];
-    let ones = _mm512_set1_epi32(1);
-    for v in 0..VECTORS {
-        // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
-        unsafe {
-            group[v] = _mm512_loadu_si512(columns.group.as_ptr().add(16 * v).cast());
-            low[v] = _mm512_loadu_ps(columns.low.as_ptr().add(16 * v));
-            high[v] = _mm512_loadu_ps(columns.high.as_ptr().add(16 * v));
-        }
-    }
-    for r in 0..rows.group.len() {
-        let row_low = _mm512_set1_ps(rows.low[r]);
-        let mut values = [_mm512_setzero_ps(); VECTORS];
-        let (mut row_passing, mut column_passing) = ([0; VECTORS], [0; VECTORS]);
-        for v in 0..VECTORS {
-            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-            values[v] = unsafe { _mm512_loadu_ps(tile.as_ptr().add(r * COLUMNS + 16 * v)) };
-            row_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], row_low);
-            if BOTH {
-                column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
-            }
-        }
-        // In most rows no value passes.
-        if row_passing.iter().chain(&column_passing).fold(0, |any, mask| any | mask) == 0 {
-            continue;
-        }
-        let row_group = _mm512_set1_epi32(rows.group[r] as i32);
-        let row_high = _mm512_set1_ps(rows.high[r]);
-        let mut row_above = 0;
-        for v in 0..VECTORS {
-            let values = values[v];
-            let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
-            let row_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, row_high);
-            let column_counted = if BOTH { _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]) } else { 0 };
-            row_above += row_counted.count_ones();
-            above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
-            // Counting takes no branch; listing is rare.
-            let row_listed = row_passing[v] & apart & !row_counted;
-            let column_listed = column_passing[v] & apart & !column_counted;
-            if (row_listed | column_listed) != 0 {
-                list(row_listed, r, v, tile, origin, &mut result.row_hits);
-                list(column_listed, r, v, tile, origin, &mut result.column_hits);
-            }
-        }
-        result.row_above[origin.0 as usize + r] += row_above;
-    }
-    if !BOTH {
-        return;
-    }
-    for (v, counts) in above.iter().enumerate() {
-        let out = &mut result.column_above[origin.1 as usize + 16 * v..][..16];
-        // SAFETY: `out` holds 16 elements.
-        unsafe {
-            let before = _mm512_loadu_si512(out.as_ptr().cast());
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_add_epi32(before, *counts));
-        }
-    }
-}
-
-#[inline(always)]
-fn list(mut mask: u16, r: usize, v: usize, tile: &[f32], origin: (u32, u32), hits: &mut Vec<Hit>) {
-    while mask != 0 {
-        let c = 16 * v + mask.trailing_zeros() as usize;
-        hits.push(Hit { row: origin.0 + r as u32, column: origin.1 + c as u32, value: tile[r * COLUMNS + c] });
-        mask &= mask - 1;
     }
 }
 

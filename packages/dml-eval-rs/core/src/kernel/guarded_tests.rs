@@ -100,20 +100,20 @@ proptest! {
                 let row_edge = Thresholds { low: low.get(), high: high.get(), group: group.get() };
                 let column_edge = Thresholds { low: column_low.get(), high: column_high.get(), group: column_group.get() };
                 let (mut found, mut expected) = (SweepResult::default(), SweepResult::default());
-                found.reset(tall, width);
-                expected.reset(tall, width);
-                kernel.sweep(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
+                found.reset((tall, 1), (width, 1));
+                expected.reset((tall, 1), (width, 1));
+                kernel.sweep_first(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
                 let mut of_rows = SweepResult::default();
-                of_rows.reset(tall, width);
-                kernel.sweep(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
+                of_rows.reset((tall, 1), (width, 1));
+                kernel.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
                 for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
                     let (r, c) = (at / width, at % width);
-                    expected.row_above[r] += u32::from(value > row_edge.high[r]);
-                    expected.column_above[c] += u32::from(value > column_edge.high[c]);
+                    expected.row_above.of(0)[r] += u32::from(value > row_edge.high[r]);
+                    expected.column_above.of(0)[c] += u32::from(value > column_edge.high[c]);
                 }
-                prop_assert_eq!(&found.row_above, &expected.row_above);
-                prop_assert_eq!(&of_rows.row_above, &expected.row_above);
-                prop_assert_eq!(&found.column_above, &expected.column_above);
+                prop_assert_eq!(found.row_above.of(0), expected.row_above.of(0));
+                prop_assert_eq!(of_rows.row_above.of(0), expected.row_above.of(0));
+                prop_assert_eq!(found.column_above.of(0), expected.column_above.of(0));
             }
         }
     }

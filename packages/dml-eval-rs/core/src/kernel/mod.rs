@@ -9,7 +9,12 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_sweep;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_sweep;
+mod brackets;
 mod exact_macros;
 mod float_environment;
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -23,12 +28,17 @@ mod portable;
 #[cfg(test)]
 mod rounding_tests;
 mod routines;
+mod sweep;
 
 use crate::error::{Result, argument};
 
+pub(crate) use brackets::ItemBrackets;
+#[cfg(test)]
+pub(crate) use brackets::Thresholds;
 pub use float_environment::set_default_float_environment;
 pub use routines::Kernel;
-pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, Hit, MAX_TILE, Sides, Sum, SweepResult, Thresholds, Word};
+pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, MAX_TILE, Sum, Word};
+pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
 
 #[cfg(target_arch = "x86_64")]
 static KERNELS: [&Kernel; 5] = [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];

@@ -2,12 +2,15 @@
 
 use std::arch::aarch64::*;
 use std::arch::asm;
+use std::ops::Range;
 
 use crate::exact::{PAIRS, combine};
 
+use super::brackets::{ItemBrackets, Thresholds};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{ExactProducts, Hit, Kernel, Pairs32, SweepResult, Thresholds};
+use super::routines::{ExactProducts, Kernel, Pairs32};
+use super::sweep::{self, Hit, Sides, SweepResult};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 12;
@@ -32,6 +35,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     hamming,
     sweep,
     sweep_rows: sweep,
+    sweep_brackets,
     instructions: Instructions::Baseline,
     dots32,
     dot64,
@@ -172,14 +176,14 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
             let column_listed = vbicq_u32(vcgeq_f32(values, low[v]), column_counted);
             listed = vorrq_u32(listed, vbicq_u32(vorrq_u32(row_listed, column_listed), together));
         }
-        result.row_above[origin.0 as usize + r] += vaddvq_u32(row_above);
+        result.row_above.of(0)[origin.0 as usize + r] += vaddvq_u32(row_above);
         // Counting takes no branch; listing is rare.
         if vmaxvq_u32(listed) != 0 {
             list(r, tile, rows, columns, origin, result);
         }
     }
     for (v, counts) in above.iter().enumerate() {
-        let out = &mut result.column_above[origin.1 as usize + 4 * v..][..4];
+        let out = &mut result.column_above.of(0)[origin.1 as usize + 4 * v..][..4];
         // SAFETY: `out` holds four elements.
         unsafe { vst1q_u32(out.as_mut_ptr(), vaddq_u32(vld1q_u32(out.as_ptr()), *counts)) };
     }
@@ -207,6 +211,18 @@ fn list(
             result.column_hits.push(hit);
         }
     }
+}
+
+/// Counts and lists values by several brackets.
+#[target_feature(enable = "neon")]
+fn sweep_brackets(
+    sides: Sides,
+    tile: &[f32],
+    of: (&ItemBrackets, &ItemBrackets),
+    at: (Range<usize>, usize),
+    result: &mut SweepResult,
+) {
+    sweep::several::<COLUMNS>(sides, tile, of, at, result);
 }
 
 exact_routines!("neon");

@@ -2,9 +2,11 @@
 
 use crate::exact::combine_tiles;
 
+use super::brackets::Thresholds;
 use super::exact_macros::{exact_routines, single_precision_routines};
 use super::instructions::Instructions;
-use super::routines::{ExactProducts, Hit, Kernel, SweepResult, Thresholds};
+use super::routines::{ExactProducts, Kernel};
+use super::sweep::{self, Hit, SweepResult};
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
@@ -21,6 +23,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     hamming,
     sweep: sweep::<COLUMNS, true>,
     sweep_rows: sweep::<COLUMNS, false>,
+    sweep_brackets: sweep::several::<COLUMNS>,
     dots32,
     dot64,
     distances32,
@@ -147,7 +150,7 @@ fn sweep<const C: usize, const BOTH: bool>(
                 }
                 let column = origin.1 + c as u32;
                 if value > high {
-                    result.row_above[row as usize] += 1;
+                    result.row_above.of(0)[row as usize] += 1;
                 } else if value >= low {
                     result.row_hits.push(Hit { row, column, value });
                 }
@@ -155,7 +158,7 @@ fn sweep<const C: usize, const BOTH: bool>(
                     continue;
                 }
                 if value > columns.high[c] {
-                    result.column_above[column as usize] += 1;
+                    result.column_above.of(0)[column as usize] += 1;
                 } else if value >= columns.low[c] {
                     result.column_hits.push(Hit { row, column, value });
                 }

@@ -1,8 +1,12 @@
 //! The routines of one instruction set, called only after checks of their arrays' lengths.
 
+use std::ops::Range;
+
 use crate::exact::PAIRS;
 
+use super::brackets::{ItemBrackets, Thresholds};
 use super::instructions::Instructions;
+use super::sweep::{Sides, SweepResult};
 
 /// Fills a (rows, columns) tile with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
@@ -12,6 +16,14 @@ pub(crate) type Sweep = unsafe fn(
     rows: Thresholds<'_>,
     columns: Thresholds<'_>,
     origin: (u32, u32),
+    result: &mut SweepResult,
+);
+/// Compares a tile with the brackets of its rows and columns, of which some have several.
+pub(crate) type SweepBrackets = unsafe fn(
+    sides: Sides,
+    tile: &[f32],
+    of: (&ItemBrackets, &ItemBrackets),
+    at: (Range<usize>, usize),
     result: &mut SweepResult,
 );
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
@@ -44,51 +56,6 @@ pub(crate) enum Sum {
     Distance,
 }
 
-/// Thresholds of the rows or of the columns of a tile. Two items with the same `group` are never compared.
-#[derive(Clone, Copy)]
-pub(crate) struct Thresholds<'a> {
-    /// Values below this are ignored.
-    pub low: &'a [f32],
-    /// Values above this are counted; those from `low` to `high` are listed.
-    pub high: &'a [f32],
-    pub group: &'a [u32],
-}
-
-/// The sides of a tile whose thresholds its values are compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sides {
-    Rows,
-    Both,
-}
-
-/// A value between the thresholds of its row or column, with its position in the task.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hit {
-    pub row: u32,
-    pub column: u32,
-    pub value: f32,
-}
-
-/// The counts and the hits of a task's sweeps.
-#[derive(Default)]
-pub(crate) struct SweepResult {
-    pub row_above: Vec<u32>,
-    pub column_above: Vec<u32>,
-    pub row_hits: Vec<Hit>,
-    pub column_hits: Vec<Hit>,
-}
-
-impl SweepResult {
-    pub fn reset(&mut self, rows: usize, columns: usize) {
-        self.row_above.clear();
-        self.row_above.resize(rows, 0);
-        self.column_above.clear();
-        self.column_above.resize(columns, 0);
-        self.row_hits.clear();
-        self.column_hits.clear();
-    }
-}
-
 /// One instruction set's routines.
 pub struct Kernel {
     /// The name that [`select`](crate::select_kernel) takes.
@@ -104,6 +71,7 @@ pub struct Kernel {
     pub(super) sweep: Sweep,
     /// Ignores the thresholds of the columns.
     pub(super) sweep_rows: Sweep,
+    pub(super) sweep_brackets: SweepBrackets,
     pub(super) dots32: Exact32,
     pub(super) dot64: Exact64,
     pub(super) distances32: Exact32,
@@ -160,8 +128,28 @@ impl Kernel {
         CheckedProduct { product, rows: self.rows, columns: self.columns, least_steps }
     }
 
-    /// Compares a tile with the thresholds of its rows and columns, or of its rows alone; adds to the counts and hits of the task.
+    /// Compares a tile with the brackets of its rows and columns, or of its rows alone; adds to the counts and hits of the task. The
+    /// tile begins at `column` of the task, and its rows are these.
+    #[inline]
     pub(crate) fn sweep(
+        &self,
+        sides: Sides,
+        tile: &[f32],
+        (rows, columns): (&ItemBrackets, &ItemBrackets),
+        (tile_rows, column): (Range<usize>, usize),
+        result: &mut SweepResult,
+    ) {
+        if rows.count() == 1 && columns.count() == 1 {
+            let origin = (tile_rows.start as u32, column as u32);
+            let of_columns = columns.first(column..column + self.columns);
+            self.sweep_first(sides, tile, rows.first(tile_rows), of_columns, origin, result);
+        } else {
+            // SAFETY: `select` returns a kernel only where the CPU has its instructions; the function checks its indices.
+            unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
+        }
+    }
+
+    pub(super) fn sweep_first(
         &self,
         sides: Sides,
         tile: &[f32],
@@ -176,8 +164,8 @@ impl Kernel {
         assert!(columns.group.len() == width && columns.low.len() == width && columns.high.len() == width);
         assert!(tile.len() >= self.rows * width);
         assert!(
-            result.row_above.len() >= origin.0 as usize + height
-                && result.column_above.len() >= origin.1 as usize + width
+            result.row_above.items >= origin.0 as usize + height
+                && result.column_above.items >= origin.1 as usize + width
         );
         // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
         unsafe {

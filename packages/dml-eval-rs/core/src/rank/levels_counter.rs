@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{Hit, SweepResult};
+use crate::kernel::{Above, Hit, SweepResult};
 use crate::rank::count_job::CountJob;
 use crate::rank::screen_counter::{Buffers, ScreenCounter, TaskSide};
 use crate::rows::space::{Scratch, Space};
@@ -60,7 +60,7 @@ impl<'a> LevelsCounter<'a> {
         space: &S,
         (first_query, queries): (usize, usize),
         items: &Range<usize>,
-        above: &[u32],
+        above: &Above,
         listed: impl Iterator<Item = Listed> + Clone,
         scratch: &mut Scratch,
         buffers: &mut LevelsBuffers,
@@ -104,14 +104,11 @@ impl Observer for LevelsCounter<'_> {
         if side == Side::Query { self.queries[item] } else { self.gallery[item] }
     }
 
-    fn thresholds(&self, query: usize) -> (f64, f64) {
-        let of_levels = self.levels.iter().map(|level| level.thresholds(query));
-        let matched = of_levels.filter(|(lowest, _)| *lowest < f64::INFINITY);
-        let thresholds = matched.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
-        match thresholds {
-            Some((low, high)) => (low, if self.counts_unlisted { high } else { f64::INFINITY }),
-            None => (f64::INFINITY, f64::INFINITY),
-        }
+    fn brackets(&self, query: usize, visit: impl FnMut((f64, f64))) {
+        let of_levels = self.levels.iter().filter_map(|level| level.lowest_and_first(query));
+        let all = of_levels.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
+        let all = all.map(|(low, high)| (low, if self.counts_unlisted { high } else { f64::INFINITY }));
+        all.into_iter().for_each(visit);
     }
 
     fn observe<S: Space>(

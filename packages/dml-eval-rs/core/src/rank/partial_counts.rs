@@ -172,12 +172,17 @@ impl PartialCounts {
         self.depth.max(self.positives(q).len() as u64)
     }
 
+    /// Whether no rank is too deep for a metric.
+    pub(crate) fn every_rank_matters(&self) -> bool {
+        self.depth == u64::MAX
+    }
+
     /// Counts the *active* ones of the first `at_most` positives: those whose ranks still matter, given the counts so far.
     ///
     /// A rank beyond R and the metrics' depth matters to no metric, except the first positive's (reciprocal rank, Recall@K).
     /// Counts only grow, so a positive that is inactive once stays so.
     pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
-        if self.depth == u64::MAX {
+        if self.every_rank_matters() {
             return at_most;
         }
         let positives = self.positives(q);

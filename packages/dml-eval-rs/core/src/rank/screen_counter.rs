@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{Hit, SweepResult};
+use crate::kernel::{Above, Hit, SweepResult};
 use crate::memory::{allocate, collect, zeros};
 use crate::rank::count_job::CountJob;
 use crate::rows::packing::{ExpectedThreshold, Goal};
@@ -33,12 +33,14 @@ pub(crate) struct TaskSide<'a, H> {
     pub first_query: usize,
     pub queries: usize,
     pub items: Range<usize>,
-    /// Counts of the values above all thresholds.
-    pub above: &'a [u32],
+    /// Counts of the unlisted values above the first positive of each query, the second, and so on.
+    pub above: &'a Above,
     /// Values to decide: the query counted from `first_query`, the item, and bounds of the value.
     pub hits: H,
 }
 
+/// The most positives of a query between which the screen itself counts the negatives.
+const MOST_BRACKETS: usize = 16;
 /// The most slots of a query for which a thread adds up a task's counts by itself, where they are many.
 const LOCAL_SLOTS: usize = 16;
 
@@ -147,6 +149,12 @@ impl<'a> ScreenCounter<'a> {
         (lowest.unwrap_or(f64::INFINITY), self.job.relation.class(Side::Query, query))
     }
 
+    /// Returns the values of a query's lowest and first active positives.
+    pub fn lowest_and_first(&self, query: usize) -> Option<(f64, f64)> {
+        let values = self.active_values(query - self.job.first_query);
+        Some((*values.last()?, *values.first()?))
+    }
+
     /// Whether an item is a negative of a query of this class.
     #[inline]
     pub fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
@@ -198,10 +206,14 @@ impl<'a> ScreenCounter<'a> {
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
         negatives.clear();
-        negatives.extend_from_slice(&above[..queries]);
-        for (i, &above) in negatives.iter().enumerate() {
-            if above > 0 {
-                counts.add(first + i, 0, u64::from(above));
+        negatives.resize(queries, 0);
+        for (before, above) in above.by_bracket().enumerate() {
+            for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
+                // The negatives above a positive are those above the one before it, and some more. A query without it has none.
+                if above > *negatives {
+                    counts.add(first + i, counts.slots_per_positive() * before, u64::from(above - *negatives));
+                    *negatives = above;
+                }
             }
         }
         local.clear();
@@ -253,10 +265,13 @@ impl Observer for ScreenCounter<'_> {
         self.job.relation.uncounted(query)
     }
 
-    fn thresholds(&self, query: usize) -> (f64, f64) {
-        match self.active_values(query - self.job.first_query) {
-            [] => (f64::INFINITY, f64::INFINITY),
-            values @ [first, ..] => (values[values.len() - 1], *first),
+    fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
+        let values = self.active_values(query - self.job.first_query);
+        // Where only the first ranks matter, thresholds rise, and so few values are listed that one bracket costs less.
+        if self.job.counts.every_rank_matters() && values.len() <= MOST_BRACKETS {
+            values.iter().for_each(|value| visit((*value, *value)));
+        } else {
+            self.lowest_and_first(query).into_iter().for_each(visit);
         }
     }
 

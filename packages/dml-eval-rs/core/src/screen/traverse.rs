@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{MAX_TILE, Sides, SweepResult, Thresholds};
+use crate::kernel::{ItemBrackets, MAX_TILE, Sides, SweepResult};
 use crate::memory::collect;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
@@ -19,9 +19,6 @@ use crate::screen::tile::mask_uncounted;
 use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_above_diagonal};
 use crate::screen::uncounted::UncountedPairs;
 use crate::side::Side;
-
-/// Thresholds that no value passes.
-const IMPASSABLE: (f32, f32) = (f32::INFINITY, f32::INFINITY);
 
 /// A receiver of the screened values of tasks, called by many threads at once.
 pub(crate) trait Observer: Sync {
@@ -37,9 +34,14 @@ pub(crate) trait Observer: Sync {
         &[]
     }
 
-    /// Returns two values of a query: items whose values are below the first are ignored, and those above the second may be counted
-    /// without being listed.
-    fn thresholds(&self, query: usize) -> (f64, f64);
+    /// Visits brackets of a query's values, and counts them: items whose values are above one are counted for it, unless their values
+    /// are within another; those are listed. Items whose values are below all are ignored.
+    fn brackets(&self, query: usize, visit: impl FnMut((f64, f64)));
+
+    /// Whether the values of a triangle are compared with the brackets of their columns, too.
+    fn compares_columns(&self) -> bool {
+        true
+    }
 
     /// Receives the first blocks of rows and columns before any task of these rows.
     fn begin<S: Space>(&self, _space: &S, _packing: &impl Packing, _blocks: Blocks<'_>, _control: &Control) {}
@@ -93,37 +95,12 @@ pub(crate) struct Blocks<'a> {
 #[derive(Default)]
 struct TaskBuffers<B> {
     tile: Vec<f32>,
-    rows: ThresholdBuffers,
-    columns: ThresholdBuffers,
+    rows: ItemBrackets,
+    columns: ItemBrackets,
     uncounted: UncountedPairs,
     result: SweepResult,
     scratch: Scratch,
     observer: B,
-}
-
-#[derive(Default)]
-struct ThresholdBuffers {
-    low: Vec<f32>,
-    high: Vec<f32>,
-    group: Vec<u32>,
-}
-
-impl ThresholdBuffers {
-    /// Replaces the thresholds and groups, padded with impassable ones.
-    fn fill(&mut self, padded: usize, items: impl Iterator<Item = ((f32, f32), u32)>) {
-        self.low.clear();
-        self.high.clear();
-        self.group.clear();
-        for ((low, high), group) in items.chain(std::iter::repeat((IMPASSABLE, u32::MAX))).take(padded) {
-            self.low.push(low);
-            self.high.push(high);
-            self.group.push(group);
-        }
-    }
-
-    fn slice(&self, range: Range<usize>) -> Thresholds<'_> {
-        Thresholds { low: &self.low[range.clone()], high: &self.high[range.clone()], group: &self.group[range] }
-    }
 }
 
 /// Computes what a tile's products are compared with, from two values of a query.
@@ -131,6 +108,21 @@ impl ThresholdBuffers {
 /// A product plus `offset` is at most the margin below a value, and at most the margin and twice the product of the rests above it.
 fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, rests: f64) -> (f32, f32) {
     (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * rests))
+}
+
+fn fill_brackets<O: Observer>(
+    observer: &O,
+    query: usize,
+    (item, brackets): (usize, &mut ItemBrackets),
+    offset: f64,
+    margin: f64,
+    rests: f64,
+) {
+    let mut b = 0;
+    observer.brackets(query, |bracket| {
+        brackets.set(item, b, product_thresholds(bracket, offset, margin, rests));
+        b += 1;
+    });
 }
 
 fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
@@ -234,39 +226,26 @@ fn sweep_task<S: Space, O: Observer>(
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space, packing);
     let product = kernel.product(packing.word());
-    let TaskBuffers {
-        tile,
-        rows: row_thresholds,
-        columns: column_thresholds,
-        uncounted,
-        result,
-        scratch,
-        observer: own,
-    } = buffers;
+    let TaskBuffers { tile, rows: of_rows, columns: of_columns, uncounted, result, scratch, observer: own } = buffers;
     let padded = task.columns.len().next_multiple_of(width);
-    row_thresholds.fill(
-        task.rows.len(),
-        task.rows.clone().enumerate().map(|(row, query)| {
-            let rests = task.rests.map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.rest);
-            let thresholds = product_thresholds(observer.thresholds(query), task.offset, task.row_margins[row], rests);
-            (thresholds, observer.group(Side::Query, query))
-        }),
-    );
-    column_thresholds.fill(
-        padded,
-        task.columns.clone().enumerate().map(|(column, item)| {
-            let thresholds = if task.symmetric {
-                let rests = task.rests.map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.rest);
-                product_thresholds(observer.thresholds(item), task.offset, task.column_margins[column], rests)
-            } else {
-                IMPASSABLE
-            };
-            (thresholds, observer.group(Side::Gallery, item))
-        }),
-    );
+    let both = task.symmetric && observer.compares_columns();
+    of_rows.reset(task.rows.len());
+    for (row, query) in task.rows.clone().enumerate() {
+        of_rows.set_group(row, observer.group(Side::Query, query));
+        let rests = task.rests.map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.rest);
+        fill_brackets(observer, query, (row, of_rows), task.offset, task.row_margins[row], rests);
+    }
+    of_columns.reset(padded);
+    for (column, item) in task.columns.clone().enumerate() {
+        of_columns.set_group(column, observer.group(Side::Gallery, item));
+        if both {
+            let rests = task.rests.map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.rest);
+            fill_brackets(observer, item, (column, of_columns), task.offset, task.column_margins[column], rests);
+        }
+    }
     uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns);
-    result.reset(task.rows.len(), padded);
-    let sides = if task.symmetric { Sides::Both } else { Sides::Rows };
+    result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()));
+    let sides = if both { Sides::Both } else { Sides::Rows };
     for j in (0..padded).step_by(width) {
         let columns = task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
         let column_at = columns.start - blocks.columns.rows.start;
@@ -284,8 +263,7 @@ fn sweep_task<S: Space, O: Observer>(
             );
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
             uncounted.mask(tile, (i, j));
-            let row_side = row_thresholds.slice(i..i + rows.len());
-            kernel.sweep(sides, tile, row_side, column_thresholds.slice(j..j + width), (i as u32, j as u32), result);
+            kernel.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
         }
     }
     observer.observe(space, task, result, scratch, own);

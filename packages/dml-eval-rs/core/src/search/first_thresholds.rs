@@ -222,9 +222,7 @@ mod tests {
             0
         }
 
-        fn thresholds(&self, _query: usize) -> (f64, f64) {
-            (f64::INFINITY, f64::INFINITY)
-        }
+        fn brackets(&self, _query: usize, _visit: impl FnMut((f64, f64))) {}
 
         fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) {
             let raise = |query, threshold| self.found.lock().unwrap().push((query, threshold));

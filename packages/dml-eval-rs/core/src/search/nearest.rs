@@ -154,8 +154,8 @@ impl Observer for Search<'_> {
         }
     }
 
-    fn thresholds(&self, query: usize) -> (f64, f64) {
-        (f64::from(self.threshold(query - self.first_query)), f64::INFINITY)
+    fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
+        visit((f64::from(self.threshold(query - self.first_query)), f64::INFINITY));
     }
 
     fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) {

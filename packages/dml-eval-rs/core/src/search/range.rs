@@ -72,8 +72,13 @@ impl Observer for Search<'_, '_> {
         }
     }
 
-    fn thresholds(&self, _query: usize) -> (f64, f64) {
-        (lowest_value(self.space, self.threshold), f64::INFINITY)
+    fn brackets(&self, _query: usize, mut visit: impl FnMut((f64, f64))) {
+        visit((lowest_value(self.space, self.threshold), f64::INFINITY));
+    }
+
+    /// A row's hits are those of its columns, too.
+    fn compares_columns(&self) -> bool {
+        false
     }
 
     fn observe<S: Space>(

@@ -174,12 +174,12 @@ fn find_crossings(
     while !(sieved.is_empty() && decided.is_empty()) {
         let brackets: Vec<Bracket> = sieved.iter().map(|&i| brackets[i]).collect();
         let asked: Vec<Search> = decided.iter().map(|&i| searches[i]).collect();
-        let both = Both {
-            sieve: Sieve::new(space, labels, &brackets, options.capacity, margin)?,
-            decider: Decider::new(space, labels, &asked, kept, margin, 0)?,
-        };
+        let both = Both::new(
+            Sieve::new(space, labels, &brackets, options.capacity, margin)?,
+            Decider::new(space, labels, &asked, kept, margin, 0)?,
+        );
         traverse(space, &packing, &both, peers, control)?;
-        let Both { sieve, decider } = both;
+        let (sieve, decider) = both.finish();
         let (mut observed, (widened, mut of_brackets)) = (decider.finish(), sieve.finish());
         if !peers.is_alone() {
             observed = exchange_observed(observed, kept, peers)?;

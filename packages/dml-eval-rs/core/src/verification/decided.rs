@@ -61,6 +61,8 @@ pub(crate) struct Decider<'a, 'rows> {
     capacity: usize,
     /// The index, in the whole gallery, of the first item.
     first_item: u64,
+    /// The brackets of the traversal before its own.
+    pub brackets_before: usize,
 }
 
 impl Search {
@@ -128,6 +130,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
             observed: collect(searches.iter().map(|_| Counters::default()))?,
             capacity,
             first_item,
+            brackets_before: 0,
         })
     }
 
@@ -157,10 +160,13 @@ impl Observer for Decider<'_, '_> {
         if side == Side::Query { self.labels.queries[item] } else { self.labels.gallery()[item] }
     }
 
-    fn thresholds(&self, _query: usize) -> (f64, f64) {
-        let low = self.open.iter().fold(f32::INFINITY, |low, open| low.min(open.0));
-        let high = self.open.iter().fold(f32::NEG_INFINITY, |high, open| high.max(open.1));
-        (f64::from(low), f64::from(high))
+    fn brackets(&self, _query: usize, visit: impl FnMut((f64, f64))) {
+        self.open.iter().map(|(low, high)| (f64::from(*low), f64::from(*high))).for_each(visit);
+    }
+
+    /// A pair counts once.
+    fn compares_columns(&self) -> bool {
+        false
     }
 
     fn observe<S: Space>(
@@ -183,8 +189,11 @@ impl Observer for Decider<'_, '_> {
         }
         scores.clear();
         self.space.scores(pairs, scratch, scores);
-        let above_all: u64 = result.row_above.iter().map(|above| u64::from(*above)).sum();
-        for ((search, open), observed) in self.searches.iter().zip(&self.open).zip(&self.observed) {
+        let unlisted = result.row_above.by_bracket().skip(self.brackets_before);
+        for (((search, open), observed), unlisted) in
+            self.searches.iter().zip(&self.open).zip(&self.observed).zip(unlisted)
+        {
+            let above_all: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
             let (low, high) = search.inner;
             let mut above = above_all + result.row_hits.iter().filter(|hit| hit.value > open.1).count() as u64;
             let mut inside = 0;

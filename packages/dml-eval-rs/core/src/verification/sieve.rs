@@ -90,6 +90,11 @@ impl<'a> Sieve<'a> {
         Ok(Sieve { labels, brackets, above, lists: Mutex::new(Lists { lists, capacity }) })
     }
 
+    /// Returns the number of brackets.
+    pub fn len(&self) -> usize {
+        self.brackets.len()
+    }
+
     /// Returns the brackets, and what the traversal found for each.
     pub fn finish(self) -> (Vec<(f32, f32)>, Vec<Sieved>) {
         let lists = self.lists.into_inner().expect("no thread panics while it holds the lock").lists;
@@ -144,10 +149,13 @@ impl Observer for Sieve<'_> {
         if side == Side::Query { self.labels.queries[item] } else { self.labels.gallery()[item] }
     }
 
-    fn thresholds(&self, _query: usize) -> (f64, f64) {
-        let low = self.brackets.iter().fold(f32::INFINITY, |low, bracket| low.min(bracket.0));
-        let high = self.brackets.iter().fold(f32::NEG_INFINITY, |high, bracket| high.max(bracket.1));
-        (f64::from(low), f64::from(high))
+    fn brackets(&self, _query: usize, visit: impl FnMut((f64, f64))) {
+        self.brackets.iter().map(|(low, high)| (f64::from(*low), f64::from(*high))).for_each(visit);
+    }
+
+    /// A pair counts once.
+    fn compares_columns(&self) -> bool {
+        false
     }
 
     fn observe<S: Space>(
@@ -159,9 +167,11 @@ impl Observer for Sieve<'_> {
         parts: &mut Vec<Vec<Listed>>,
     ) {
         parts.resize_with(self.brackets.len(), Vec::new);
-        let above_all: u64 = result.row_above.iter().map(|above| u64::from(*above)).sum();
-        for ((&(low, high), above), part) in self.brackets.iter().zip(&self.above).zip(parts.iter_mut()) {
-            let mut larger = 0u64;
+        let unlisted = result.row_above.by_bracket();
+        for (((&(low, high), above), part), unlisted) in
+            self.brackets.iter().zip(&self.above).zip(parts.iter_mut()).zip(unlisted)
+        {
+            let mut larger: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
             for hit in &result.row_hits {
                 larger += u64::from(hit.value > high);
                 if hit.value >= low && hit.value <= high {
@@ -169,7 +179,7 @@ impl Observer for Sieve<'_> {
                     part.push(Listed { value: hit.value, pair: (row as u32, column as u32) });
                 }
             }
-            above.fetch_add(above_all + larger, Relaxed);
+            above.fetch_add(larger, Relaxed);
         }
         if parts.iter().any(|part| !part.is_empty()) {
             self.lists.lock().expect("no thread panics while it holds the lock").append(parts);

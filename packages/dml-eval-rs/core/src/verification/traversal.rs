@@ -14,8 +14,19 @@ use crate::verification::sieve::{Listed, Sieve};
 
 /// Receivers of one traversal's values. Each gets all that it asked for, and perhaps more.
 pub(crate) struct Both<'a, 'rows> {
-    pub sieve: Sieve<'a>,
-    pub decider: Decider<'a, 'rows>,
+    sieve: Sieve<'a>,
+    decider: Decider<'a, 'rows>,
+}
+
+impl<'a, 'rows> Both<'a, 'rows> {
+    pub fn new(sieve: Sieve<'a>, mut decider: Decider<'a, 'rows>) -> Self {
+        decider.brackets_before = sieve.len();
+        Both { sieve, decider }
+    }
+
+    pub fn finish(self) -> (Sieve<'a>, Decider<'a, 'rows>) {
+        (self.sieve, self.decider)
+    }
 }
 
 #[derive(Default)]
@@ -31,9 +42,14 @@ impl Observer for Both<'_, '_> {
         self.sieve.group(side, item)
     }
 
-    fn thresholds(&self, query: usize) -> (f64, f64) {
-        let (a, b) = (self.sieve.thresholds(query), self.decider.thresholds(query));
-        (a.0.min(b.0), a.1.max(b.1))
+    fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
+        self.sieve.brackets(query, &mut visit);
+        self.decider.brackets(query, visit);
+    }
+
+    /// A pair counts once.
+    fn compares_columns(&self) -> bool {
+        false
     }
 
     fn observe<S: Space>(

@@ -1,0 +1,181 @@
+//! AVX2: the sweeps of a tile, with masks.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::brackets::{ItemBrackets, Thresholds};
+use super::sweep::{Hit, Sides, SweepResult};
+
+/// Columns of a tile: two registers.
+pub(super) const COLUMNS: usize = 16;
+
+/// Counts and lists values, of both sides or of the rows alone.
+#[target_feature(enable = "avx2,fma,popcnt")]
+pub(super) fn sweep<const BOTH: bool>(
+    tile: &[f32],
+    rows: Thresholds<'_>,
+    columns: Thresholds<'_>,
+    origin: (u32, u32),
+    result: &mut SweepResult,
+) {
+    let mut above = [_mm256_setzero_si256(); 2];
+    let none = _mm256_setzero_ps();
+    // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
+    let group = [0, 8].map(|at| unsafe { _mm256_loadu_si256(columns.group.as_ptr().add(at).cast()) });
+    let [low, high] = [columns.low, columns.high].map(|of| {
+        // SAFETY: as above.
+        [0, 8].map(|at| if BOTH { unsafe { _mm256_loadu_ps(of.as_ptr().add(at)) } } else { none })
+    });
+    for r in 0..rows.group.len() {
+        let row_low = _mm256_set1_ps(rows.low[r]);
+        // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+        let values = [0, 8].map(|at| unsafe { _mm256_loadu_ps(tile.as_ptr().add(r * COLUMNS + at)) });
+        let row_passing = values.map(|values| _mm256_cmp_ps::<_CMP_GE_OQ>(values, row_low));
+        let mut any = _mm256_or_ps(row_passing[0], row_passing[1]);
+        let mut column_passing = [none; 2];
+        if BOTH {
+            column_passing = [0, 1].map(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
+            any = _mm256_or_ps(any, _mm256_or_ps(column_passing[0], column_passing[1]));
+        }
+        // In most rows no value passes.
+        if _mm256_movemask_ps(any) == 0 {
+            continue;
+        }
+        let row_group = _mm256_set1_epi32(rows.group[r] as i32);
+        let row_high = _mm256_set1_ps(rows.high[r]);
+        let mut row_above = 0;
+        for v in 0..2 {
+            let together = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group[v], row_group));
+            let row_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], row_high));
+            row_above += _mm256_movemask_ps(row_counted).count_ones();
+            // Counting takes no branch; listing is rare.
+            let row_listed = _mm256_movemask_ps(_mm256_andnot_ps(_mm256_or_ps(together, row_counted), row_passing[v]));
+            let mut column_listed = 0;
+            if BOTH {
+                let column_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high[v]));
+                // A lane of a mask is minus one or zero.
+                above[v] = _mm256_sub_epi32(above[v], _mm256_castps_si256(column_counted));
+                let counted = _mm256_or_ps(together, column_counted);
+                column_listed = _mm256_movemask_ps(_mm256_andnot_ps(counted, column_passing[v]));
+            }
+            if row_listed | column_listed != 0 {
+                let line = &tile[r * COLUMNS..][..COLUMNS];
+                let at = (origin.0 as usize + r, origin.1 as usize);
+                list(row_listed, v, line, at, &mut result.row_hits);
+                list(column_listed, v, line, at, &mut result.column_hits);
+            }
+        }
+        result.row_above.of(0)[origin.0 as usize + r] += row_above;
+    }
+    if BOTH {
+        for (v, counts) in above.iter().enumerate() {
+            let out = &mut result.column_above.of(0)[origin.1 as usize + 8 * v..][..8];
+            // SAFETY: `out` holds eight elements.
+            unsafe {
+                let before = _mm256_loadu_si256(out.as_ptr().cast());
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_add_epi32(before, *counts));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn list(mut mask: i32, v: usize, line: &[f32], (row, column): (usize, usize), hits: &mut Vec<Hit>) {
+    while mask != 0 {
+        let c = 8 * v + mask.trailing_zeros() as usize;
+        hits.push(Hit { row: row as u32, column: (column + c) as u32, value: line[c] });
+        mask &= mask - 1;
+    }
+}
+
+/// Counts and lists values by several brackets.
+#[target_feature(enable = "avx2,popcnt")]
+pub(super) fn sweep_brackets(
+    sides: Sides,
+    tile: &[f32],
+    (rows, columns): (&ItemBrackets, &ItemBrackets),
+    (tile_rows, column): (Range<usize>, usize),
+    result: &mut SweepResult,
+) {
+    assert!(tile.len() >= tile_rows.len() * COLUMNS);
+    let load = |of: &[f32], v: usize| {
+        let of = &of[8 * v..][..8];
+        // SAFETY: the slice holds eight elements.
+        unsafe { _mm256_loadu_ps(of.as_ptr()) }
+    };
+    let (of_columns, first) = (columns.part(column, COLUMNS), tile_rows.start);
+    for row in tile_rows {
+        let line = &tile[(row - first) * COLUMNS..][..COLUMNS];
+        let row_group = _mm256_set1_epi32(rows.group(row) as i32);
+        let row_lowest = _mm256_set1_ps(rows.lowest(row));
+        let values = [load(line, 0), load(line, 1)];
+        // SAFETY: `part` returns COLUMNS groups.
+        let group = [0, 1].map(|v| unsafe { _mm256_loadu_si256(of_columns.group[8 * v..][..8].as_ptr().cast()) });
+        let together = group.map(|group| _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, row_group)));
+        let passing =
+            |v: usize, lowest: __m256| _mm256_andnot_ps(together[v], _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], lowest));
+        let row_passing = [passing(0, row_lowest), passing(1, row_lowest)];
+        if _mm256_movemask_ps(_mm256_or_ps(row_passing[0], row_passing[1])) != 0 {
+            let row_passing = row_passing.map(|passing| _mm256_movemask_ps(passing));
+            let mut within = [0; 2];
+            for b in 0..rows.count() {
+                let (low, high) = rows.ends(row, b);
+                let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
+                let mut above = 0i32;
+                for v in 0..2 {
+                    let is_above = row_passing[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high));
+                    let is_reached = row_passing[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low));
+                    above |= is_above << (8 * v);
+                    within[v] |= is_reached & !is_above;
+                }
+                result.row_above.of(b)[row] += above.count_ones();
+            }
+            for v in 0..2 {
+                if within[v] != 0 {
+                    for b in 0..rows.count() {
+                        let high = _mm256_set1_ps(rows.ends(row, b).1);
+                        let counted = within[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high));
+                        result.row_above.of(b)[row] -= counted.count_ones();
+                    }
+                    list(within[v], v, line, (row, column), &mut result.row_hits);
+                }
+            }
+        }
+        if sides == Sides::Rows {
+            continue;
+        }
+        for (v, &values) in values.iter().enumerate() {
+            let passing = passing(v, load(of_columns.lowest, v));
+            if _mm256_movemask_ps(passing) == 0 {
+                continue;
+            }
+            let mut within = _mm256_setzero_ps();
+            for b in 0..columns.count() {
+                let (low, high) = (load(of_columns.low(b), v), load(of_columns.high(b), v));
+                let is_above = _mm256_and_ps(passing, _mm256_cmp_ps::<_CMP_GT_OQ>(values, high));
+                let is_reached = _mm256_and_ps(passing, _mm256_cmp_ps::<_CMP_GE_OQ>(values, low));
+                within = _mm256_or_ps(within, _mm256_andnot_ps(is_above, is_reached));
+                let above = result.column_above.of(b)[column + 8 * v..][..8].as_mut_ptr().cast();
+                // SAFETY: the slice holds eight elements. A lane of a mask is minus one or zero.
+                unsafe {
+                    let counts = _mm256_loadu_si256(above);
+                    _mm256_storeu_si256(above, _mm256_sub_epi32(counts, _mm256_castps_si256(is_above)));
+                }
+            }
+            let listed = _mm256_movemask_ps(within);
+            if listed != 0 {
+                for b in 0..columns.count() {
+                    let high = load(of_columns.high(b), v);
+                    let counted = _mm256_and_ps(within, _mm256_cmp_ps::<_CMP_GT_OQ>(values, high));
+                    let above = result.column_above.of(b)[column + 8 * v..][..8].as_mut_ptr().cast();
+                    // SAFETY: as above.
+                    unsafe {
+                        let counts = _mm256_loadu_si256(above);
+                        _mm256_storeu_si256(above, _mm256_add_epi32(counts, _mm256_castps_si256(counted)));
+                    }
+                }
+                list(listed, v, line, (row, column), &mut result.column_hits);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! AVX-512: the sweeps of a tile, with masks.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::brackets::{ItemBrackets, Thresholds};
+use super::sweep::{Hit, Sides, SweepResult};
+
+/// Columns of a tile, and their registers.
+pub(super) const COLUMNS: usize = 48;
+pub(super) const VECTORS: usize = COLUMNS / 16;
+
+/// Counts and lists values, of both sides or of the rows alone.
+#[target_feature(enable = "avx512f,popcnt")]
+pub(super) fn sweep<const BOTH: bool>(
+    tile: &[f32],
+    rows: Thresholds<'_>,
+    columns: Thresholds<'_>,
+    origin: (u32, u32),
+    result: &mut SweepResult,
+) {
+    let mut group = [_mm512_setzero_si512(); VECTORS];
+    let mut low = [_mm512_setzero_ps(); VECTORS];
+    let mut high = [_mm512_setzero_ps(); VECTORS];
+    let mut above = [_mm512_setzero_si512(); VECTORS];
+    let ones = _mm512_set1_epi32(1);
+    for v in 0..VECTORS {
+        // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
+        unsafe {
+            group[v] = _mm512_loadu_si512(columns.group.as_ptr().add(16 * v).cast());
+            low[v] = _mm512_loadu_ps(columns.low.as_ptr().add(16 * v));
+            high[v] = _mm512_loadu_ps(columns.high.as_ptr().add(16 * v));
+        }
+    }
+    for r in 0..rows.group.len() {
+        let row_low = _mm512_set1_ps(rows.low[r]);
+        let mut values = [_mm512_setzero_ps(); VECTORS];
+        let (mut row_passing, mut column_passing) = ([0; VECTORS], [0; VECTORS]);
+        for v in 0..VECTORS {
+            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+            values[v] = unsafe { _mm512_loadu_ps(tile.as_ptr().add(r * COLUMNS + 16 * v)) };
+            row_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], row_low);
+            if BOTH {
+                column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
+            }
+        }
+        // In most rows no value passes.
+        if row_passing.iter().chain(&column_passing).fold(0, |any, mask| any | mask) == 0 {
+            continue;
+        }
+        let row_group = _mm512_set1_epi32(rows.group[r] as i32);
+        let row_high = _mm512_set1_ps(rows.high[r]);
+        let mut row_above = 0;
+        for v in 0..VECTORS {
+            let values = values[v];
+            let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
+            let row_counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, row_high);
+            let column_counted = if BOTH { _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]) } else { 0 };
+            row_above += row_counted.count_ones();
+            above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
+            // Counting takes no branch; listing is rare.
+            let row_listed = row_passing[v] & apart & !row_counted;
+            let column_listed = column_passing[v] & apart & !column_counted;
+            if (row_listed | column_listed) != 0 {
+                let line = &tile[r * COLUMNS..][..COLUMNS];
+                let at = (origin.0 as usize + r, origin.1 as usize);
+                list(row_listed, v, line, at, &mut result.row_hits);
+                list(column_listed, v, line, at, &mut result.column_hits);
+            }
+        }
+        result.row_above.of(0)[origin.0 as usize + r] += row_above;
+    }
+    if !BOTH {
+        return;
+    }
+    for (v, counts) in above.iter().enumerate() {
+        let out = &mut result.column_above.of(0)[origin.1 as usize + 16 * v..][..16];
+        // SAFETY: `out` holds 16 elements.
+        unsafe {
+            let before = _mm512_loadu_si512(out.as_ptr().cast());
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_add_epi32(before, *counts));
+        }
+    }
+}
+
+#[inline(always)]
+fn list(mut mask: u16, v: usize, line: &[f32], (row, column): (usize, usize), hits: &mut Vec<Hit>) {
+    while mask != 0 {
+        let c = 16 * v + mask.trailing_zeros() as usize;
+        hits.push(Hit { row: row as u32, column: (column + c) as u32, value: line[c] });
+        mask &= mask - 1;
+    }
+}
+
+/// Counts and lists values by several brackets.
+#[target_feature(enable = "avx512f,avx512vl,popcnt")]
+pub(super) fn sweep_brackets(
+    sides: Sides,
+    tile: &[f32],
+    (rows, columns): (&ItemBrackets, &ItemBrackets),
+    (tile_rows, column): (Range<usize>, usize),
+    result: &mut SweepResult,
+) {
+    assert!(tile.len() >= tile_rows.len() * COLUMNS);
+    let load = |of: &[f32], v: usize| {
+        let of = &of[16 * v..][..16];
+        // SAFETY: the slice holds 16 elements.
+        unsafe { _mm512_loadu_ps(of.as_ptr()) }
+    };
+    let (of_columns, first) = (columns.part(column, COLUMNS), tile_rows.start);
+    for row in tile_rows {
+        let line = &tile[(row - first) * COLUMNS..][..COLUMNS];
+        let row_group = _mm512_set1_epi32(rows.group(row) as i32);
+        let row_lowest = _mm512_set1_ps(rows.lowest(row));
+        let mut values = [_mm512_setzero_ps(); VECTORS];
+        let (mut row_passing, mut column_passing) = ([0; VECTORS], [0; VECTORS]);
+        for v in 0..VECTORS {
+            values[v] = load(line, v);
+            // SAFETY: `part` returns COLUMNS groups.
+            let group = unsafe { _mm512_loadu_si512(of_columns.group[16 * v..][..16].as_ptr().cast()) };
+            let apart = _mm512_cmpneq_epi32_mask(group, row_group);
+            row_passing[v] = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values[v], row_lowest);
+            if sides == Sides::Both {
+                let lowest = load(of_columns.lowest, v);
+                column_passing[v] = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(apart, values[v], lowest);
+            }
+        }
+        if row_passing.iter().fold(0, |any, mask| any | mask) != 0 {
+            let mut within = [0; VECTORS];
+            for b in 0..rows.count() {
+                let (low, high) = rows.ends(row, b);
+                let (low, high) = (_mm512_set1_ps(low), _mm512_set1_ps(high));
+                let mut above = 0u64;
+                for v in 0..VECTORS {
+                    let is_above = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(row_passing[v], values[v], high);
+                    let is_reached = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(row_passing[v], values[v], low);
+                    above |= u64::from(is_above) << (16 * v);
+                    within[v] |= is_reached & !is_above;
+                }
+                result.row_above.of(b)[row] += above.count_ones();
+            }
+            for v in 0..VECTORS {
+                if within[v] != 0 {
+                    for b in 0..rows.count() {
+                        let high = _mm512_set1_ps(rows.ends(row, b).1);
+                        let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within[v], values[v], high);
+                        result.row_above.of(b)[row] -= counted.count_ones();
+                    }
+                    list(within[v], v, line, (row, column), &mut result.row_hits);
+                }
+            }
+        }
+        for v in 0..VECTORS {
+            let passing = column_passing[v];
+            if passing == 0 {
+                continue;
+            }
+            let ones = _mm512_set1_epi32(1);
+            let mut within = 0;
+            for b in 0..columns.count() {
+                let (low, high) = (load(of_columns.low(b), v), load(of_columns.high(b), v));
+                let is_above = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(passing, values[v], high);
+                within |= _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(passing, values[v], low) & !is_above;
+                let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
+                // SAFETY: the slice holds 16 elements.
+                unsafe {
+                    let counts = _mm512_loadu_si512(above);
+                    _mm512_storeu_si512(above.cast(), _mm512_mask_add_epi32(counts, is_above, counts, ones));
+                }
+            }
+            if within != 0 {
+                for b in 0..columns.count() {
+                    let high = load(of_columns.high(b), v);
+                    let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within, values[v], high);
+                    let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
+                    // SAFETY: the slice holds 16 elements.
+                    unsafe {
+                        let counts = _mm512_loadu_si512(above);
+                        _mm512_storeu_si512(above.cast(), _mm512_mask_sub_epi32(counts, counted, counts, ones));
+                    }
+                }
+                list(within, v, line, (row, column), &mut result.column_hits);
+            }
+        }
+    }
+}
