@@ -45,7 +45,8 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
     check_fraction(train_fraction)
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise DmlError(f"image folder {folder} is not a folder; expected ROOT/CLASS/IMAGE")
+        what = "is not a folder" if folder.exists() else "doesn't exist"
+        raise DmlError(f"the image folder {folder} {what}; expected ROOT/CLASS/IMAGE: set dataset.root")
     children = {child.name for child in _list_folders(folder)}
     for test, gallery in (("test", None), ("query", "gallery")):
         names = {"train": "train", "test": test} | ({} if gallery is None else {"gallery": gallery})
