@@ -133,7 +133,7 @@ def test_training_classes_in_the_gallery_are_refused(parts):
 
 
 def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(DmlError, match="nowhere doesn't exist; expected ROOT/CLASS/IMAGE: set dataset.root"):
+    with pytest.raises(DmlError, match=r"nowhere doesn't exist; expected ROOT/CLASS/IMAGE: set dataset.root"):
         small(tmp_path / "nowhere")
 
 

@@ -114,10 +114,10 @@ def test_a_missing_table_is_named(tiny_document, tiny_registry):
 
 
 def test_a_folder_of_images_in_place_of_a_recipe_is_answered_with_the_recipe_for_it(tmp_path, tiny_registry):
+    (tmp_path / "photos").mkdir()
     with pytest.raises(
         DmlError, match=r"photos is a folder: to train on its images, .*dataset.root=.*photos"
     ):
-        (tmp_path / "photos").mkdir()
         load_recipe(tmp_path / "photos", [], tiny_registry)
 
 

@@ -18,7 +18,6 @@ from dml_train.commands.options import error_message
 from dml_train.processes.stopping import Interrupted
 from dml_train.ranks.environment import is_first_process, report_error
 
-
 # What a missing argument is; click knows the help of options alone.
 _ARGUMENTS = {
     "RECIPE": "A TOML file, or a name that 'dml recipes' lists",

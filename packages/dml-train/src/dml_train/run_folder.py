@@ -86,7 +86,8 @@ class RunFolder:
             return
         if path.is_dir() and not RunFolder(path).recipe.is_file():
             raise DmlError(
-                f"the folder {path} exists already; nothing was touched. It holds files but no run: choose another folder",
+                f"the folder {path} exists already; nothing was touched. It holds files but no run: choose another "
+                "folder",
                 arguments=("out",),
             )
         if path.exists() or path.is_symlink():

@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, nearest
 from dml_train.recipe.tables import RENAMED, VARIANT_TAGS, Evaluation, Recipe
 
-
 _COMPONENTS = ("dataset", "backbone", "sampler", "loss")  # tables that select a component by `name`
 
 
