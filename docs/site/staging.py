@@ -28,8 +28,8 @@ PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s:]+\.png)(?=\))")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w/]+\.py)\n")  # the first line of a block that is a file
-# Prints the output at once: the cell's stream would be cut anywhere. Progress, on the error stream, is shown only if the
-# command fails. The notebook's way to draw is not the commands'.
+# Prints the output at once: the cell's stream would be cut anywhere. Progress, on the error stream, is shown only if a
+# command fails. The notebook's way to draw isn't the commands'.
 SHELL = """import os, subprocess
 done = subprocess.run(
     ["sh", "-e", "-c", {!r}], capture_output=True, text=True,
