@@ -124,6 +124,11 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         ),
         (lambda: evaluate(X, Path("l.npy")), TypeError, r"labels is the path 'l.npy'; expected an array"),
         (lambda: evaluate(LABELS, X), ValueError, r"embeddings has shape \(6,\); expected \(queries, dim\)"),
+        (
+            lambda: evaluate(X, np.eye(6, dtype=int)),
+            ValueError,
+            r"labels has shape \(6, 6\).*labels.argmax\(axis=1\)",
+        ),
         (lambda: evaluate(X.T, LABELS), ValueError, r"match embeddings \(4, 6\): use embeddings.T"),
         (lambda: evaluate(X.astype(complex), LABELS), TypeError, "embeddings has dtype complex128"),
         (

@@ -105,7 +105,8 @@ def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypat
 
 
 def test_embed_writes_embeddings_labels_and_codes(dml, folder, tmp_path):
-    dml("embed", folder.path, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy")
+    printed = dml("embed", folder.path, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy").stdout
+    assert printed == f"{tmp_path / 'e.npy'}: {len(np.load(folder.labels()))} images\n"
     assert np.array_equal(np.load(tmp_path / "e.npy"), np.load(folder.embeddings()))
     assert np.array_equal(np.load(tmp_path / "l.npy"), np.load(folder.labels()))
     dml("embed", folder.path, "--codes", "--out", tmp_path / "c.npy")

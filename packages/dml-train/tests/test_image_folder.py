@@ -196,6 +196,16 @@ def test_images_without_class_folders_are_counted(tmp_path):
         small(tmp_path)
 
 
+def test_files_that_are_no_images_are_named(tmp_path):
+    (tmp_path / ".hidden").touch()
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.heic").touch()
+    with pytest.raises(
+        DmlError, match=r"0 folders with images and other files, such as cat/1\.heic; expected ROOT"
+    ):
+        small(tmp_path)
+
+
 def test_a_single_class_is_named(tmp_path):
     (tmp_path / "cat").mkdir()
     noise(8, 8).save(tmp_path / "cat" / "a.png")

@@ -71,7 +71,7 @@ def test_set_of_a_table_replaces_the_previous_one(file, tiny_registry):
         (["training.stepz=3"], r"table \[training\] has no key 'stepz'; did you mean 'steps'\?"),
         (["steps=3"], r"a recipe has no key 'steps'; did you mean 'training.steps'\?"),
         (["noise=3"], r"a recipe has no key 'noise'; keys: training"),
-        (["scale=3"], r"a recipe has no key 'scale'; did you mean 'loss.scale'\?"),
+        (["loss.scale=2", "scale=3"], r"a recipe has no key 'scale'; did you mean 'loss.scale'\?"),
         (["loss=other"], r"loss is 'other'; expected a table: loss=\{name=\"other\"\}"),
         (["training=3"], r"training is 3; expected a table$"),
         (["trianing.steps=3"], r"a recipe has no key 'trianing'; did you mean 'training'\?"),

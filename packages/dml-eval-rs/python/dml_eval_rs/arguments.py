@@ -79,7 +79,13 @@ def partition(x: object, name: str) -> npt.NDArray[Any]:
     """Return a one-dimensional array of integers, booleans or strings."""
     array = to_labels(x, name)
     if array.ndim != 1:
-        remedy = f": use numpy.asarray({name}).ravel()" if array.ndim == 2 and 1 in array.shape else ""
+        remedy = ""
+        if array.ndim == 2:
+            remedy = (
+                f": use numpy.asarray({name}).ravel()"
+                if 1 in array.shape
+                else f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for several labels an item"
+            )
         raise ValueError(
             f"{name} has shape {array.shape}; expected one dimension, with one entry per item{remedy}"
         )

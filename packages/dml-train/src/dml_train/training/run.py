@@ -62,6 +62,10 @@ def train(
         DmlError: an error that the user can correct; existing results are unchanged.
         RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
     """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(
+            f"recipe is a {type(recipe).__name__}; expected a Recipe: use dml_train.load_recipe(NAME or PATH)"
+        )
     out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
     check_path(out)
     with (
