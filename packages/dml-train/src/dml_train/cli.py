@@ -63,8 +63,10 @@ class Dml(click.Group):
         try:
             return super().invoke(ctx)
         except click.MissingParameter as error:
-            error.message = error.message or _describe_missing(error.param)
-            raise
+            described = error.message or _describe_missing(error.param)
+            raise click.MissingParameter(
+                described, error.ctx, error.param, error.param_hint, error.param_type
+            ) from error
         except DmlError as error:
             raise UserError(error_message(error)) from error
         except OSError as error:  # at any path, a disk that refuses: the system's own words say it all
