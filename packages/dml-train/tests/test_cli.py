@@ -159,6 +159,11 @@ def test_an_error_names_the_options_that_fix_it(dml, folder):
     )
 
 
+def test_an_error_of_the_demo_names_its_own_option(dml, folder):
+    result = dml("demo", "--out", folder.path, code=2)
+    assert result.stderr.endswith("Resume that run, or choose another folder (dml demo --resume, --out)\n")
+
+
 def test_plugins_lists_components_by_provider(dml):
     lines = dml("plugins").stdout.splitlines()
     assert "tiny 1.0  (TinyPlugin)" in lines

@@ -68,14 +68,14 @@ class Dml(click.Group):
                 described, error.ctx, error.param, error.param_hint, error.param_type
             ) from error
         except DmlError as error:
-            raise UserError(error_message(error)) from error
+            raise UserError(error_message(error, self.commands.get(ctx.invoked_subcommand or ""))) from error
         except OSError as error:  # at any path, a disk that refuses: the system's own words say it all
             if error.filename is None:
                 raise
             raise UserError(f"can't use {error.filename}: {error.strerror}") from error
         except Interrupted as error:
             if is_first_process():
-                click.echo(error_message(error), err=True)
+                click.echo(error_message(error, self.commands.get(ctx.invoked_subcommand or "")), err=True)
             ctx.exit(128 + error.signal_number)
         except KeyboardInterrupt:
             if is_first_process():
