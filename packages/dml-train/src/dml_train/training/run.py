@@ -80,7 +80,7 @@ def train(
         locked = ranks.run_on_first(lambda: _lock_existing(out, until_the_end))
         differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
         if differs == [] and ranks.run_on_first(RunFolder(out).evaluation.is_file):
-            console.print(f"the run in {out} is complete", markup=False, highlight=False)
+            console.print(f"the run in {out} is complete", markup=False, highlight=False, soft_wrap=True)
             return RunFolder(out)
         console.print(f"loading the data set {recipe.dataset['name']!r}", markup=False, highlight=False)
         experiment = build(recipe, registry, ranks)
