@@ -8,7 +8,7 @@ LOWEST_EXTRAS := eval glyphs losses pml report tensorboard timm tune
 # Old releases use what the newest releases of their own dependencies deprecate.
 LOWEST_FLAGS := -m "not slow" -W ignore::DeprecationWarning
 LOWEST_TESTS := packages/dml-core/tests packages/dml-losses/tests packages/dml-eval-rs/tests $(addprefix packages/dml-train/tests/test_,\
-  recipe.py training.py resuming.py checkpoint.py report.py tuning.py folder_embedding.py search.py timm_model.py)
+  cli.py recipe.py training.py resuming.py checkpoint.py report.py tuning.py folder_embedding.py search.py timm_model.py)
 # All extras but the trackers mlflow and trackio: trackio would set Pillow back a release, mlflow brings dozens of packages.
 LOCKED_EXTRAS := cars196 eval glyphs lite0 lora losses onnx plot pml ray report tables tensorboard timm tune wandb
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock

@@ -28,12 +28,15 @@ PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s:]+\.png)(?=\))")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w/]+\.py)\n")  # the first line of a block that is a file
-# Prints the output at once: the cell's stream would be cut anywhere. The notebook's way to draw is not the commands'.
+# Prints the output at once: the cell's stream would be cut anywhere. Progress, on the error stream, is shown only if a
+# command fails. The notebook's way to draw isn't the commands'.
 SHELL = """import os, subprocess
-print(subprocess.run(
-    ["sh", "-e", "-c", {!r}], check=True, text=True, stdout=subprocess.PIPE,
+done = subprocess.run(
+    ["sh", "-e", "-c", {!r}], capture_output=True, text=True,
     env={{key: value for key, value in os.environ.items() if key != "MPLBACKEND"}},
-).stdout, end="")"""
+)
+assert done.returncode == 0, done.stderr
+print(done.stdout, end="")"""
 NOTEBOOK = """---
 file_format: mystnb
 kernelspec:

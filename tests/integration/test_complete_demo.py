@@ -11,16 +11,20 @@ from rich.console import Console
 
 from dml_core import registry
 from dml_train.demo import run_demo
+from dml_train.recipe.loading import load_recipe
+from dml_train.training.run import train
 
 pytestmark = pytest.mark.xdist_group("complete demo")  # one run serves all of them
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Return the folder and the printed text."""
+    """Return the folder and the printed text of a demo that was interrupted before its table."""
     out = tmp_path_factory.mktemp("demo") / "run"
     console = Console(file=StringIO(), width=80)
-    run_demo(out, overrides=("training.steps=40", "dataset.max_classes=160"), console=console)
+    settings = ("training.steps=40", "dataset.max_classes=160")
+    train(load_recipe("demo", settings), out, console=Console(quiet=True))
+    run_demo(out, resume=True, overrides=settings, console=console)
     return out, console.file.getvalue()
 
 

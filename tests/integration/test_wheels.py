@@ -60,3 +60,4 @@ def test_the_evaluators_wheel_runs_on_any_python_from_3_11_and_any_x86_64(wheels
     assert any(name.endswith("_native.pyi") for name in names)
     assert any(name.endswith("py.typed") for name in names)
     assert not [name for name in names if name.endswith(".rs")], "Rust sources in the wheel"
+    assert not [name for name in names if name.endswith(".pyc")], "bytecode in the wheel"

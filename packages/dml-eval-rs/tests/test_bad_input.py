@@ -112,7 +112,24 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
             "labels has dtype float64.*floats merge large ids",
         ),
         (lambda: evaluate(X, LABELS.astype(complex)), TypeError, "labels has dtype complex128"),
-        (lambda: evaluate(X.astype(int), LABELS), TypeError, "embeddings has dtype int64; expected float16"),
+        (
+            lambda: evaluate([[1, 2], [3, 4]], [0, 0]),
+            TypeError,
+            r"embeddings has dtype int64; expected float16.*: use numpy.asarray\(embeddings, dtype=numpy.float32\)",
+        ),
+        (
+            lambda: evaluate("x.npy", LABELS),
+            TypeError,
+            r"embeddings is the path 'x.npy'.*numpy.load\('x.npy'",
+        ),
+        (lambda: evaluate(X, Path("l.npy")), TypeError, r"labels is the path 'l.npy'; expected an array"),
+        (lambda: evaluate(LABELS, X), ValueError, r"embeddings has shape \(6,\); expected \(queries, dim\)"),
+        (
+            lambda: evaluate(X, np.eye(6, dtype=int)),
+            ValueError,
+            r"labels has shape \(6, 6\).*labels.argmax\(axis=1\)",
+        ),
+        (lambda: evaluate(X.T, LABELS), ValueError, r"match embeddings \(4, 6\): use embeddings.T"),
         (lambda: evaluate(X.astype(complex), LABELS), TypeError, "embeddings has dtype complex128"),
         (
             lambda: evaluate([[1.0], [1.0, 2.0]], [0, 0]),
@@ -142,17 +159,17 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (
             lambda: evaluate(X, LABELS, recall_at=(1, 0)),
             ValueError,
-            "every K of recall_at is 0; expected at least 1",
+            "a K of recall_at is 0; expected at least 1",
         ),
         (
             lambda: evaluate(X, LABELS, recall_at=(1.5,)),
             TypeError,
-            "every K of recall_at is 1.5; expected an integer",
+            "a K of recall_at is 1.5; expected an integer",
         ),
         (
             lambda: evaluate(X, LABELS, recall_at=2**70),
             ValueError,
-            r"every K of recall_at is \d+; expected at most 2\*\*63 - 1",
+            r"a K of recall_at is \d+; expected at most 2\*\*63 - 1",
         ),
         (lambda: evaluate(X, LABELS, recall_at=1.5), TypeError, "recall_at is 1.5; expected integers"),
         (lambda: evaluate(X, LABELS, threads=5000), ValueError, "threads is 5000; expected at most 4096"),

@@ -171,12 +171,12 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a K of 0": (
         lambda: evaluate(X, LABELS, ndcg_at=(5, 0)),
         ValueError,
-        "every K of ndcg_at is 0; expected at least 1",
+        "a K of ndcg_at is 0; expected at least 1",
     ),
     "a negative K": (
         lambda: evaluate(X, LABELS, precision_at=-1),
         ValueError,
-        "every K of precision_at is -1",
+        "a K of precision_at is -1",
     ),
     "a K that is no integer": (
         lambda: evaluate(X, LABELS, average_precision_at=2.5),  # type: ignore[arg-type]

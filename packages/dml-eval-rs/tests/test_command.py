@@ -51,6 +51,14 @@ def test_recall_at_refuses_what_is_no_number(files, given, capsys) -> None:  # t
     assert "argument --recall-at" in capsys.readouterr().err
 
 
+def test_a_missing_file_is_named(files, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    assert main([files[0], str(tmp_path / "no.npy")]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"dml-eval: the file {tmp_path / 'no.npy'} doesn't exist; expected a .npy file\n"
+    )
+
+
 def test_a_text_file_and_pickled_objects_are_named_with_the_remedy(files, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     text = tmp_path / "labels.txt"
     text.write_text("cat\ncat\ndog\ndog\nowl\nowl\n")

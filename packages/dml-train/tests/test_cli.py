@@ -62,6 +62,10 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["nothing"],
+            "nothing doesn't exist; expected a run's folder, or embeddings (.npy) and their labels",
+        ),
         (["e.npy"], "to evaluate embeddings, give their labels, too"),
         (["e.npy", "short.npy"], "can't evaluate: labels has shape (2,); expected (4,)"),
         (["e.npy", "none.npy"], "can't read none.npy as a .npy file: No such file"),
@@ -101,7 +105,8 @@ def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypat
 
 
 def test_embed_writes_embeddings_labels_and_codes(dml, folder, tmp_path):
-    dml("embed", folder.path, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy")
+    printed = dml("embed", folder.path, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy").stdout
+    assert printed == f"{tmp_path / 'e.npy'}: {len(np.load(folder.labels()))} images\n"
     assert np.array_equal(np.load(tmp_path / "e.npy"), np.load(folder.embeddings()))
     assert np.array_equal(np.load(tmp_path / "l.npy"), np.load(folder.labels()))
     dml("embed", folder.path, "--codes", "--out", tmp_path / "c.npy")
@@ -152,6 +157,11 @@ def test_an_error_names_the_options_that_fix_it(dml, folder):
         f"error: the run folder {folder.path} exists already; nothing was touched. "
         "Resume that run, or choose another folder (dml train --resume, --out)\n"
     )
+
+
+def test_an_error_of_the_demo_names_its_own_option(dml, folder):
+    result = dml("demo", "--out", folder.path, code=2)
+    assert result.stderr.endswith("Resume that run, or choose another folder (dml demo --resume, --out)\n")
 
 
 def test_plugins_lists_components_by_provider(dml):
@@ -235,3 +245,26 @@ def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
 
     tiny_registry.plugins.register(Ending(), distribution="ending")
     assert dml("end", code=code).stderr == output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "Missing argument 'RECIPE'. A TOML file, or a name that 'dml recipes' lists"),
+        (["train", "demo"], "Missing option '--out'. The run's folder; must be new"),
+        (["tune"], "Missing argument 'RECIPE'. A TOML file"),
+        (["report"], "Missing argument 'RUN...'. The folder that 'dml train' wrote"),
+        (["search"], "Missing argument 'RUN'. The folder that 'dml train' wrote"),
+        (["search", "run"], "Missing argument 'QUERY...'. An image file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_missing_argument_is_described(dml, arguments, message):
+    assert message in dml(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize("group", [[], ["data"]], ids=["dml", "data"])
+def test_no_line_of_the_help_is_cut(dml, group):
+    listed = dml(*group, "--help").stdout.partition("Commands:")[2]
+    assert "..." not in listed
+    assert len(listed.splitlines()) > 2

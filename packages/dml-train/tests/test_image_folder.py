@@ -133,7 +133,7 @@ def test_training_classes_in_the_gallery_are_refused(parts):
 
 
 def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(DmlError, match="nowhere is not a folder; expected ROOT/CLASS/IMAGE"):
+    with pytest.raises(DmlError, match=r"nowhere doesn't exist; expected ROOT/CLASS/IMAGE: set dataset.root"):
         small(tmp_path / "nowhere")
 
 
@@ -192,6 +192,16 @@ def test_images_without_class_folders_are_counted(tmp_path):
         noise(8, 8).save(tmp_path / f"{number}.png")
     with pytest.raises(
         DmlError, match="holds 0 folders with images and 5 images directly in it; expected ROOT/CLASS"
+    ):
+        small(tmp_path)
+
+
+def test_files_that_are_no_images_are_named(tmp_path):
+    (tmp_path / ".hidden").touch()
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.heic").touch()
+    with pytest.raises(
+        DmlError, match=r"0 folders with images and other files, such as cat/1\.heic; expected ROOT"
     ):
         small(tmp_path)
 

@@ -48,6 +48,11 @@ def test_overrides_are_texts_or_values_by_key():
         dml_train.load_recipe("glyphs-tiny", "training.steps=3")
 
 
+def test_a_name_in_place_of_a_recipe_is_refused_with_the_remedy(tmp_path):
+    with pytest.raises(TypeError, match=r"recipe is a str; expected a Recipe: use dml_train.load_recipe"):
+        dml_train.train("my-images", tmp_path / "run")
+
+
 def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run, out, tmp_path):
     run()
     opened = dml_train.open_run(str(out))

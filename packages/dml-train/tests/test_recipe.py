@@ -69,6 +69,11 @@ def test_set_of_a_table_replaces_the_previous_one(file, tiny_registry):
         (["loss.scale=true"], "option 'scale' is True, of type bool"),
         (["loss.name=tinny"], r"unknown loss 'tinny'; did you mean 'tiny'\?"),
         (["training.stepz=3"], r"table \[training\] has no key 'stepz'; did you mean 'steps'\?"),
+        (["steps=3"], r"a recipe has no key 'steps'; did you mean 'training.steps'\?"),
+        (["noise=3"], r"a recipe has no key 'noise'; keys: training"),
+        (["loss.scale=2", "scale=3"], r"a recipe has no key 'scale'; did you mean 'loss.scale'\?"),
+        (["loss=other"], r"loss is 'other'; expected a table: loss=\{name=\"other\"\}"),
+        (["training=3"], r"training is 3; expected a table$"),
         (["trianing.steps=3"], r"a recipe has no key 'trianing'; did you mean 'training'\?"),
         (["training.steps=many"], "training.steps is 'many': input should be a valid integer"),
         (["training.steps=0"], "training.steps is 0: input should be greater than or equal to 1"),
@@ -106,6 +111,14 @@ def test_a_missing_table_is_named(tiny_document, tiny_registry):
     del document["loss"]
     with pytest.raises(DmlError, match=r"the table \[loss\] is missing"):
         parse(document, tiny_registry)
+
+
+def test_a_folder_of_images_in_place_of_a_recipe_is_answered_with_the_recipe_for_it(tmp_path, tiny_registry):
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(
+        DmlError, match=r"photos is a folder: to train on its images, .*dataset.root=.*photos"
+    ):
+        load_recipe(tmp_path / "photos", [], tiny_registry)
 
 
 def test_a_file_that_is_missing_or_is_not_toml_is_named(tmp_path, tiny_registry):

@@ -13,6 +13,7 @@ from PIL import Image
 from train_support.report_world import HOSTILE, NAMES, Page, check_page, finished_run, report_registry
 
 from dml_core import DmlError, Registry
+from dml_train.measure.names import BY_K, LONG_NAMES, explain
 from dml_train.report import COMPARISON, write_report
 
 
@@ -71,6 +72,17 @@ def test_metrics_and_their_intervals_are_shown(unchanged):
     assert "MAP@R 0.2500 –" in words  # this evaluator has no per-query values of it
     assert "NMI 0.1250 –" in words
     assert "loss: from 5 to 0.125" in words
+
+
+def test_metrics_are_explained_in_words(unchanged):
+    assert "Recall@K the share of queries with a match among their K nearest items" in unchanged.words
+    assert "NMI agreement of k-means clusters with the classes" in unchanged.words
+    assert "mINP" not in unchanged.words
+
+
+def test_every_metric_that_is_listed_has_a_meaning():
+    listed = [*(f"{name}@7" for name in BY_K.values()), *LONG_NAMES.values()]
+    assert [name for name in listed if not explain([name])] == []
 
 
 def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):

@@ -194,7 +194,7 @@ def test_resuming_a_complete_run_changes_nothing(run, out):
 def test_an_existing_folder_is_refused_unchanged(run, out):
     out.mkdir()
     (out / "mine.txt").write_text("mine")
-    with pytest.raises(DmlError, match="exists already; nothing was touched"):
+    with pytest.raises(DmlError, match=r"exists already; nothing was touched\. It holds files but no run"):
         run()
     assert [p.name for p in out.iterdir()] == ["mine.txt"]
 

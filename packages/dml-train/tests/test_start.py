@@ -86,3 +86,20 @@ def test_completion_imports_nothing_that_computes() -> None:
 def test_packages_and_plugins_import_nothing_that_computes(module: str) -> None:
     program = f"import sys, {module}; sys.exit(', '.join({COMPUTES} & sys.modules.keys()) or None)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_ctrl_c_during_the_imports_leaves_no_traceback() -> None:
+    program = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dml_train.cli":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from dml_train.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

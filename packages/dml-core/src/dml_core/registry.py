@@ -77,7 +77,7 @@ class Registry:
         if name in entries:
             return entries[name]
         known = ", ".join(entries) or "none: no installed plugin provides any"
-        message = f"unknown {SINGULAR[kind]} {name!r}{_suggest(name, entries)} known: {known}"
+        message = f"unknown {SINGULAR[kind]} {name!r}{suggest(name, entries)} known: {known}"
         family, slash, _ = name.rpartition("/")
         if slash and not any(other.startswith(family + slash) for other in entries):
             message += (
@@ -184,7 +184,7 @@ def registry() -> Registry:
     return Registry(plugins())
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """Suggest a name: another library's class with the word in its name (triplet, supcon), or else the nearest.
 
     The word may be misspelt slightly: tripplet.

@@ -143,17 +143,17 @@ _counts.__name__ = "number"  # in argparse's message
 
 def _load(path: Path) -> npt.NDArray[Any]:
     """Map a .npy file without reading it; objects are never unpickled."""
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        raise ValueError(f"the file {path} doesn't exist; expected a .npy file")
+    if not path.is_file():
         raise ValueError(f"{path} is no regular file; expected a .npy file, which is mapped into memory")
-    if path.is_file() and not _is_numpy(path):
+    if not _is_numpy(path):
         raise ValueError(
             f"{path} is no .npy file; expected an array that numpy.save wrote: for a text file of a label a line, "
             "numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
         )
     try:
         loaded: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise
     except (ValueError, EOFError, OSError, OverflowError) as error:  # numpy maps a negative shape
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise ValueError(

@@ -22,14 +22,14 @@ def embeddings(
 ) -> npt.NDArray[Any]:
     """Return a two-dimensional float array, aligned and in native byte order; a mapped file stays mapped."""
     array = to_array(x, name, 2)
-    if array.dtype.newbyteorder("=").type not in _FLOATS:
-        remedy = (
-            "binary codes go to evaluate_codes, knn_codes or dml-eval"
-            if array.dtype == np.uint8
-            else f"use {name}.astype(numpy.float32)"
-        )
-        raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64: {remedy}")
     _check_shape(array, name, f"({rows_of}, dim)", "column", may_be_empty)
+    if array.dtype.newbyteorder("=").type not in _FLOATS:
+        remedy = ""
+        if array.dtype == np.uint8:
+            remedy = ": binary codes go to evaluate_codes, knn_codes or dml-eval"
+        elif array.dtype.kind in "iub":
+            remedy = f": use numpy.asarray({name}, dtype=numpy.float32)"
+        raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64{remedy}")
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="A")
 
 
@@ -64,8 +64,13 @@ def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.
     """Return a one-dimensional array of integers, booleans or strings, as long as `rows`."""
     array = partition(x, name)
     if len(array) != len(rows):
+        remedy = (
+            f": use {rows_name}.T if its columns are the items"
+            if rows.ndim == 2 and len(array) == rows.shape[1]
+            else ""
+        )
         raise ValueError(
-            f"{name} has shape {array.shape}; expected ({len(rows)},) to match {rows_name} {rows.shape}"
+            f"{name} has shape {array.shape}; expected ({len(rows)},) to match {rows_name} {rows.shape}{remedy}"
         )
     return array
 
@@ -74,7 +79,13 @@ def partition(x: object, name: str) -> npt.NDArray[Any]:
     """Return a one-dimensional array of integers, booleans or strings."""
     array = to_labels(x, name)
     if array.ndim != 1:
-        remedy = f": use numpy.asarray({name}).ravel()" if array.ndim == 2 and 1 in array.shape else ""
+        remedy = ""
+        if array.ndim == 2:
+            remedy = (
+                f": use numpy.asarray({name}).ravel()"
+                if 1 in array.shape
+                else f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for several labels an item"
+            )
         raise ValueError(
             f"{name} has shape {array.shape}; expected one dimension, with one entry per item{remedy}"
         )
@@ -133,7 +144,7 @@ def counts(x: Iterable[int], name: str) -> list[int]:
     if not isinstance(x, (int, np.integer, Iterable)):
         raise TypeError(f"{name} is {x!r}; expected integers of at least 1")
     values = [x] if isinstance(x, (int, np.integer)) else list(x)
-    checked = [positive(value, f"every K of {name}") for value in values]
+    checked = [positive(value, f"a K of {name}") for value in values]
     return list(dict.fromkeys(checked))
 
 

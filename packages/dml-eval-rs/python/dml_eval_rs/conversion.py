@@ -6,6 +6,7 @@ Functions return the array, or raise a TypeError or ValueError that names the ar
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -30,6 +31,10 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
         ndim: the expected number of dimensions, by which lists of arrays are known as blocks: 2 for a matrix, whose
             entries may also be rows, 1 for labels. None: any, and lists are as numpy takes them.
     """
+    if isinstance(x, (str, os.PathLike)):
+        raise TypeError(
+            f"{name} is the path {str(x)!r}; expected an array: use numpy.load({str(x)!r}, mmap_mode='r')"
+        )
     if np.ma.is_masked(x):
         raise TypeError(
             f"{name} has masked entries; expected an unmasked array: drop those rows, or fill them"

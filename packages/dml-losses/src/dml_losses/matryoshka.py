@@ -71,6 +71,12 @@ class Matryoshka(torch.nn.Module):
             self.class_weights = class_weights
         self.shorter = torch.nn.ModuleList(copy.deepcopy(loss) for _ in self.prefixes[:-1])
         self.loss = loss
+        # What a schedule may move, and so make a float. torch 2.8 can't compile a look at vars().
+        self._numbers = [
+            name
+            for name, value in vars(loss).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
         if class_weights is not None:
             for prefix, each in self._losses():
                 each.class_weights = torch.empty(len(class_weights), prefix, device="meta")
@@ -125,10 +131,11 @@ class Matryoshka(torch.nn.Module):
                 f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, {self.prefixes[-1]}), "
                 f"the last of the prefixes {self.prefixes}"
             )
-        for each in self.shorter:
-            each.__dict__.update(
-                {name: value for name, value in vars(self.loss).items() if isinstance(value, float)}
-            )
+        for name in self._numbers:
+            value = getattr(self.loss, name)
+            if isinstance(value, float):
+                for each in self.shorter:
+                    setattr(each, name, value)
         values = [
             weight * loss_of(prefix, each)
             for weight, (prefix, each) in zip(self.weights, self._losses(), strict=True)

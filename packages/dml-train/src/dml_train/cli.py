@@ -18,6 +18,13 @@ from dml_train.commands.options import error_message
 from dml_train.processes.stopping import Interrupted
 from dml_train.ranks.environment import is_first_process, report_error
 
+# What a missing argument is; click knows the help of options alone.
+_ARGUMENTS = {
+    "RECIPE": "A TOML file, or a name that 'dml recipes' lists",
+    "RUN": "The folder that 'dml train' wrote, its --out",
+    "QUERY": "An image file",
+}
+
 
 class UserError(click.ClickException):
     """A mistake that the user can correct: a message and exit code 2."""
@@ -55,15 +62,20 @@ class Dml(click.Group):
         """Run the command, and turn the user's errors into messages."""
         try:
             return super().invoke(ctx)
+        except click.MissingParameter as error:
+            described = error.message or _describe_missing(error.param)
+            raise click.MissingParameter(
+                described, error.ctx, error.param, error.param_hint, error.param_type
+            ) from error
         except DmlError as error:
-            raise UserError(error_message(error)) from error
+            raise UserError(error_message(error, self.commands.get(ctx.invoked_subcommand or ""))) from error
         except OSError as error:  # at any path, a disk that refuses: the system's own words say it all
             if error.filename is None:
                 raise
             raise UserError(f"can't use {error.filename}: {error.strerror}") from error
         except Interrupted as error:
             if is_first_process():
-                click.echo(error_message(error), err=True)
+                click.echo(error_message(error, self.commands.get(ctx.invoked_subcommand or "")), err=True)
             ctx.exit(128 + error.signal_number)
         except KeyboardInterrupt:
             if is_first_process():
@@ -92,7 +104,19 @@ class Dml(click.Group):
         return found
 
 
-@click.group(cls=Dml, context_settings={"help_option_names": ["-h", "--help"]})
+def _describe_missing(parameter: click.Parameter | None) -> str:
+    """Say what a missing option or argument is, or where to find it."""
+    if isinstance(parameter, click.Option):
+        return (parameter.help or "").removesuffix(".")  # click may add a sentence
+    return _ARGUMENTS.get(parameter.human_readable_name.removesuffix("...") if parameter else "", "")
+
+
+@click.group(
+    cls=Dml,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start: 'dml demo', or 'dml train my-images --set dataset.root=FOLDER --out runs/mine' with a folder of "
+    "images for each class.",
+)
 @click.version_option(__version__, prog_name="dml")
 @click.pass_context
 def main(context: click.Context) -> None:

@@ -30,6 +30,7 @@ RECALL_AT = (1, 10, 100)
 def run_demo(
     out: Path | str,
     *,
+    resume: bool = False,
     overrides: tuple[str, ...] = (),
     registry: Registry | None = None,
     console: Console | None = None,
@@ -40,7 +41,8 @@ def run_demo(
     signs). The run's folder holds the same metrics in ``comparison.json``, and a report.
 
     Args:
-        out: the run's folder; must be new or empty.
+        out: the run's folder; must be new or empty, unless with `resume`.
+        resume: resume an interrupted demo in `out`, or start if there is none.
         overrides: changes of the recipe, ``"training.steps=100"``.
         registry: provides the components; default: all installed ones.
         console: prints the table; default: the standard output. Progress goes to the error stream.
@@ -50,7 +52,8 @@ def run_demo(
     """
     out, registry, console = Path(out), registry or installed(), console or Console()
     progress = Console(stderr=True)
-    RunFolder.refuse_existing(out)
+    if not resume:
+        RunFolder.refuse_existing(out)
     # Build everything first, so that a missing package fails before training.
     try:
         recipe = load_recipe("demo", overrides, registry)
@@ -63,7 +66,7 @@ def run_demo(
         ) from error
 
     start = time.perf_counter()
-    folder = train(recipe, out, registry=registry, console=progress)
+    folder = train(recipe, out, resume=resume, registry=registry, console=progress)
     seconds = time.perf_counter() - start
 
     embedded = Embedded.read(folder)

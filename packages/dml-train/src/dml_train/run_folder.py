@@ -84,6 +84,12 @@ class RunFolder:
         """
         if path.is_dir() and RunFolder(path)._has_no_step():
             return
+        if path.is_dir() and not RunFolder(path).recipe.is_file():
+            raise DmlError(
+                f"the folder {path} exists already; nothing was touched. It holds files but no run: choose another "
+                "folder",
+                arguments=("out",),
+            )
         if path.exists() or path.is_symlink():
             raise DmlError(
                 f"the run folder {path} exists already; nothing was touched. "

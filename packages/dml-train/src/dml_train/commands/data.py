@@ -21,7 +21,7 @@ def data() -> None:
     """Download and check the published data sets, or a run's data."""
 
 
-@data.command()
+@data.command(short_help="Count a data set's images, or list leaks of a run.")
 @click.argument("name", type=click.Choice(NAMES), required=False)
 @click.option("--root", type=FOLDER, help="The data set's folder, or its parent.")
 @click.option("--decode", is_flag=True, help="Also decode every image, and list those that fail.")

@@ -11,7 +11,8 @@ from dml_train.commands.options import FOLDER
 
 @click.command()
 @click.option("--out", type=FOLDER, default=Path("runs/demo"), show_default=True, help="The run's folder.")
-def demo(out: Path) -> None:
+@click.option("--resume", is_flag=True, help="Resume an interrupted demo in --out, if there is one.")
+def demo(out: Path, resume: bool) -> None:
     """Train on rendered characters, in minutes.
 
     Prints the metrics of the trained network beside those of raw pixels and the untrained network, on characters that
@@ -19,4 +20,4 @@ def demo(out: Path) -> None:
     """
     from dml_train.demo import run_demo
 
-    run_demo(out)
+    run_demo(out, resume=resume)

@@ -176,6 +176,7 @@ def _embed_split(
         if labels:
             labels.unlink()  # otherwise the same command would refuse it
         raise
+    click.echo(f"{out}: {len(embeddings)} images")
 
 
 def _warn_of_training_images(

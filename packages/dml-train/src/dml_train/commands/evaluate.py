@@ -79,6 +79,10 @@ def evaluate_command(
         raise DmlError(f"--evaluator is {evaluator!r} and evaluation.name {named!r}; expected one of them")
     evaluator = evaluator or named
     refuse_existing(out)
+    if not source.exists():
+        raise DmlError(
+            f"{source} doesn't exist; expected a run's folder, or embeddings (.npy) and their labels"
+        )
     if source.is_dir():
         if labels or gallery or gallery_labels or groups or gallery_groups:
             raise DmlError(

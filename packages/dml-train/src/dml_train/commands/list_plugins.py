@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dml_core import CONTEXT, KINDS, SINGULAR, Kind, Option, Registry, UnknownName, nearest
-from dml_core.registry import Entry
+from dml_core import CONTEXT, KINDS, SINGULAR, Kind, Option, Registry, UnknownName
+from dml_core.registry import Entry, suggest
 
 
-@click.command("plugins")
+@click.command("plugins", short_help="List all components, or the options of one.")
 @click.argument("name", required=False)
 @click.pass_obj
 def list_plugins(registry: Registry, name: str | None) -> None:
@@ -35,7 +35,7 @@ def _describe(registry: Registry, name: str) -> None:
     if not found:
         known = [each for kind in KINDS for each in registry.entries(kind)]
         raise UnknownName(
-            f"no plugin provides a component {name!r}{nearest(name, known)} 'dml plugins' lists them all"
+            f"no plugin provides a component {name!r}{suggest(name, known)} 'dml plugins' lists them all"
             + registry.plugins.describe_failures()
         )
     for kind, entry in found:

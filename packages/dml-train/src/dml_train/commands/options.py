@@ -37,7 +37,6 @@ LIST_COMMANDS = click.option(
 )
 # Arguments of Python functions whose option has another name, or belongs to another command.
 _OPTIONS = {
-    "resume": "dml train --resume",
     "skip": "--on-bad-image skip",
     "space": "--range, --choice or --space",
 }
@@ -61,9 +60,16 @@ def echo_commands(jobs: Sequence[Job]) -> None:
     click.echo(f"{len(commands)} runs to do, {finished} finished", err=True)
 
 
-def error_message(error: DmlError | Interrupted) -> str:
-    """Return the error's message, followed by the options of `dml` that fix it."""
-    options = [_OPTIONS.get(name, f"--{name}") for name in error.arguments]
+def error_message(error: DmlError | Interrupted, command: click.Command | None = None) -> str:
+    """Return the error's message, followed by the options of `dml` that fix it.
+
+    Args:
+        error: the error.
+        command: the one that failed. If it resumes runs itself, its own option is named, otherwise that of `dml train`.
+    """
+    resumes = command is not None and any(parameter.name == "resume" for parameter in command.params)
+    resume = f"dml {command.name if command and resumes else 'train'} --resume"
+    options = [{"resume": resume, **_OPTIONS}.get(name, f"--{name}") for name in error.arguments]
     return f"{error} ({', '.join(options)})" if options else str(error)
 
 

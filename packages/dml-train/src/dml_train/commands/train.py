@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -41,6 +42,10 @@ def train(
     """
     from dml_train.recipe.loading import load_recipe
 
+    if sys.stderr.isatty() and is_first_process():
+        click.echo(
+            "checking the recipe", err=True
+        )  # with the components' classes, so torch is imported: seconds
     recipe = load_recipe(source, overrides, registry)
     if nproc > 1:
         from dml_train.ranks import launch

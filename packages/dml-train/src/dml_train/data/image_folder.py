@@ -45,7 +45,8 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
     check_fraction(train_fraction)
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise DmlError(f"image folder {folder} is not a folder; expected ROOT/CLASS/IMAGE")
+        what = "is not a folder" if folder.exists() else "doesn't exist"
+        raise DmlError(f"the image folder {folder} {what}; expected ROOT/CLASS/IMAGE: set dataset.root")
     children = {child.name for child in _list_folders(folder)}
     for test, gallery in (("test", None), ("query", "gallery")):
         names = {"train": "train", "test": test} | ({} if gallery is None else {"gallery": gallery})
@@ -74,6 +75,8 @@ def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
         found[0] += f" ({', '.join(classes)})"
     if direct := sum(is_image(file) for file in folder.iterdir()):
         found.append(f"{direct} {'image' if direct == 1 else 'images'} directly in it")
+    elif not classes and (other := _find_other_file(folder)):
+        found.append(f"other files, such as {other.relative_to(folder)}")
     message = (
         f"{folder} holds {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two classes: a folder for the "
         f"images ({', '.join(sorted(SUFFIXES))}) of each class"
@@ -83,6 +86,14 @@ def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
             message += f". {child} holds class folders: --set dataset.root={child}"
             break
     return DmlError(message)
+
+
+def _find_other_file(folder: Path) -> Path | None:
+    """Find a file that isn't an image, hidden ones apart."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            return path
+    return None
 
 
 def _list_folders(folder: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 # Metrics of the K nearest: an evaluation has a number for each K under these names.
 BY_K = {"recall": "Recall", "precision": "Precision", "average_precision_at": "MAP", "ndcg": "nDCG"}
@@ -17,6 +17,27 @@ LONG_NAMES = {
     "ami": "AMI",
     "ari": "ARI",
 }
+# A metric's name, its K replaced by the letter → what it is, as a mean over the queries of which R items match each.
+_MEANINGS = {
+    "Recall@K": "the share of queries with a match among their K nearest items",
+    "Precision@K": "the share of matches among the K nearest items",
+    "MAP@K": "average precision of the K nearest items: matches in front count more",
+    "nDCG@K": "gain of the K nearest items, discounted by rank, as a share of the best order's",
+    "R-precision": "the share of matches among the R nearest items",
+    "MAP@R": "average precision of the R nearest items: matches in front count more",
+    "Mean reciprocal rank": "1 / rank of the first match",
+    "mAP": "average precision of the whole ranking",
+    "mINP": "R / rank of the last match",
+    "NMI": "agreement of k-means clusters with the classes: mutual information, normalised",
+    "AMI": "agreement of the clusters with the classes, corrected for chance: 0 for random clusters",
+    "ARI": "the share of pairs on which clusters and classes agree, corrected for chance",
+}
+
+
+def explain(names: Iterable[str]) -> dict[str, str]:
+    """Return the meanings of these metrics in words; all Recall@K have one."""
+    keys = dict.fromkeys(name if name in _MEANINGS else f"{name.partition('@')[0]}@K" for name in names)
+    return {key: _MEANINGS[key] for key in keys if key in _MEANINGS}
 
 
 def title_of(logged: str) -> str:

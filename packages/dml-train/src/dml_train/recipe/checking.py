@@ -11,6 +11,8 @@ from pydantic_core import ErrorDetails
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, nearest
 from dml_train.recipe.tables import RENAMED, VARIANT_TAGS, Evaluation, Recipe
 
+_COMPONENTS = ("dataset", "backbone", "sampler", "loss")  # tables that select a component by `name`
+
 
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
     """Check a TOML document and return its recipe, every default filled in.
@@ -26,7 +28,7 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
-        problems = [_message(details) for details in error.errors()]
+        problems = [_message(details, document) for details in error.errors()]
         raise InvalidOption(f"{origin}: " + "\n".join(problems)) from error
     for path in recipe.schedule:
         if path in RENAMED:
@@ -80,7 +82,7 @@ def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
     return filled
 
 
-def _message(details: ErrorDetails) -> str:
+def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
     """Put one of pydantic's errors in a recipe's terms."""
     location = [str(part) for part in details["loc"] if part not in VARIANT_TAGS]
     path, key = ".".join(location), location[-1] if location else ""
@@ -95,11 +97,34 @@ def _message(details: ErrorDetails) -> str:
             renamed = RENAMED[path].removeprefix(".".join([*location[:-1], ""]))
             return f"{where} no key {key!r}: it is called {renamed!r}"
         known = list(table.model_fields)
-        return f"{where} no key {key!r}{nearest(key, known)} keys: {', '.join(known)}"
+        within = [] if location[:-1] else _tables_with(key, document)
+        suggested = f"; did you mean {' or '.join(map(repr, within))}?" if within else nearest(key, known)
+        return f"{where} no key {key!r}{suggested} keys: {', '.join(known)}"
     if details["type"] == "missing":
         return f"the table [{path}] is missing" if len(location) == 1 else f"{path} is missing"
+    if details["type"] in ("dict_type", "model_type") and len(location) == 1:
+        given = details["input"]
+        remedy = f': {path}={{name="{given}"}}' if isinstance(given, str) and path in _COMPONENTS else ""
+        return f"{path} is {given!r}; expected a table{remedy}"
     message = details["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if details["type"] != "value_error":
         return f"{path} is {details['input']!r}: {message}"
     return f"[{path}]: {message}" if path else message
+
+
+def _tables_with(key: str, document: Mapping[str, Any]) -> list[str]:
+    """List the dotted keys of this name, one table deep: of the recipe's own tables, and of components' as given."""
+    found = {
+        f"{name}.{key}": None
+        for name, field in Recipe.model_fields.items()
+        if isinstance(field.annotation, type)
+        and issubclass(field.annotation, BaseModel)
+        and key in field.annotation.model_fields
+    }
+    given = {
+        f"{name}.{key}": None
+        for name, table in document.items()
+        if isinstance(table, Mapping) and key in table
+    }
+    return list(found | given)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dml_core import DmlError, InvalidOption, nearest
+from dml_core import DmlError, InvalidOption, UnknownName, nearest
 from dml_train.recipe.bundled import bundled_text
 from dml_train.recipe.tables import Evaluation, Optimizer
 
@@ -70,7 +70,17 @@ def read_source(source: str | Path) -> Source:
         DmlError: if there is no such file or name, or the file isn't UTF-8.
     """
     path = Path(source)
-    return _read_file(path) if path.suffix == ".toml" or path.is_file() else _read_bundled(str(source))
+    if path.suffix == ".toml" or path.is_file():
+        return _read_file(path)
+    try:
+        return _read_bundled(str(source))
+    except UnknownName as error:
+        if not path.is_dir():
+            raise
+        raise UnknownName(
+            f"{error}. {path} is a folder: to train on its images, take the recipe 'my-images' with "
+            f"dataset.root={path}"
+        ) from error
 
 
 def read_chain(source: str | Path) -> list[Source]:

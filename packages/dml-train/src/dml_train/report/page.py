@@ -13,6 +13,7 @@ from dml_core import Registry
 from dml_core import registry as installed
 from dml_train.files import read_json, write_atomically
 from dml_train.measure.evaluate import Embedded
+from dml_train.measure.names import explain
 from dml_train.report.accuracy import draw_accuracy
 from dml_train.report.classes import SizeBin, draw_recall_by_size, group_by_size
 from dml_train.report.codes import compare_with_codes
@@ -56,13 +57,15 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     run_dir, registry = Path(run_dir), registry or installed()
     run = FinishedRun.read(run_dir, registry)
     comparison = run_dir / COMPARISON
+    metrics = run.metrics()
     page = render(
         "report.html.j2",
         title=run.name,
         recipe=run.recipe,
         recipe_text=run.folder.recipe.read_text(encoding="utf-8"),
         result=run.result,
-        metrics=run.metrics(),
+        metrics=metrics,
+        meanings=explain(metric.name for metric in metrics),
         baselines=run.baselines,
         comparison=read_json(comparison) if comparison.is_file() else {},
         codes=compare_with_codes(run, registry),

@@ -43,7 +43,7 @@ def build_sampler(recipe: Recipe, registry: Registry, dataset: Dataset, train: S
         sampler: BatchSampler = registry.build("samplers", recipe.sampler, context)
     except InvalidOption as error:
         remedies = _remedies(recipe, train)
-        raise InvalidOption(f"{error}. {describe_training(recipe, dataset, train)}{remedies}") from error
+        raise InvalidOption(f"{error}; {describe_training(recipe, dataset, train)}{remedies}") from error
     if len(sampler) < 1:
         raise DmlError(
             f"the sampler {recipe.sampler['name']!r} gives no batch; {describe_training(recipe, dataset, train)}"

@@ -86,4 +86,6 @@ class Observers:
             if os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"):
                 raise DmlError(f"{what} ({STRICT_VARIABLE} is set)") from error
             self._set_aside.add(id(observer))
-            self._console.print(f"{what}; it is not called again, and the run continues", markup=False)
+            self._console.print(
+                f"{what}; it is not called again, and the run continues", markup=False, soft_wrap=True
+            )

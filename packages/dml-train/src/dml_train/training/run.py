@@ -62,6 +62,10 @@ def train(
         DmlError: an error that the user can correct; existing results are unchanged.
         RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
     """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(
+            f"recipe is a {type(recipe).__name__}; expected a Recipe: use dml_train.load_recipe(NAME or PATH)"
+        )
     out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
     check_path(out)
     with (
@@ -76,7 +80,7 @@ def train(
         locked = ranks.run_on_first(lambda: _lock_existing(out, until_the_end))
         differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
         if differs == [] and ranks.run_on_first(RunFolder(out).evaluation.is_file):
-            console.print(f"the run in {out} is complete", markup=False, highlight=False)
+            console.print(f"the run in {out} is complete", markup=False, highlight=False, soft_wrap=True)
             return RunFolder(out)
         console.print(f"loading the data set {recipe.dataset['name']!r}", markup=False, highlight=False)
         experiment = build(recipe, registry, ranks)

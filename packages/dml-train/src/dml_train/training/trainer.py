@@ -257,6 +257,7 @@ class Trainer:
             "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
             markup=False,
             highlight=False,
+            soft_wrap=True,  # a command that is folded can't be copied
         )
 
     def evaluate_periodically(self) -> bool:
@@ -336,7 +337,9 @@ class Trainer:
 
         def find() -> Checkpoint | None:
             for path, fault in checkpoint.corrupt(self.folder.checkpoints).items():
-                self.console.print(f"ignoring the corrupt checkpoint {path}: {fault}", markup=False)
+                self.console.print(
+                    f"ignoring the corrupt checkpoint {path}: {fault}", markup=False, soft_wrap=True
+                )
             return checkpoint.newest_intact(self.folder.checkpoints)
 
         newest = self.ranks.run_on_first(find)
