@@ -5,6 +5,9 @@
 
 Needs faiss-cpu and, for the row `pml`, pytorch-metric-learning with torch. The rows `trained...` need the folder of a
 run, whose embeddings they use. Asserts nothing.
+
+faiss multiplies with its own copy of OpenBLAS, which doesn't know every CPU: the first line names the kernels that it
+chose. ``OPENBLAS_CORETYPE=SkylakeX`` makes it use AVX-512, ``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2`` AVX2.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+import threadpoolctl
 from data import SEED, birds_like, codes_of, decaying, stanford_like
 
 import dml_eval_rs
@@ -237,8 +241,20 @@ def machine() -> str:
     return (
         f"{CORES} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, "
         f"Python {platform.python_version()}, numpy {np.__version__}, dml-eval-rs {dml_eval_rs.__version__}, "
-        f"faiss-cpu {version('faiss-cpu')}; seed {SEED}"
+        f"faiss-cpu {version('faiss-cpu')} ({faiss.SIMDConfig.get_level_name()}, OpenBLAS for {blas_of_faiss()}); "
+        f"seed {SEED}"
     )
+
+
+def blas_of_faiss() -> str:
+    """Name the CPU whose kernels faiss's OpenBLAS uses."""
+    libraries = threadpoolctl.threadpool_info()
+    found = [
+        library["architecture"]
+        for library in libraries
+        if "faiss" in library["filepath"] and "architecture" in library
+    ]
+    return found[0] if found else "an unknown CPU"
 
 
 def main() -> None:

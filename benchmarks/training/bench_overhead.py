@@ -1,10 +1,10 @@
 """Overhead of the trainer: images/s of `dml_train`'s loop, of a bare one, and of pytorch-metric-learning's trainer.
 
-    python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS]
+    python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS] [--recipe NAME] [--set KEY=VALUE ...]
 
-The job is the demo's: glyphs with augmentation, its network in channels-last, normalised softmax, fused AdamW, batches
-of 128, no loader processes. In each round all three train from the start, in alternating order; ratios are of wall time
-within a round, and their median is the result. pytorch-metric-learning (its
+The recipe's loss is NormSoftmax; by default the job is the demo's: glyphs with augmentation, its network in
+channels-last, fused AdamW, batches of 128, no loader processes. In each round all three train from the start, in
+alternating order; ratios are of wall time within a round, and their median is the result. pytorch-metric-learning (its
 `MetricLossOnly` with its own `NormalizedSoftmaxLoss`) gets whole batches from the same data set. All three keep freed
 memory (`keep_freed_memory`).
 """
@@ -202,6 +202,8 @@ def main() -> None:
     )
     parser.add_argument("steps", type=int, nargs="?", default=150)
     parser.add_argument("rounds", type=int, nargs="?", default=7)
+    parser.add_argument("--recipe", default="demo")
+    parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe")
     arguments = parser.parse_args()
     steps, rounds = arguments.steps, arguments.rounds
     keep_freed_memory()
@@ -211,12 +213,13 @@ def main() -> None:
         plugins.register(module, distribution=module.__name__.partition(".")[0])
     plugins.register(watch, distribution="stopwatch")
     registry = Registry(plugins)
-    changes = [f"training.steps={steps}", "evaluation.name=none", "checkpoints.every=0"]
-    recipe = load_recipe("demo", changes, registry)
+    changes = [*arguments.set, f"training.steps={steps}", "evaluation.name=none", "checkpoints.every=0"]
+    recipe = load_recipe(arguments.recipe, changes, registry)
     images = steps * len(build(recipe, registry).sampler.batch_at(0, 0))
     machine = platform.processor() or platform.machine()
     print(
-        f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}; demo recipe, {steps} steps a round"
+        f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}; recipe {arguments.recipe}, "
+        f"{steps} steps a round"
     )
     logging = []
 

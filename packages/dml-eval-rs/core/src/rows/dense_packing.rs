@@ -138,10 +138,26 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         self.of.scale_row(side, row, out);
         self.frame.enter(out)
     }
+}
 
-    /// Packs rows: [`Packing::encode`].
-    #[inline(always)]
-    fn encode_rows(
+/// Writes a row's words into a lane of a panel.
+#[inline(always)]
+fn write(words: &[u32], lane: usize, width: usize, panel: &mut [u32]) {
+    for (out, word) in panel[lane..].iter_mut().step_by(width).zip(words) {
+        *out = *word;
+    }
+}
+
+impl Packing for DensePacking<'_, '_> {
+    fn word(&self) -> Word {
+        self.of.word()
+    }
+
+    fn steps(&self) -> usize {
+        steps(self.word(), self.numbers(), self.frame.is_biased())
+    }
+
+    fn encode(
         &self,
         side: Side,
         axis: Axis,
@@ -183,36 +199,6 @@ impl<'s, 'a> DensePacking<'s, 'a> {
                 write(&words.words, lane, width, panel);
             }
         }
-    }
-}
-
-/// Writes a row's words into a lane of a panel.
-#[inline(always)]
-fn write(words: &[u32], lane: usize, width: usize, panel: &mut [u32]) {
-    for (out, word) in panel[lane..].iter_mut().step_by(width).zip(words) {
-        *out = *word;
-    }
-}
-
-impl Packing for DensePacking<'_, '_> {
-    fn word(&self) -> Word {
-        self.of.word()
-    }
-
-    fn steps(&self) -> usize {
-        steps(self.word(), self.numbers(), self.frame.is_biased())
-    }
-
-    fn encode(
-        &self,
-        side: Side,
-        axis: Axis,
-        rows: Range<usize>,
-        width: usize,
-        panel: &mut [u32],
-        extents: &mut [Extent],
-    ) {
-        self.of.kernel().vectorize(|| self.encode_rows(side, axis, rows, width, panel, extents));
     }
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
