@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from compare import machine
 from data import stanford_like
 
-from dml_eval_rs import evaluate
+from dml_eval_rs import evaluate, relevance_from_labels
 
 
 def _at(k: int) -> dict[str, Any]:
@@ -32,18 +33,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     x, labels = stanford_like(options.kind, options.items)
-    calls: dict[str, dict[str, Any]] = {
-        "plain": {},
-        "groups": {"groups": np.arange(options.items) % 6},
-        "precision, AP, nDCG, recall share at 10": _at(10),
-        "the same at 100": _at(100),
-        "average_precision=True": {"average_precision": True},
+    own = np.arange(options.items)
+    relevant = relevance_from_labels([{label} for label in labels.tolist()])
+    calls: dict[str, Callable[[], object]] = {
+        "plain": lambda: evaluate(x, labels, threads=1),
+        "groups": lambda: evaluate(x, labels, threads=1, groups=own % 6),
+        "precision, AP, nDCG, recall share at 10": lambda: evaluate(x, labels, threads=1, **_at(10)),
+        "the same at 100": lambda: evaluate(x, labels, threads=1, **_at(100)),
+        "nDCG at 1,000": lambda: evaluate(x, labels, threads=1, ndcg_at=1000),
+        "average_precision=True": lambda: evaluate(x, labels, threads=1, average_precision=True),
+        "a separate gallery of the same rows": lambda: evaluate(
+            x, labels, x.copy(), labels, indices=own, threads=1
+        ),
+        "the same matches as relevant=": lambda: evaluate(x, relevant=relevant, threads=1),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(options.rounds):
-        for name, names in calls.items():
+        for name, call in calls.items():
             start = time.process_time()
-            evaluate(x, labels, threads=1, **names)
+            call()
             seconds[name].append(time.process_time() - start)
     print(f"{machine()}; {options.items:,} items, {options.kind}; processor seconds of one thread")
     for name, times in seconds.items():

@@ -171,3 +171,7 @@ def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
         warnings.simplefilter("error")
         evaluate(X, TEXT, X[::-1], TEXT)
         evaluate(X, TEXT, X[:5], TEXT[:5])
+        # These leave out each query's own item.
+        own = np.arange(len(X))
+        assert evaluate(X, TEXT, X.copy(), TEXT, indices=own) == evaluate(X, TEXT)
+        evaluate(X, TEXT, X.copy(), TEXT, groups=own, gallery_groups=own)

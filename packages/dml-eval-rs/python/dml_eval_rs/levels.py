@@ -91,7 +91,8 @@ def evaluate_levels(
     if gallery is not None:
         items = checked(gallery, "gallery")
         arguments.same_width(items, "gallery", queries, "embeddings")
-    arguments.warn_of_own_gallery(queries, items, "embeddings", "gallery")
+    if indices is None and groups is None and ignored is None:
+        arguments.warn_of_own_gallery(queries, items, "embeddings", "gallery")
     relations: list[Relation] = []
     for name, labels_Q in labels.items():
         try:

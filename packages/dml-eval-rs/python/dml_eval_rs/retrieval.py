@@ -155,7 +155,8 @@ def evaluate(
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
-    arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery")
+    if indices is None and groups is None and ignored is None:
+        arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery")
     relation = relate(
         queries_QD,
         "embeddings",
@@ -294,7 +295,8 @@ def evaluate_codes(
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
-    arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes")
+    if indices is None and groups is None and ignored is None:
+        arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes")
     relation = relate(
         codes_QW,
         "codes",
