@@ -85,6 +85,7 @@ wheels: .venv/wheels/.installed ## a wheel of every package, into dist/; on Linu
 	rm -rf dist
 	for package in dml-core dml-losses dml-train; do $(UV) build --quiet --wheel --package $$package --out-dir dist || exit 1; done
 	cd packages/dml-eval-rs && PATH=$(CURDIR)/.venv/wheels/bin:$$PATH maturin build --quiet --release --locked $(ZIG) --out ../../dist
+	$(BIN)/python packages/dml-eval-rs/rezip_wheel.py dist/dml_eval_rs-*.whl
 	$(if $(ZIG),.venv/wheels/bin/auditwheel show dist/dml_eval_rs-*.whl)
 	@ls -l dist
 

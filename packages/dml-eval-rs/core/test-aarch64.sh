@@ -1,6 +1,6 @@
 #!/bin/sh
 # Cross-compiles the core's tests for aarch64, runs them under QEMU, and runs clippy for that target. No test is left
-# out or reduced: emulated, they take some three minutes of processor time.
+# out or reduced: emulated, they take a quarter of an hour of processor time.
 set -eu
 target=aarch64-unknown-linux-gnu
 missing=
