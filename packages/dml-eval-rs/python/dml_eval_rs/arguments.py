@@ -177,9 +177,18 @@ def threads(x: int | None) -> int | None:
 
 
 def warn_of_own_gallery(
-    queries: npt.NDArray[Any], gallery: npt.NDArray[Any] | None, name: str, gallery_name: str
+    queries: npt.NDArray[Any],
+    gallery: npt.NDArray[Any] | None,
+    name: str,
+    gallery_name: str,
+    leaving_out: Iterable[object],
 ) -> None:
-    """Warn if the gallery is the queries: each finds itself, and Recall@1 is 1."""
+    """Warn if the gallery is the queries: each finds itself, and Recall@1 is 1.
+
+    Not if the caller leaves out items, by any argument in `leaving_out` that isn't None.
+    """
+    if any(argument is not None for argument in leaving_out):
+        return
     if gallery is None or gallery.shape != queries.shape or not np.array_equal(gallery[:1], queries[:1]):
         return
     if gallery is queries or np.array_equal(gallery, queries):

@@ -91,8 +91,7 @@ def evaluate_levels(
     if gallery is not None:
         items = checked(gallery, "gallery")
         arguments.same_width(items, "gallery", queries, "embeddings")
-    if indices is None and groups is None and ignored is None:
-        arguments.warn_of_own_gallery(queries, items, "embeddings", "gallery")
+    arguments.warn_of_own_gallery(queries, items, "embeddings", "gallery", (indices, groups, ignored))
     relations: list[Relation] = []
     for name, labels_Q in labels.items():
         try:

@@ -155,8 +155,7 @@ def evaluate(
     if gallery is not None:
         gallery_GD = arguments.embeddings(gallery, "gallery", "items")
         arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
-    if indices is None and groups is None and ignored is None:
-        arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery")
+    arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery", (indices, groups, ignored))
     relation = relate(
         queries_QD,
         "embeddings",
@@ -295,8 +294,7 @@ def evaluate_codes(
     if gallery_codes is not None:
         gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
         arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
-    if indices is None and groups is None and ignored is None:
-        arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes")
+    arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes", (indices, groups, ignored))
     relation = relate(
         codes_QW,
         "codes",
