@@ -197,11 +197,9 @@ mod tests {
                 let (height, width) = (kernel.rows, kernel.columns);
                 let (row_items, column_items) = (&row_items[..height], &column_items[..width]);
                 let tile: Vec<f32> = values[..height * width].iter().map(|v| f32::from(*v)).collect();
-                let (rows, columns) = (fill(row_items), fill(if both { column_items } else { &[] }));
-                // Columns of which only the groups count.
-                let columns = if both { columns } else {
-                    fill(&column_items.iter().map(|(group, _)| (*group, Vec::new())).collect::<Vec<_>>())
-                };
+                // Of the columns only the groups count if the rows alone are compared.
+                let groups = || column_items.iter().map(|(group, _)| (*group, Vec::new())).collect::<Vec<Item>>();
+                let (rows, columns) = (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
                 let mut result = SweepResult::default();
                 result.reset((height, rows.count()), (width, columns.count()));
                 let sides = if both { Sides::Both } else { Sides::Rows };
