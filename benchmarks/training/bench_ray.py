@@ -4,8 +4,9 @@ A cluster of three nodes on this machine, loopback only: a head without cores, a
 
 1. Embed a folder of glyphs by two processes (`dml embed --shard`, then `--join`) and by two workers of Ray. Rounds
    alternate. Processor time is that of all processes, Ray's own included: its nodes' between the start and the end of
-   the command, less what idle nodes use in that time. A tenth of the glyphs shows what starting costs; the difference
-   is the embedding itself.
+   the command, less what idle nodes use in that time. Nodes don't keep the time of workers that have ended, so all
+   are looked at twice a second. A tenth of the glyphs shows what starting costs; the difference is the embedding
+   itself.
 2. The same with a node killed in the middle: the bytes must be those of one process, and the chunks that arrive are
    counted.
 3. Six short runs, with a node killed in the middle: their files must be those of one process.
@@ -71,16 +72,37 @@ def start_cluster() -> Cluster:
     return cluster
 
 
-def nodes_seconds() -> float:
-    """Return the processor time of Ray's processes: this one's children, and those that they have reaped."""
-    total = 0.0
-    for process in psutil.Process().children(recursive=True):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+class NodesClock:
+    """The processor time of the cluster's nodes and workers; of ended ones without their last half second."""
+
+    def __init__(self) -> None:
+        self._nodes = psutil.Process().children()
+        self._seconds: dict[tuple[int, float], float] = {}
+        self._look()
+        self._before = sum(self._seconds.values())
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look_again, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        for node in self._nodes:
+            for process in (node, *node.children(recursive=True)):
+                try:
+                    times = process.cpu_times()
+                    self._seconds[process.pid, process.create_time()] = times.user + times.system
+                except psutil.NoSuchProcess:
+                    continue
+
+    def _look_again(self) -> None:
+        while not self._end.wait(0.5):
+            self._look()
+
+    def stop(self) -> float:
+        """Return the seconds since the start."""
+        self._end.set()
+        self._thread.join()
+        self._look()
+        return sum(self._seconds.values()) - self._before
 
 
 def own_seconds() -> float:
@@ -112,17 +134,16 @@ def embed_by_processes(run: Path, images: Path, out: Path) -> tuple[float, float
 
 def measure_idle_nodes(seconds: float = 15.0) -> float:
     """Return the processor time that the cluster uses in a second of doing nothing."""
-    before = nodes_seconds()
+    clock = NodesClock()
     time.sleep(seconds)
-    return (nodes_seconds() - before) / seconds
+    return clock.stop() / seconds
 
 
 def embed_by_ray(run: Path, images: Path, out: Path, address: str, idle: float) -> tuple[float, float]:
-    wall, processor = time.perf_counter(), own_seconds() + nodes_seconds()
+    clock, wall, processor = NodesClock(), time.perf_counter(), own_seconds()
     dml("embed", run, images, "--out", out, "--engine", "ray", "--address", address)
-    time.sleep(2.0)  # workers end after their driver; their nodes then count their time
     wall = time.perf_counter() - wall
-    return wall - 2.0, own_seconds() + nodes_seconds() - processor - idle * wall
+    return wall, own_seconds() - processor + clock.stop() - idle * wall
 
 
 def kill_node(cluster: Cluster) -> None:
