@@ -17,6 +17,7 @@ use dml_eval::{
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
+use rayon::prelude::*;
 
 use convert::{Items, Rows, zeros};
 use peers::run_with_peers;
@@ -41,7 +42,7 @@ type Metrics<Columns> = (Columns, usize);
 /// work, to be done in `run`.
 fn columns(results: PerQuery, zero: bool) -> Metrics<Vec<Column<Vec<f64>>>> {
     let unmatched = results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());
-    let named = results.metrics.into_iter().zip(results.columns).map(|(metric, mut values)| {
+    let named = results.metrics.into_par_iter().zip(results.columns).map(|(metric, mut values)| {
         if zero {
             values.iter_mut().filter(|v| v.is_nan()).for_each(|v| *v = 0.0);
         }

@@ -15,5 +15,6 @@ mod plan;
 mod positives;
 pub(crate) mod relation;
 mod screen_counter;
+mod split;
 pub(crate) mod streaming;
 mod table_counter;

@@ -11,9 +11,10 @@ use rayon::prelude::*;
 use zerocopy::FromZeros;
 
 use crate::error::{Error, Result, argument};
-use crate::memory::{allocate, collect};
+use crate::memory::{collect, zeros};
 use crate::peers::{Peers, reduce};
 use crate::rank::metric::Metric;
+use crate::rank::split::split;
 
 /// The order of a match and a non-match with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +87,7 @@ impl PartialCounts {
                 positives.len()
             ));
         }
-        let mut parts = allocate(offsets.len() - 1)?;
-        let mut rest = positives.as_mut_slice();
-        for part in offsets.windows(2) {
-            let (own, after) = rest.split_at_mut(part[1] - part[0]);
-            parts.push(own);
-            rest = after;
-        }
-        parts.into_par_iter().with_min_len(64).for_each(|part| {
+        split(&mut positives, &offsets)?.into_par_iter().with_min_len(64).for_each(|part| {
             part.sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
         });
         let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
@@ -102,7 +96,8 @@ impl PartialCounts {
         if !(counts.is_empty() || counts.len() == slots) {
             return argument(format!("counts has {} entries; expected {slots}, or none", counts.len()));
         }
-        partial.slots = collect((0..slots).map(|i| AtomicU64::new(counts.get(i).copied().unwrap_or(0))))?;
+        partial.slots =
+            if counts.is_empty() { zeros(slots)? } else { collect(counts.iter().copied().map(AtomicU64::new))? };
         Ok(partial)
     }
 

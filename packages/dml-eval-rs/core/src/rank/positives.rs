@@ -10,6 +10,7 @@ use crate::memory::{allocate, collect, zeros};
 use crate::peers::{Peers, gather, part};
 use crate::rank::partial_counts::Positive;
 use crate::rank::relation::Relation;
+use crate::rank::split::split;
 use crate::rows::space::{Scratch, Space};
 
 /// Finds the positives of queries in a gallery, or in a part of it.
@@ -48,17 +49,11 @@ impl PositiveFinder<'_> {
         let offsets = self.offsets(queries.clone(), wanted)?;
         let mut positives: Vec<Positive> = zeros(offsets[queries.len()])?;
         let mut parts: Vec<Part<'_>> = allocate(queries.len())?;
-        let mut rest = positives.as_mut_slice();
-        for (i, query) in queries.enumerate() {
-            let (part, after) = rest.split_at_mut(offsets[i + 1] - offsets[i]);
-            rest = after;
-            if !part.is_empty() {
-                parts.push((query as u32, part));
-            }
-        }
+        let all = queries.zip(split(&mut positives, &offsets)?);
+        parts.extend(all.filter(|(_, part)| !part.is_empty()).map(|(query, part)| (query as u32, part)));
         // In place: a stable sort would allocate.
         let id = |part: &Part<'_>| self.0.candidates_id(part.0 as usize);
-        parts.sort_unstable_by_key(|part| (id(part), part.0));
+        parts.par_sort_unstable_by_key(|part| (id(part), part.0));
         let classes: Vec<&mut [Part<'_>]> = parts.chunk_by_mut(|a, b| id(a) == id(b)).collect();
         classes.into_par_iter().try_for_each_init(Buffers::default, |buffers, class| {
             let members = self.0.candidates(class[0].0 as usize);

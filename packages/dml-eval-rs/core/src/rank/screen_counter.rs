@@ -6,11 +6,14 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use rayon::prelude::*;
+
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Above, Hit, SweepResult};
-use crate::memory::{allocate, collect, zeros};
+use crate::memory::zeros;
 use crate::rank::count_job::CountJob;
+use crate::rank::split::split;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
@@ -93,13 +96,17 @@ impl<'a> ScreenCounter<'a> {
     pub fn new<S: Space>(space: &S, job: CountJob<'a>, many_positives: usize) -> Result<Self> {
         let (counts, first_query) = (job.counts, job.first_query);
         let queries = counts.queries();
-        let mut values = allocate(counts.offsets[queries])?;
-        values.extend(
-            (0..queries).flat_map(|q| counts.positives(q).iter().map(move |p| space.value(first_query + q, p.key))),
-        );
+        let mut values: Vec<f64> = zeros(counts.offsets[queries])?;
+        let mut active: Vec<AtomicU32> = zeros(queries)?;
         let few = |q: usize| Some(counts.positives(q).len()).filter(|n| *n < many_positives).unwrap_or(0);
-        let active = (0..queries).map(|q| AtomicU32::new(counts.count_active(q, few(q)) as u32));
-        Ok(ScreenCounter { job, values, active: collect(active)?, counted: zeros(queries)? })
+        let of_queries = split(&mut values, &counts.offsets)?.into_par_iter().zip(&mut active).with_min_len(64);
+        of_queries.enumerate().for_each(|(q, (values, active))| {
+            for (value, positive) in values.iter_mut().zip(counts.positives(q)) {
+                *value = space.value(first_query + q, positive.key);
+            }
+            *active.get_mut() = counts.count_active(q, few(q)) as u32;
+        });
+        Ok(ScreenCounter { job, values, active, counted: zeros(queries)? })
     }
 
     /// Chooses a packing for the screen of so many pairs.
