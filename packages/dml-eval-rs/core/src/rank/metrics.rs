@@ -45,25 +45,29 @@ impl PerQuery {
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
-        // Queries between two looks for a cancellation: one query may take long where very many items are tied.
-        const CHUNK: usize = 1 << 14;
+        // Queries of a task.
+        const CHUNK: usize = 256;
         let discounts = Discounts::new(last_discount(counts, &self.metrics), control)?;
-        for start in (0..counts.queries()).step_by(CHUNK) {
+        let metrics = &self.metrics;
+        let all = first_query..first_query + counts.queries();
+        let mut columns = collect(self.columns.iter_mut().map(|column| column[all.clone()].chunks_mut(CHUNK)))?;
+        let starts = (0..counts.queries()).step_by(CHUNK);
+        let tasks = starts.map(|start| (start, columns.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>()));
+        tasks.collect::<Vec<_>>().into_par_iter().for_each(|(start, mut columns)| {
             let queries = start..(start + CHUNK).min(counts.queries());
-            let row = |q: usize| {
+            for (at, q) in queries.enumerate().filter(|(_, q)| !counts.positives(*q).is_empty()) {
+                // One query may take long where very many items are tied.
+                if control.is_cancelled() {
+                    return;
+                }
                 let grades = grades.map(|grades| (grades, first_query + q));
-                (!counts.positives(q).is_empty() && !control.is_cancelled())
-                    .then(|| row(&self.metrics, counts, q, grades, &discounts, control))
-            };
-            let rows: Vec<Option<Vec<f64>>> = queries.into_par_iter().map(row).collect();
-            control.check()?;
-            for (at, row) in (first_query + start..).zip(rows) {
-                for (column, value) in self.columns.iter_mut().zip(row.into_iter().flatten()) {
+                let values = row(metrics, counts, q, grades, &discounts, control);
+                for (column, value) in columns.iter_mut().zip(values) {
                     column[at] = value;
                 }
             }
-        }
-        Ok(())
+        });
+        control.check()
     }
 
     /// Exchanges the metrics with the peers, each of which computed those of other queries; together, those that are `expected`.
