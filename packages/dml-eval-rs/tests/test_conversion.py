@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays, integer_dtypes, unsigned_integer_dtypes
 
-from dml_eval_rs import binarize, evaluate, evaluate_codes, nmi
+from dml_eval_rs import arguments, binarize, evaluate, evaluate_codes, nmi
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 4)).astype(np.float32)
@@ -175,3 +178,21 @@ def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
         own = np.arange(len(X))
         assert evaluate(X, TEXT, X.copy(), TEXT, indices=own) == evaluate(X, TEXT)
         evaluate(X, TEXT, X.copy(), TEXT, groups=own, gallery_groups=own)
+
+
+@st.composite
+def integer_labels(draw: st.DrawFn) -> np.ndarray:
+    """Integers near some point of their dtype's range, its ends included, and now and then others."""
+    dtype = draw(integer_dtypes(endianness="=") | unsigned_integer_dtypes(endianness="="))
+    limits = np.iinfo(dtype)
+    point = draw(st.sampled_from([limits.min, limits.max]) | st.integers(limits.min, limits.max))
+    width = draw(st.integers(0, 200))
+    near = st.integers(max(point - width, limits.min), min(point + width, limits.max))
+    return draw(arrays(dtype, st.integers(1, 40), elements=near))
+
+
+@given(integer_labels())
+def test_integer_labels_are_encoded_by_their_rank(labels: np.ndarray) -> None:
+    (codes,) = arguments.encode(labels)
+    assert codes.dtype == np.uint32
+    np.testing.assert_array_equal(codes, np.unique(labels, return_inverse=True)[1])
