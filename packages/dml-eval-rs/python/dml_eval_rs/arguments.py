@@ -125,27 +125,23 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
         joined = np.concatenate(parts)
         _, inverse = np.unique(joined, axis=0, return_inverse=True)
     else:
-        joined = np.concatenate(parts)
-        inverse = _ranks_of_near_integers(joined) if kinds == {"integer"} else None
-        if inverse is None:
-            _, inverse = np.unique(joined, return_inverse=True)
+        inverse = _ranks(np.concatenate(parts))
     dense = inverse.reshape(-1).astype(np.uint32, copy=False)
     return np.split(dense, np.cumsum([len(part) for part in parts[:-1]]))
 
 
-def _ranks_of_near_integers(x: npt.NDArray[Any]) -> npt.NDArray[np.uint32] | None:
-    """Return each integer's rank among the distinct ones, without sorting; None if they are far apart."""
-    if len(x) == 0:
-        return None
-    least, most = int(x.min()), int(x.max())
-    if most - least > _MOST_PLACES * len(x):
-        return None
-    # Of unsigned 64 bits the difference fits into 64 signed ones, the integers themselves may not.
-    places = x - least if x.dtype == np.uint64 else x.astype(np.int64) - least
-    is_label = np.zeros(most - least + 1, np.bool_)
-    is_label[places] = True
-    ranks = np.cumsum(is_label, dtype=np.uint32) - np.uint32(1)
-    return ranks[places]
+def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return each label's rank among the distinct ones. A table serves integers near one another, without sorting."""
+    if len(x) > 0 and x.dtype.kind in "iub":
+        least, most = int(x.min()), int(x.max())
+        if most - least <= _MOST_PLACES * len(x):
+            # Of unsigned 64 bits the difference fits into 64 signed ones, the integers themselves may not.
+            places = x - least if x.dtype == np.uint64 else x.astype(np.int64) - least
+            is_label = np.zeros(most - least + 1, np.bool_)
+            is_label[places] = True
+            ranks = np.cumsum(is_label, dtype=np.uint32) - np.uint32(1)
+            return ranks[places]
+    return np.unique(x, return_inverse=True)[1]
 
 
 def _as_uint64_pairs(part: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
