@@ -34,7 +34,8 @@ import dml_core.plugin
 import dml_losses.plugin
 import dml_train.plugin
 from dml_core import Component, Plugins, Registry, hookimpl
-from dml_train.recipe.loading import load_recipe
+from dml_train.recipe.checking import parse
+from dml_train.recipe.loading import read
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import row_seeds
 from dml_train.training.build import Experiment, build
@@ -213,8 +214,10 @@ def main() -> None:
         plugins.register(module, distribution=module.__name__.partition(".")[0])
     plugins.register(watch, distribution="stopwatch")
     registry = Registry(plugins)
-    changes = [*arguments.set, f"training.steps={steps}", "evaluation.name=none", "checkpoints.every=0"]
-    recipe = load_recipe(arguments.recipe, changes, registry)
+    document, origin = read(arguments.recipe, [*arguments.set, "evaluation.name=none", "checkpoints.every=0"])
+    document["training"].pop("epochs", None)
+    document["training"]["steps"] = steps
+    recipe = parse(document, registry, origin)
     images = steps * len(build(recipe, registry).sampler.batch_at(0, 0))
     machine = platform.processor() or platform.machine()
     print(
