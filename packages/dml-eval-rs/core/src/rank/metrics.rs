@@ -12,7 +12,8 @@ use crate::rank::definite::Ranks;
 use crate::rank::expected::Groups;
 use crate::rank::gains::{Discounts, Grades};
 use crate::rank::metric::Metric;
-use crate::rank::partial_counts::{PartialCounts, Ties};
+use crate::rank::partial_counts::PartialCounts;
+use crate::rank::ties::Ties;
 
 /// Metrics of every query, in order; NaN where a query has no match.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,25 +36,28 @@ impl PerQuery {
         self.metrics.iter().position(|own| *own == metric).map(|at| &self.columns[at][..])
     }
 
-    /// Computes the metrics of the queries that have positives, from complete counts that begin with query `first_query`.
+    /// Computes the metrics of the queries that have positives, under one of the rules that these complete counts serve. They begin
+    /// with query `first_query`.
     ///
     /// Without `grades` every positive has the gain 1.
     pub fn compute(
         &mut self,
         counts: &PartialCounts,
+        ties: Ties,
         first_query: usize,
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
         // Queries between two looks for a cancellation: one query may take long where very many items are tied.
         const CHUNK: usize = 1 << 14;
+        counts.check(ties)?;
         let discounts = Discounts::new(last_discount(counts, &self.metrics), control)?;
         for start in (0..counts.queries()).step_by(CHUNK) {
             let queries = start..(start + CHUNK).min(counts.queries());
             let row = |q: usize| {
                 let grades = grades.map(|grades| (grades, first_query + q));
                 (!counts.positives(q).is_empty() && !control.is_cancelled())
-                    .then(|| row(&self.metrics, counts, q, grades, &discounts, control))
+                    .then(|| row(&self.metrics, counts, ties, q, grades, &discounts, control))
             };
             let rows: Vec<Option<Vec<f64>>> = queries.into_par_iter().map(row).collect();
             control.check()?;
@@ -125,6 +129,7 @@ fn last_discount(counts: &PartialCounts, metrics: &[Metric]) -> usize {
 fn row(
     metrics: &[Metric],
     counts: &PartialCounts,
+    ties: Ties,
     q: usize,
     grades: Option<(&Grades<'_>, usize)>,
     discounts: &Discounts,
@@ -147,11 +152,12 @@ fn row(
         }
     };
     let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
-    if counts.ties == Ties::Expected {
-        let groups = Groups::new(counts, q);
+    let counted = counts.counts_under(ties, q);
+    if ties == Ties::Expected {
+        let groups = Groups::new(positives, &counted);
         metrics.iter().map(|metric| groups.value(*metric, discounts, gain, best, control)).collect()
     } else {
-        let ranks = Ranks::new(counts, q);
+        let ranks = Ranks::new(counted);
         metrics.iter().map(|metric| ranks.value(*metric, discounts, gain, best)).collect()
     }
 }
