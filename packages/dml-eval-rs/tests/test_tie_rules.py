@@ -148,7 +148,7 @@ def test_junk_and_distractors_have_the_bits_of_each_call(
             np.packbits(a > 0, axis=1) if similarity == "hamming" and a.ndim == 2 else a for a in arguments
         ]
         options: dict[str, Any] = {"junk": [3, 7, 250], "distractors": 5}
-        for rule, measured in evaluate_ties(*own, similarity=similarity, **options).items():  # type: ignore[arg-type]
+        for rule, measured in evaluate_ties(*own, similarity=similarity, **options).items():
             assert_same_bits(measured, one_call(similarity, *own, ties=rule, **options))
 
 

@@ -82,10 +82,10 @@ def evaluate_ties(
     Example:
         >>> import numpy as np
         >>> from dml_eval_rs import evaluate_ties
-        >>> codes = np.array([[0], [0], [0], [1]], np.uint8)
-        >>> found = evaluate_ties(codes, [0, 1, 0, 1], similarity="hamming", recall_at=1)
+        >>> codes = np.zeros((3, 1), np.uint8)
+        >>> found = evaluate_ties(codes, [0, 1, 0], similarity="hamming", recall_at=1)
         >>> {rule: evaluation.recall[1] for rule, evaluation in found.items()}
-        {'index': 0.25, 'optimistic': 0.75, 'pessimistic': 0.0, 'expected': 0.3333333333333333}
+        {'index': 0.5, 'optimistic': 1.0, 'pessimistic': 0.0, 'expected': 0.5}
     """
     arguments.one_of(similarity, "similarity", (*SIMILARITIES, "hamming"))
     rules = _check_rules(ties)

@@ -20,6 +20,7 @@ use crate::rank::ties::{TieRules, Ties};
 #[derive(Debug)]
 pub struct PartialCounts {
     rules: TieRules,
+    slots_per_positive: usize,
     /// The last rank that matters to a metric, where it is beyond R.
     depth: u64,
     /// The start of each query's positives, and the end of the last.
@@ -64,7 +65,9 @@ impl PartialCounts {
             part.sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
         });
         let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-        let mut partial = PartialCounts { rules: rules.into(), depth, offsets, positives, slots: Vec::new() };
+        let rules = rules.into();
+        let slots_per_positive = rules.slots_per_positive();
+        let mut partial = PartialCounts { rules, slots_per_positive, depth, offsets, positives, slots: Vec::new() };
         let slots = partial.slots_per_positive() * partial.positives.len() + partial.queries();
         if !(counts.is_empty() || counts.len() == slots) {
             return argument(format!("counts has {} entries; expected {slots}, or none", counts.len()));
@@ -74,7 +77,7 @@ impl PartialCounts {
     }
 
     pub(crate) fn slots_per_positive(&self) -> usize {
-        self.rules.slots_per_positive()
+        self.slots_per_positive
     }
 
     /// Returns the number of queries.
