@@ -249,6 +249,7 @@ mod tests {
             let rules = &[Ties::Expected, Ties::Pessimistic, Ties::Optimistic, Ties::Index][..last];
             let found = evaluate_ties(&space, &relation, rules, &options, &Alone, &control).unwrap();
             prop_assert_eq!(found.len(), rules.len());
+            prop_assert!(evaluate_ties(&space, &relation, &[], &options, &Alone, &control).is_err());
             for (found, &ties) in found.iter().zip(rules) {
                 let alone = evaluate(&space, &relation, ties, &options, &Alone, &control).unwrap();
                 for (found, expected) in found.columns.iter().flatten().zip(alone.columns.iter().flatten()) {

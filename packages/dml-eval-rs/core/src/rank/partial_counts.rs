@@ -38,8 +38,8 @@ impl PartialCounts {
 
     /// Sorts the positives of each query and takes the counts so far.
     ///
-    /// The counts suffice for these rules and metrics. `offsets` delimits each query's part of `positives`; `counts` holds earlier counts of
-    /// the same positives, or is empty.
+    /// The counts suffice for these rules and metrics. `offsets` delimits each query's part of `positives`; `counts` holds earlier
+    /// counts of the same positives, or is empty.
     pub fn new(
         rules: impl Into<TieRules>,
         metrics: &[Metric],
@@ -217,6 +217,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn counts_for_one_rule_refuse_another() {
+        let refused = counts(TieRules::One(Ties::Index), &[]).check(Ties::Expected);
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "the counts serve One(Index); expected counts that serve Expected"
+        );
+        assert!(counts(TieRules::All, &[]).check(Ties::Expected).is_ok());
     }
 
     #[test]
