@@ -111,7 +111,7 @@ def kernels(items: int) -> None:
                 Relation(labels=code),
                 similarity="cosine",
                 metrics=["recall@1"],
-                ties="index",
+                ties=["index"],
                 threads=1,
                 kernel=kernel,
                 screen=screen,
@@ -123,7 +123,7 @@ def kernels(items: int) -> None:
                 None,
                 Relation(labels=code),
                 metrics=["recall@1"],
-                ties="index",
+                ties=["index"],
                 threads=1,
                 kernel=kernel,
             )

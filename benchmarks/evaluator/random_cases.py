@@ -1,4 +1,5 @@
-"""Random cases against the slow reference, whose metrics are fractions: levels of labels, and streams with lists.
+"""Random cases against the slow reference, whose metrics are fractions: levels of labels, several rules for ties, and
+streams with lists.
 
 Usage: python benchmarks/evaluator/random_cases.py FIRST NUMBER. A seed makes a case; a difference ends the search.
 """
@@ -13,7 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from dml_eval_rs import Evaluation, StreamingEvaluator, _native, evaluate_levels
+from dml_eval_rs import Evaluation, StreamingEvaluator, _native, evaluate_levels, evaluate_ties
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "dml-eval-rs" / "tests"))
 from eval_support import retrieval_reference as reference
@@ -30,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 # A metric is a sum of a few products, each rounded once.
 TOLERANCE = 1e-12
-NATIVE = _native.evaluate_levels
+NATIVE = {name: getattr(_native, name) for name in ("evaluate", "evaluate_codes", "evaluate_levels")}
 
 
 class Case:
@@ -39,8 +40,8 @@ class Case:
     def __init__(self, seed: int) -> None:
         self.rng = rng = np.random.default_rng(seed)
         self.similarity, ties = SIMILARITIES[seed % 4], TIES[seed // 4 % 4]
-        self.is_stream = seed % 5 == 0
-        self.own = bool(rng.random() < 0.4) and not self.is_stream
+        self.measure = {0: self.stream, 1: self.rules}.get(seed % 5, self.levels)
+        self.own = bool(rng.random() < 0.4) and seed % 5 > 0
         self.queries = self.rows(int(rng.integers(2, 6)))
         self.gallery = None if self.own else self.rows(int(rng.integers(2, 7)))
         self.items = len(self.queries) if self.gallery is None else len(self.gallery)
@@ -85,21 +86,42 @@ class Case:
         )
         return [(evaluator.result(), expected)]
 
-    def levels(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
-        """Evaluate classes and superclasses, counted by the screen or from tables."""
+    def labels(self) -> list[np.ndarray]:
+        """Draw labels of both sides, and sometimes groups."""
         rng = self.rng
-        fine = [rng.integers(0, 4, n) for n in (len(self.queries), self.items)]
-        labels, others = ({"class": side, "superclass": side // 2} for side in fine)
+        labels = [rng.integers(0, 4, n) for n in (len(self.queries), self.items)]
         if rng.random() < 0.3:
             self.options["groups"] = self.expected["groups"] = rng.integers(0, 2, len(self.queries))
             if not self.own:
                 self.options["gallery_groups"] = self.expected["gallery_groups"] = rng.integers(
                     0, 2, self.items
                 )
-        many = [None, 1, 2][rng.integers(3)]
-        with patch.object(
-            _native, "evaluate_levels", lambda *a, **options: NATIVE(*a, **options, many_positives=many)
-        ):
+        return labels
+
+    def count_somehow(self, name: str) -> Any:
+        """Let this function count by the screen, from tables, or by both."""
+        many = [None, 1, 2][self.rng.integers(3)]
+        return patch.object(
+            _native, name, lambda *a, **options: NATIVE[name](*a, **options, many_positives=many)
+        )
+
+    def rules(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
+        """Evaluate under several rules for ties."""
+        labels, others = self.labels()
+        given = (self.queries, labels, self.gallery, None if self.own else others)
+        self.options["ties"] = self.rng.permutation(TIES)[self.rng.integers(0, 3) :].tolist()
+        with self.count_somehow("evaluate_codes" if self.similarity == "hamming" else "evaluate"):
+            found = evaluate_ties(*given, similarity=self.similarity, **self.options, **OPTIONS)
+        return [
+            (measured, reference.evaluate(*given, **{**self.expected, "ties": rule}))
+            for rule, measured in found.items()
+        ]
+
+    def levels(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
+        """Evaluate classes and superclasses, counted by the screen or from tables."""
+        fine = self.labels()
+        labels, others = ({"class": side, "superclass": side // 2} for side in fine)
+        with self.count_somehow("evaluate_levels"):
             gallery_labels = None if self.own else others
             found = evaluate_levels(
                 self.queries,
@@ -134,7 +156,7 @@ def main(first: int, number: int) -> None:
     start, values, largest = time.perf_counter(), 0, 0.0
     for seed in range(first, first + number):
         case = Case(seed)
-        for found, expected in case.stream() if case.is_stream else case.levels():
+        for found, expected in case.measure():
             for name, column in expected.items():
                 distance = float(np.abs(found.per_query[name] - column).max())
                 if not distance <= TOLERANCE:

@@ -28,7 +28,7 @@ pub fn evaluate_levels<'py>(
     let names = if matches!(embeddings, Items::Codes(_)) { CODES } else { EVALUATE };
     let ties: Ties = names.check(ties.parse())?;
     let metrics = names.check(self::metrics(&metrics))?;
-    let options = EvaluateOptions { metrics, ties, may_lack_matches: true, many_positives };
+    let options = EvaluateOptions { metrics, may_lack_matches: true, many_positives };
     let kernel = names.check(dml_eval::select_kernel(None))?;
     let views = relations.iter().map(RelationArrays::view).collect::<PyResult<Vec<RelationView<'_>>>>()?;
     let (queries, gallery) = (embeddings.view(), gallery.as_ref().map(Items::view));
@@ -42,11 +42,11 @@ pub fn evaluate_levels<'py>(
                 let screen = screens.reduce(|a, b| if a == Precision::Float32 { a } else { b });
                 let screen = screen.unwrap_or(Precision::Float32);
                 let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
-                dml_eval::evaluate_levels(&space, &relations, &options, peers, control)?
+                dml_eval::evaluate_levels(&space, &relations, ties, &options, peers, control)?
             }
             (Sides::Codes(queries), gallery) => {
                 let space = Codes::new(queries, gallery.map(|side| side.codes()).transpose()?, kernel)?;
-                dml_eval::evaluate_levels(&space, &relations, &options, peers, control)?
+                dml_eval::evaluate_levels(&space, &relations, ties, &options, peers, control)?
             }
         };
         Ok(found.into_iter().map(|level| columns(level, zero_unmatched)).collect::<Vec<_>>())

@@ -56,6 +56,10 @@ fn metrics(names: &[String]) -> Result<Vec<Metric>> {
     names.iter().map(|name| name.parse()).collect()
 }
 
+fn tie_rules(names: &[String]) -> Result<Vec<Ties>> {
+    names.iter().map(|name| name.parse()).collect()
+}
+
 fn to_numpy(py: Python<'_>, (columns, unmatched): Metrics<Vec<Column<Vec<f64>>>>) -> Metrics<NumpyColumns<'_>> {
     (columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect(), unmatched)
 }
@@ -74,7 +78,7 @@ fn evaluate<'py>(
     relation: RelationArrays<'py>,
     similarity: &str,
     metrics: Vec<String>,
-    ties: &str,
+    ties: Vec<String>,
     zero_unmatched: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
@@ -83,14 +87,14 @@ fn evaluate<'py>(
     screen: Option<&str>,
     many_positives: Option<usize>,
     directions: Option<usize>,
-) -> PyResult<Metrics<NumpyColumns<'py>>> {
-    let (similarity, ties): (Similarity, Ties) = (EVALUATE.check(similarity.parse())?, EVALUATE.check(ties.parse())?);
+) -> PyResult<Vec<Metrics<NumpyColumns<'py>>>> {
+    let (similarity, rules) = (EVALUATE.check(similarity.parse::<Similarity>())?, EVALUATE.check(tie_rules(&ties))?);
     let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
     let screen = EVALUATE.check(screen.map_or(Ok(None), precision))?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
     let (view, metrics) = (relation.view()?, EVALUATE.check(self::metrics(&metrics))?);
-    let options = EvaluateOptions { metrics, ties, may_lack_matches: zero_unmatched, many_positives };
-    let columns = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
+    let options = EvaluateOptions { metrics, may_lack_matches: zero_unmatched, many_positives };
+    let of_rules = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
         let selected = if gallery.is_some() { Side::Gallery } else { Side::Query };
         let all = gallery.unwrap_or(queries);
         let part = Selected(&all, view.kept.unwrap_or_default());
@@ -105,9 +109,10 @@ fn evaluate<'py>(
             .map(|space| space.with_directions(directions))
             .map_err(|error| view.kept.map_or(error.clone(), |rows| error.of_selected(selected, rows)))?;
         let relation = view.build(gallery.map(|gallery| gallery.rows()), None)?;
-        Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
+        let found = dml_eval::evaluate_ties(&space, &relation, &rules, &options, peers, control)?;
+        Ok(found.into_iter().map(|found| columns(found, zero_unmatched)).collect::<Vec<_>>())
     })?;
-    Ok(to_numpy(py, columns))
+    Ok(of_rules.into_iter().map(|columns| to_numpy(py, columns)).collect())
 }
 
 #[pyfunction]
@@ -119,25 +124,26 @@ fn evaluate_codes<'py>(
     gallery_codes: Option<PyReadonlyArray2<'py, u8>>,
     relation: RelationArrays<'py>,
     metrics: Vec<String>,
-    ties: &str,
+    ties: Vec<String>,
     zero_unmatched: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
     kernel: Option<&str>,
     many_positives: Option<usize>,
-) -> PyResult<Metrics<NumpyColumns<'py>>> {
-    let ties: Ties = CODES.check(ties.parse())?;
+) -> PyResult<Vec<Metrics<NumpyColumns<'py>>>> {
+    let rules = CODES.check(tie_rules(&ties))?;
     let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
     let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
     let (view, metrics) = (relation.view()?, CODES.check(self::metrics(&metrics))?);
-    let options = EvaluateOptions { metrics, ties, may_lack_matches: zero_unmatched, many_positives };
+    let options = EvaluateOptions { metrics, may_lack_matches: zero_unmatched, many_positives };
     let gallery = gallery_codes.as_ref().map(|g| g.as_array().nrows());
-    let columns = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
+    let of_rules = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
         let relation = view.build(gallery, None)?;
-        Ok(columns(dml_eval::evaluate(&space, &relation, &options, peers, control)?, zero_unmatched))
+        let found = dml_eval::evaluate_ties(&space, &relation, &rules, &options, peers, control)?;
+        Ok(found.into_iter().map(|found| columns(found, zero_unmatched)).collect::<Vec<_>>())
     })?;
-    Ok(to_numpy(py, columns))
+    Ok(of_rules.into_iter().map(|columns| to_numpy(py, columns)).collect())
 }
 
 #[pyfunction]

@@ -176,7 +176,7 @@ pub fn compute_metrics<'py>(
     let columns = run(py, NAMES, threads, None, |control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         let mut results = PerQuery::new(partial.queries(), &metrics)?;
-        results.compute(&partial, 0, relation.graded()?.as_ref(), control)?;
+        results.compute(&partial, ties.parse()?, 0, relation.graded()?.as_ref(), control)?;
         Ok(columns(results, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))

@@ -120,10 +120,11 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, problem
         *problem, similarity=similarity, recall_at=RECALL_AT, ties=ties, metrics=more
     )
     codes = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
+    rules = data.draw(st.sampled_from([[ties], TIES]))
     options: dict[str, Any] = {
         "similarity": similarity,
         "metrics": names(RECALL_AT, more),
-        "ties": ties,
+        "ties": rules,
         "threads": data.draw(st.integers(1, 2)),
         "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
         "many_positives": data.draw(MANY_POSITIVES),
@@ -131,8 +132,8 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, problem
     }
     relation = Relation(labels=codes[0], gallery_labels=codes[1] if gallery is not None else None)
     for kernel in KERNELS:
-        columns = _native.evaluate(embeddings, gallery, relation, kernel=kernel, **options)
-        assert_same(columns, expected, kernel)
+        found = _native.evaluate(embeddings, gallery, relation, kernel=kernel, **options)
+        assert_same(found[rules.index(ties)], expected, kernel)
 
 
 @st.composite
@@ -160,16 +161,18 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
 ) -> None:
     x, y = data.draw(doubles(dim, exponent)), data.draw(doubles(dim, exponent))
     labels_x, labels_y = np.arange(len(x), dtype=np.uint32) % 2, np.arange(len(y), dtype=np.uint32) % 2
-    options: dict[str, Any] = {"similarity": similarity, "ties": "index"}
-    expected = reference.evaluate(x, labels_x, y, labels_y, recall_at=RECALL_AT, **options)
+    expected = reference.evaluate(
+        x, labels_x, y, labels_y, recall_at=RECALL_AT, similarity=similarity, ties="index"
+    )
     screen = data.draw(st.sampled_from(["float32", "16-bit"]))
+    options: dict[str, Any] = {"similarity": similarity, "ties": ["index"]}
     options |= {"many_positives": data.draw(MANY_POSITIVES), "directions": data.draw(DIRECTIONS)}
     relation = Relation(labels=labels_x, gallery_labels=labels_y)
     k = data.draw(st.integers(1, len(y)))
     nearest = reference.nearest(x, y, k, similarity, False)[1]
     for kernel in KERNELS:
         same: dict[str, Any] = {"kernel": kernel, "screen": screen}
-        columns = _native.evaluate(x, y, relation, metrics=names(RECALL_AT), **same, **options)
+        (columns,) = _native.evaluate(x, y, relation, metrics=names(RECALL_AT), **same, **options)
         assert_same(columns, expected, kernel)
         _, indices = _native.knn(x, y, k, similarity=similarity, exclude_self=False, **same)
         assert indices.tolist() == nearest, kernel
@@ -182,13 +185,13 @@ def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, 
     labels = np.arange(300, dtype=np.uint32) % 100
     results = set()
     for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "16-bit"), (0, 10**6)):
-        columns, _ = _native.evaluate(
+        ((columns, _),) = _native.evaluate(
             x,
             None,
             Relation(labels=labels),
             similarity=similarity,
             metrics=names([1]),
-            ties="index",
+            ties=["index"],
             kernel=kernel,
             screen=screen,
             many_positives=many_positives,
@@ -228,18 +231,18 @@ def test_codes_are_ranked_by_their_hamming_distance(ties: str, data: Any) -> Non
     )
     dense = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
     relation = Relation(labels=dense[0], gallery_labels=dense[1] if gallery is not None else None)
-    many_positives = data.draw(MANY_POSITIVES)
+    many_positives, rules = data.draw(MANY_POSITIVES), data.draw(st.sampled_from([[ties], TIES]))
     for kernel in KERNELS:
-        columns = _native.evaluate_codes(
+        found = _native.evaluate_codes(
             codes,
             gallery,
             relation,
             metrics=names(RECALL_AT, more),
-            ties=ties,
+            ties=rules,
             kernel=kernel,
             many_positives=many_positives,
         )
-        assert_same(columns, expected, kernel)
+        assert_same(found[rules.index(ties)], expected, kernel)
 
 
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
@@ -290,8 +293,8 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
         results = set()
         for directions in (0, None, 7, 96):
             same: dict[str, Any] = {**options, "kernel": kernel, "screen": screen, "directions": directions}
-            columns, _ = _native.evaluate(
-                x, None, Relation(labels=labels), metrics=names([1, 10]), ties="index", **same
+            ((columns, _),) = _native.evaluate(
+                x, None, Relation(labels=labels), metrics=names([1, 10]), ties=["index"], **same
             )
             found = _native.knn(x[:100], x, 9, exclude_self=False, **same)
             arrays = [values for _, values, _ in columns] + list(found)
@@ -340,13 +343,13 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     for kernel in KERNELS:
         for screen in ("float32", "16-bit"):
             for threads in (1, 2, 3):
-                columns, _ = _native.evaluate(
+                ((columns, _),) = _native.evaluate(
                     x,
                     None,
                     Relation(labels=labels),
                     similarity=similarity,
                     metrics=names([1, 10, 100], ["ndcg@20", "average_precision"]),
-                    ties="index",
+                    ties=["index"],
                     threads=threads,
                     kernel=kernel,
                     screen=screen,
@@ -375,19 +378,22 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
     x = rng.integers(-3, 4, (1500, 11)) + np.arange(11) % 2
     x[:, 0] = 9
     results = set()
-    for many_positives, threads in ((None, 1), (None, 2), (0, 1), (30, 2), (10**6, 1)):
+    for (many_positives, threads), rules in itertools.product(
+        ((None, 1), (None, 2), (0, 1), (30, 2), (10**6, 1)), ([ties], TIES)
+    ):
         options: Any = {
             "metrics": names([1, 50], more),
-            "ties": ties,
+            "ties": rules,
             "threads": threads,
             "many_positives": many_positives,
         }
         if similarity == "hamming":
-            columns, _ = _native.evaluate_codes(x.astype(np.uint8), None, Relation(labels=labels), **options)
+            found = _native.evaluate_codes(x.astype(np.uint8), None, Relation(labels=labels), **options)
         else:
-            columns, _ = _native.evaluate(
+            found = _native.evaluate(
                 x.astype(np.float32), None, Relation(labels=labels), similarity=similarity, **options
             )
+        columns, _ = found[rules.index(ties)]
         results.add(b"".join(values.tobytes() for _, values, _ in columns))
     assert len(results) == 1
 

@@ -171,6 +171,7 @@ def test_every_function_takes_any_container() -> None:
     codes = dml_eval_rs.binarize(X)
     calls = {
         "evaluate_codes": lambda x, y, c, i: dml_eval_rs.evaluate_codes(c, y),
+        "evaluate_ties": lambda x, y, c, i: dml_eval_rs.evaluate_ties(x, y),
         "knn": lambda x, y, c, i: knn(x, None, 2, indices=None),
         "range_search": lambda x, y, c, i: dml_eval_rs.range_search(x, x if isinstance(x, np.ndarray) else X, 0.5),
         "index_recall": lambda x, y, c, i: dml_eval_rs.index_recall(i, x, X, 2).per_query,

@@ -22,6 +22,7 @@ from dml_eval_rs import (
     binarize,
     evaluate,
     evaluate_codes,
+    evaluate_ties,
     index_recall,
     kmeans,
     knn,
@@ -91,6 +92,7 @@ def measure() -> bytes:
         verify_codes(CODES, LABELS).to_dict(),
         verify_blocks(CODES, similarity="hamming").to_dict(),
     ]
+    found += [evaluate_ties(CODES, LABELS, similarity="hamming", recall_at=(1, 5))]
     found += [evaluate_codes(CODES, LABELS, ties=ties, recall_at=(1, 5)) for ties in ("index", "expected")]
     for x in ARRAYS:
         found += [binarize(x), binarize(x, 1e-40), kmeans(x, 9)]

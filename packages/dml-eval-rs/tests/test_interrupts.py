@@ -13,6 +13,7 @@ CALLS = {
     "evaluate": "evaluate(x, labels, threads=2)",
     "evaluate a gallery": "evaluate(x, labels, -x, labels, threads=2)",
     "evaluate ties": "evaluate(equal, labels % 100, ties='expected', threads=2)",
+    "evaluate several rules": "evaluate_ties(equal, labels % 100, threads=2)",
     "evaluate few queries": "evaluate(x[:8], labels[:8] * 0, many, zeros, threads=2)",
     "evaluate codes": "evaluate_codes(codes, zeros % 7 + np.arange(len(zeros)) // 9, threads=2)",
     "knn": "knn(x, x.copy(), 500, threads=2)",

@@ -26,6 +26,7 @@ from dml_eval_rs import (
     evaluate_codes,
     evaluate_levels,
     evaluate_shards,
+    evaluate_ties,
     hard_negatives,
     index_recall,
     kmeans,
@@ -107,6 +108,7 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda: None,
         lambda _: evaluate_levels(X, {"class": LABELS, "superclass": LABELS // 5}),
     ),
+    "evaluate_ties": (lambda: None, lambda _: evaluate_ties(X, LABELS)),
     "relevance_from_labels": (
         lambda: None,
         lambda _: relevance_from_labels([{label} for label in LABELS.tolist()]),

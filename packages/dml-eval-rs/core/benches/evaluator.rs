@@ -69,7 +69,6 @@ fn main() {
     binarize(Matrix::F32(x.view()), 0.0, codes.view_mut(), &control).expect("valid arguments");
     let options = || EvaluateOptions {
         metrics: vec![Metric::Recall(1), Metric::Recall(10), Metric::MapAtR],
-        ties: Ties::Index,
         may_lack_matches: false,
         many_positives: None,
     };
@@ -80,7 +79,8 @@ fn main() {
     };
     let rank = |labels: &[u32], kernel| {
         let relation = Relation::of_labels(labels, None).expect("valid labels");
-        black_box(evaluate(&dense(labels, kernel), &relation, &options(), &Alone, &control)).expect("valid labels");
+        black_box(evaluate(&dense(labels, kernel), &relation, Ties::Index, &options(), &Alone, &control))
+            .expect("valid labels");
     };
     let search = |k: usize, kernel| {
         let (mut scores, mut indices) = (vec![0.0; 4000 * k], vec![0; 4000 * k]);
@@ -100,7 +100,8 @@ fn main() {
             run: Box::new(|kernel| {
                 let space = Codes::new(codes.view(), None, kernel).expect("valid codes");
                 let relation = Relation::of_labels(&labels, None).expect("valid labels");
-                black_box(evaluate(&space, &relation, &options(), &Alone, &control)).expect("valid labels");
+                black_box(evaluate(&space, &relation, Ties::Index, &options(), &Alone, &control))
+                    .expect("valid labels");
             }),
         },
         Work {

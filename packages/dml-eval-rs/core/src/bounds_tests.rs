@@ -13,8 +13,8 @@ use crate::random::Random;
 use crate::rank::evaluate::{Options, evaluate};
 use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
-use crate::rank::partial_counts::Ties;
 use crate::rank::relation::Relation;
+use crate::rank::ties::Ties;
 use crate::rows::codes::Codes;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::dense_packing::DensePacking;
@@ -247,8 +247,8 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
             let ranked = |many_positives| {
                 let metrics = vec![Metric::Recall(2), Metric::RPrecision, Metric::MapAtR, Metric::ReciprocalRank];
                 let many_positives = Some(many_positives);
-                let options = Options { metrics, ties, may_lack_matches: false, many_positives };
-                bits(&evaluate(&space, &relation, &options, &Alone, &control).unwrap())
+                let options = Options { metrics, may_lack_matches: false, many_positives };
+                bits(&evaluate(&space, &relation, ties, &options, &Alone, &control).unwrap())
             };
             assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
         }

@@ -2,8 +2,8 @@
 
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
-    PerQuery, Positive, Precision, Relation, Similarity, Source, Ties, evaluate, kernel_names, kmeans, nearest,
-    select_kernel,
+    PerQuery, Positive, Precision, Relation, Similarity, Source, TieRules, Ties, evaluate, kernel_names, kmeans,
+    nearest, select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
 use proptest::prelude::*;
@@ -83,9 +83,9 @@ const METRICS: [&[Metric]; 2] = [
     ],
 ];
 
-fn options(metrics: &[Metric], ties: Ties, many_positives: usize) -> EvaluateOptions {
+fn options(metrics: &[Metric], many_positives: usize) -> EvaluateOptions {
     let many_positives = Some(many_positives);
-    EvaluateOptions { metrics: metrics.to_vec(), ties, may_lack_matches: false, many_positives }
+    EvaluateOptions { metrics: metrics.to_vec(), may_lack_matches: false, many_positives }
 }
 
 /// Numbers of positives from which on all keys of a query are computed: always, from some number on, or never.
@@ -121,7 +121,7 @@ fn assert_evaluations_agree<'a>(
         let ranked = |(many_positives, directions)| {
             let space = Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
             let space = space.with_directions(directions);
-            evaluate(&space, &relation, &options(metrics, ties, many_positives), &Alone, &Control::default())
+            evaluate(&space, &relation, ties, &options(metrics, many_positives), &Alone, &Control::default())
         };
         let ways = MANY_POSITIVES.into_iter().flat_map(|many| DIRECTIONS.map(|directions| (many, directions)));
         let found: Vec<_> = ways.map(ranked).collect();
@@ -229,7 +229,7 @@ proptest! {
             let space = Codes::new(codes.view(), None, select_kernel(Some(name))?)?;
             let ranked = |many_positives| {
                 let relation = Relation::of_labels(&labels, None)?;
-                evaluate(&space, &relation, &options(metrics, ties, many_positives), &Alone, &Control::default())
+                evaluate(&space, &relation, ties, &options(metrics, many_positives), &Alone, &Control::default())
             };
             let found = MANY_POSITIVES.map(ranked);
             assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");
@@ -256,12 +256,14 @@ proptest! {
         keys in proptest::collection::vec(number(), 0..6),
         earlier in proptest::collection::vec(0u64..9, 0..12),
         ties in proptest::sample::select(&TIES[..]),
+        all_rules: bool,
         metrics in proptest::sample::select(&METRICS[..]),
     ) {
+        let rules = if all_rules { TieRules::All } else { ties.into() };
         let positives = keys.iter().map(|k| Positive { key: f64::from(*k), index: 0 }).collect();
-        if let Ok(counts) = PartialCounts::new(ties, metrics, offsets, positives, &earlier) {
+        if let Ok(counts) = PartialCounts::new(rules, metrics, offsets, positives, &earlier) {
             let mut results = PerQuery::new(counts.queries(), metrics).unwrap();
-            results.compute(&counts, 0, None, &Control::default()).unwrap();
+            results.compute(&counts, ties, 0, None, &Control::default()).unwrap();
             prop_assert_eq!(results.values(Metric::RPrecision).unwrap().len(), counts.queries());
         }
     }

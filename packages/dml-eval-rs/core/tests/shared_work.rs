@@ -4,7 +4,7 @@ use std::sync::{Barrier, Mutex};
 
 use dml_eval::{
     Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision, Relation, Result,
-    Similarity, Ties, evaluate, kmeans, select_kernel,
+    Similarity, Ties, evaluate_ties, kmeans, select_kernel,
 };
 use ndarray::Array2;
 use proptest::prelude::*;
@@ -76,7 +76,7 @@ proptest! {
         n in 2usize..200,
         classes in 1u32..40,
         separate in any::<bool>(),
-        ties in proptest::sample::select(&TIES[..]),
+        rules in prop_oneof![proptest::sample::select(&TIES[..]).prop_map(|ties| vec![ties]), Just(TIES.to_vec())],
         many_positives in proptest::sample::select(&[0, 8, usize::MAX][..]),
         metrics in proptest::sample::select(&METRICS[..]),
         peers in 2usize..6,
@@ -85,7 +85,6 @@ proptest! {
         let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
         let options = EvaluateOptions {
             metrics: metrics.iter().map(|name| name.parse().unwrap()).collect(),
-            ties,
             may_lack_matches: true,
             many_positives: Some(many_positives),
         };
@@ -98,8 +97,8 @@ proptest! {
         let codes = Array2::from_shape_fn((n, 2), |(i, j)| values[3 * i + j] as u8);
         let codes = Codes::new(codes.view(), separate.then(|| codes.view()), kernel).unwrap();
         let evaluate_both = |peers: &dyn Peers| [
-            evaluate(&space, &relation, &options, peers, &Control::default()),
-            evaluate(&codes, &relation, &options, peers, &Control::default()),
+            evaluate_ties(&space, &relation, &rules, &options, peers, &Control::default()),
+            evaluate_ties(&codes, &relation, &rules, &options, peers, &Control::default()),
         ].map(|found| found.map(|found| format!("{found:?}")));
         let alone = evaluate_both(&Alone);
         for found in run_peers(peers, evaluate_both) {

@@ -1,10 +1,10 @@
 """Exact retrieval and clustering metrics for embeddings and binary codes.
 
-`evaluate` and `evaluate_codes` measure retrieval, `evaluate_levels` at several levels of labels,
-`relevance_from_labels` lists matches for them, `verify` and `open_set` measure thresholds, `index_recall` an
-approximate index. `knn`, `knn_codes` and `range_search` search, `hard_negatives` mines, `kmeans` clusters, `nmi`,
-`ami` and `ari` compare partitions. `evaluate_shards` and `knn_shards` do so for embeddings in shards, by workers of any
-kind. A name is imported at its first use, so that importing the package stays fast.
+`evaluate` and `evaluate_codes` measure retrieval, `evaluate_levels` at several levels of labels, `evaluate_ties`
+under several rules for ties, `relevance_from_labels` lists matches for them, `verify` and `open_set` measure
+thresholds, `index_recall` an approximate index. `knn`, `knn_codes` and `range_search` search, `hard_negatives` mines,
+`kmeans` clusters, `nmi`, `ami` and `ari` compare partitions. `evaluate_shards` and `knn_shards` do so for embeddings in
+shards, by workers of any kind. A name is imported at its first use, so that importing the package stays fast.
 docs/reference/metrics.md and docs/reference/verification.md of the repository define every number.
 """
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dml_eval_rs.shards.evaluation import evaluate_shards
     from dml_eval_rs.shards.search import knn_shards
     from dml_eval_rs.streaming import StreamingEvaluator
+    from dml_eval_rs.tie_rules import evaluate_ties
     from dml_eval_rs.verification import verify, verify_codes
     from dml_eval_rs.verification_result import Roc, Verification
     from dml_eval_rs.verification_streaming import StreamingVerifier
@@ -58,6 +59,7 @@ __all__ = [
     "evaluate_codes",
     "evaluate_levels",
     "evaluate_shards",
+    "evaluate_ties",
     "hard_negatives",
     "index_recall",
     "kmeans",
@@ -96,6 +98,7 @@ _HOMES = {
     "evaluate_codes": "dml_eval_rs.retrieval",
     "evaluate_levels": "dml_eval_rs.levels",
     "evaluate_shards": "dml_eval_rs.shards.evaluation",
+    "evaluate_ties": "dml_eval_rs.tie_rules",
     "hard_negatives": "dml_eval_rs.mining",
     "index_recall": "dml_eval_rs.index_recall",
     "kmeans": "dml_eval_rs.clustering",

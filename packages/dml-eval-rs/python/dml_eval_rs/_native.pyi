@@ -1,6 +1,6 @@
 """The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains errors in them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -51,7 +51,7 @@ def evaluate(
     *,
     similarity: str,
     metrics: list[str],
-    ties: str,
+    ties: Sequence[str],
     zero_unmatched: bool = False,
     threads: int | None = None,
     progress: _Progress | None = None,
@@ -60,21 +60,21 @@ def evaluate(
     screen: str | None = None,
     many_positives: int | None = None,
     directions: int | None = None,
-) -> Columns: ...
+) -> list[Columns]: ...
 def evaluate_codes(
     codes: npt.NDArray[np.uint8],
     gallery_codes: npt.NDArray[np.uint8] | None,
     relation: Relation,
     *,
     metrics: list[str],
-    ties: str,
+    ties: Sequence[str],
     zero_unmatched: bool = False,
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
     kernel: str | None = None,
     many_positives: int | None = None,
-) -> Columns: ...
+) -> list[Columns]: ...
 def evaluate_levels(
     embeddings: npt.NDArray[Any],
     gallery: npt.NDArray[Any] | None,

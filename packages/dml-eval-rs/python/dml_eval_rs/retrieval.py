@@ -24,7 +24,7 @@ Unmatched = Literal["skip", "zero"]
 Progress = Callable[[int, int], object]
 
 SIMILARITIES = ("cosine", "dot", "euclidean")
-TIES = ("index", "optimistic", "pessimistic", "expected")
+TIES: tuple[Ties, ...] = ("index", "optimistic", "pessimistic", "expected")
 UNMATCHED = ("skip", "zero")
 
 
@@ -186,13 +186,13 @@ def evaluate(
     options = (similarity, metrics, ties, unmatched, nmi, nmi_average, n_clusters, checked_seed)
     check_alike(peers, options, queries_QD, gallery_GD, *relation.arrays())
     stages = None if progress is None else _Stages(progress)
-    found = _native.evaluate(
+    (found,) = _native.evaluate(
         queries_QD,
         gallery_GD,
         relation,
         similarity=similarity,
         metrics=metrics,
-        ties=ties,
+        ties=[ties],
         zero_unmatched=unmatched == "zero",
         threads=checked_threads,
         progress=None if stages is None else stages.next(),
@@ -317,12 +317,12 @@ def evaluate_codes(
         codes_QW = codes_QW[relation.kept]
     elif relation.kept is not None and gallery_GW is not None:
         gallery_GW = gallery_GW[relation.kept]
-    found = _native.evaluate_codes(
+    (found,) = _native.evaluate_codes(
         codes_QW,
         gallery_GW,
         relation,
         metrics=metrics,
-        ties=ties,
+        ties=[ties],
         zero_unmatched=unmatched == "zero",
         threads=checked_threads,
         progress=progress,

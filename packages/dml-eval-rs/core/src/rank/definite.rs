@@ -1,24 +1,22 @@
 //! Metrics of definite ranks: those under every rule for ties but the expected order.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use crate::rank::gains::Discounts;
 use crate::rank::metric::Metric;
-use crate::rank::partial_counts::PartialCounts;
 
 /// The ranks of a query's positives, ascending. Those beyond the counts' depth may be too small, but stay beyond it.
 pub(crate) struct Ranks(Vec<u64>);
 
 impl Ranks {
-    /// Computes the ranks of at least one positive from complete counts.
-    pub fn new(counts: &PartialCounts, q: usize) -> Self {
+    /// Computes the ranks of at least one positive from complete counts: of the negatives before it and after the positive before,
+    /// and of those after all.
+    pub fn new(mut counts: Vec<u64>) -> Self {
+        counts.pop();
         let mut negatives = 0;
-        let slots = counts.slots(q)[..counts.positives(q).len()].iter().zip(1..);
-        let ranks = slots.map(|(count, position)| {
-            negatives += count.load(Relaxed);
-            negatives + position
-        });
-        Ranks(ranks.collect())
+        for (count, position) in counts.iter_mut().zip(1..) {
+            negatives += *count;
+            *count = negatives + position;
+        }
+        Ranks(counts)
     }
 
     /// Counts the positives among the first `k` items.

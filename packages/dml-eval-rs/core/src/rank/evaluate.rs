@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use crate::control::Control;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, argument};
 use crate::peers::Peers;
 use crate::rank::count_job::CountJob;
 use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
-use crate::rank::partial_counts::{PartialCounts, Positive, Ties};
+use crate::rank::partial_counts::PartialCounts;
 use crate::rank::plan::{Matches, Plan, Round};
+use crate::rank::positive::Positive;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
 use crate::rank::table_counter::{count_from_tables, many_positives};
+use crate::rank::ties::{TieRules, Ties};
 use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
@@ -27,8 +29,6 @@ pub(crate) const COUNT_BYTES: usize = 96 << 20;
 pub struct Options {
     /// The metrics.
     pub metrics: Vec<Metric>,
-    /// The order of a match and a non-match with the same key.
-    pub ties: Ties,
     /// Whether to accept that no query has a match. All values are then NaN.
     pub may_lack_matches: bool,
     /// The number of positives from which on all keys of a query are computed; `None` for the fastest. It changes no bit.
@@ -39,10 +39,27 @@ pub struct Options {
 pub fn evaluate<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
+    ties: Ties,
     options: &Options,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<PerQuery> {
+    let mut results = evaluate_ties(space, relation, &[ties], options, peers, control)?;
+    Ok(results.remove(0))
+}
+
+/// Computes the metrics of every query under each of these rules for ties, from one count: those of [`evaluate`] with each.
+pub fn evaluate_ties<S: Comparable>(
+    space: &S,
+    relation: &Relation<'_>,
+    rules: &[Ties],
+    options: &Options,
+    peers: &dyn Peers,
+    control: &Control,
+) -> Result<Vec<PerQuery>> {
+    if rules.is_empty() {
+        return argument("there is no rule for ties; expected at least one");
+    }
     relation.check(space)?;
     let queries = relation.queries();
     if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
@@ -50,27 +67,35 @@ pub fn evaluate<S: Comparable>(
     }
     let many_positives = options.many_positives.unwrap_or_else(|| many_positives(space));
     let matches = Matches { relation, many_positives };
-    let evaluation = Evaluation { space, matches, options, control };
-    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::BYTES_PER_POSITIVE;
+    let evaluation = Evaluation { space, matches, rules: rules.into(), metrics: &options.metrics, control };
+    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::bytes_per_positive(rules.into());
     let plan = Plan::new(&matches, budget, peers);
     control.add_to_total(plan.pairs(&matches, space.rows(Side::Gallery)) as u64);
 
-    let mut results = PerQuery::new(queries, &options.metrics)?;
+    let mut results: Vec<PerQuery> =
+        rules.iter().map(|_| PerQuery::new(queries, &options.metrics)).collect::<Result<_>>()?;
+    let compute = |results: &mut [PerQuery], counts: &PartialCounts, first_query: usize| {
+        let mut each = results.iter_mut().zip(rules);
+        each.try_for_each(|(result, ties)| result.compute(counts, *ties, first_query, relation.grades(), control))
+    };
     for batch in &plan.screened {
         let counts = evaluation.count_by_screen(batch.clone())?;
-        results.compute(&counts, batch.start, relation.grades(), control)?;
+        compute(&mut results, &counts, batch.start)?;
     }
     for batch in &plan.tabled {
         let counts = evaluation.count_by_tables(batch.clone())?;
-        results.compute(&counts, batch.start, relation.grades(), control)?;
+        compute(&mut results, &counts, batch.start)?;
     }
     let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
     let tabled = plan.tabled.iter().cloned().flatten().filter(|q| matches.many(*q) > 0);
     let is_exchanged = |q: usize| matches.many(q) > 0 || plan.rounds.is_none() && matches.few(q) > 0;
-    results.exchange(&screened.chain(tabled).collect::<Vec<_>>(), queries, is_exchanged, peers)?;
+    let computed: Vec<usize> = screened.chain(tabled).collect();
+    for result in &mut results {
+        result.exchange(&computed, queries, is_exchanged, peers)?;
+    }
     if let Some(rounds) = plan.rounds {
         let counts = evaluation.count_by_symmetry(rounds, peers)?;
-        results.compute(&counts, 0, relation.grades(), control)?;
+        compute(&mut results, &counts, 0)?;
     }
     Ok(results)
 }
@@ -79,7 +104,8 @@ pub fn evaluate<S: Comparable>(
 struct Evaluation<'a, S> {
     space: &'a S,
     matches: Matches<'a>,
-    options: &'a Options,
+    rules: TieRules,
+    metrics: &'a [Metric],
     control: &'a Control,
 }
 
@@ -89,7 +115,7 @@ impl<S: Space> Evaluation<'_, S> {
     }
 
     fn counts(&self, offsets: Vec<usize>, positives: Vec<Positive>) -> Result<PartialCounts> {
-        PartialCounts::new(self.options.ties, &self.options.metrics, offsets, positives, &[])
+        PartialCounts::new(self.rules, self.metrics, offsets, positives, &[])
     }
 
     fn job<'b>(&'b self, counts: &'b PartialCounts, first_query: usize) -> CountJob<'b> {
@@ -174,22 +200,19 @@ mod tests {
         #[test]
         fn each_strategy_alone_gives_the_metrics_of_all_comparisons(
             values in proptest::collection::vec(-2i8..=2, 60 * 3), n in 2usize..60, classes in 1u32..6, start in 0usize..60,
+            all_rules: bool,
         ) {
             let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
             let codes: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
             let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
             let space = Dense::new(rows, None, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let relation = Relation::of_labels(&codes, None).unwrap();
-            let options = Options {
-                metrics: vec![Metric::RPrecision, Metric::ReciprocalRank],
-                ties: Ties::Index,
-                may_lack_matches: true,
-                many_positives: None,
-            };
+            let metrics = [Metric::RPrecision, Metric::ReciprocalRank];
             let evaluation = |many_positives: usize| Evaluation {
                 space: &space,
                 matches: Matches { relation: &relation, many_positives },
-                options: &options,
+                rules: if all_rules { TieRules::All } else { TieRules::One(Ties::Index) },
+                metrics: &metrics,
                 control: &control,
             };
             let batch = start.min(n - 1)..n;
@@ -200,11 +223,37 @@ mod tests {
                 (evaluation(0).count_by_tables(batch.clone()), batch),
                 (evaluation(usize::MAX).count_by_symmetry(rounds, &Alone), 0..n),
             ] {
-                let mut results = PerQuery::new(n, &options.metrics).unwrap();
-                results.compute(&counts.unwrap(), queries.start, None, &control).unwrap();
+                let mut results = PerQuery::new(n, &metrics).unwrap();
+                results.compute(&counts.unwrap(), Ties::Index, queries.start, None, &control).unwrap();
                 for q in queries {
                     let found = [results.columns[0][q], results.columns[1][q]];
                     prop_assert_eq!(found.map(f64::to_bits), reference(&space, &codes, q).map(f64::to_bits));
+                }
+            }
+        }
+
+        #[test]
+        fn each_rule_for_ties_has_the_bits_of_its_own_evaluation(
+            values in proptest::collection::vec(-2i8..=2, 60 * 3), n in 2usize..60, classes in 1u32..20, deep: bool, gallery: bool,
+            many in prop_oneof![Just(None), (1usize..20).prop_map(Some)], last in 1usize..=4,
+        ) {
+            let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
+            let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+            let items = gallery.then_some(rows);
+            let space = Dense::new(rows, items, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
+            let relation = Relation::of_labels(&labels, gallery.then_some(&labels[..])).unwrap();
+            let mut metrics = vec![Metric::Recall(2), Metric::MapAtR, Metric::ReciprocalRank, Metric::Ndcg(5)];
+            metrics.extend(deep.then_some(Metric::AveragePrecision));
+            let options = Options { metrics, may_lack_matches: true, many_positives: many };
+            let rules = &[Ties::Expected, Ties::Pessimistic, Ties::Optimistic, Ties::Index][..last];
+            let found = evaluate_ties(&space, &relation, rules, &options, &Alone, &control).unwrap();
+            prop_assert_eq!(found.len(), rules.len());
+            prop_assert!(evaluate_ties(&space, &relation, &[], &options, &Alone, &control).is_err());
+            for (found, &ties) in found.iter().zip(rules) {
+                let alone = evaluate(&space, &relation, ties, &options, &Alone, &control).unwrap();
+                for (found, expected) in found.columns.iter().flatten().zip(alone.columns.iter().flatten()) {
+                    prop_assert_eq!(found.to_bits(), expected.to_bits(), "{:?}", ties);
                 }
             }
         }

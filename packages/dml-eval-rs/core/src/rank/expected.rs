@@ -1,12 +1,11 @@
 //! Means of the metrics over all orders of tied items.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
 use crate::control::Control;
 use crate::rank::gains::Discounts;
 use crate::rank::metric::Metric;
-use crate::rank::partial_counts::PartialCounts;
+use crate::rank::positive::Positive;
 
 /// Items with equal keys, positives among them.
 #[derive(Clone, Copy, Debug)]
@@ -91,13 +90,12 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups at least one positive by complete counts.
-    pub fn new(counts: &PartialCounts, q: usize) -> Self {
-        let slots: Vec<u64> = counts.slots(q).iter().map(|c| c.load(Relaxed)).collect();
+    /// Groups at least one positive by complete counts, in the slots of expected ties.
+    pub fn new(positives: &[Positive], slots: &[u64]) -> Self {
         let mut groups = Vec::new();
         let mut at = 0;
         let mut negatives = 0;
-        for tied in counts.positives(q).chunk_by(|a, b| a.key == b.key) {
+        for tied in positives.chunk_by(|a, b| a.key == b.key) {
             negatives += slots[2 * at];
             let group = Group {
                 before: at as u64 + negatives,

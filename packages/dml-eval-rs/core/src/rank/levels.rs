@@ -8,12 +8,14 @@ use crate::peers::Peers;
 use crate::rank::count_job::CountJob;
 use crate::rank::evaluate::{COUNT_BYTES, Options, evaluate};
 use crate::rank::levels_counter::LevelsCounter;
+use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
 use crate::rank::partial_counts::PartialCounts;
 use crate::rank::plan::batches;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::table_counter::{count_from_tables, many_positives};
+use crate::rank::ties::Ties;
 use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
@@ -26,13 +28,14 @@ use crate::side::Side;
 pub fn evaluate_levels<S: Comparable>(
     space: &S,
     relations: &[Relation<'_>],
+    ties: Ties,
     options: &Options,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Vec<PerQuery>> {
     let options = Options { may_lack_matches: true, ..options.clone() };
     if relations.len() < 2 || !peers.is_alone() {
-        return relations.iter().map(|relation| evaluate(space, relation, &options, peers, control)).collect();
+        return relations.iter().map(|relation| evaluate(space, relation, ties, &options, peers, control)).collect();
     }
     for relation in relations {
         relation.check(space)?;
@@ -42,13 +45,13 @@ pub fn evaluate_levels<S: Comparable>(
         return argument("the levels have different numbers of queries; expected the same queries at each level");
     }
     let many = options.many_positives.unwrap_or_else(|| many_positives(space));
-    let levels = Levels { space, relations, options: &options, control };
+    let levels = Levels { space, relations, ties, metrics: &options.metrics, control };
     // All keys of a query with many positives at some level are computed, and serve all levels.
     let is_tabled = |q: usize| relations.iter().any(|relation| relation.number(q) >= many);
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
     let screened = |q: usize| if is_tabled(q) { 0 } else { number(q) };
     let tabled = |q: usize| if is_tabled(q) { number(q) } else { 0 };
-    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::BYTES_PER_POSITIVE;
+    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::bytes_per_positive(ties.into());
     let screened_batches = batches(0..queries, screened, budget);
     let tabled_batches = batches(0..queries, tabled, budget);
     let is_symmetric = relations.iter().all(Relation::is_symmetric) && screened_batches.len() == 1;
@@ -62,7 +65,7 @@ pub fn evaluate_levels<S: Comparable>(
         relations.iter().map(|_| PerQuery::new(queries, &options.metrics)).collect::<Result<_>>()?;
     let mut compute = |counts: Vec<PartialCounts>, first_query: usize| -> Result<()> {
         for ((result, counts), relation) in results.iter_mut().zip(counts).zip(relations) {
-            result.compute(&counts, first_query, relation.grades(), control)?;
+            result.compute(&counts, ties, first_query, relation.grades(), control)?;
         }
         Ok(())
     };
@@ -82,7 +85,8 @@ pub fn evaluate_levels<S: Comparable>(
 struct Levels<'a, S> {
     space: &'a S,
     relations: &'a [Relation<'a>],
-    options: &'a Options,
+    ties: Ties,
+    metrics: &'a [Metric],
     control: &'a Control,
 }
 
@@ -93,7 +97,7 @@ impl<S: Space> Levels<'_, S> {
             let finder = PositiveFinder(relation);
             let (offsets, positives) =
                 finder.find(self.space, queries.clone(), &|q| usize::from(wanted(q)), self.control)?;
-            PartialCounts::new(self.options.ties, &self.options.metrics, offsets, positives, &[])
+            PartialCounts::new(self.ties, self.metrics, offsets, positives, &[])
         };
         self.relations.iter().map(find).collect()
     }
@@ -144,8 +148,6 @@ mod tests {
     use super::*;
     use crate::kernel::select;
     use crate::peers::Alone;
-    use crate::rank::metric::Metric;
-    use crate::rank::partial_counts::Ties;
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::matrix::Matrix;
     use crate::rows::similarity::Similarity;
@@ -170,13 +172,13 @@ mod tests {
                 .into();
             let options = Options {
                 metrics: vec![Metric::Recall(2), Metric::MapAtR, Metric::ReciprocalRank, Metric::Precision(5)],
-                ties: if expected { Ties::Expected } else { Ties::Index },
                 may_lack_matches: true,
                 many_positives: many,
             };
-            let levels = evaluate_levels(&space, &relations, &options, &Alone, &control).unwrap();
+            let ties = if expected { Ties::Expected } else { Ties::Index };
+            let levels = evaluate_levels(&space, &relations, ties, &options, &Alone, &control).unwrap();
             for (level, relation) in levels.iter().zip(&relations) {
-                let alone = evaluate(&space, relation, &options, &Alone, &control).unwrap();
+                let alone = evaluate(&space, relation, ties, &options, &Alone, &control).unwrap();
                 for (found, expected) in level.columns.iter().flatten().zip(alone.columns.iter().flatten()) {
                     prop_assert_eq!(found.to_bits(), expected.to_bits());
                 }

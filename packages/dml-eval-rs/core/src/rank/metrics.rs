@@ -12,7 +12,8 @@ use crate::rank::definite::Ranks;
 use crate::rank::expected::Groups;
 use crate::rank::gains::{Discounts, Grades};
 use crate::rank::metric::Metric;
-use crate::rank::partial_counts::{PartialCounts, Ties};
+use crate::rank::partial_counts::PartialCounts;
+use crate::rank::ties::Ties;
 
 /// Metrics of every query, in order; NaN where a query has no match.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,18 +36,21 @@ impl PerQuery {
         self.metrics.iter().position(|own| *own == metric).map(|at| &self.columns[at][..])
     }
 
-    /// Computes the metrics of the queries that have positives, from complete counts that begin with query `first_query`.
+    /// Computes the metrics of the queries that have positives, under one of the rules that these complete counts serve. They begin
+    /// with query `first_query`.
     ///
     /// Without `grades` every positive has the gain 1.
     pub fn compute(
         &mut self,
         counts: &PartialCounts,
+        ties: Ties,
         first_query: usize,
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
         // Queries of a task.
         const CHUNK: usize = 256;
+        counts.check(ties)?;
         let discounts = Discounts::new(last_discount(counts, &self.metrics), control)?;
         let metrics = &self.metrics;
         let all = first_query..first_query + counts.queries();
@@ -61,7 +65,7 @@ impl PerQuery {
                     return;
                 }
                 let grades = grades.map(|grades| (grades, first_query + q));
-                let values = row(metrics, counts, q, grades, &discounts, control);
+                let values = row(metrics, counts, ties, q, grades, &discounts, control);
                 for (column, value) in columns.iter_mut().zip(values) {
                     column[at] = value;
                 }
@@ -129,6 +133,7 @@ fn last_discount(counts: &PartialCounts, metrics: &[Metric]) -> usize {
 fn row(
     metrics: &[Metric],
     counts: &PartialCounts,
+    ties: Ties,
     q: usize,
     grades: Option<(&Grades<'_>, usize)>,
     discounts: &Discounts,
@@ -151,11 +156,12 @@ fn row(
         }
     };
     let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
-    if counts.ties == Ties::Expected {
-        let groups = Groups::new(counts, q);
+    let counted = counts.counts_under(ties, q);
+    if ties == Ties::Expected {
+        let groups = Groups::new(positives, &counted);
         metrics.iter().map(|metric| groups.value(*metric, discounts, gain, best, control)).collect()
     } else {
-        let ranks = Ranks::new(counts, q);
+        let ranks = Ranks::new(counted);
         metrics.iter().map(|metric| ranks.value(*metric, discounts, gain, best)).collect()
     }
 }

@@ -1,61 +1,27 @@
 //! The partial result of an evaluation: every query's positives in order, and the negatives counted between them.
 //!
 //! Every metric depends on the ranks of a query's positives alone, and a rank is a count. Each negative is counted in one of its
-//! query's *slots*: slot b holds those that b positives come before. Counts add up, so the order of work does not matter, and
-//! the counts of a gallery's parts add up to those of the whole.
+//! query's *slots*, by the positives before it (`TieRules`). Counts add up, so the order of work does not matter, and the counts
+//! of a gallery's parts add up to those of the whole.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rayon::prelude::*;
-use zerocopy::FromZeros;
 
-use crate::error::{Error, Result, argument};
+use crate::error::{Result, argument};
 use crate::memory::{collect, zeros};
 use crate::peers::{Peers, reduce};
 use crate::rank::metric::Metric;
+use crate::rank::positive::Positive;
 use crate::rank::split::split;
-
-/// The order of a match and a non-match with the same key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ties {
-    /// The lower gallery index first.
-    Index,
-    /// The match first.
-    Optimistic,
-    /// The non-match first.
-    Pessimistic,
-    /// Neither: metrics are means over all orders of tied items.
-    Expected,
-}
-
-impl std::str::FromStr for Ties {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "index" => Ok(Ties::Index),
-            "optimistic" => Ok(Ties::Optimistic),
-            "pessimistic" => Ok(Ties::Pessimistic),
-            "expected" => Ok(Ties::Expected),
-            _ => argument(format!("unknown ties {name:?}; expected index, optimistic, pessimistic or expected")),
-        }
-    }
-}
-
-/// A gallery item with the query's label.
-#[derive(Clone, Copy, Debug, FromZeros, PartialEq)]
-pub struct Positive {
-    /// The key that orders the gallery: larger is nearer.
-    pub key: f64,
-    /// Its index in the whole gallery.
-    pub index: u64,
-}
+use crate::rank::ties::{TieRules, Ties};
 
 /// Positives and counts of some queries.
 #[derive(Debug)]
 pub struct PartialCounts {
-    pub(crate) ties: Ties,
+    rules: TieRules,
+    slots_per_positive: usize,
     /// The last rank that matters to a metric, where it is beyond R.
     depth: u64,
     /// The start of each query's positives, and the end of the last.
@@ -66,15 +32,17 @@ pub struct PartialCounts {
 }
 
 impl PartialCounts {
-    /// Bytes of one positive, here and in a `ScreenCounter`.
-    pub(crate) const BYTES_PER_POSITIVE: usize = size_of::<Positive>() + 8 + 2 * 8;
+    /// Returns the bytes of one positive, here and in a `ScreenCounter`; as many for each single rule, so that batches are the same.
+    pub(crate) fn bytes_per_positive(rules: TieRules) -> usize {
+        size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
+    }
 
     /// Sorts the positives of each query and takes the counts so far.
     ///
-    /// The counts suffice for these metrics. `offsets` delimits each query's part of `positives`; `counts` holds earlier counts of
-    /// the same positives, or is empty.
+    /// The counts suffice for these rules and metrics. `offsets` delimits each query's part of `positives`; `counts` holds earlier
+    /// counts of the same positives, or is empty.
     pub fn new(
-        ties: Ties,
+        rules: impl Into<TieRules>,
         metrics: &[Metric],
         offsets: Vec<usize>,
         mut positives: Vec<Positive>,
@@ -91,7 +59,9 @@ impl PartialCounts {
             part.sort_unstable_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
         });
         let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-        let mut partial = PartialCounts { ties, depth, offsets, positives, slots: Vec::new() };
+        let rules = rules.into();
+        let slots_per_positive = rules.slots_per_positive();
+        let mut partial = PartialCounts { rules, slots_per_positive, depth, offsets, positives, slots: Vec::new() };
         let slots = partial.slots_per_positive() * partial.positives.len() + partial.queries();
         if !(counts.is_empty() || counts.len() == slots) {
             return argument(format!("counts has {} entries; expected {slots}, or none", counts.len()));
@@ -102,7 +72,7 @@ impl PartialCounts {
     }
 
     pub(crate) fn slots_per_positive(&self) -> usize {
-        if self.ties == Ties::Expected { 2 } else { 1 }
+        self.slots_per_positive
     }
 
     /// Returns the number of queries.
@@ -115,13 +85,24 @@ impl PartialCounts {
         &self.positives[self.offsets[q]..self.offsets[q + 1]]
     }
 
-    /// Returns the counts of the `q`-th query.
-    ///
-    /// Slot b (with expected ties, 2b) holds the negatives right after b positives. With expected ties slot 2b + 1 holds those
-    /// that are tied with the group of positives beginning with the b-th.
+    /// Returns the counts of the `q`-th query, in the slots of the rules that they serve.
     pub(crate) fn slots(&self, q: usize) -> &[AtomicU64] {
         let per_positive = self.slots_per_positive();
         &self.slots[per_positive * self.offsets[q] + q..per_positive * self.offsets[q + 1] + q + 1]
+    }
+
+    /// Checks that the counts serve a rule.
+    pub(crate) fn check(&self, ties: Ties) -> Result<()> {
+        if !self.rules.serves(ties) {
+            return argument(format!("the counts serve {:?}; expected counts that serve {ties:?}", self.rules));
+        }
+        Ok(())
+    }
+
+    /// Returns the counts of the `q`-th query in the slots of one of the rules that they serve.
+    pub(crate) fn counts_under(&self, ties: Ties, q: usize) -> Vec<u64> {
+        let counts = self.slots(q).iter().map(|count| count.load(Relaxed)).collect();
+        self.rules.counts_under(ties, self.positives(q), counts)
     }
 
     /// Copies all counts, query by query.
@@ -150,16 +131,7 @@ impl PartialCounts {
 
     /// Finds the slot of a negative, given that all positives before `range` have larger keys and all after it smaller ones.
     pub(crate) fn slot_in(&self, q: usize, range: Range<usize>, key: f64, index: u64) -> usize {
-        let (first, positives) = (range.start, &self.positives(q)[range]);
-        match self.ties {
-            Ties::Pessimistic => first + positives.partition_point(|p| p.key > key),
-            Ties::Optimistic => first + positives.partition_point(|p| p.key >= key),
-            Ties::Index => first + positives.partition_point(|p| p.key > key || (p.key == key && p.index < index)),
-            Ties::Expected => {
-                let above = positives.partition_point(|p| p.key > key);
-                2 * (first + above) + usize::from(positives.get(above).is_some_and(|p| p.key == key))
-            }
-        }
+        self.rules.slot(range.start, &self.positives(q)[range], key, index)
     }
 
     /// Returns the last rank that matters to a metric other than by the first positive.
@@ -183,7 +155,7 @@ impl PartialCounts {
         let positives = self.positives(q);
         let (slots, per_positive) = (self.slots(q), self.slots_per_positive());
         let last = self.last_rank(q);
-        let tied = |i: usize| self.ties == Ties::Expected && positives[i].key == positives[i - 1].key;
+        let tied = |i: usize| self.rules.keeps_groups() && positives[i].key == positives[i - 1].key;
         let sum = |slots: &[AtomicU64]| slots.iter().map(|c| c.load(Relaxed)).sum::<u64>();
         let mut negatives = sum(&slots[..1]);
         for i in 1..at_most {
@@ -200,12 +172,18 @@ impl PartialCounts {
 mod tests {
     use super::*;
 
-    const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
+    const RULES: [TieRules; 5] = [
+        TieRules::One(Ties::Index),
+        TieRules::One(Ties::Optimistic),
+        TieRules::One(Ties::Pessimistic),
+        TieRules::One(Ties::Expected),
+        TieRules::All,
+    ];
 
     /// Three positives of one query, two of them tied.
-    fn counts(ties: Ties, slots: &[u64]) -> PartialCounts {
+    fn counts(rules: TieRules, slots: &[u64]) -> PartialCounts {
         let positives = [(2.0, 0), (1.0, 1), (1.0, 2)].map(|(key, index)| Positive { key, index });
-        PartialCounts::new(ties, &[], vec![0, 3], positives.to_vec(), slots).unwrap()
+        PartialCounts::new(rules, &[], vec![0, 3], positives.to_vec(), slots).unwrap()
     }
 
     /// Lists all counts from 0 to `most` of so many slots.
@@ -219,28 +197,38 @@ mod tests {
     /// relaxed. Each count that it sees is at most the final one, so this covers every interleaving and every reordering.
     #[test]
     fn a_positive_inactive_in_any_view_of_the_counts_is_inactive_in_the_end() {
-        for ties in TIES {
-            let slots = if ties == Ties::Expected { 7 } else { 4 };
-            let most = if ties == Ties::Expected { 1 } else { 3 };
+        for rules in RULES {
+            let slots = 3 * rules.slots_per_positive() + 1;
+            let most = if slots == 4 { 3 } else { 1 };
             let lists = all_counts(slots, most);
-            let active: Vec<usize> = lists.iter().map(|list| counts(ties, list).count_active(0, 3)).collect();
+            let active: Vec<usize> = lists.iter().map(|list| counts(rules, list).count_active(0, 3)).collect();
             assert!(active.contains(&1) && active.contains(&3));
             for (seen, active_seen) in lists.iter().zip(&active) {
                 for (last, active_last) in lists.iter().zip(&active) {
                     let earlier = seen.iter().zip(last).all(|(seen, last)| seen <= last);
-                    assert!(!earlier || active_last <= active_seen, "{ties:?} {seen:?} {last:?}");
+                    assert!(!earlier || active_last <= active_seen, "{rules:?} {seen:?} {last:?}");
                     // A search that begins where an earlier view ended finds the same.
-                    assert!(!earlier || counts(ties, last).count_active(0, *active_seen) == *active_last);
+                    assert!(!earlier || counts(rules, last).count_active(0, *active_seen) == *active_last);
                 }
             }
         }
     }
 
     #[test]
+    fn counts_for_one_rule_refuse_another() {
+        let refused = counts(TieRules::One(Ties::Index), &[]).check(Ties::Expected);
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "the counts serve One(Index); expected counts that serve Expected"
+        );
+        assert!(counts(TieRules::All, &[]).check(Ties::Expected).is_ok());
+    }
+
+    #[test]
     fn threads_that_count_at_once_lose_no_negative_and_see_active_positives_become_fewer() {
         const EACH: u64 = 20_000;
-        for ties in TIES {
-            let shared = counts(ties, &[]);
+        for rules in RULES {
+            let shared = counts(rules, &[]);
             std::thread::scope(|scope| {
                 for thread in 0..4 {
                     let shared = &shared;

@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::memory::{allocate, collect, zeros};
 use crate::peers::{Peers, gather, part};
-use crate::rank::partial_counts::Positive;
+use crate::rank::positive::Positive;
 use crate::rank::relation::Relation;
 use crate::rank::split::split;
 use crate::rows::space::{Scratch, Space};

@@ -3,7 +3,8 @@
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::rank::count_job::CountJob;
-use crate::rank::partial_counts::{PartialCounts, Positive};
+use crate::rank::partial_counts::PartialCounts;
+use crate::rank::positive::Positive;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
     use crate::kernel::select;
     use crate::rank::metric::Metric;
-    use crate::rank::partial_counts::Ties;
+    use crate::rank::ties::Ties;
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::matrix::Matrix;
     use crate::rows::similarity::Similarity;

@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::memory::{collect, zeros};
 use crate::rank::count_job::CountJob;
-use crate::rank::partial_counts::Positive;
+use crate::rank::positive::Positive;
 use crate::rows::space::Space;
 use crate::side::Side;
 

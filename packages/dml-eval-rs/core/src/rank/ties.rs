@@ -1,0 +1,185 @@
+//! Rules for ties, and the slots in which a query's negatives are counted for one of them, or for all at once.
+//!
+//! Positives are in order: by key, descending, and of equal keys the lower index first. A negative comes after b positives of
+//! larger keys; it may be tied with a *group* of t positives, j of which have lower indices. Its slot tells what the rules need:
+//!
+//! | counts for | slots a positive | not tied | tied |
+//! |---|---|---|---|
+//! | index | 1 | b | b + j |
+//! | optimistic | 1 | b | b + t |
+//! | pessimistic | 1 | b | b |
+//! | expected | 2 | 2b | 2b + 1 |
+//! | all rules | 3 | 3b | 3b + 1 if j = 0, otherwise 3(b + j) − 1 |
+//!
+//! So the counts for all rules tell b, j and whether the negative is tied, and give those for each.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result, argument};
+use crate::rank::positive::Positive;
+
+/// The order of a match and a non-match with the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// The lower gallery index first.
+    Index,
+    /// The match first.
+    Optimistic,
+    /// The non-match first.
+    Pessimistic,
+    /// Neither: metrics are means over all orders of tied items.
+    Expected,
+}
+
+impl std::str::FromStr for Ties {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "index" => Ok(Ties::Index),
+            "optimistic" => Ok(Ties::Optimistic),
+            "pessimistic" => Ok(Ties::Pessimistic),
+            "expected" => Ok(Ties::Expected),
+            _ => argument(format!("unknown ties {name:?}; expected index, optimistic, pessimistic or expected")),
+        }
+    }
+}
+
+/// The rules for ties that counts serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TieRules {
+    /// A single rule.
+    One(Ties),
+    /// Every rule.
+    All,
+}
+
+impl From<Ties> for TieRules {
+    fn from(ties: Ties) -> Self {
+        TieRules::One(ties)
+    }
+}
+
+impl From<&[Ties]> for TieRules {
+    /// Chooses the fewest slots that serve these rules.
+    fn from(rules: &[Ties]) -> Self {
+        if let [ties] = rules { TieRules::One(*ties) } else { TieRules::All }
+    }
+}
+
+impl TieRules {
+    pub(crate) fn serves(self, ties: Ties) -> bool {
+        self == TieRules::All || self == TieRules::One(ties)
+    }
+
+    pub(crate) fn slots_per_positive(self) -> usize {
+        match self {
+            TieRules::One(Ties::Index | Ties::Optimistic | Ties::Pessimistic) => 1,
+            TieRules::One(Ties::Expected) => 2,
+            TieRules::All => 3,
+        }
+    }
+
+    /// Whether positives of one key matter together, so that none is inactive before the others.
+    pub(crate) fn keeps_groups(self) -> bool {
+        self.serves(Ties::Expected)
+    }
+
+    /// Finds the slot of a negative, given positives such that all others before the first have larger keys, and all others after
+    /// them smaller ones.
+    pub(crate) fn slot(self, first: usize, positives: &[Positive], key: f64, index: u64) -> usize {
+        let above = || positives.partition_point(|p| p.key > key);
+        let is_tied = |at: usize| positives.get(at).is_some_and(|p| p.key == key);
+        match self {
+            TieRules::One(Ties::Pessimistic) => first + above(),
+            TieRules::One(Ties::Optimistic) => first + positives.partition_point(|p| p.key >= key),
+            TieRules::One(Ties::Index) => {
+                first + positives.partition_point(|p| p.key > key || (p.key == key && p.index < index))
+            }
+            TieRules::One(Ties::Expected) => {
+                let above = above();
+                2 * (first + above) + usize::from(is_tied(above))
+            }
+            TieRules::All => {
+                let above = above();
+                if !is_tied(above) {
+                    return 3 * (first + above);
+                }
+                let before = above + positives[above..].partition_point(|p| p.key == key && p.index < index);
+                Self::tied_slot(first + above, first + before)
+            }
+        }
+    }
+
+    /// Returns the slot, for all rules, of a negative tied with the group after `above` positives, and after `before` by index.
+    fn tied_slot(above: usize, before: usize) -> usize {
+        if before == above { 3 * above + 1 } else { 3 * before - 1 }
+    }
+
+    /// Moves the counts of a query with these positives to the slots of one of the rules that they serve.
+    pub(crate) fn counts_under(self, ties: Ties, positives: &[Positive], counts: Vec<u64>) -> Vec<u64> {
+        if self != TieRules::All {
+            return counts;
+        }
+        let per_positive = TieRules::One(ties).slots_per_positive();
+        let mut own = vec![0; per_positive * positives.len() + 1];
+        let mut above = 0;
+        for group in positives.chunk_by(|a, b| a.key == b.key) {
+            let Range { start, end } = above..above + group.len();
+            own[per_positive * start] += counts[3 * start];
+            for before in start..=end {
+                let slot = match ties {
+                    Ties::Index => before,
+                    Ties::Optimistic => end,
+                    Ties::Pessimistic => start,
+                    Ties::Expected => 2 * start + 1,
+                };
+                own[slot] += counts[Self::tied_slot(start, before)];
+            }
+            above = end;
+        }
+        own[per_positive * above] += counts[3 * above];
+        own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn count(rules: TieRules, positives: &[Positive], negatives: &[Positive]) -> Vec<u64> {
+        let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
+        for negative in negatives {
+            counts[rules.slot(0, positives, negative.key, negative.index)] += 1;
+        }
+        counts
+    }
+
+    proptest! {
+        #[test]
+        fn counts_for_all_rules_give_those_for_each(
+            keys in proptest::collection::vec((-2i8..=2, proptest::bool::ANY), 1..40), start in 0usize..40,
+        ) {
+            let items = keys.iter().zip(0..).map(|((key, is_match), index)| (Positive { key: (*key).into(), index }, *is_match));
+            let (positives, negatives): (Vec<_>, Vec<_>) = items.partition(|(_, is_match)| *is_match);
+            let [mut positives, negatives] = [positives, negatives].map(|side| side.iter().map(|(item, _)| *item).collect::<Vec<_>>());
+            positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
+            let all = count(TieRules::All, &positives, &negatives);
+            for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
+                let own = count(ties.into(), &positives, &negatives);
+                prop_assert_eq!(&TieRules::All.counts_under(ties, &positives, all.clone()), &own, "{:?}", ties);
+                prop_assert_eq!(&TieRules::One(ties).counts_under(ties, &positives, own.clone()), &own);
+            }
+            // Positives of larger keys may be left out.
+            let start = start.min(positives.len());
+            for negative in negatives.iter().filter(|n| positives[..start].iter().all(|p| p.key > n.key)) {
+                for rules in [TieRules::All, TieRules::One(Ties::Expected), TieRules::One(Ties::Index)] {
+                    let whole = rules.slot(0, &positives, negative.key, negative.index);
+                    prop_assert_eq!(rules.slot(start, &positives[start..], negative.key, negative.index), whole);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+"""Several rules for ties from one count: each has the bits of its own call, and the figures of the slow reference."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from eval_support import retrieval_reference as reference
+from eval_support.assertions import assert_same_bits
+from eval_support.peers import ThreadPeer, run_together
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml_eval_rs import Evaluation, _native, evaluate, evaluate_codes, evaluate_ties
+
+TIES = ("index", "optimistic", "pessimistic", "expected")
+SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
+OPTIONS: dict[str, Any] = {"recall_at": (1, 3), "precision_at": 2, "ndcg_at": 3}
+MORE = ["precision@2", "ndcg@3"]
+RULES = st.lists(st.sampled_from(TIES), min_size=1, max_size=4, unique=True)
+
+
+def tabled_from(many_positives: int | None) -> ExitStack:
+    """Compute all keys of queries with so many matches, which a small gallery never asks for by itself."""
+    stack = ExitStack()
+    for name in ("evaluate", "evaluate_codes"):
+        native = getattr(_native, name)
+
+        def call(*arguments: Any, native: Any = native, **options: Any) -> Any:
+            return native(*arguments, **options, many_positives=many_positives)
+
+        stack.enter_context(patch.object(_native, name, call))
+    return stack
+
+
+def one_call(similarity: Any, *arguments: Any, **options: Any) -> Evaluation:
+    if similarity == "hamming":
+        return evaluate_codes(*arguments, **options)
+    return evaluate(*arguments, similarity=similarity, **options)
+
+
+def listed(lists: Any) -> Any:
+    return np.cumsum([0, *map(len, lists)]), [item for own in lists for item in own]
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@given(rules=RULES, data=st.data())
+def test_each_rule_is_that_of_the_reference(similarity: Any, rules: Any, data: Any) -> None:
+    codes = similarity == "hamming"
+    dtype = np.uint8 if codes else data.draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    # Integers have many ties; some galleries are a single row, repeated.
+    row = st.lists(st.integers(0 if codes else -2, 2), min_size=2, max_size=2).filter(any)
+    distinct = data.draw(st.sampled_from([1, 8]))
+
+    def rows() -> np.ndarray:
+        x = np.array(data.draw(st.lists(row, min_size=2, max_size=8)), dtype)
+        return x[np.arange(len(x)) % distinct]
+
+    def numbers(n: int, most: int) -> np.ndarray:
+        return np.array(data.draw(st.lists(st.integers(0, most), min_size=n, max_size=n)))
+
+    x = rows()
+    gallery = rows() if data.draw(st.booleans()) else None
+    n, items = len(x), len(x if gallery is None else gallery)
+    options: dict[str, Any] = {"unmatched": "zero"}
+    expected_options: dict[str, Any] = {**options}
+    labels = gallery_labels = None
+    if data.draw(st.booleans()):
+        labels, gallery_labels = numbers(n, 3), None if gallery is None else numbers(items, 3)
+        if data.draw(st.booleans()):
+            options["groups"] = numbers(n, 1)
+            options["gallery_groups"] = None if gallery is None else numbers(items, 1)
+            expected_options |= options
+    else:
+        item, grade = st.integers(0, items - 1), st.integers(0, 3)
+        relevant = data.draw(st.lists(st.dictionaries(item, grade), min_size=n, max_size=n))
+        grades = [grade for matches in relevant for grade in matches.values()]
+        options["relevant"] = (*listed(relevant), grades)
+        expected_options["relevant"] = relevant
+    if data.draw(st.booleans()):
+        ignored = data.draw(st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n))
+        options["ignored"], expected_options["ignored"] = listed(ignored), ignored
+    if gallery is not None and data.draw(st.booleans()):
+        own = st.lists(st.integers(-1, items - 1), min_size=n, max_size=n)
+        options["indices"] = expected_options["indices"] = np.array(data.draw(own))
+    deep = data.draw(st.booleans())
+    more = [*MORE, *(["average_precision", "inverse_negative_penalty"] if deep else [])]
+    options |= {**OPTIONS, "average_precision": deep}
+    given = (x, labels, gallery, gallery_labels)
+    with tabled_from(data.draw(st.sampled_from([None, 1, 2, 4]))):
+        found = evaluate_ties(*given, similarity=similarity, ties=iter(rules), **options)
+    assert list(found) == rules
+    for rule, measured in found.items():
+        assert_same_bits(measured, one_call(similarity, *given, ties=rule, **options))
+        expected = reference.evaluate(
+            *given, similarity=similarity, recall_at=(1, 3), metrics=more, ties=rule, **expected_options
+        )
+        for metric, values in expected.items():
+            # Means over orders are sums of a few rounded products; the other metrics are a division, or a sum of R.
+            np.testing.assert_allclose(measured.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
+
+
+@pytest.fixture(scope="module")
+def tied() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Rows for several tiles: a few ties, integers with many, all equal, and a class of a third of the items."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(1200) // 4
+    x = (rng.normal(size=(300, 24))[labels] + rng.normal(size=(1200, 24))).astype(np.float32)
+    x[::7] = x[1]
+    large = np.where(labels < 100, 0, labels)
+    integers = rng.integers(-1, 2, (1200, 4)).astype(np.float32)
+    integers[:, 0] = 2
+    equal = np.ones((1200, 4), np.float32)
+    return {
+        "few": (x, labels),
+        "integers": (integers, labels),
+        "equal": (equal, labels),
+        "large": (integers, large),
+    }
+
+
+@pytest.mark.parametrize("case", ["few", "integers", "equal", "large"])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_many_tiles_have_the_bits_of_each_call(
+    similarity: Any, case: str, tied: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> None:
+    x, labels = tied[case]
+    rows = np.packbits(x > 0, axis=1) if similarity == "hamming" else x
+    for arguments in ((rows, labels), (rows[:500], labels[:500], rows, labels)):
+        found = evaluate_ties(*arguments, similarity=similarity, precision_at=10)
+        assert list(found) == list(TIES)
+        for rule, measured in found.items():
+            assert_same_bits(measured, one_call(similarity, *arguments, ties=rule, precision_at=10))
+
+
+def test_junk_and_distractors_have_the_bits_of_each_call(
+    tied: dict[str, tuple[np.ndarray, np.ndarray]],
+) -> None:
+    x, labels = tied["integers"]
+    for similarity, arguments in itertools.product(
+        ("dot", "hamming"), ((x, labels), (x[:99], labels[:99], x, labels))
+    ):
+        own = [
+            np.packbits(a > 0, axis=1) if similarity == "hamming" and a.ndim == 2 else a for a in arguments
+        ]
+        options: dict[str, Any] = {"junk": [3, 7, 250], "distractors": 5}
+        for rule, measured in evaluate_ties(*own, similarity=similarity, **options).items():
+            assert_same_bits(measured, one_call(similarity, *own, ties=rule, **options))
+
+
+def test_threads_and_peers_change_no_bit(tied: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    for (x, labels), separate in itertools.product((tied["integers"], tied["large"]), (False, True)):
+        gallery = (x[:700], labels[:700]) if separate else ()
+
+        def measure(
+            peer: ThreadPeer | None, threads: int = 1, given: Any = (x, labels, *gallery)
+        ) -> dict[Any, Evaluation]:
+            return evaluate_ties(*given, peers=peer, threads=threads)
+
+        expected = measure(None)
+        for found in [measure(None, 3), *run_together(3, measure)]:
+            assert list(found) == list(TIES)
+            for rule, measured in expected.items():
+                assert_same_bits(measured, found[rule])
+
+
+def test_peers_with_other_rules_are_refused() -> None:
+    x, labels = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 5
+
+    def measure(peer: ThreadPeer) -> None:
+        with pytest.raises(ValueError, match="other arrays or options"):
+            evaluate_ties(x, labels, ties=TIES[peer.rank :], peers=peer)  # type: ignore[arg-type]
+
+    run_together(2, measure)
+
+
+def test_every_pair_is_compared_once_for_all_rules(tied: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    reported: list[tuple[int, int]] = []
+    evaluate_ties(*tied["integers"], progress=lambda done, total: reported.append((done, total)))
+    assert reported[-1] == (1200 * 1199 // 2, 1200 * 1199 // 2)
+    assert reported == sorted(reported)
+
+
+def test_optimistic_and_pessimistic_bound_every_metric(
+    tied: dict[str, tuple[np.ndarray, np.ndarray]],
+) -> None:
+    found = evaluate_ties(*tied["integers"], precision_at=3, ndcg_at=5, average_precision=True)
+    for rule, (name, most) in itertools.product(TIES, found["optimistic"].per_query.items()):
+        values, least = found[rule].per_query[name], found["pessimistic"].per_query[name]  # type: ignore[index]
+        # Means over orders are rounded.
+        assert ((least - 1e-12 <= values) & (values <= most + 1e-12)).all(), (rule, name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (([0, 0, 1, 1],), {"ties": "index"}, TypeError, "ties is 'index'; expected several rules"),
+        (([0, 0, 1, 1],), {"ties": None}, TypeError, "ties is None; expected several rules"),
+        (([0, 0, 1, 1],), {"ties": ()}, ValueError, "ties is empty; expected at least one"),
+        (([0, 0, 1, 1],), {"ties": ["index", "none"]}, ValueError, "ties is 'none'; expected one of 'index'"),
+        (([0, 0, 1, 1],), {"ties": [1]}, TypeError, "ties is a int; expected one of 'index'"),
+        (([0, 0, 1, 1],), {"ties": ["index"] * 2}, ValueError, "expected each rule once"),
+        (([0, 0, 1],), {}, ValueError, r"labels has shape \(3,\)"),
+        ((), {}, TypeError, "labels is None"),
+        (([0, 1, 2, 3],), {}, ValueError, "none of the 4 queries has a match"),
+        (([0] * 4, np.eye(4)), {}, ValueError, "gallery came without gallery_labels"),
+        (([0] * 4, np.eye(3), [0] * 3), {}, ValueError, r"expected \(3, 4\) to match embeddings"),
+        (([0] * 4,), {"similarity": "hamming"}, TypeError, "embeddings has dtype float64; expected uint8"),
+        (([0] * 4,), {"similarity": "angle"}, ValueError, "similarity is 'angle'"),
+        (([0] * 4,), {"unmatched": "one"}, ValueError, "unmatched is 'one'"),
+    ],
+    ids=[
+        *("string", "none", "empty", "unknown", "number", "twice", "shape", "labels", "no match", "gallery"),
+        *("width", "codes", "similarity", "unmatched"),
+    ],
+)
+def test_wrong_rules_and_arrays_are_refused(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        evaluate_ties(np.eye(4), *arguments, **options)
