@@ -57,6 +57,10 @@ CANDIDATES: dict[str, list[Setting]] = {
     "proxy-anchor": [Setting({"name": "proxy-anchor"})],
     "memvir + norm-softmax": [Setting(memvir(*nm, NORM_SOFTMAX), schedule="constant") for nm in MEMORIES],
     "memvir + proxy-anchor": [Setting(memvir(*nm, PROXY_ANCHOR), schedule="constant") for nm in MEMORIES],
+    "matryoshka + norm-softmax": [
+        Setting({"name": "matryoshka", "prefixes": [16, 32, 64], "loss": NORM_SOFTMAX | {"temperature": t}})
+        for t in (0.05, 0.1)
+    ],
     "recall-at-k-surrogate": [
         Setting({"name": "recall-at-k-surrogate", "rank_temperature": t}) for t in (0.01, 0.05)
     ],
