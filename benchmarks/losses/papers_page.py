@@ -1,0 +1,198 @@
+"""A page with a table a paper: what it claims, what the recorded runs show, in which direction, and how sure.
+
+    python benchmarks/losses/papers_page.py        # writes docs/guide/papers-claims.md
+
+The figures come from benchmarks/results/losses-claims.jsonl and losses-han.jsonl; `paper_claims.py` lists the claims.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench_claims import STUDIES, Record
+from claim import GLYPHS, HAN, TUNED, Arm, Claim, Compared
+from paper_claims import PAPERS
+
+from dml_train.measure.intervals import Spread, pooled
+from dml_train.studies.reproduce.paper import papers
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guide" / "papers-claims.md"
+RECORDS = {GLYPHS: "losses-claims.jsonl", HAN: "losses-han.jsonl"}
+DATASETS = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-Shop"}
+SAME, OPPOSITE, UNDECIDED = "same", "**opposite**", "undecided"
+LEVEL = 1.0  # a paper's rows closer than this are level, in points
+COLUMNS = ("claim", "published", "measured on", "Recall@1", "MAP@R", "direction", "how sure")
+
+HEAD = """\
+`python benchmarks/losses/papers_page.py` writes this page from the kept runs: \
+[losses-claims.jsonl]({results}/losses-claims.jsonl) (glyphs, [tables]({results}/losses-claims.md)) and \
+[losses-han.jsonl]({results}/losses-han.jsonl) ([Han characters](han-characters.md), as many classes and \
+images as Stanford Online Products). Published figures are Recall@1 on photographs, by networks pretrained \
+on ImageNet; the runs here train a small network from scratch on drawn characters. Only the **direction** \
+of a difference can be compared.
+
+- **Published**: the higher row and the lower one, in percent. **Recall@1** and **MAP@R**: the same two \
+rows, measured here on test classes.
+- **Direction**: that of MAP@R. *Same* and *opposite*: the difference is larger than its noise. \
+*Undecided*: it isn't. Where the paper has two rows level, *same* means a difference within the noise or \
+{level:.0f} point.
+- **How sure**: the noise in points is half the 95 % interval of the difference, over runs and over test \
+classes. Runs: the spread of all settings of that data set with several seeds ({spreads}). Classes: the \
+cluster bootstrap, where the record has it. *Sure*: three seeds a row. *Likely*: one seed. *Weak*: one \
+seed, and no setting of that data set has two, so the noise over runs is unknown.
+"""
+WIDTH = 135  # characters of a line of text
+
+
+class Figures(NamedTuple):
+    """The measured figures of one side of a comparison.
+
+    Args:
+        seeds: the number of runs.
+        means: of Recall@1 and MAP@R, in percent.
+        by_class: half the interval of MAP@R over test classes, in percent; 0 if the record lacks it.
+    """
+
+    seeds: int
+    means: tuple[float, float]
+    by_class: float
+
+
+class Records:
+    """The kept runs, by data set."""
+
+    def __init__(self) -> None:
+        self.of = {
+            data: Record(ROOT / "benchmarks" / "results" / name, Path(), 1) for data, name in RECORDS.items()
+        }
+
+    def figures(self, data: str, arm: Arm) -> Figures | None:
+        """Read one side of a comparison; None if no run of it is recorded."""
+        record = self.of[data]
+        rate = record.rate(arm.study, STUDIES[arm.study]) if arm.rate == TUNED else arm.rate
+        lines = [line for line in record.lines.values() if matches(line, [arm.study, arm.variant, rate])]
+        if not lines:
+            return None
+        columns = list(zip(*(values(line, arm) for line in lines), strict=True))
+        recall, precision = (100 * statistics.fmean(column) for column in columns)
+        key = f"{arm.keys[1] if arm.keys else 'MAP@R'} ± by class"
+        by_class = 100 * statistics.fmean(line["extra"].get(key, 0.0) for line in lines)
+        return Figures(len(lines), (recall, precision), by_class)
+
+    def spread(self, data: str) -> Spread | None:
+        """Estimate the spread of runs that differ in the seed alone, in points of MAP@R."""
+        settings: dict[str, list[float]] = {}
+        for line in self.of[data].lines.values():
+            settings.setdefault(json.dumps(json.loads(line["run"])[:3]), []).append(
+                100 * line["test"]["map_at_r"]
+            )
+        return pooled(list(settings.values()))
+
+
+def matches(line: dict[str, Any], setting: list[str | None]) -> bool:
+    """Tell whether a run is one of a setting's, whatever its seed."""
+    return bool(json.loads(line["run"])[:3] == setting)
+
+
+def values(line: dict[str, Any], arm: Arm) -> tuple[float, float]:
+    """Return a run's Recall@1 and MAP@R."""
+    if arm.keys is None:
+        return line["test"]["recall/1"], line["test"]["map_at_r"]
+    return line["extra"][arm.keys[0]], line["extra"][arm.keys[1]]
+
+
+def published(paper: str, claim: Claim) -> tuple[float, float]:
+    """Look up the two published figures."""
+    table = papers()[paper].tables[claim.table]
+    rows = {row.label: row.published[claim.data] for row in table.rows if claim.data in row.published}
+    place = table.metrics[claim.data].index("recall/1")
+    return rows[claim.upper][place], rows[claim.lower][place]
+
+
+def noise(upper: Figures, lower: Figures, spread: Spread | None) -> float:
+    """Halve the 95 % interval of the difference: over runs, and over test classes."""
+    runs = 0.0
+    if spread is not None:
+        runs = spread.half_width(1) * math.sqrt(1 / upper.seeds + 1 / lower.seeds)
+    return math.hypot(runs, upper.by_class, lower.by_class)
+
+
+def direction(claim: Claim, difference: float, width: float) -> str:
+    """Compare a measured difference with the claim."""
+    if claim.level:
+        return SAME if abs(difference) <= max(width, LEVEL) else OPPOSITE
+    if abs(difference) <= width:
+        return UNDECIDED
+    return SAME if difference > 0 else OPPOSITE
+
+
+def row(name: str, claim: Claim, compared: Compared, records: Records) -> str | None:
+    """Format a comparison's row; None if a side of it isn't recorded."""
+    upper, lower = (records.figures(compared.data, arm) for arm in (compared.upper, compared.lower))
+    if upper is None or lower is None:
+        return None
+    spread = records.spread(compared.data)
+    width = noise(upper, lower, spread)
+    difference = upper.means[1] - lower.means[1]
+    seeds = min(upper.seeds, lower.seeds)
+    found = direction(claim, difference, width)
+    parts = [*(["runs"] if spread else []), *(["classes"] if upper.by_class else [])]
+    sure = f"{seeds} seed{'s' if seeds > 1 else ''}, ± {width:.1f} over {' and '.join(parts)}"
+    if found != UNDECIDED:
+        sure = f"{'sure' if seeds >= 3 else 'likely' if spread else 'weak'}: {sure}"
+    pair = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in published(name, claim))
+    measured = (f"{above:.1f}, {below:.1f}" for above, below in zip(upper.means, lower.means, strict=True))
+    cells = [
+        claim.says,
+        f"{pair} ({DATASETS[claim.data]})",
+        f"{compared.data}, {compared.where}",
+        *measured,
+        f"{found} ({difference:+.1f})",
+        sure,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def write_page(records: Records) -> str:
+    """Write the page's text."""
+    spreads = []
+    for data in RECORDS:
+        spread = records.spread(data)
+        half = f"± {spread.half_width_of_difference(1):.1f} for two single runs" if spread else "none has"
+        spreads.append(f"{data}: {half}")
+    head = HEAD.format(results="../../benchmarks/results", level=LEVEL, spreads="; ".join(spreads))
+    lines = ["# What the papers claim, and what is measured here", "", *map(fill, head.splitlines())]
+    for paper in PAPERS:
+        lines += ["", f"## {papers()[paper.name].title}", ""]
+        lines += [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+        for claim in paper.claims:
+            found = [row(paper.name, claim, compared, records) for compared in claim.measured]
+            lines += [line for line in found if line is not None]
+        lines.append("")
+        lines += [fill(f"- **Explained.** {sentence}") for sentence in paper.explained]
+        lines += [fill(f"- **Open.** {sentence}") for sentence in paper.open]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def fill(text: str) -> str:
+    """Break a paragraph or an item of a list into lines."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(write_page(Records()), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
