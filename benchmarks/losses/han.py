@@ -194,9 +194,10 @@ STUDIES = {
         CHOSEN,
         {
             **of_fractions(SHORT, (1.0, 0.3, 0.1, 0.01)),
-            **of_fractions(SHORT, (0.1,), 3),
+            **of_fractions(SHORT, (1.0, 0.1), 3),
             **of_fractions(SHORT, (0.1,), 10),
             **of_fractions(LONG, (1.0, 0.1, 0.01)),
+            **of_fractions(LONG, (0.1,), 10),
         },
         after=cost_of_classes,
     ),

@@ -143,7 +143,7 @@ def row(name: str, claim: Claim, compared: Compared, records: Records) -> str | 
     seeds = min(upper.seeds, lower.seeds)
     found = direction(claim, difference, width)
     parts = [*(["runs"] if spread else []), *(["classes"] if upper.by_class else [])]
-    sure = f"{seeds} seed{'s' if seeds > 1 else ''}, ± {width:.1f} over {' and '.join(parts)}"
+    sure = f"{seeds} seed{'s' if seeds > 1 else ''}, ±\u00a0{width:.1f} over {' and '.join(parts)}"
     if found != UNDECIDED:
         sure = f"{'sure' if seeds >= 3 else 'likely' if spread else 'weak'}: {sure}"
     pair = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in published(name, claim))
@@ -153,7 +153,7 @@ def row(name: str, claim: Claim, compared: Compared, records: Records) -> str | 
         f"{pair} ({DATASETS[claim.data]})",
         f"{compared.data}, {compared.where}",
         *measured,
-        f"{found} ({difference:+.1f})",
+        f"{found} ({difference:+.1f})".replace("-", "−"),
         sure,
     ]
     return f"| {' | '.join(cells)} |"
