@@ -31,7 +31,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 
 FIGURES = ("recall/1", "map_at_r")
-UNITS = ("cosine", "ms", "MiB", ": s")  # in the titles of figures that aren't percentages
+UNITS = ("cosine", "ms a step", "MiB", ": s")  # in the titles of figures that aren't percentages
 DATA = {"glyphs": claims.STUDIES, "han": han.STUDIES}
 STUDIES = claims.STUDIES | han.STUDIES
 

@@ -42,7 +42,9 @@ def test_every_claim_names_rows_of_a_published_table(page):
         (False, -3.0, "**opposite**"),
         (False, 1.9, "undecided"),
         (False, -1.9, "undecided"),
-        (True, 1.9, "same"),
+        (True, 0.9, "same"),
+        (True, 1.9, "undecided"),
+        (True, 3.0, "**opposite**"),
         (True, -3.0, "**opposite**"),
     ],
 )
@@ -52,11 +54,11 @@ def test_a_difference_within_the_noise_decides_nothing(page, level, difference, 
 
 
 def test_the_noise_has_a_part_for_runs_and_one_for_each_sides_classes(page):
-    one, three = page.Figures(1, (0.0, 0.0), 0.0), page.Figures(3, (0.0, 0.0), 0.0)
+    one, three = (page.Figures(seeds, (0.0, 0.0), (0.0, 0.0)) for seeds in (1, 3))
     spread = pooled([[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]])
-    assert page.noise(one, one, None) == 0
-    assert page.noise(one, one, spread) == pytest.approx(spread.half_width_of_difference(1))
-    assert page.noise(three, three, spread) == pytest.approx(spread.half_width_of_difference(3))
-    assert page.noise(one, three, spread) == pytest.approx(spread.half_width(1) * (1 + 1 / 3) ** 0.5)
-    by_class = page.Figures(1, (0.0, 0.0), 3.0), page.Figures(1, (0.0, 0.0), 4.0)
-    assert page.noise(*by_class, None) == 5
+    assert page.noise(one, one, 0, None) == 0
+    assert page.noise(one, one, 0, spread) == pytest.approx(spread.half_width_of_difference(1))
+    assert page.noise(three, three, 0, spread) == pytest.approx(spread.half_width_of_difference(3))
+    assert page.noise(one, three, 0, spread) == pytest.approx(spread.half_width(1) * (1 + 1 / 3) ** 0.5)
+    by_class = (page.Figures(1, (0.0, 0.0), halves) for halves in ((9.0, 3.0), (9.0, 4.0)))
+    assert page.noise(*by_class, 1, None) == 5
