@@ -34,8 +34,8 @@ COLUMNS = ("claim", "published", "measured on", "Recall@1", "MAP@R", "direction"
 HEAD = """\
 `python benchmarks/losses/papers_page.py` writes this page from the kept runs: \
 [losses-claims.jsonl]({results}/losses-claims.jsonl) (glyphs, [tables]({results}/losses-claims.md)) and \
-[losses-han.jsonl]({results}/losses-han.jsonl) ([Han characters](han-characters.md), as many classes and \
-images as Stanford Online Products). Published figures are Recall@1 on photographs, by networks pretrained \
+[losses-han.jsonl]({results}/losses-han.jsonl) ([Han characters](han-characters.md), of the size of \
+Stanford Online Products). Published figures are Recall@1 on photographs, by networks pretrained \
 on ImageNet; the runs here train a small network from scratch on drawn characters. Only the **direction** \
 of a difference can be compared.
 
