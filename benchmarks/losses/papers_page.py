@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bench_claims import STUDIES, Record
 from claim import GLYPHS, HAN, TUNED, Arm, Claim, Compared
-from paper_claims import PAPERS
+from paper_claims import LONG, PAPERS, SHORT
 
 from dml_train.measure.intervals import Spread, pooled
 from dml_train.studies.reproduce.paper import papers
@@ -42,12 +42,12 @@ of a difference can be compared.
 - **Published**: the higher row and the lower one, in percent. **Recall@1**, **MAP@R**: the same two rows on \
 the test classes here, and their difference with its noise.
 - **Noise**: half the 95 % interval of the difference. Its part for runs is the spread of all settings with \
-several seeds; for two single runs it is, in Recall@1 and MAP@R, {spreads}. It is left out where both rows \
+several seeds; for two single runs it is, in Recall@1 and MAP@R: {spreads}. It is left out where both rows \
 are of one network. Its part for test classes is the cluster bootstrap's; the glyphs' runs lack it.
 - **Direction**: *same* or *opposite* for a difference larger than its noise, else *undecided*. Where the \
 paper has two rows level, *same* means within {level:.0f} point. It is the direction of Recall@1, the \
 papers' metric, and of MAP@R where that differs: MAP@R is farther from its ceiling and shows more.
-- **How sure**: *sure* with three seeds a row, *likely* with one.
+- **How sure**: *sure* with three seeds a row, *likely* with fewer.
 """
 WIDTH = 135  # characters of a line of text
 
@@ -88,12 +88,16 @@ class Records:
         )
         return Figures(len(lines), tuple(means), tuple(by_class))
 
-    def spread(self, data: str, metric: str) -> Spread | None:
-        """Estimate the spread of runs that differ in the seed alone, in points of a metric."""
+    def spread(self, data: str, metric: str, length: str = "") -> Spread | None:
+        """Estimate the spread of runs that differ in the seed alone, in points of a metric.
+
+        Short runs spread more than long ones: only settings whose variant ends with `length` count.
+        """
         settings: dict[str, list[float]] = {}
         for line in self.of[data].lines.values():
-            setting = json.dumps(json.loads(line["run"])[:3])
-            settings.setdefault(setting, []).append(100 * line["test"][metric])
+            study, variant, rate, _ = json.loads(line["run"])
+            if variant.endswith(length):
+                settings.setdefault(json.dumps([study, variant, rate]), []).append(100 * line["test"][metric])
         return pooled(list(settings.values()))
 
 
@@ -141,8 +145,7 @@ def row(name: str, claim: Claim, compared: Compared, records: Records) -> str | 
         return None
     measured, directions = [], []
     for place, metric in enumerate(METRICS):
-        # A data set without repeated runs borrows the spread of glyphs.
-        spread = records.spread(compared.data, metric) or records.spread(GLYPHS, metric)
+        spread = records.spread(compared.data, metric, length_of(compared))
         one_network = dataclasses.replace(compared.upper, keys=compared.lower.keys) == compared.lower
         width = noise(upper, lower, place, None if one_network else spread)
         above, below = upper.means[place], lower.means[place]
@@ -166,13 +169,18 @@ def row(name: str, claim: Claim, compared: Compared, records: Records) -> str | 
     return f"| {' | '.join(cells)} |"
 
 
+def length_of(compared: Compared) -> str:
+    """Return the length of the compared runs, if the data set has two."""
+    return next((length for length in (SHORT, LONG) if compared.upper.variant.endswith(length)), "")
+
+
 def write_page(records: Records) -> str:
     """Write the page's text."""
     spreads = []
-    for data in RECORDS:
-        found = [records.spread(data, metric) for metric in METRICS]
-        halves = " and ".join(f"± {spread.half_width_of_difference(1):.1f}" for spread in found if spread)
-        spreads.append(f"on {data} {halves}" if halves else f"on {data} unknown, and taken from glyphs")
+    for data, length in ((GLYPHS, ""), (HAN, SHORT), (HAN, LONG)):
+        found = [records.spread(data, metric, length) for metric in METRICS]
+        halves = [f"±\u00a0{spread.half_width_of_difference(1):.1f}" for spread in found if spread]
+        spreads.append(f"{data}{', ' if length else ''}{length}: {' and '.join(halves) or 'unknown'}")
     head = HEAD.format(results="../../benchmarks/results", level=LEVEL, spreads="; ".join(spreads))
     lines = ["# What the papers claim, and what is measured here", "", *map(fill, head.splitlines())]
     for paper in PAPERS:
