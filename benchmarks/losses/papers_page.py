@@ -165,7 +165,7 @@ def row(name: str, claim: Claim, compared: Compared, records: Records) -> str | 
         "sure" if seeds >= 3 else "likely",
     ]
     if set(directions) == {UNDECIDED}:
-        cells[-1] = ""
+        cells[-1] = "no"
     return f"| {' | '.join(cells)} |"
 
 
