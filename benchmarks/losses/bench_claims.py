@@ -31,6 +31,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 
 FIGURES = ("recall/1", "map_at_r")
+UNITS = ("cosine", "ms a step", "MiB", ": s")  # in the titles of figures that aren't percentages
 DATA = {"glyphs": claims.STUDIES, "han": han.STUDIES}
 STUDIES = claims.STUDIES | han.STUDIES
 
@@ -138,9 +139,10 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
             if values[0] is None:
                 cells.append("")
                 continue
-            spread, factor = spreads[title], 1.0 if "cosine" in title else 100.0
-            half = f" ± {factor * spread.half_width(len(values)):.1f}" if spread and factor > 1 else ""
-            cells.append(f"{factor * statistics.fmean(values):.{1 if factor > 1 else 3}f}{half}")
+            percent = not any(unit in title for unit in UNITS)
+            spread, factor = spreads[title], 100.0 if percent else 1.0
+            half = f" ± {factor * spread.half_width(len(values)):.1f}" if spread and percent else ""
+            cells.append(f"{factor * statistics.fmean(values):.{3 if 'cosine' in title else 1}f}{half}")
         seconds = statistics.fmean(line["seconds"] or 0 for line in lines)
         print(f"| {label} | {' | '.join(cells)} | {len(lines)} | {seconds:.0f} |")
 

@@ -46,6 +46,7 @@ SECTIONS = {
             "*/report",
             "*/protocols",
             "*/reproduce",
+            "*/papers-claims",
             "*/coming-from-*",
         ),
     ),
