@@ -315,21 +315,10 @@ PAPERS = (
                 "Norm-softmax",
                 of_lengths("memvir", "norm-softmax"),
             ),
-            Claim(
-                "Proxy-Anchor is level with NormSoftmax",
-                "table-4",
-                "sop",
-                "Proxy-anchor",
-                "Norm-softmax",
-                of_lengths("proxy-anchor", "norm-softmax")[1:],
-                level=True,
-            ),
         ),
         (
             "On 59 classes the gain is that of an untuned temperature: at T = 0.05 MemVir gains most, and with "
             "the temperature chosen on held-out classes for either, nothing.",
-            "Proxy-Anchor's settings on Han characters were chosen after two epochs, when it had a Recall@1 of 3 %. "
-            "Six epochs give 31 %; other settings and longer runs weren't tried, so its row doesn't rank the losses.",
         ),
         (
             "Why MemVir doesn't gain in short runs: the memory may hold near-copies. On glyphs class weights "
