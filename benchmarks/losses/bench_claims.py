@@ -1,12 +1,12 @@
-"""The papers' claims on glyphs, each with its own experiment: learning rates chosen on held-out classes.
+"""The papers' claims, each with its own experiment: learning rates chosen on held-out classes.
 
-    python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han] [--study NAME ...] [--seeds 3]
-        [--processes 2] [--print]
+    python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han | units] [--study NAME ...]
+        [--variant LABEL ...] [--seeds 3] [--processes 2] [--print]
 
-`claims.py` holds the studies on glyphs, `han.py` those on Han characters. A study's rate is the one with the best
-MAP@R on the held-out classes, with one seed of one variant; then every variant trains with every seed. Every run
-is appended to RECORD at once: the same command resumes after an interruption. ``--print`` prints the tables of the
-recorded runs alone. Uses one thread a run.
+`claims.py` holds the studies on glyphs, `han.py` those on Han characters, `pretrained.py` those on pictures. A study's
+rate is the one with the best MAP@R on the held-out classes, with one seed of one variant; then every variant trains
+with every seed, or those that ``--variant`` names. Every run is appended to RECORD at once: the same command resumes
+after an interruption. ``--print`` prints the tables of the recorded runs alone. Uses one thread a run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from typing import Any
 
 import claims
 import han
+import pretrained
 from claims import Study
+from class_intervals import sums_by_class
 from rich.console import Console
 
 from dml_core import registry
@@ -32,8 +34,8 @@ from dml_train.studies.runs import Job, Outcome, run_all
 
 FIGURES = ("recall/1", "map_at_r")
 UNITS = ("cosine", "ms a step", "MiB", ": s")  # in the titles of figures that aren't percentages
-DATA = {"glyphs": claims.STUDIES, "han": han.STUDIES}
-STUDIES = claims.STUDIES | han.STUDIES
+DATA = {"glyphs": claims.STUDIES, "han": han.STUDIES, "units": pretrained.STUDIES}
+STUDIES = claims.STUDIES | han.STUDIES | pretrained.STUDIES
 
 
 class Record:
@@ -69,9 +71,12 @@ class Record:
             f"training.seed={seed}",
         ]
         overrides += ["evaluation.every=1", "evaluation.unit=step", "logging.loggers=[{name='jsonl'}]"]
-        steps = load_recipe(table.recipe, overrides).training.steps
+        length = load_recipe(table.recipe, overrides).training
         # The held-out classes are measured once, at the end, so that the last weights are the best.
-        overrides.append(f"evaluation.every={steps}")
+        if length.epochs:
+            overrides += [f"evaluation.every={length.epochs}", "evaluation.unit=epoch"]
+        else:
+            overrides.append(f"evaluation.every={length.steps}")
         name = json.dumps([study, variant, rate, seed])
         folder = self.runs / "".join(c if c.isalnum() else "-" for c in f"{study}-{variant}-{rate}-{seed}")
         return Job(name, load_recipe(table.recipe, overrides), folder)
@@ -92,6 +97,8 @@ class Record:
             "extra": study.after(folder, outcome.job.recipe),
             "seconds": outcome.seconds(),
         }
+        if (sums := sums_by_class(folder)) is not None:
+            line["classes"] = sums
         self.lines[line["run"]] = line
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -156,6 +163,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--data", choices=list(DATA), default="glyphs")
     parser.add_argument("--study", action="append", choices=list(STUDIES))
+    parser.add_argument("--variant", action="append", metavar="LABEL")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--print", action="store_true", dest="only_print")
@@ -173,6 +181,7 @@ def main() -> None:
                     for name, study in chosen.items()
                     if (rate := rates[name]) is not None
                     for label in study.variants
+                    if arguments.variant is None or label in arguments.variant
                 ]
             )
     for name, study in chosen.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-GLYPHS, HAN = "glyphs", "Han characters"
+GLYPHS, HAN, UNITS = "glyphs", "Han characters", "game units"
 TUNED = "tuned"  # the rate that the study chose
 
 
@@ -30,7 +30,7 @@ class Compared:
 
     Attributes:
         where: what differs between the measured comparisons of a claim.
-        data: `GLYPHS` or `HAN`.
+        data: `GLYPHS`, `HAN` or `UNITS`.
         upper, lower: the sides that the paper has above and below.
     """
 

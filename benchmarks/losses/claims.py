@@ -69,8 +69,8 @@ def cosine_to_memory(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def every_level(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Measure MAP@R and Recall@1 of each set of levels."""
-    names, found = {"L": "block1", "M": "block2", "H": "block3"}, {}
+    """Measure MAP@R and Recall@1 of each set of the three levels."""
+    names, found = dict(zip("LMH", recipe.backbone["levels"], strict=True)), {}
     evaluator, embedded = build_evaluator(recipe, registry()), Embedded.read(folder)
     for label in ("L", "M", "H", "LM", "LH", "MH", "LMH"):
         metrics: dict[str, Any] = evaluate(

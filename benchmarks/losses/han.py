@@ -13,9 +13,10 @@ import time
 
 import numpy as np
 from claims import Study
+from class_intervals import half_width, intervals_by_class
 from class_step import measure_class_step
 
-from dml_eval_rs import Evaluation, binarize, evaluate, evaluate_codes
+from dml_eval_rs import binarize, evaluate, evaluate_codes
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
@@ -24,22 +25,6 @@ IMAGES = 58_845
 HELD_OUT = 0.1
 TRAINING_CLASSES = round(CLASSES * (1 - HELD_OUT))
 SHORT, LONG = 2, 6  # epochs
-
-
-def intervals_by_class(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Halve the widths of the 95 % cluster-bootstrap intervals, in percent: the spread of the test classes."""
-    labels = np.load(folder.labels())
-    evaluation = evaluate(np.load(folder.embeddings()), labels, recall_at=[1])
-    return {
-        "Recall@1 ± by class": half_width(evaluation, "recall@1", labels),
-        "MAP@R ± by class": half_width(evaluation, "map_at_r", labels),
-    }
-
-
-def half_width(evaluation: Evaluation, name: str, labels: np.ndarray) -> float:
-    """Halve the width of a metric's 95 % cluster-bootstrap interval over classes."""
-    interval = evaluation.confidence_interval(name, by=labels)
-    return (interval.high - interval.low) / 2
 
 
 def cost_of_classes(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
@@ -92,6 +77,11 @@ def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], r
 def memvir_warmup(batch: int) -> list[str]:
     """The memory starts after a quarter of the long run, and after a quarter of the short one's steps, too."""
     return [f"loss.warmup_steps={round(SHORT * IMAGES * (1 - HELD_OUT) / batch / 4)}"]
+
+
+def falling(first: float, last: float) -> str:
+    """A value for 70 % of the run, then another."""
+    return f'{{kind="step", unit="run", values=[{first}, {last}], milestones=[0.7]}}'
 
 
 def of_fractions(count: int, fractions: tuple[float, ...], factor: int = 1) -> dict[str, list[str]]:
@@ -160,8 +150,7 @@ STUDIES = {
         128,
         [],
         [
-            f'schedule."optimizer.lr"={{kind="step", unit="run", values=[{rate}, {rate / 10}], milestones=[0.7]}}'
-            f' ; schedule."loss.alpha"={{kind="step", unit="run", values=[{alpha}, {alpha / 4}], milestones=[0.7]}}'
+            f'schedule."optimizer.lr"={falling(rate, rate / 10)} ; schedule."loss.alpha"={falling(alpha, alpha / 4)}'
             for rate, alpha in ((3e-3, 16.0), (3e-3, 8.0), (1e-3, 16.0))
         ],
     ),
@@ -184,8 +173,16 @@ STUDIES = {
         ["loss={name='proxy-anchor'}"],
         [
             f"optimizer.lr={rate} ; optimizer.lr_multipliers.loss={factor}"
-            for rate, factor in ((3e-3, 1.0), (3e-3, 10.0), (1e-2, 1.0))
+            for rate, factor in ((3e-3, 1.0), (3e-3, 10.0), (1e-2, 1.0), (1e-3, 1.0), (1e-3, 10.0))
         ],
+    ),
+    "heating": Study(
+        f"Heating up against a fixed alpha, {LONG} epochs",
+        "alpha that falls from 16 to 4 is better than alpha = 16 (Tables 1 to 5)",
+        "heated-up/glyphs-han",
+        [*COMMON, epochs(LONG, 128), f'schedule."optimizer.lr"={falling(1e-3, 1e-4)}'],
+        {f"alpha {alpha:g}": [f'schedule."loss.alpha"={falling(alpha, alpha)}'] for alpha in (16.0, 4.0)},
+        after=intervals_by_class,
     ),
     "class-fraction": Study(
         "NormSoftmax, each step compared with a fraction of the classes",

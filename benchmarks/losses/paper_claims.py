@@ -5,7 +5,7 @@ Published figures are those of the tables of `dml reproduce`, found by their row
 
 from __future__ import annotations
 
-from claim import GLYPHS, HAN, Arm, Claim, Compared, PaperClaims
+from claim import GLYPHS, HAN, UNITS, Arm, Claim, Compared, PaperClaims
 
 SHORT, LONG = "2 epochs", "6 epochs"
 
@@ -18,6 +18,11 @@ def of_lengths(upper: str, lower: str) -> tuple[Compared, ...]:
 def of_variants(where: str, study: str, upper: str, lower: str) -> Compared:
     """Compare two variants of a study on glyphs."""
     return Compared(where, GLYPHS, Arm(study, upper), Arm(study, lower))
+
+
+def pretrained(study: str, upper: str, lower: str, where: str = "") -> Compared:
+    """Compare two variants of a study from pretrained features."""
+    return Compared(f"pretrained{where}", UNITS, *(Arm(f"pretrained-{study}", arm) for arm in (upper, lower)))
 
 
 def memvir_at(temperature: float) -> Compared:
@@ -84,6 +89,7 @@ PAPERS = (
                         Arm("ice", SHORT, "loss.scale=64.0 ; optimizer.lr=3e-3"),
                         Arm("ice", SHORT, "loss.scale=16.0 ; optimizer.lr=3e-3"),
                     ),
+                    pretrained("ice-scale", "s = 64", "s = 16"),
                 ),
             ),
             Claim(
@@ -92,7 +98,10 @@ PAPERS = (
                 "sop",
                 "s = 64",
                 "s = 80",
-                (of_variants("1,552 classes, after a warm start", "ice-scale", "s = 64", "s = 80"),),
+                (
+                    of_variants("1,552 classes, after a warm start", "ice-scale", "s = 64", "s = 80"),
+                    pretrained("ice-scale", "s = 64", "s = 80"),
+                ),
             ),
             Claim(
                 "ICE is above Ranked List Loss, one level each",
@@ -100,7 +109,15 @@ PAPERS = (
                 "sop",
                 "ICE",
                 "RLL",
-                of_lengths("ice", "ranked-list"),
+                (
+                    *of_lengths("ice", "ranked-list"),
+                    Compared(
+                        "pretrained",
+                        UNITS,
+                        Arm("pretrained-ice-scale", "s = 64"),
+                        Arm("pretrained-rll-margin", "m = 0.4"),
+                    ),
+                ),
             ),
         ),
         (
@@ -126,6 +143,7 @@ PAPERS = (
                     of_variants(
                         "1,552 classes, H", "rll-margin", "equal weights, m = 0.4", "equal weights, m = 0.0"
                     ),
+                    pretrained("rll-margin", "m = 0.4", "m = 0.0"),
                 ),
             ),
             Claim(
@@ -138,6 +156,7 @@ PAPERS = (
                     of_variants(
                         "1,552 classes, H", "rll-margin", "equal weights, m = 0.4", "equal weights, m = 1.2"
                     ),
+                    pretrained("rll-margin", "m = 0.4", "m = 1.2"),
                 ),
             ),
             Claim(
@@ -153,6 +172,7 @@ PAPERS = (
                         Arm("rll-levels", "equal weights", keys=("LMH recall", "LMH map")),
                         Arm("rll-levels", "equal weights", keys=("H recall", "H map")),
                     ),
+                    pretrained("rll-levels", "L, M and H", "H", ", 128 numbers a level"),
                 ),
             ),
             Claim(
@@ -161,7 +181,15 @@ PAPERS = (
                 "sop",
                 "SoftMax-norm, 512",
                 "RLL-Simpler-H, 512",
-                of_lengths("norm-softmax", "ranked-list"),
+                (
+                    *of_lengths("norm-softmax", "ranked-list"),
+                    Compared(
+                        "pretrained",
+                        UNITS,
+                        Arm("pretrained-memvir", "base, T = 0.1"),
+                        Arm("pretrained-rll-margin", "m = 0.4"),
+                    ),
+                ),
             ),
         ),
         (
@@ -277,10 +305,25 @@ PAPERS = (
                 "cars196",
                 "64 dimensions, HBN",
                 "64 dimensions, alpha = 16",
-                tuple(
-                    heated(classes, end)
-                    for classes in (102, 1552)
-                    for end in ("4, a tenth of the rate", "4, the same rate")
+                (
+                    *(
+                        heated(classes, end)
+                        for classes in (102, 1552)
+                        for end in ("4, a tenth of the rate", "4, the same rate")
+                    ),
+                    Compared(LONG, HAN, Arm("heated-up", LONG), Arm("heating", "alpha 16")),
+                    pretrained("heating", "alpha 16, then 4", "alpha 16"),
+                ),
+            ),
+            Claim(
+                "heating up is better than α = 4",
+                "table-5",
+                "cars196",
+                "64 dimensions, HBN",
+                "64 dimensions, alpha = 4",
+                (
+                    Compared(LONG, HAN, Arm("heated-up", LONG), Arm("heating", "alpha 4")),
+                    pretrained("heating", "alpha 16, then 4", "alpha 4"),
                 ),
             ),
         ),
@@ -305,6 +348,10 @@ PAPERS = (
                 (
                     *(memvir_at(temperature) for temperature in (0.05, 0.1, 0.2, 0.5)),
                     *(memvir_after(steps) for steps in (400, 1600, 6400)),
+                    *(
+                        pretrained("memvir", f"MemVir (2, 20), T = {t}", f"base, T = {t}", f", T = {t}")
+                        for t in (0.05, 0.1)
+                    ),
                 ),
             ),
             Claim(

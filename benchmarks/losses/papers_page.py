@@ -2,7 +2,8 @@
 
     python benchmarks/losses/papers_page.py        # writes docs/guide/papers-claims.md
 
-The figures come from benchmarks/results/losses-claims.jsonl and losses-han.jsonl; `paper_claims.py` lists the claims.
+The figures come from benchmarks/results/losses-claims.jsonl, losses-han.jsonl and losses-units.jsonl; `paper_claims.py`
+lists the claims.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from bench_claims import STUDIES, Record
-from claim import GLYPHS, HAN, TUNED, Arm, Claim, Compared
+from claim import GLYPHS, HAN, TUNED, UNITS, Arm, Claim, Compared
+from class_intervals import METRICS as CLASS_METRICS
 from paper_claims import LONG, PAPERS, SHORT
 
 from dml_train.measure.intervals import Spread, pooled
@@ -24,7 +28,7 @@ from dml_train.studies.reproduce.paper import papers
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guide" / "papers-claims.md"
-RECORDS = {GLYPHS: "losses-claims.jsonl", HAN: "losses-han.jsonl"}
+RECORDS = {GLYPHS: "losses-claims.jsonl", HAN: "losses-han.jsonl", UNITS: "losses-units.jsonl"}
 DATASETS = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-Shop"}
 SAME, OPPOSITE, UNDECIDED = "same", "**opposite**", "undecided"
 LEVEL = 1.0  # a paper's rows closer than this are level, in points
@@ -33,17 +37,20 @@ COLUMNS = ("claim", "published", "measured on", "Recall@1", "MAP@R", "direction"
 
 HEAD = """\
 `python benchmarks/losses/papers_page.py` writes this page from the kept runs: \
-[losses-claims.jsonl]({results}/losses-claims.jsonl) (glyphs, [tables]({results}/losses-claims.md)) and \
+[losses-claims.jsonl]({results}/losses-claims.jsonl) (glyphs, [tables]({results}/losses-claims.md)), \
 [losses-han.jsonl]({results}/losses-han.jsonl) ([Han characters](han-characters.md), of the size of \
-Stanford Online Products). Published figures are Recall@1 on photographs, by networks pretrained \
-on ImageNet; the runs here train a small network from scratch on drawn characters. Only the **direction** \
-of a difference can be compared.
+Stanford Online Products) and [losses-units.jsonl]({results}/losses-units.jsonl) \
+([game units](pictures.md#the-losses-compared), fine-grained pictures). \
+Published figures are Recall@1 on photographs, by networks pretrained on ImageNet. The runs \
+here train a small network from scratch on drawn characters, or EfficientNet-Lite0 from ImageNet's weights on the \
+units' sprites. Only the **direction** of a difference can be compared.
 
 - **Published**: the higher row and the lower one, in percent. **Recall@1**, **MAP@R**: the same two rows on \
 the test classes here, and their difference with its noise.
 - **Noise**: half the 95 % interval of the difference. Its part for runs is the spread of all settings with \
 several seeds; for two single runs it is, in Recall@1 and MAP@R: {spreads}. It is left out where both rows \
-are of one network. Its part for test classes is the cluster bootstrap's; the glyphs' runs lack it.
+are of one network. Its part for test classes is the cluster bootstrap's of either row, or, on the units, that of \
+the difference, class by class; the glyphs' runs lack it.
 - **Direction**: *same* or *opposite* for a difference larger than its noise, else *undecided*. Where the \
 paper has two rows level, *same* means within {level:.0f} point. It is the direction of Recall@1, the \
 papers' metric, and of MAP@R where that differs: MAP@R is farther from its ceiling and shows more.
@@ -59,11 +66,14 @@ class Figures(NamedTuple):
         seeds: the number of runs.
         means: over the runs.
         by_class: half the intervals over test classes; 0 if the record lacks them.
+        classes: of each metric and each test class the sum over its queries, in percent, and the number of queries,
+            (metrics + 1, classes); None if the record lacks them.
     """
 
     seeds: int
     means: tuple[float, ...]
     by_class: tuple[float, ...]
+    classes: npt.NDArray[np.float64] | None = None
 
 
 class Records:
@@ -86,7 +96,9 @@ class Records:
             100 * statistics.fmean(line["extra"].get(f"{key} ± by class", 0.0) for line in lines)
             for key in arm.keys or ("Recall@1", "MAP@R")
         )
-        return Figures(len(lines), tuple(means), tuple(by_class))
+        return Figures(
+            len(lines), tuple(means), tuple(by_class), mean_sums([line.get("classes") for line in lines])
+        )
 
     def spread(self, data: str, metric: str, length: str = "") -> Spread | None:
         """Estimate the spread of runs that differ in the seed alone, in points of a metric.
@@ -104,6 +116,16 @@ class Records:
 def matches(line: dict[str, Any], setting: list[str | None]) -> bool:
     """Tell whether a run is one of a setting's, whatever its seed."""
     return bool(json.loads(line["run"])[:3] == setting)
+
+
+def mean_sums(runs: list[dict[str, Any] | None]) -> npt.NDArray[np.float64] | None:
+    """Average the sums of each test class over runs."""
+    rows = []
+    for sums in runs:
+        if sums is None:
+            return None
+        rows.append([*(100 * np.array(sums[name]) for name in CLASS_METRICS), sums["queries"]])
+    return np.mean(np.array(rows, dtype=np.float64), axis=0)
 
 
 def values(line: dict[str, Any], arm: Arm) -> tuple[float, float]:
@@ -126,7 +148,22 @@ def noise(upper: Figures, lower: Figures, metric: int, spread: Spread | None) ->
     runs = 0.0
     if spread is not None:
         runs = spread.half_width(1) * math.sqrt(1 / upper.seeds + 1 / lower.seeds)
-    return math.hypot(runs, upper.by_class[metric], lower.by_class[metric])
+    return math.hypot(runs, class_noise(upper, lower, metric))
+
+
+def class_noise(upper: Figures, lower: Figures, metric: int) -> float:
+    """Halve the 95 % interval of the difference over test classes, by pairs of classes where both are recorded.
+
+    With C classes, d the difference of a class's sums, n its queries, and D the difference over all N queries, the
+    variance of a ratio of sums over clusters is C / (C − 1) Σ (d − D n)² / N².
+    """
+    if upper.classes is None or lower.classes is None:
+        return math.hypot(upper.by_class[metric], lower.by_class[metric])
+    queries = upper.classes[-1]
+    differences = upper.classes[metric] - lower.classes[metric]
+    rest = differences - differences.sum() / queries.sum() * queries
+    count = len(queries)
+    return 1.96 * math.sqrt(count / (count - 1) * float(np.sum(rest**2))) / float(queries.sum())
 
 
 def direction(claim: Claim, difference: float, width: float) -> str:
@@ -177,7 +214,7 @@ def length_of(compared: Compared) -> str:
 def write_page(records: Records) -> str:
     """Write the page's text."""
     spreads = []
-    for data, length in ((GLYPHS, ""), (HAN, SHORT), (HAN, LONG)):
+    for data, length in ((GLYPHS, ""), (HAN, SHORT), (HAN, LONG), (UNITS, "")):
         found = [records.spread(data, metric, length) for metric in METRICS]
         halves = [f"±\u00a0{spread.half_width_of_difference(1):.1f}" for spread in found if spread]
         spreads.append(f"{data}{', ' if length else ''}{length}: {' and '.join(halves) or 'unknown'}")

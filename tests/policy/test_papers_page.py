@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from dml_train.measure.intervals import pooled
@@ -62,3 +63,18 @@ def test_the_noise_has_a_part_for_runs_and_one_for_each_sides_classes(page):
     assert page.noise(one, three, 0, spread) == pytest.approx(spread.half_width(1) * (1 + 1 / 3) ** 0.5)
     by_class = (page.Figures(1, (0.0, 0.0), halves) for halves in ((9.0, 3.0), (9.0, 4.0)))
     assert page.noise(*by_class, 1, None) == 5
+
+
+def test_the_noise_of_classes_is_that_of_their_differences_where_both_rows_have_them(page):
+    rng = np.random.default_rng(0)
+    queries = rng.integers(5, 15, 200).astype(float)
+    means = rng.uniform(0, 100, (2, 200))
+    rows = [page.Figures(1, (0.0,), (50.0,), np.stack([mean * queries, queries])) for mean in means]
+    assert page.class_noise(rows[0], rows[0], 0) == 0
+    raised = page.Figures(1, (0.0,), (50.0,), np.stack([(means[0] + 7) * queries, queries]))
+    assert page.class_noise(raised, rows[0], 0) == pytest.approx(0, abs=1e-9)
+    # As the bootstrap over classes has it.
+    drawn = rng.integers(0, 200, (4000, 200))
+    differences = ((means[0] - means[1]) * queries)[drawn].sum(1) / queries[drawn].sum(1)
+    assert page.class_noise(*rows, 0) == pytest.approx(1.96 * differences.std(), rel=0.05)
+    assert page.class_noise(rows[0], rows[1]._replace(classes=None), 0) == pytest.approx(50 * 2**0.5)
