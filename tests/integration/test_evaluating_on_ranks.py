@@ -25,6 +25,8 @@ def test_ranks_share_evaluations_under_groups_and_lists():
         "precision_at": (1, 5),
         "average_precision_at": (5,),
         "ndcg_at": (5,),
+        "recall_share_at": (5,),
+        "reciprocal_rank_at": (5,),
         "average_precision": True,
         "unmatched": "zero",
     }

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dml_eval_rs
+from dml_eval_rs import binarize, evaluate, evaluate_codes
 from dml_eval_rs.__main__ import main
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -49,6 +50,29 @@ def test_recall_at_refuses_what_is_no_number(files, given, capsys) -> None:  # t
     with pytest.raises(SystemExit, match="2"):
         main([*files, *given])
     assert "argument --recall-at" in capsys.readouterr().err
+
+
+def test_it_measures_what_evaluate_does(files, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    groups = np.array([0, 0, 0, 1, 0, 1])
+    np.save(tmp_path / "g.npy", groups)
+    by_k = ["precision", "average-precision", "ndcg", "recall-share", "reciprocal-rank"]
+    given = [word for name in by_k for word in (f"--{name}-at", "2", "3")]
+    given += ["--average-precision", "--groups", str(tmp_path / "g.npy"), "--unmatched", "zero"]
+    assert main([*given, *files, "--json"]) == 0
+    options = {f"{name.replace('-', '_')}_at": (2, 3) for name in by_k}
+    expected = evaluate(X, LABELS, **options, average_precision=True, groups=groups, unmatched="zero")
+    assert json.loads(capsys.readouterr().out) == expected.to_dict()
+    assert expected.n_unmatched == 2
+
+
+def test_codes_have_the_same_metrics(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "x.npy", binarize(X))
+    np.save(tmp_path / "l.npy", LABELS)
+    given = [str(tmp_path / "x.npy"), str(tmp_path / "l.npy"), "--ndcg-at", "3", "--json"]
+    assert main([*given, "--gallery", *given[:2], "--gallery-groups", given[1]]) == 2
+    assert "gallery_groups came without groups" in capsys.readouterr().err
+    assert main(given) == 0
+    assert json.loads(capsys.readouterr().out) == evaluate_codes(binarize(X), LABELS, ndcg_at=3).to_dict()
 
 
 def test_a_missing_file_is_named(files, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]

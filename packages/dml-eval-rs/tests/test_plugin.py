@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
@@ -64,6 +65,20 @@ def test_exact_passes_its_options_on() -> None:
         evaluator.nearest(X, X, 3, exclude_self=True)[1], knn(X, X, 3, similarity="dot", exclude_self=True)[1]
     )
     assert evaluator.bytes_per_item(20) == 80
+
+
+@pytest.mark.parametrize("name", ["exact", "hamming"])
+def test_both_measure_every_metric_that_evaluate_does(name: str) -> None:
+    given = inspect.signature(evaluate_codes).parameters
+    options = {option: [2] for option in given if option.endswith("_at")} | {"average_precision": True}
+    measured = FACTORIES[name](**options, unmatched="zero", ties="expected").evaluate(X, LABELS)
+    expected = (
+        evaluate(X, LABELS, **options, unmatched="zero", ties="expected")
+        if name == "exact"
+        else evaluate_codes(binarize(X), LABELS, **options, unmatched="zero", ties="expected")
+    )
+    assert measured == expected
+    assert {"recall_share@2", "reciprocal_rank@2", "ndcg@2"} <= set(measured.per_query)
 
 
 def test_hamming_binarizes_at_its_threshold() -> None:

@@ -240,6 +240,8 @@ def test_metrics_on_request_have_their_titles_and_per_query_names():
         "precision": {"5": 0.4, "500": 0.1},
         "average_precision_at": {"5": 0.3},
         "ndcg": {"10": 0.2},
+        "recall_share": {"10": 0.6},
+        "reciprocal_rank_at": {"10": 0.7},
         "average_precision": 0.25,
         "mean_inverse_negative_penalty": 0.125,
         "n_gallery": 100,
@@ -250,6 +252,8 @@ def test_metrics_on_request_have_their_titles_and_per_query_names():
         ("Precision@5", "precision@5"),
         ("MAP@5", "average_precision@5"),
         ("nDCG@10", "ndcg@10"),
+        ("Recall share@10", "recall_share@10"),
+        ("MRR@10", "reciprocal_rank@10"),
         ("mAP", "average_precision"),
         ("mINP", "inverse_negative_penalty"),
     ]

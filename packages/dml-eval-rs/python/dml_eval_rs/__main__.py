@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from dml_eval_rs import __version__
 from dml_eval_rs.clustering import AVERAGES
-from dml_eval_rs.retrieval import SIMILARITIES, TIES, evaluate, evaluate_codes
+from dml_eval_rs.retrieval import SIMILARITIES, TIES, UNMATCHED, evaluate, evaluate_codes
+
+# The options of metrics of the K nearest, but Recall@K → what each measures.
+_BY_K = {
+    "--precision-at": "precision@K, the share of matches among the K nearest",
+    "--average-precision-at": "average precision of the K nearest",
+    "--ndcg-at": "nDCG@K",
+    "--recall-share-at": "the share of all matches that is among the K nearest",
+    "--reciprocal-rank-at": "MRR@K",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         arrays = [_load(path) for path in (options.embeddings, options.labels)]
         if options.gallery:
             arrays += [_load(path) for path in options.gallery]
-        extra: dict[str, Any] = {
-            "recall_at": options.recall_at,
+        by_k = ("--recall-at", *_BY_K)
+        extra: dict[str, Any] = {name: getattr(options, name) for name in map(_attribute, by_k)} | {
+            "average_precision": options.average_precision,
+            "groups": options.groups and _load(options.groups),
+            "gallery_groups": options.gallery_groups and _load(options.gallery_groups),
+            "unmatched": options.unmatched,
             "ties": options.ties,
             "threads": options.threads,
             "progress": _show if sys.stderr.isatty() else None,
@@ -96,6 +109,28 @@ def _parser() -> argparse.ArgumentParser:
         metavar="K [K ...]",
         help="default: 1 10 100 1000",
     )
+    for name, measured in _BY_K.items():
+        parser.add_argument(name, type=_counts, default=[], metavar="K [K ...]", help=measured)
+    parser.add_argument(
+        "--average-precision",
+        action="store_true",
+        help="mAP and mINP, which take every match's rank and so more time",
+    )
+    parser.add_argument(
+        "--groups",
+        type=Path,
+        metavar="FILE",
+        help="a .npy file, (n,): gallery items of the query's label and group, such as its camera, are left out",
+    )
+    parser.add_argument(
+        "--gallery-groups", type=Path, metavar="FILE", help="the groups of the gallery, if there is one"
+    )
+    parser.add_argument(
+        "--unmatched",
+        choices=UNMATCHED,
+        default="skip",
+        help="what a query without a match counts as: nothing (skip, the default), or a miss (zero)",
+    )
     parser.add_argument(
         "--ties",
         choices=TIES,
@@ -121,16 +156,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _join_counts(argv: Sequence[str]) -> list[str]:
-    """Join the numbers after ``--recall-at``: argparse would take the files that follow them for numbers, too."""
+    """Join the numbers after ``--recall-at`` and its like: argparse would take files that follow for numbers, too."""
     joined: list[str] = []
     for word in argv:
-        if word.isdecimal() and joined[-1:] == ["--recall-at"]:
-            joined[-1] = f"--recall-at={word}"
-        elif word.isdecimal() and joined and joined[-1].startswith("--recall-at="):
-            joined[-1] += f",{word}"
+        option, equals, _ = joined[-1].partition("=") if joined else ("", "", "")
+        if word.isdecimal() and (option == "--recall-at" or option in _BY_K):
+            joined[-1] += f",{word}" if equals else f"={word}"
         else:
             joined.append(word)
     return joined
+
+
+def _attribute(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
 
 
 def _counts(text: str) -> list[int]:

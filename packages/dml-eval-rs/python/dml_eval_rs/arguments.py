@@ -52,6 +52,36 @@ def _check_shape(array: npt.NDArray[Any], name: str, expected: str, column: str,
         raise ValueError(f"{name} has shape {array.shape}; expected {expected} with {least}")
 
 
+def both_sides(
+    queries: object,
+    name: str,
+    gallery: object | None,
+    gallery_name: str,
+    *,
+    are_codes: bool = False,
+    may_be_empty: bool = False,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """Return the embeddings, or the codes, of the queries and of the gallery, if there is one, with rows of one length.
+
+    Args:
+        queries, gallery: arrays.
+        name, gallery_name: the arguments' names.
+        are_codes: whether they are codes.
+        may_be_empty: whether there may be no query, where there is a gallery.
+    """
+    queries_QD: npt.NDArray[Any]
+    may_be_empty = may_be_empty and gallery is not None
+    if are_codes:
+        queries_QD = codes(queries, name, may_be_empty=may_be_empty)
+    else:
+        queries_QD = embeddings(queries, name, "queries", may_be_empty=may_be_empty)
+    if gallery is None:
+        return queries_QD, None
+    gallery_GD = codes(gallery, gallery_name) if are_codes else embeddings(gallery, gallery_name, "items")
+    same_width(gallery_GD, gallery_name, queries_QD, name)
+    return queries_QD, gallery_GD
+
+
 def same_width(gallery: npt.NDArray[Any], name: str, queries: npt.NDArray[Any], queries_name: str) -> None:
     """Check that the rows of both arrays have the same length."""
     if gallery.shape[1] != queries.shape[1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,18 +22,29 @@ from dml_eval_rs.verification import verify, verify_codes
 if TYPE_CHECKING:
     from dml_core import Peers
 
-_RECALL_AT = (1, 10, 100, 1000)
+_METRIC_OPTIONS = (
+    *(
+        "recall_at",
+        "precision_at",
+        "average_precision_at",
+        "ndcg_at",
+        "recall_share_at",
+        "reciprocal_rank_at",
+    ),
+    *("average_precision", "unmatched", "ties"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactEvaluator:
-    """Evaluator of the embeddings themselves: `dml_eval_rs.evaluate` documents its options."""
+class _Evaluator(ABC):
+    """What both evaluators have: the options of metrics and of clusters."""
 
-    similarity: Similarity = "cosine"
-    recall_at: Sequence[int] = _RECALL_AT
+    recall_at: Sequence[int] = (1, 10, 100, 1000)
     precision_at: Sequence[int] = ()
     average_precision_at: Sequence[int] = ()
     ndcg_at: Sequence[int] = ()
+    recall_share_at: Sequence[int] = ()
+    reciprocal_rank_at: Sequence[int] = ()
     average_precision: bool = False
     unmatched: Unmatched = "skip"
     ties: Ties = "index"
@@ -71,6 +83,39 @@ class ExactEvaluator:
             ignored=ignored,
         )
 
+    @abstractmethod
+    def evaluate_sharded(
+        self,
+        peers: Peers | None,
+        embeddings: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        gallery: npt.NDArray[Any] | None = None,
+        gallery_labels: npt.NDArray[Any] | None = None,
+        *,
+        groups: npt.NDArray[Any] | None = None,
+        gallery_groups: npt.NDArray[Any] | None = None,
+        relevant: Lists | GradedLists | None = None,
+        ignored: Lists | None = None,
+    ) -> Evaluation:
+        """Measure the same, with the work divided among the peers, if any."""
+
+    def restore(
+        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
+    ) -> Evaluation:
+        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
+        return Evaluation.from_dict(metrics, per_query)
+
+    def _metrics(self) -> dict[str, Any]:
+        """Return the options that say what is measured, but not of clusters."""
+        return {name: getattr(self, name) for name in _METRIC_OPTIONS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactEvaluator(_Evaluator):
+    """Evaluator of the embeddings themselves: `dml_eval_rs.evaluate` documents its options."""
+
+    similarity: Similarity = "cosine"
+
     def evaluate_sharded(
         self,
         peers: Peers | None,
@@ -94,14 +139,8 @@ class ExactEvaluator:
             gallery_groups=gallery_groups,
             relevant=relevant,
             ignored=ignored,
-            unmatched=self.unmatched,
             similarity=self.similarity,
-            recall_at=self.recall_at,
-            precision_at=self.precision_at,
-            average_precision_at=self.average_precision_at,
-            ndcg_at=self.ndcg_at,
-            average_precision=self.average_precision,
-            ties=self.ties,
+            **self._metrics(),
             nmi=self.nmi,
             nmi_average=self.nmi_average,
             n_clusters=self.n_clusters,
@@ -109,12 +148,6 @@ class ExactEvaluator:
             threads=_threads(self.threads, peers),
             peers=peers,
         )
-
-    def restore(
-        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
-    ) -> Evaluation:
-        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
-        return Evaluation.from_dict(metrics, per_query)
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
@@ -188,54 +221,13 @@ class ExactEvaluator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HammingEvaluator:
+class HammingEvaluator(_Evaluator):
     """Evaluator of the embeddings as binary codes, one bit per dimension, set above `threshold`.
 
     With `nmi`, the bits are clustered as vectors of 0 and 1, whose squared distance is the Hamming distance.
     """
 
     threshold: float = 0.0
-    recall_at: Sequence[int] = _RECALL_AT
-    precision_at: Sequence[int] = ()
-    average_precision_at: Sequence[int] = ()
-    ndcg_at: Sequence[int] = ()
-    average_precision: bool = False
-    unmatched: Unmatched = "skip"
-    ties: Ties = "index"
-    nmi: bool = False
-    nmi_average: Average = "arithmetic"
-    n_clusters: int | None = None
-    seed: int = 0
-    threads: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse wrong options now, not after a training."""
-        _measure_two_items(self)
-
-    def evaluate(
-        self,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-        *,
-        groups: npt.NDArray[Any] | None = None,
-        gallery_groups: npt.NDArray[Any] | None = None,
-        relevant: Lists | GradedLists | None = None,
-        ignored: Lists | None = None,
-    ) -> Evaluation:
-        """Measure the metrics of the codes; without a gallery, each query leaves itself out."""
-        return self.evaluate_sharded(
-            None,
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            groups=groups,
-            gallery_groups=gallery_groups,
-            relevant=relevant,
-            ignored=ignored,
-        )
 
     def evaluate_sharded(
         self,
@@ -263,13 +255,7 @@ class HammingEvaluator:
             gallery_groups=gallery_groups,
             relevant=relevant,
             ignored=ignored,
-            unmatched=self.unmatched,
-            recall_at=self.recall_at,
-            precision_at=self.precision_at,
-            average_precision_at=self.average_precision_at,
-            ndcg_at=self.ndcg_at,
-            average_precision=self.average_precision,
-            ties=self.ties,
+            **self._metrics(),
             threads=threads,
             peers=peers,
         )
@@ -288,12 +274,6 @@ class HammingEvaluator:
             peers=peers,
         )
         return replace(result, nmi=agreement.nmi, ami=agreement.ami, ari=agreement.ari)
-
-    def restore(
-        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
-    ) -> Evaluation:
-        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
-        return Evaluation.from_dict(metrics, per_query)
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
@@ -336,7 +316,7 @@ class HammingEvaluator:
         return -(-dim // 8)
 
 
-def _measure_two_items(evaluator: ExactEvaluator | HammingEvaluator) -> None:
+def _measure_two_items(evaluator: _Evaluator) -> None:
     """Measure two items, which refuses any option that an evaluation would refuse.
 
     Raises:

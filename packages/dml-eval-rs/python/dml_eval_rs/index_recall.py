@@ -113,11 +113,7 @@ def index_recall(
         0.6667
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
-    queries_QD = arguments.embeddings(queries, "queries", "queries")
-    gallery_GD = None
-    if gallery is not None:
-        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
-        arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
+    queries_QD, gallery_GD = arguments.both_sides(queries, "queries", gallery, "gallery")
     n_items = len(queries_QD if gallery_GD is None else gallery_GD)
     check_own(None, exclude_self, len(queries_QD), n_items)
     checked_k = check_k(k, n_items, exclude_self)

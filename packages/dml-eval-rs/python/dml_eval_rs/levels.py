@@ -6,7 +6,7 @@ Shapes: `Q` queries, `G` gallery, `D` dim.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy.typing as npt
 
@@ -85,12 +85,8 @@ def evaluate_levels(
     )
     checked_threads = arguments.threads(threads)
     _check_levels(labels, gallery, gallery_labels)
-    checked = arguments.codes if similarity == "hamming" else arguments.embeddings
-    queries: npt.NDArray[Any] = checked(embeddings, "embeddings")
-    items: npt.NDArray[Any] | None = None
-    if gallery is not None:
-        items = checked(gallery, "gallery")
-        arguments.same_width(items, "gallery", queries, "embeddings")
+    are_codes = similarity == "hamming"
+    queries, items = arguments.both_sides(embeddings, "embeddings", gallery, "gallery", are_codes=are_codes)
     arguments.warn_of_own_gallery(queries, items, "embeddings", "gallery", (indices, groups, ignored))
     relations: list[Relation] = []
     for name, labels_Q in labels.items():

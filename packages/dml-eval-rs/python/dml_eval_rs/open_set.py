@@ -98,17 +98,14 @@ def open_set(
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
     shares = check_far(far)
-    queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
-    labels_Q = arguments.labels(labels, "labels", queries_QD, "embeddings")
     check_labels_of_gallery(gallery, gallery_labels, None, "gallery")
-    gallery_GD = None
-    if gallery is None or gallery_labels is None:
+    queries_QD, gallery_GD = arguments.both_sides(embeddings, "embeddings", gallery, "gallery")
+    labels_Q = arguments.labels(labels, "labels", queries_QD, "embeddings")
+    if gallery_GD is None:
         (code_Q,) = arguments.encode(labels_Q)
         code_G = code_Q
         known_Q = np.bincount(code_Q)[code_Q] > 1
     else:
-        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
-        arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
         labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GD, "gallery")
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
         known_Q = np.isin(code_Q, code_G)

@@ -60,11 +60,7 @@ def range_search(
         [[0, 1], [1, 0]]
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
-    queries_QD = arguments.embeddings(queries, "queries", "queries", may_be_empty=gallery is not None)
-    gallery_GD = None
-    if gallery is not None:
-        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
-        arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
+    queries_QD, gallery_GD = arguments.both_sides(queries, "queries", gallery, "gallery", may_be_empty=True)
     if exclude_self:
         n_items = len(queries_QD if gallery_GD is None else gallery_GD)
         check_own(None, exclude_self, len(queries_QD), n_items)

@@ -149,12 +149,8 @@ def evaluate(
         reciprocal_rank_at,
     )
     checked_threads, checked_seed = arguments.threads(threads), arguments.seed(seed)
-    queries_QD = arguments.embeddings(embeddings, "embeddings", "queries")
     check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
-    gallery_GD = None
-    if gallery is not None:
-        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
-        arguments.same_width(gallery_GD, "gallery", queries_QD, "embeddings")
+    queries_QD, gallery_GD = arguments.both_sides(embeddings, "embeddings", gallery, "gallery")
     arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery", (indices, groups, ignored))
     relation = relate(
         queries_QD,
@@ -288,12 +284,10 @@ def evaluate_codes(
         reciprocal_rank_at,
     )
     checked_threads = arguments.threads(threads)
-    codes_QW = arguments.codes(codes, "codes")
     check_labels_of_gallery(gallery_codes, gallery_labels, relevant, "gallery_codes")
-    gallery_GW = None
-    if gallery_codes is not None:
-        gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
-        arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
+    codes_QW, gallery_GW = arguments.both_sides(
+        codes, "codes", gallery_codes, "gallery_codes", are_codes=True
+    )
     arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes", (indices, groups, ignored))
     relation = relate(
         codes_QW,

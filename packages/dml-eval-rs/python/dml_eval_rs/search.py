@@ -59,11 +59,7 @@ def knn(
         [1.0, 0.994, 0.8]
     """
     arguments.one_of(similarity, "similarity", SIMILARITIES)
-    queries_QD = arguments.embeddings(queries, "queries", "queries", may_be_empty=gallery is not None)
-    gallery_GD = None
-    if gallery is not None:
-        gallery_GD = arguments.embeddings(gallery, "gallery", "items")
-        arguments.same_width(gallery_GD, "gallery", queries_QD, "queries")
+    queries_QD, gallery_GD = arguments.both_sides(queries, "queries", gallery, "gallery", may_be_empty=True)
     items = len(queries_QD if gallery_GD is None else gallery_GD)
     own_Q = check_own(indices, exclude_self, len(queries_QD), items)
     checked_k = check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
@@ -113,11 +109,9 @@ def knn_codes(
         ValueError: if shapes don't match, a code is too wide, or k is out of range.
         KeyboardInterrupt: within a second of Ctrl-C.
     """
-    codes_QW = arguments.codes(codes, "codes", may_be_empty=gallery_codes is not None)
-    gallery_GW = None
-    if gallery_codes is not None:
-        gallery_GW = arguments.codes(gallery_codes, "gallery_codes")
-        arguments.same_width(gallery_GW, "gallery_codes", codes_QW, "codes")
+    codes_QW, gallery_GW = arguments.both_sides(
+        codes, "codes", gallery_codes, "gallery_codes", are_codes=True, may_be_empty=True
+    )
     items = len(codes_QW if gallery_GW is None else gallery_GW)
     own_Q = check_own(indices, exclude_self, len(codes_QW), items)
     checked_k = check_k(k, items, exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))

@@ -101,13 +101,8 @@ def evaluate_ties(
     )
     checked_threads = arguments.threads(threads)
     are_codes = similarity == "hamming"
-    checked = arguments.codes if are_codes else arguments.embeddings
-    queries: npt.NDArray[Any] = checked(embeddings, "embeddings")
     check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
-    items: npt.NDArray[Any] | None = None
-    if gallery is not None:
-        items = checked(gallery, "gallery")
-        arguments.same_width(items, "gallery", queries, "embeddings")
+    queries, items = arguments.both_sides(embeddings, "embeddings", gallery, "gallery", are_codes=are_codes)
     arguments.warn_of_own_gallery(queries, items, "embeddings", "gallery", (indices, groups, ignored))
     relation = relate(
         queries,

@@ -72,20 +72,15 @@ def check_sides(
         TypeError: if an array has the wrong kind of dtype.
         ValueError: if shapes don't match or are empty, or an array came without the one that belongs to it.
     """
-
-    def check(x: object, name: str, rows_of: str) -> npt.NDArray[Any]:
-        return arguments.codes(x, name) if codes else arguments.embeddings(x, name, rows_of)
-
-    codes = name == "codes"
-    queries_QD = check(queries, name, "queries")
-    labels_Q = arguments.labels(labels, "labels", queries_QD, name)
     check_labels_of_gallery(gallery, gallery_labels, None, gallery_name)
-    gallery_GD = code_G = None
-    if gallery is None or gallery_labels is None:
+    queries_QD, gallery_GD = arguments.both_sides(
+        queries, name, gallery, gallery_name, are_codes=name == "codes"
+    )
+    labels_Q = arguments.labels(labels, "labels", queries_QD, name)
+    code_G = None
+    if gallery_GD is None:
         (code_Q,) = arguments.encode(labels_Q)
     else:
-        gallery_GD = check(gallery, gallery_name, "items")
-        arguments.same_width(gallery_GD, gallery_name, queries_QD, name)
         labels_G = arguments.labels(gallery_labels, "gallery_labels", gallery_GD, gallery_name)
         code_Q, code_G = arguments.encode(labels_Q, labels_G)
     group_Q, group_G = _check_groups(groups, gallery_groups, queries_QD, name, gallery_GD, gallery_name)

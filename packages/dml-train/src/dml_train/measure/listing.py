@@ -16,6 +16,7 @@ _PER_QUERY = {
     "mean_reciprocal_rank": "reciprocal_rank",
     "mean_inverse_negative_penalty": "inverse_negative_penalty",
     "average_precision_at": "average_precision",
+    "reciprocal_rank_at": "reciprocal_rank",
 }
 
 

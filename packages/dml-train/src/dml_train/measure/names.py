@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 # Metrics of the K nearest: an evaluation has a number for each K under these names.
-BY_K = {"recall": "Recall", "precision": "Precision", "average_precision_at": "MAP", "ndcg": "nDCG"}
+BY_K = {
+    "recall": "Recall",
+    "precision": "Precision",
+    "average_precision_at": "MAP",
+    "ndcg": "nDCG",
+    "recall_share": "Recall share",
+    "reciprocal_rank_at": "MRR",
+}
 LONG_NAMES = {
     "precision_at_1": "Precision@1",
     "r_precision": "R-precision",
@@ -23,6 +30,8 @@ _MEANINGS = {
     "Precision@K": "the share of matches among the K nearest items",
     "MAP@K": "average precision of the K nearest items: matches in front count more",
     "nDCG@K": "gain of the K nearest items, discounted by rank, as a share of the best order's",
+    "Recall share@K": "the share of the R matches that are among the K nearest items",
+    "MRR@K": "1 / rank of the first match, 0 beyond rank K",
     "R-precision": "the share of matches among the R nearest items",
     "MAP@R": "average precision of the R nearest items: matches in front count more",
     "Mean reciprocal rank": "1 / rank of the first match",

@@ -15,7 +15,14 @@ from dml_train.report.paired import MetricDifference, compare_metrics
 EVALUATOR = "hamming"
 # The options that choose what is measured, which both evaluations share.
 _METRICS = (
-    *("recall_at", "precision_at", "average_precision_at", "ndcg_at"),
+    *(
+        "recall_at",
+        "precision_at",
+        "average_precision_at",
+        "ndcg_at",
+        "recall_share_at",
+        "reciprocal_rank_at",
+    ),
     *("average_precision", "unmatched", "ties"),
 )
 
