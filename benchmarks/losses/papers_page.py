@@ -52,8 +52,9 @@ several seeds; for two single runs it is, in Recall@1 and MAP@R: {spreads}. It i
 are of one network. Its part for test classes is the cluster bootstrap's of either row, or, on the units, that of \
 the difference, class by class; the glyphs' runs lack it.
 - **Direction**: *same* or *opposite* for a difference larger than its noise, else *undecided*. Where the \
-paper has two rows level, *same* means within {level:.0f} point. It is the direction of Recall@1, the \
-papers' metric, and of MAP@R where that differs: MAP@R is farther from its ceiling and shows more.
+paper has two rows level, *same* means within {level:.0f} point, and *opposite* farther from that than the \
+noise. It is the direction of Recall@1, the papers' metric, and of MAP@R where that differs: MAP@R is \
+farther from its ceiling and shows more.
 - **How sure**: *sure* with three seeds a row, *likely* with fewer.
 """
 WIDTH = 135  # characters of a line of text
@@ -170,7 +171,7 @@ def direction(claim: Claim, difference: float, width: float) -> str:
     """Compare a measured difference with the claim."""
     if claim.level and abs(difference) <= LEVEL:
         return SAME
-    if abs(difference) <= width:
+    if abs(difference) <= width + (LEVEL if claim.level else 0.0):
         return UNDECIDED
     return SAME if difference > 0 and not claim.level else OPPOSITE
 

@@ -45,8 +45,9 @@ def test_every_claim_names_rows_of_a_published_table(page):
         (False, -1.9, "undecided"),
         (True, 0.9, "same"),
         (True, 1.9, "undecided"),
-        (True, 3.0, "**opposite**"),
-        (True, -3.0, "**opposite**"),
+        (True, 2.9, "undecided"),
+        (True, 3.1, "**opposite**"),
+        (True, -3.1, "**opposite**"),
     ],
 )
 def test_a_difference_within_the_noise_decides_nothing(page, level, difference, expected):
