@@ -90,6 +90,11 @@ def cosine(rate: str) -> str:
     return f'schedule."optimizer.lr"={{kind="cosine", start={rate}, end=0.0, warmup=10}}'
 
 
+def falling(first: float | str, last: float) -> str:
+    """A value for 70 % of the run, then another."""
+    return f'{{kind="step", unit="run", values=[{first}, {last}], milestones=[0.7]}}'
+
+
 def heating(alpha: float, falls: bool) -> list[str]:
     """Schedules of alpha (16, then `alpha`) and of the rate's factor after 70 % of the run."""
     factor = 0.1 if falls else 1.0
@@ -99,7 +104,7 @@ def heating(alpha: float, falls: bool) -> list[str]:
         for part, first in (("backbone", 1.0), ("head", 1.0), ("loss", 10.0))
     ).split(", schedule")
     return [
-        f'schedule."loss.alpha"={{kind="step", unit="run", values=[16.0, {alpha}], milestones=[0.7]}}',
+        f'schedule."loss.alpha"={falling(16.0, alpha)}',
         factors[0],
         *(f"schedule{rest}" for rest in factors[1:]),
     ]

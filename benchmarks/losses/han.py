@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from claims import Study
+from claims import Study, falling
 from class_intervals import half_width, intervals_by_class
 from class_step import measure_class_step
 
@@ -77,11 +77,6 @@ def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], r
 def memvir_warmup(batch: int) -> list[str]:
     """The memory starts after a quarter of the long run, and after a quarter of the short one's steps, too."""
     return [f"loss.warmup_steps={round(SHORT * IMAGES * (1 - HELD_OUT) / batch / 4)}"]
-
-
-def falling(first: float, last: float) -> str:
-    """A value for 70 % of the run, then another."""
-    return f'{{kind="step", unit="run", values=[{first}, {last}], milestones=[0.7]}}'
 
 
 def of_fractions(count: int, fractions: tuple[float, ...], factor: int = 1) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ chooses each study's learning rate.
 
 from __future__ import annotations
 
-from claims import Study, every_level
+from claims import Study, every_level, falling
 from class_intervals import intervals_by_class
 
 from dml_train.recipe.tables import Recipe
@@ -17,7 +17,7 @@ from dml_train.run_folder import RunFolder
 RECIPE = "pretrained/units"
 COMMON = ["validation.class_fraction=0.2", "checkpoints.every=0"]
 RATES = ("1e-4", "3e-4", "1e-3")
-# Pairs take ten classes of six images; the classes' own weights, with 30 times the rate, are the recipe's.
+# Of losses of pairs, which have no class weights and so no rate of their own.
 PAIRS = [
     "optimizer.lr_multipliers={head=3.0}",
     "sampler={name='class-balanced', classes_per_batch=10, images_per_class=6}",
@@ -33,14 +33,12 @@ def cosine(rate: str) -> str:
 
 def heated(rate: str) -> str:
     """A rate that falls to a tenth after 70 % of the run, as Heated-Up Softmax's."""
-    return f'schedule."optimizer.lr"={{kind="step", unit="run", values=[{rate}, {float(rate) / 10}], milestones=[0.7]}}'
+    return f'schedule."optimizer.lr"={falling(rate, float(rate) / 10)}'
 
 
 def alpha(first: float, last: float) -> list[str]:
     """Alpha for 70 % of the run, and after."""
-    return [
-        f'schedule."loss.alpha"={{kind="step", unit="run", values=[{first}, {last}], milestones=[0.7]}}',
-    ]
+    return [f'schedule."loss.alpha"={falling(first, last)}']
 
 
 def levels_and_intervals(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
