@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from claims import Study, falling
+from claims import Study, cosine_to_memory, falling
 from class_intervals import half_width, intervals_by_class
 from class_step import measure_class_step
 
@@ -25,6 +25,11 @@ IMAGES = 58_845
 HELD_OUT = 0.1
 TRAINING_CLASSES = round(CLASSES * (1 - HELD_OUT))
 SHORT, LONG = 2, 6  # epochs
+
+
+def intervals_and_cosine(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
+    """Add to the intervals how far the class weights have moved from their copies in the memory."""
+    return intervals_by_class(folder, recipe) | cosine_to_memory(folder, recipe)
 
 
 def cost_of_classes(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
@@ -57,6 +62,7 @@ def epochs(count: int, batch: int) -> str:
 
 
 COMMON = [f"validation.class_fraction={HELD_OUT}", "checkpoints.every=0"]
+CONSTANT_RATE = 'schedule."optimizer.lr"={kind="constant", value=1e-3}'
 CHOSEN = [*COMMON, "loss.temperature=0.1", "optimizer.lr=3e-3"]  # for NormSoftmax, by the study of that name
 
 
@@ -167,8 +173,11 @@ STUDIES = {
         128,
         ["loss={name='proxy-anchor'}"],
         [
-            f"optimizer.lr={rate} ; optimizer.lr_multipliers.loss={factor}"
-            for rate, factor in ((3e-3, 1.0), (3e-3, 10.0), (1e-2, 1.0))
+            *(
+                f"optimizer.lr={rate} ; optimizer.lr_multipliers.loss={factor}"
+                for rate, factor in ((3e-3, 1.0), (3e-3, 10.0), (1e-2, 1.0), (1e-3, 1.0), (1e-3, 10.0))
+            ),
+            "optimizer.lr=0.003 ; loss.scale=16.0",
         ],
     ),
     "heating": Study(
@@ -178,6 +187,14 @@ STUDIES = {
         [*COMMON, epochs(LONG, 128), f'schedule."optimizer.lr"={falling(1e-3, 1e-4)}'],
         {f"alpha {alpha:g}": [f'schedule."loss.alpha"={falling(alpha, alpha)}'] for alpha in (16.0, 4.0)},
         after=intervals_by_class,
+    ),
+    "memvir-constant-rate": Study(
+        f"MemVir with NormSoftmax at a constant rate, {LONG} epochs",
+        "MemVir lifts NormSoftmax (Tables 1 and 4)",
+        "memvir/glyphs-han",
+        [*COMMON, epochs(LONG, 128), "loss.loss.temperature=0.1", CONSTANT_RATE],
+        {f"base, {LONG}": ["loss.num_steps=0", "loss.margin=0"], f"MemVir (2, 100), {LONG}": []},
+        after=intervals_and_cosine,
     ),
     "class-fraction": Study(
         "NormSoftmax, each step compared with a fraction of the classes",
