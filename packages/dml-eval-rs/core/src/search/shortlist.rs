@@ -69,12 +69,15 @@ impl Shortlist {
         self.candidates.len() >= self.limit
     }
 
-    /// Drops candidates that k others certainly beat, and returns a lower bound of the k-th nearest item's value. Keys sharpen the
-    /// bounds of the k most promising; if that leaves too many, of all; and then decide.
+    /// Drops candidates that k others certainly beat, and returns a lower bound of the k-th nearest item's value. If the bounds leave too
+    /// many, keys sharpen those of the k most promising, then all, and then decide.
     pub fn prune<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys) -> f32 {
         let most = self.k + spare(self.k) / 2;
-        self.sharpen_promising(space, scratch, keys);
         let mut threshold = self.drop_beaten();
+        if self.candidates.len() > most {
+            self.sharpen_promising(space, scratch, keys);
+            threshold = self.drop_beaten();
+        }
         if self.candidates.len() > most {
             sharpen(space, self.query, &mut self.candidates, scratch, keys);
             threshold = self.drop_beaten();
