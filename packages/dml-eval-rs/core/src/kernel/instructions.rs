@@ -1,5 +1,22 @@
 //! Functions of other folders, compiled for a kernel's vector instructions.
 
+/// Work that is compiled for the instructions of a kernel: whatever `run` inlines. A short closure is inlined; a longer `run` is marked
+/// `inline(always)`, and so is what it calls.
+pub(crate) trait Work {
+    type Output;
+
+    fn run(self) -> Self::Output;
+}
+
+impl<R, F: FnOnce() -> R> Work for F {
+    type Output = R;
+
+    #[inline(always)]
+    fn run(self) -> R {
+        self()
+    }
+}
+
 /// The vector instructions of a kernel.
 #[derive(Clone, Copy)]
 pub(super) enum Instructions {
@@ -12,15 +29,15 @@ pub(super) enum Instructions {
 }
 
 impl Instructions {
-    /// Calls a function that is compiled for these instructions, as far as it is inlined.
+    /// Does work that is compiled for these instructions.
     ///
     /// # Safety
     ///
     /// The CPU has them.
     #[inline]
-    pub unsafe fn call<R>(self, work: impl FnOnce() -> R) -> R {
+    pub unsafe fn call<W: Work>(self, work: W) -> W::Output {
         match self {
-            Instructions::Baseline => work(),
+            Instructions::Baseline => work.run(),
             // SAFETY: the caller knows that the CPU has the instructions.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { with_avx2(work) },
@@ -33,12 +50,12 @@ impl Instructions {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
-    work()
+fn with_avx2<W: Work>(work: W) -> W::Output {
+    work.run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn with_avx512<R>(work: impl FnOnce() -> R) -> R {
-    work()
+fn with_avx512<W: Work>(work: W) -> W::Output {
+    work.run()
 }

@@ -36,6 +36,7 @@ pub(crate) use brackets::ItemBrackets;
 #[cfg(test)]
 pub(crate) use brackets::Thresholds;
 pub use float_environment::set_default_float_environment;
+pub(crate) use instructions::Work;
 pub use routines::Kernel;
 pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, MAX_TILE, Sum, Word};
 pub(crate) use sweep::{Above, Hit, Sides, SweepResult};

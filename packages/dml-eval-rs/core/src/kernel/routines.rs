@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::exact::PAIRS;
 
 use super::brackets::{ItemBrackets, Thresholds};
-use super::instructions::Instructions;
+use super::instructions::{Instructions, Work};
 use super::sweep::{Sides, SweepResult};
 
 /// Fills a (rows, columns) tile with the products of a row panel and a column panel.
@@ -100,10 +100,10 @@ pub enum Word {
 pub(crate) const AFFINE_STEPS: usize = 2;
 
 impl Kernel {
-    /// Calls a function that is compiled for the kernel's instructions, as far as it is inlined. No bit depends on them: the compiler
-    /// fuses nothing and keeps the order of sums.
+    /// Does work that is compiled for the kernel's instructions. No bit depends on them: the compiler fuses nothing and keeps the order
+    /// of sums.
     #[inline]
-    pub(crate) fn vectorize<R>(&self, work: impl FnOnce() -> R) -> R {
+    pub(crate) fn vectorize<W: Work>(&self, work: W) -> W::Output {
         // SAFETY: `select` returns a kernel only where the CPU has its instructions.
         unsafe { self.instructions.call(work) }
     }

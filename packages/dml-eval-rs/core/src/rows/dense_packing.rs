@@ -17,13 +17,14 @@ use crate::error::Result;
 use crate::exact::{UNIT32, UNIT64};
 use crate::kernel::Word;
 use crate::rows::dense::Dense;
-use crate::rows::frame::{Frame, Framed};
+use crate::rows::encoding::{Encoding, Lanes};
+use crate::rows::frame::Frame;
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
 use crate::rows::prefix::Prefix;
 use crate::rows::prefix_choice::choose_prefix;
 #[cfg(test)]
 use crate::rows::principal::principal_directions;
-use crate::rows::row_words::{Numbers, RowWords, measure, steps};
+use crate::rows::row_words::steps;
 use crate::rows::sample::Sample;
 use crate::side::Side;
 
@@ -110,42 +111,6 @@ impl<'s, 'a> DensePacking<'s, 'a> {
     fn numbers(&self) -> usize {
         self.prefix.as_ref().map_or(self.of.dim(), |prefix| prefix.len() + 1)
     }
-
-    /// Rounds the numbers of a row into `words`.
-    #[inline(always)]
-    fn round_row(&self, axis: Axis, coordinates: &[f64], framed: Framed, words: &mut RowWords) -> Extent {
-        let size = measure(coordinates);
-        // The numbers were rounded before, and so were the sums of their squares.
-        let mut rounding = framed.length * (self.of.dim() as f64 + 8.0) * 2.0 * UNIT64;
-        let mut rest = None;
-        if let Some(prefix) = &self.prefix {
-            rounding *= 1.0 + prefix.len() as f64;
-            rest = Some((prefix.rest(framed.square, size.square, framed.length) as f32).next_up());
-        }
-        let bias = self.frame.is_biased().then_some(framed.bias);
-        let rounded = words.round(&Numbers { coordinates, size, rest, bias, axis });
-        Extent {
-            norm: size.square.sqrt(),
-            residual: rounded.residual + rounding,
-            rest: rounded.rest,
-            bias: bias.unwrap_or(0.0).abs(),
-            length: framed.length,
-        }
-    }
-
-    #[inline(always)]
-    fn frame_row(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Framed {
-        self.of.scale_row(side, row, out);
-        self.frame.enter(out)
-    }
-}
-
-/// Writes a row's words into a lane of a panel.
-#[inline(always)]
-fn write(words: &[u32], lane: usize, width: usize, panel: &mut [u32]) {
-    for (out, word) in panel[lane..].iter_mut().step_by(width).zip(words) {
-        *out = *word;
-    }
 }
 
 impl Packing for DensePacking<'_, '_> {
@@ -166,39 +131,8 @@ impl Packing for DensePacking<'_, '_> {
         panel: &mut [u32],
         extents: &mut [Extent],
     ) {
-        let (mut row, mut words) = (Vec::new(), RowWords::new(self.word()));
-        let Some(prefix) = &self.prefix else {
-            for (lane, (index, extent)) in rows.zip(extents).enumerate() {
-                let framed = self.frame_row(side, index, &mut row);
-                *extent = self.round_row(axis, &row, framed, &mut words);
-                write(&words.words, lane, width, panel);
-            }
-            return;
-        };
-        let together = prefix.rows();
-        let dim = self.of.dim();
-        let mut framed = vec![Framed::default(); together];
-        let mut factors = vec![0.0; dim * together];
-        let mut rows_together = vec![0.0; dim * together];
-        for first in (0..rows.len()).step_by(together) {
-            let lanes = first..(first + together).min(rows.len());
-            for (at, lane) in lanes.clone().enumerate() {
-                framed[at] = self.frame_row(side, rows.start + lane, &mut row);
-                rows_together[at * dim..][..dim].copy_from_slice(&row);
-            }
-            for i in 0..dim {
-                let factors = &mut factors[i * together..][..together];
-                for (at, factor) in factors.iter_mut().enumerate() {
-                    *factor = rows_together[at * dim + i];
-                }
-            }
-            let coordinates = prefix.coordinates(&factors);
-            for (at, lane) in lanes.enumerate() {
-                let own = &coordinates[at * prefix.len()..][..prefix.len()];
-                extents[lane] = self.round_row(axis, own, framed[at], &mut words);
-                write(&words.words, lane, width, panel);
-            }
-        }
+        let lanes = Lanes { side, axis, rows, width, panel, extents };
+        self.of.kernel().vectorize(Encoding { of: self.of, frame: &self.frame, prefix: self.prefix.as_ref(), lanes });
     }
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {

@@ -71,6 +71,21 @@ impl Frame {
         self.offset
     }
 
+    /// Subtracts the centre from a row of this squared length, and rounds the differences to float32.
+    ///
+    /// The squared length of the result is computed from products: it may be 0 or less where the row is near the centre.
+    #[inline(always)]
+    pub fn enter_rounded(&self, row: &[f64], square: f64, out: &mut [f32]) -> Framed {
+        let along = if self.centre.is_empty() {
+            row.iter().zip(out).for_each(|(v, out)| *out = *v as f32);
+            0.0
+        } else {
+            row.iter().zip(&self.centre).zip(out).for_each(|((v, c), out)| *out = (v - c) as f32);
+            dot(row, &self.centre)
+        };
+        self.framed(square, along, square - 2.0 * along + self.centre_length * self.centre_length)
+    }
+
     /// Subtracts the centre from a row.
     #[inline(always)]
     pub fn enter(&self, row: &mut [f64]) -> Framed {
@@ -80,6 +95,11 @@ impl Frame {
             *v -= c;
         }
         let after = if self.centre.is_empty() { before } else { square(row) };
+        self.framed(before, along, after)
+    }
+
+    #[inline(always)]
+    fn framed(&self, before: f64, along: f64, after: f64) -> Framed {
         let bias = match self.similarity {
             Similarity::Euclidean => after / 2.0,
             Similarity::Cosine | Similarity::Dot => -along,

@@ -7,6 +7,7 @@ pub(crate) mod dense;
 pub(crate) mod dense_packing;
 mod dense_space;
 pub(crate) mod derived;
+mod encoding;
 mod frame;
 mod key_table;
 pub(crate) mod matrix;

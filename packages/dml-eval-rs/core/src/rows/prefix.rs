@@ -2,20 +2,63 @@
 //!
 //! Let Q be the (count, dim) directions, and |QQᵀ − I| ≤ ε. The directions' span is orthogonal to the rest of a row, so
 //! |cᵢ·cⱼ − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε): docs/internals/evaluator-exactness.md.
+//!
+//! Coordinates are float32 products of parts of rows, added up in float64. They are κ|c| from Qc at most.
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::UNIT64;
-use crate::kernel::Kernel;
+use crate::exact::{UNIT32, UNIT64};
+use crate::kernel::{Kernel, Word};
 use crate::rows::panels::Panels;
 use crate::rows::principal::multiply;
+
+/// Numbers of a row whose products are added up in float32.
+const PART: usize = 64;
+/// More than the sum of what underflows in a product of float32, in units of the numbers of a row and the root of the directions.
+const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;
 
 /// Orthonormal directions, measured.
 pub(super) struct Prefix {
     kernel: &'static Kernel,
     count: usize,
-    directions: Panels<f64>,
+    dim: usize,
+    /// The bits of float32.
+    directions: Panels<u32>,
     error: f64,
+    /// κ, and a distance that does not depend on the row.
+    rounding: (f64, f64),
+}
+
+/// Buffers of a thread: coordinates, (rows, count), and what they are computed from.
+#[derive(Default)]
+pub(super) struct Coordinates {
+    pub found: Vec<f64>,
+    factors: Vec<u32>,
+    tile: Vec<f32>,
+}
+
+/// Writes the bits of a row's numbers into a lane of a panel of so many lanes.
+#[inline(always)]
+fn interleave(row: &[f32], lane: usize, lanes: usize, panel: &mut [u32]) {
+    const TOGETHER: usize = 8;
+    let (parts, rest) = row.as_chunks::<TOGETHER>();
+    let mut chunks = panel.chunks_exact_mut(TOGETHER * lanes);
+    for (part, out) in parts.iter().zip(&mut chunks) {
+        let out = &mut out[lane..lane + (TOGETHER - 1) * lanes + 1];
+        for i in 0..TOGETHER {
+            out[i * lanes] = part[i].to_bits();
+        }
+    }
+    for (out, v) in panel[row.len() / TOGETHER * TOGETHER * lanes..].chunks_exact_mut(lanes).zip(rest) {
+        out[lane] = v.to_bits();
+    }
+}
+
+#[inline(always)]
+fn add(sums: &mut [f64], values: &[f32]) {
+    for (sum, v) in sums.iter_mut().zip(values) {
+        *sum += f64::from(*v);
+    }
 }
 
 impl Prefix {
@@ -25,12 +68,25 @@ impl Prefix {
         let products = multiply(kernel, directions, directions, dim, control)?;
         let departure = |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
+        let root = (count as f64).sqrt();
         // The departure's own rounding, that of coordinates (each along one direction), of their squares and of the row's.
-        let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + (count as f64).sqrt());
-        let (directions, _) = Panels::load(count, kernel.exact.columns, dim, |index, _, row| {
-            row.copy_from_slice(&directions[index * dim..][..dim]);
+        let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
+        let (directions, _) = Panels::load(count, kernel.columns, dim, |index, _, row| {
+            for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
+                *out = (*v as f32).to_bits();
+            }
         })?;
-        Ok(Prefix { kernel, count, directions, error: 2.0 * departure + rounding + count as f64 * rounding })
+        // Of both factors, the product, and the sums.
+        let operations = (PART.min(dim) as f64 + 8.0) * UNIT32;
+        let of_products = operations / (1.0 - operations) * root * (1.0 + departure);
+        Ok(Prefix {
+            kernel,
+            count,
+            dim,
+            directions,
+            error: 2.0 * departure + rounding + count as f64 * rounding,
+            rounding: (of_products, UNDERFLOW * dim as f64 * root),
+        })
     }
 
     pub fn len(&self) -> usize {
@@ -39,32 +95,101 @@ impl Prefix {
 
     /// Rows that are multiplied together.
     pub fn rows(&self) -> usize {
-        self.kernel.exact.rows
+        self.kernel.rows
     }
 
-    /// Bounds the errors of products of coordinates, relative to the rows' lengths.
+    /// Bounds the errors of products of exact coordinates, relative to the rows' lengths.
     pub fn error(&self) -> f64 {
         self.error
     }
 
-    /// Computes the coordinates, (rows, count), of a panel of rows.
-    pub fn coordinates(&self, rows: &[f64]) -> Vec<f64> {
-        let (height, width) = (self.kernel.exact.rows, self.kernel.exact.columns);
-        let mut tile = vec![0.0; height * width];
-        let mut found = vec![0.0; height * self.count];
-        for (panel, first) in (0..self.count).step_by(width).enumerate() {
-            self.kernel.fused_tile(rows, self.directions.panel(panel), &mut tile);
-            let columns = width.min(self.count - first);
-            for (found, line) in found.chunks_exact_mut(self.count).zip(tile.chunks_exact(width)) {
-                found[first..first + columns].copy_from_slice(&line[..columns]);
+    /// Computes the coordinates of some rows, (at most `self.rows()`, dim).
+    #[inline(always)]
+    pub fn coordinates(&self, rows: &[f32], buffers: &mut Coordinates) {
+        let (height, width) = (self.kernel.rows, self.kernel.columns);
+        let Coordinates { found, factors, tile } = buffers;
+        found.clear();
+        found.resize(height * self.count, 0.0);
+        factors.resize(height * PART, 0);
+        tile.resize(height * width, 0.0);
+        let product = self.kernel.product(Word::Float32);
+        for from in (0..self.dim).step_by(PART) {
+            let steps = PART.min(self.dim - from);
+            for (lane, row) in rows.chunks_exact(self.dim).enumerate() {
+                interleave(&row[from..from + steps], lane, height, factors);
+            }
+            for (panel, first) in (0..self.count).step_by(width).enumerate() {
+                let directions = &self.directions.panel(panel)[from * width..][..steps * width];
+                product.tile(steps, factors, directions, tile);
+                let columns = width.min(self.count - first);
+                for (found, line) in found.chunks_exact_mut(self.count).zip(tile.chunks_exact(width)) {
+                    add(&mut found[first..first + columns], line);
+                }
             }
         }
-        found
     }
 
-    /// Bounds the length of the rest of a row from the squared lengths of the row and of its coordinates. Rounding errors are
-    /// relative to `length`.
-    pub fn rest(&self, square: f64, coordinates_square: f64, length: f64) -> f64 {
-        ((square - coordinates_square).max(0.0) + self.error * length * length).sqrt()
+    /// Bounds the distance of the computed coordinates of a row from the exact ones, by its squared length, whose rounding errors
+    /// are relative to `length`.
+    pub fn rounding(&self, square: f64, length: f64) -> f64 {
+        self.rounding.0 * (square.max(0.0) + self.error * length * length).sqrt() + self.rounding.1
+    }
+
+    /// Bounds the squared length of the rest of a row from the squared lengths of the row and of its computed coordinates, which are
+    /// at most `rounding` from the exact ones. Other rounding errors are relative to `length`.
+    pub fn rest(&self, square: f64, coordinates_square: f64, rounding: f64, length: f64) -> f64 {
+        let least = (coordinates_square.sqrt() - rounding).max(0.0);
+        ((square - least * least).max(0.0) + self.error * length * length).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::exact::{dot, square};
+    use crate::kernel::{names, select};
+    use crate::random::Random;
+
+    /// Returns the distance of the computed coordinates of a row of float32 from the exact ones, as a share of its bound.
+    fn share_of_bound(kernel: &'static Kernel, directions: &[f64], row: &[f32]) -> f64 {
+        let exact: Vec<f64> = row.iter().map(|v| f64::from(*v)).collect();
+        let prefix = Prefix::new(kernel, directions, row.len(), &Control::default()).unwrap();
+        let mut coordinates = Coordinates::default();
+        prefix.coordinates(row, &mut coordinates);
+        let found = &coordinates.found[..prefix.len()];
+        let errors = directions.chunks_exact(row.len()).zip(found).map(|(d, found)| (dot(&exact, d) - found).powi(2));
+        errors.sum::<f64>().sqrt() / prefix.rounding(square(&exact), square(&exact).sqrt())
+    }
+
+    proptest! {
+        #[test]
+        fn coordinates_are_within_their_bound(
+            dim in 1usize..200, count in 1usize..60, exponent in -149i32..1, seed in any::<u64>(),
+        ) {
+            let mut random = Random::new(seed);
+            let mut numbers = |n: usize, unit: f64| (0..n).map(|_| (random.uniform() - 0.5) * unit).collect::<Vec<f64>>();
+            let row: Vec<f32> = numbers(dim, 2f64.powi(exponent)).into_iter().map(|v| v as f32).collect();
+            let directions = numbers(count * dim, 2.0 / (dim as f64).sqrt());
+            for name in names() {
+                let share = share_of_bound(select(Some(name)).unwrap(), &directions, &row);
+                prop_assert!(share <= 1.0, "{}: {}", name, share);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_that_loses_all_terms_but_one_takes_much_of_the_bound() {
+        // The square of the small number is a quarter of the last place of 1: it is lost, 63 times in a row.
+        let small = 2f64.powf(-12.51);
+        let mut direction = [small; PART];
+        direction[0] = 1.0;
+        let length = square(&direction).sqrt();
+        let direction = direction.map(|v| v / length);
+        for name in names() {
+            let share = share_of_bound(select(Some(name)).unwrap(), &direction, &direction.map(|v| v as f32));
+            assert!((0.4..1.0).contains(&share), "{name}: {share}");
+        }
     }
 }

@@ -74,16 +74,20 @@ fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T]))
 pub(super) fn measure(x: &[f64]) -> Size {
     let (mut squares, mut largest) = ([0.0; LANES], [0.0; LANES]);
     let (chunks, rest) = x.as_chunks::<LANES>();
-    let mut take = |x: &[f64]| {
-        for ((v, square), largest) in x.iter().zip(&mut squares).zip(&mut largest) {
-            *square += v * v;
-            let magnitude = v.abs();
-            *largest = if magnitude > *largest { magnitude } else { *largest };
-        }
-    };
-    chunks.iter().for_each(|x| take(x));
-    take(rest);
+    for chunk in chunks {
+        add_to_size(chunk, &mut squares, &mut largest);
+    }
+    add_to_size(rest, &mut squares, &mut largest);
     Size { square: squares.iter().sum(), largest: largest.into_iter().fold(0.0, f64::max) }
+}
+
+#[inline(always)]
+fn add_to_size(x: &[f64], squares: &mut [f64; LANES], largest: &mut [f64; LANES]) {
+    for ((v, square), largest) in x.iter().zip(squares).zip(largest) {
+        *square += v * v;
+        let magnitude = v.abs();
+        *largest = if magnitude > *largest { magnitude } else { *largest };
+    }
 }
 
 /// Rounds to the nearest bfloat16, ties to even; for numbers far from overflow.
@@ -182,8 +186,11 @@ impl RowWords {
         let above = rest.map(|_| (exact_rest * inverse) as i16 + 1);
         self.integers.extend(above);
         debug_assert!(self.integers.iter().map(|v| i64::from(*v).pow(2)).sum::<i64>() < 1 << 31);
-        let pair = |pair: &[i16]| u32::from(pair[0] as u16) | u32::from(pair.get(1).map_or(0, |v| *v as u16)) << 16;
-        self.words.extend(self.integers.chunks(2).map(pair));
+        if self.integers.len() % 2 == 1 {
+            self.integers.push(0);
+        }
+        let (pairs, _) = self.integers.as_chunks::<2>();
+        self.words.extend(pairs.iter().map(|[low, high]| u32::from(*low as u16) | u32::from(*high as u16) << 16));
         self.words.extend([scale.to_bits(), (-bias.unwrap_or(0.0) as f32).to_bits()]);
         Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(above.unwrap_or(0)) * step }
     }

@@ -5,3 +5,5 @@ mod from_tables;
 pub(crate) mod index_recall;
 pub(crate) mod nearest;
 pub(crate) mod range;
+
+mod shortlist;

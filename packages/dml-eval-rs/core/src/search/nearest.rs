@@ -1,6 +1,5 @@
 //! Exact nearest neighbours: of screened candidates decided by their keys, or from tables of keys if k is large.
 
-use std::cmp::Ordering;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -19,58 +18,15 @@ use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Blocks, Observer, Task, traverse_rectangle};
 use crate::search::first_thresholds::first_thresholds;
 use crate::search::from_tables::nearest_from_tables;
+use crate::search::shortlist::{Candidate, Keys, Shortlist};
 use crate::side::Side;
 
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
-/// The most candidates beyond k, and a quarter of k, before they are pruned. A threshold rises when they are, so few are kept
-/// for a small k.
-const SPARE: usize = 32;
 /// The approximate most bytes of candidates in memory.
 const CANDIDATE_BYTES: usize = 48 << 20;
 /// The group of a query that is no gallery item; an item's group is its index, which is below this.
 const NO_GROUP: u32 = u32::MAX;
-
-/// A gallery item whose value lies between two bounds.
-#[derive(Clone, Copy)]
-struct Candidate {
-    index: u32,
-    lower: f32,
-    upper: f32,
-    /// Whether the bounds are those of the key.
-    is_sharp: bool,
-}
-
-impl Candidate {
-    fn of_key<S: Space>(space: &S, query: usize, key: f64, index: u32) -> Self {
-        // The rounding of the value is far below that of its float32 bounds.
-        let (value, slack) = (space.value(query, key), space.value_slack());
-        Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack), is_sharp: true }
-    }
-}
-
-/// Returns the number of candidates beyond the k nearest at which they are pruned.
-fn spare(k: usize) -> usize {
-    k / 4 + SPARE.min(4 * k + 4)
-}
-
-/// Replaces the bounds of candidates by those of their keys.
-fn sharpen<S: Space>(space: &S, query: usize, candidates: &mut [Candidate], scratch: &mut Scratch) {
-    let blunt = || candidates.iter().filter(|c| !c.is_sharp);
-    let pairs: Vec<(u32, u32)> = blunt().map(|c| (query as u32, c.index)).collect();
-    let mut keys = Vec::with_capacity(pairs.len());
-    space.keys(&pairs, scratch, &mut keys);
-    for (candidate, key) in candidates.iter_mut().filter(|c| !c.is_sharp).zip(keys) {
-        *candidate = Candidate::of_key(space, query, key, candidate.index);
-    }
-}
-
-/// One query's candidates: every item that may be among the k nearest.
-struct Shortlist {
-    candidates: Vec<Candidate>,
-    /// The number of candidates at which they are pruned next.
-    limit: usize,
-}
 
 /// A search in progress.
 struct Search<'a> {
@@ -86,66 +42,10 @@ impl Search<'_> {
     fn threshold(&self, q: usize) -> f32 {
         f32::from_bits(self.thresholds[q].load(Relaxed))
     }
-
-    /// Drops the candidates that k others certainly beat; if the bounds leave too many, keys sharpen those of the k most promising,
-    /// then all, and then decide.
-    fn cut<S: Space>(&self, space: &S, q: usize, list: &mut Shortlist, scratch: &mut Scratch) {
-        let (k, query) = (self.k, self.first_query + q);
-        let most = k + spare(k) / 2;
-        let Shortlist { candidates, limit } = list;
-        if candidates.len() > k {
-            self.raise_threshold(q, candidates);
-        }
-        if candidates.len() > most {
-            candidates.select_nth_unstable_by(k - 1, |a, b| b.upper.total_cmp(&a.upper));
-            sharpen(space, query, &mut candidates[..k], scratch);
-            self.raise_threshold(q, candidates);
-        }
-        if candidates.len() > most {
-            sharpen(space, query, candidates, scratch);
-            self.raise_threshold(q, candidates);
-        }
-        if candidates.len() > most {
-            let decided = decide(space, query, candidates, k, scratch);
-            candidates.clear();
-            candidates.extend(decided.into_iter().map(|(key, index)| Candidate::of_key(space, query, key, index)));
-            self.raise_threshold(q, candidates);
-        }
-        *limit = candidates.len().max(k) + spare(k);
-    }
-
-    /// Raises the threshold to the k-th largest lower bound, and drops the candidates below it.
-    fn raise_threshold(&self, q: usize, candidates: &mut Vec<Candidate>) {
-        let (_, kth, _) = candidates.select_nth_unstable_by(self.k - 1, |a, b| b.lower.total_cmp(&a.lower));
-        let threshold = kth.lower;
-        candidates.retain(|c| c.upper >= threshold);
-        self.thresholds[q].store(threshold.to_bits(), Relaxed);
-    }
-}
-
-/// Decides the k nearest of the candidates by key, ties by index.
-fn decide<S: Space>(
-    space: &S,
-    query: usize,
-    candidates: &[Candidate],
-    k: usize,
-    scratch: &mut Scratch,
-) -> Vec<(f64, u32)> {
-    let pairs: Vec<(u32, u32)> = candidates.iter().map(|c| (query as u32, c.index)).collect();
-    let mut keys = Vec::with_capacity(pairs.len());
-    space.keys(&pairs, scratch, &mut keys);
-    let mut order: Vec<(f64, u32)> = keys.into_iter().zip(pairs.iter().map(|p| p.1)).collect();
-    let nearer = |a: &(f64, u32), b: &(f64, u32)| -> Ordering { b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)) };
-    if order.len() > k {
-        order.select_nth_unstable_by(k - 1, nearer);
-        order.truncate(k);
-    }
-    order.sort_unstable_by(nearer);
-    order
 }
 
 impl Observer for Search<'_> {
-    type Buffers = ByRow;
+    type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
         match side {
@@ -170,7 +70,7 @@ impl Observer for Search<'_> {
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
-        by_row: &mut ByRow,
+        Buffers { by_row, keys }: &mut Buffers,
     ) {
         by_row.sort(task.rows.len(), &result.row_hits);
         let mut start = 0;
@@ -193,14 +93,19 @@ impl Observer for Search<'_> {
                     continue;
                 }
                 let index = (task.columns.start + hit.column as usize) as u32;
-                list.candidates.push(Candidate { index, lower, upper, is_sharp: false });
-                if list.candidates.len() >= list.limit {
-                    self.cut(space, q, &mut list, scratch);
-                    threshold = self.threshold(q);
+                if list.push(Candidate::within(index, (lower, upper))) {
+                    threshold = list.prune(space, scratch, keys);
+                    self.thresholds[q].store(threshold.to_bits(), Relaxed);
                 }
             }
         }
     }
+}
+
+#[derive(Default)]
+struct Buffers {
+    by_row: ByRow,
+    keys: Keys,
 }
 
 /// The hits of a task, sorted by row.
@@ -287,7 +192,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     indices: &mut [i64],
 ) -> Result<()> {
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let batch = (CANDIDATE_BYTES / (size_of::<Candidate>() * (2 * k + 2 * SPARE))).clamp(1, queries);
+    let batch = (CANDIDATE_BYTES / Shortlist::bytes(k)).clamp(1, queries);
     control.add_to_total(queries as u64 * gallery as u64);
     let thresholds = || {
         let all = collect(0..queries as u32)?;
@@ -307,26 +212,22 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     let packing = space.packing(&goal, control)?;
     for first in (0..queries).step_by(batch) {
         let rows = first..(first + batch).min(queries);
-        let mut search = Search {
+        let search = Search {
             k,
             first_query: first,
             own,
-            shortlists: collect(
-                rows.clone().map(|_| Mutex::new(Shortlist { candidates: Vec::new(), limit: k + spare(k) })),
-            )?,
+            shortlists: collect(rows.clone().map(|query| Mutex::new(Shortlist::new(query, k))))?,
             thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
-        let shortlists = std::mem::take(&mut search.shortlists);
-        shortlists.into_par_iter().zip(out).enumerate().for_each_init(
-            Scratch::default,
-            |scratch, (q, (list, (scores, indices)))| {
-                let Shortlist { mut candidates, .. } =
-                    list.into_inner().expect("no thread panics while it holds the lock");
-                search.raise_threshold(q, &mut candidates);
-                let order = decide(space, first + q, &candidates, k, scratch);
-                for ((out_score, index), (key, item)) in scores.iter_mut().zip(indices).zip(order) {
+        search.shortlists.into_par_iter().zip(out).enumerate().for_each_init(
+            <(Scratch, Keys)>::default,
+            |(scratch, keys), (q, (list, (scores, indices)))| {
+                let list = list.into_inner().expect("no thread panics while it holds the lock");
+                for ((out_score, index), (key, item)) in
+                    scores.iter_mut().zip(indices).zip(list.decide(space, scratch, keys))
+                {
                     *out_score = score(first + q, key);
                     *index = i64::from(item);
                 }

@@ -1,0 +1,119 @@
+//! Rows written into a panel: scaled, framed, perhaps projected, and rounded to the words of a screen.
+
+use std::ops::Range;
+
+use crate::exact::{UNIT64, square};
+use crate::kernel::Work;
+use crate::rows::dense::Dense;
+use crate::rows::frame::{Frame, Framed};
+use crate::rows::packing::{Axis, Extent};
+use crate::rows::prefix::{Coordinates, Prefix};
+use crate::rows::row_words::{Numbers, RowWords, measure};
+use crate::rows::similarity::Similarity;
+use crate::side::Side;
+
+/// Rows of a side, and the lanes of a panel that they are written into, with their sizes.
+pub(super) struct Lanes<'a> {
+    pub side: Side,
+    pub axis: Axis,
+    pub rows: Range<usize>,
+    /// Lanes of the panel.
+    pub width: usize,
+    pub panel: &'a mut [u32],
+    pub extents: &'a mut [Extent],
+}
+
+/// The writing of some rows, whole or along a prefix's directions.
+pub(super) struct Encoding<'a, 'rows> {
+    pub of: &'a Dense<'rows>,
+    pub frame: &'a Frame,
+    pub prefix: Option<&'a Prefix>,
+    pub lanes: Lanes<'a>,
+}
+
+impl Work for Encoding<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match self.prefix {
+            Some(prefix) => self.run_along(prefix),
+            None => self.run_whole(),
+        }
+    }
+}
+
+impl Encoding<'_, '_> {
+    #[inline(always)]
+    fn run_whole(self) {
+        let Encoding { of, frame, lanes, .. } = self;
+        let (mut row, mut words) = (Vec::new(), RowWords::new(of.word()));
+        for (lane, (index, extent)) in lanes.rows.zip(lanes.extents).enumerate() {
+            of.scale_row(lanes.side, index, &mut row);
+            let framed = frame.enter(&mut row);
+            *extent = round_row((of, frame, None), lanes.axis, &row, framed, &mut words);
+            write(&words.words, lane, lanes.width, lanes.panel);
+        }
+    }
+
+    #[inline(always)]
+    fn run_along(self, prefix: &Prefix) {
+        let Encoding { of, frame, lanes, .. } = self;
+        let (together, dim) = (prefix.rows(), of.dim());
+        let (mut row, mut words) = (Vec::new(), RowWords::new(of.word()));
+        let (mut framed, mut rounded) = (vec![Framed::default(); together], vec![0.0; dim * together]);
+        let mut coordinates = Coordinates::default();
+        for first in (0..lanes.rows.len()).step_by(together) {
+            let group = first..(first + together).min(lanes.rows.len());
+            let rounded = &mut rounded[..group.len() * dim];
+            for ((lane, rounded), framed) in group.clone().zip(rounded.chunks_exact_mut(dim)).zip(&mut framed) {
+                of.scale_row(lanes.side, lanes.rows.start + lane, &mut row);
+                let square = if of.similarity() == Similarity::Cosine { 1.0 } else { square(&row) };
+                *framed = frame.enter_rounded(&row, square, rounded);
+            }
+            prefix.coordinates(rounded, &mut coordinates);
+            for ((lane, own), framed) in group.zip(coordinates.found.chunks_exact(prefix.len())).zip(&framed) {
+                lanes.extents[lane] = round_row((of, frame, Some(prefix)), lanes.axis, own, *framed, &mut words);
+                write(&words.words, lane, lanes.width, lanes.panel);
+            }
+        }
+    }
+}
+
+/// Rounds the numbers of a row into `words`.
+#[inline(always)]
+fn round_row(
+    (of, frame, prefix): (&Dense<'_>, &Frame, Option<&Prefix>),
+    axis: Axis,
+    coordinates: &[f64],
+    framed: Framed,
+    words: &mut RowWords,
+) -> Extent {
+    let size = measure(coordinates);
+    // The numbers were rounded before, and so were the sums of their squares.
+    let mut rounding = framed.length * (of.dim() as f64 + 8.0) * 2.0 * UNIT64;
+    let (mut rest, mut norm) = (None, size.square.sqrt());
+    if let Some(prefix) = prefix {
+        rounding *= 1.0 + prefix.len() as f64;
+        rounding += prefix.rounding(framed.square, framed.length);
+        norm += rounding;
+        rest = Some((prefix.rest(framed.square, size.square, rounding, framed.length) as f32).next_up());
+    }
+    let bias = frame.is_biased().then_some(framed.bias);
+    let rounded = words.round(&Numbers { coordinates, size, rest, bias, axis });
+    Extent {
+        norm,
+        residual: rounded.residual + rounding,
+        rest: rounded.rest,
+        bias: bias.unwrap_or(0.0).abs(),
+        length: framed.length,
+    }
+}
+
+/// Writes a row's words into a lane of a panel.
+#[inline(always)]
+fn write(words: &[u32], lane: usize, width: usize, panel: &mut [u32]) {
+    for (step, word) in panel.chunks_exact_mut(width).zip(words) {
+        step[lane] = *word;
+    }
+}

@@ -1,0 +1,141 @@
+//! A query's candidates for its k nearest items: their values lie between bounds, and keys are computed for as few as possible.
+
+use std::cmp::Ordering;
+
+use crate::rows::space::{Scratch, Space};
+use crate::screen::rounding::{round_down, round_up};
+
+/// The most candidates beyond k, and a quarter of k, before they are pruned. A threshold rises when they are, so few are kept
+/// for a small k.
+const SPARE: usize = 32;
+
+/// A gallery item whose value lies between two bounds.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate {
+    pub index: u32,
+    pub lower: f32,
+    pub upper: f32,
+    /// Its key, or NaN until that is computed.
+    key: f64,
+}
+
+impl Candidate {
+    /// An item whose key is not known.
+    pub fn within(index: u32, (lower, upper): (f32, f32)) -> Self {
+        Candidate { index, lower, upper, key: f64::NAN }
+    }
+}
+
+/// Nearer first, ties by index; for candidates whose keys are known.
+fn nearer(a: &Candidate, b: &Candidate) -> Ordering {
+    b.key.total_cmp(&a.key).then(a.index.cmp(&b.index))
+}
+
+/// A thread's buffers for keys.
+#[derive(Default)]
+pub(super) struct Keys {
+    pairs: Vec<(u32, u32)>,
+    keys: Vec<f64>,
+}
+
+/// Every item that may be among a query's k nearest.
+pub(super) struct Shortlist {
+    query: usize,
+    k: usize,
+    candidates: Vec<Candidate>,
+    /// The number of candidates at which they are pruned next.
+    limit: usize,
+}
+
+/// Returns the number of candidates beyond the k nearest at which they are pruned.
+fn spare(k: usize) -> usize {
+    k / 4 + SPARE.min(4 * k + 4)
+}
+
+impl Shortlist {
+    pub fn new(query: usize, k: usize) -> Self {
+        let limit = k + spare(k);
+        Shortlist { query, k, candidates: Vec::with_capacity(limit), limit }
+    }
+
+    /// The most bytes of a list for the k nearest, approximately.
+    pub fn bytes(k: usize) -> usize {
+        size_of::<Candidate>() * (2 * k + 2 * SPARE)
+    }
+
+    /// Adds a candidate; returns whether the list is to be pruned.
+    pub fn push(&mut self, candidate: Candidate) -> bool {
+        self.candidates.push(candidate);
+        self.candidates.len() >= self.limit
+    }
+
+    /// Drops candidates that k others certainly beat, and returns a lower bound of the k-th nearest item's value. If the bounds leave too
+    /// many, keys sharpen those of the k most promising, then all, and then decide.
+    pub fn prune<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys) -> f32 {
+        let most = self.k + spare(self.k) / 2;
+        let mut threshold = self.drop_beaten();
+        if self.candidates.len() > most {
+            self.sharpen_promising(space, scratch, keys);
+            threshold = self.drop_beaten();
+        }
+        if self.candidates.len() > most {
+            sharpen(space, self.query, &mut self.candidates, scratch, keys);
+            threshold = self.drop_beaten();
+        }
+        if self.candidates.len() > most {
+            self.candidates.select_nth_unstable_by(self.k - 1, nearer);
+            self.candidates.truncate(self.k);
+        }
+        self.limit = self.candidates.len().max(self.k) + spare(self.k);
+        threshold
+    }
+
+    /// Decides the k nearest of at least k candidates by key, ties by index: their keys and indices, nearest first.
+    pub fn decide<S: Space>(
+        mut self,
+        space: &S,
+        scratch: &mut Scratch,
+        keys: &mut Keys,
+    ) -> impl Iterator<Item = (f64, u32)> {
+        if self.candidates.len() > self.k {
+            self.sharpen_promising(space, scratch, keys);
+            self.drop_beaten();
+        }
+        sharpen(space, self.query, &mut self.candidates, scratch, keys);
+        self.candidates.sort_unstable_by(nearer);
+        self.candidates.into_iter().take(self.k).map(|c| (c.key, c.index))
+    }
+
+    /// Drops the candidates below the k-th largest lower bound, and returns that.
+    fn drop_beaten(&mut self) -> f32 {
+        let (_, kth, _) = self.candidates.select_nth_unstable_by(self.k - 1, |a, b| b.lower.total_cmp(&a.lower));
+        let threshold = kth.lower;
+        self.candidates.retain(|c| c.upper >= threshold);
+        threshold
+    }
+
+    /// Sharpens the bounds of the k candidates with the largest upper ones.
+    fn sharpen_promising<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys) {
+        self.candidates.select_nth_unstable_by(self.k - 1, |a, b| b.upper.total_cmp(&a.upper));
+        sharpen(space, self.query, &mut self.candidates[..self.k], scratch, keys);
+    }
+}
+
+/// Computes the keys that are not known, and replaces the bounds by theirs.
+fn sharpen<S: Space>(
+    space: &S,
+    query: usize,
+    candidates: &mut [Candidate],
+    scratch: &mut Scratch,
+    Keys { pairs, keys }: &mut Keys,
+) {
+    pairs.clear();
+    pairs.extend(candidates.iter().filter(|c| c.key.is_nan()).map(|c| (query as u32, c.index)));
+    keys.clear();
+    space.keys(pairs, scratch, keys);
+    for (candidate, &key) in candidates.iter_mut().filter(|c| c.key.is_nan()).zip(&*keys) {
+        // The rounding of the value is far below that of its float32 bounds.
+        let (value, slack) = (space.value(query, key), space.value_slack());
+        *candidate = Candidate { key, lower: round_down(value - slack), upper: round_up(value + slack), ..*candidate };
+    }
+}
