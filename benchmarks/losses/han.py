@@ -193,7 +193,10 @@ STUDIES = {
         "MemVir lifts NormSoftmax (Tables 1 and 4)",
         "memvir/glyphs-han",
         [*COMMON, epochs(LONG, 128), "loss.loss.temperature=0.1", CONSTANT_RATE],
-        {f"base, {LONG}": ["loss.num_steps=0", "loss.margin=0"], f"MemVir (2, 100), {LONG}": []},
+        {
+            f"base, {LONG} epochs": ["loss.num_steps=0", "loss.margin=0"],
+            f"MemVir (2, 100), {LONG} epochs": [],
+        },
         after=intervals_and_cosine,
     ),
     "class-fraction": Study(

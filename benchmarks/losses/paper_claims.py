@@ -394,7 +394,7 @@ PAPERS = (
             "copies. On glyphs class weights 101 steps apart have a cosine of 0.88 to 0.94 to the present ones, so "
             "that a virtual class is nearly a second copy of its own class. On Han characters and on the units the "
             "rate falls to 0, and at the end the memory holds the present weights (cosine 1.000). The paper's rate "
-            "is constant; that wasn't tried.",
+            "is constant. At a constant 10⁻³ they are copies, too (0.994), and MemVir is 0.7 points below (one seed).",
             "Whether MemVir gains in 2,000 epochs, the authors' length.",
         ),
     ),
