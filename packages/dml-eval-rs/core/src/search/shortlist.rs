@@ -12,9 +12,9 @@ const SPARE: usize = 32;
 /// A gallery item whose value lies between two bounds.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate {
-    pub index: u32,
-    pub lower: f32,
-    pub upper: f32,
+    index: u32,
+    lower: f32,
+    upper: f32,
     /// Its key, or NaN until that is computed.
     key: f64,
 }
