@@ -7,7 +7,7 @@ use crate::exact::{PAIRS, combine};
 use super::avx2_sweep::{COLUMNS, sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
+use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
 
 const ROWS: usize = 6;
 const EXACT_ROWS: usize = 4;
@@ -15,7 +15,7 @@ const EXACT_COLUMNS: usize = 12;
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx2-vnni",
-    int16: Some(int16_fused),
+    int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
     available: || (KERNEL.available)() && is_x86_feature_detected!("avxvnni"),
     ..KERNEL
 };
@@ -26,7 +26,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     columns: COLUMNS,
     float32,
     bfloat16: None,
-    int16: Some(int16),
+    int16: Some(Int16 { tile: int16, reaches }),
     hamming,
     sweep: sweep::<true>,
     sweep_rows: sweep::<false>,
@@ -73,11 +73,13 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// A product of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+/// Products of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
 macro_rules! int16 {
-    ($name:ident, $features:literal, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+    ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+        /// Calls `take` with each row, vector and its values.
         #[target_feature(enable = $features)]
-        fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+        #[inline]
+        fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m256)) {
             let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
             let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
             // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
@@ -100,16 +102,41 @@ macro_rules! int16 {
                     for (v, s) in sum.iter().enumerate() {
                         let scale = _mm256_mul_ps(scale, _mm256_loadu_ps(column.add(8 * v)));
                         let bias = _mm256_add_ps(bias, _mm256_loadu_ps(column.add(COLUMNS + 8 * v)));
-                        let value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(*s), scale, bias);
-                        _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8 * v), value);
+                        take(r, v, _mm256_fmadd_ps(_mm256_cvtepi32_ps(*s), scale, bias));
                     }
                 }
             }
         }
+
+        #[target_feature(enable = $features)]
+        fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+            let tile = tile.as_mut_ptr();
+            $values(steps, rows, columns, |r, v, value| {
+                // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+                unsafe { _mm256_storeu_ps(tile.add(r * COLUMNS + 8 * v), value) }
+            });
+        }
+
+        #[target_feature(enable = $features)]
+        fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
+            let of_columns = least.1.as_ptr();
+            let mut reached = 0;
+            for (p, (rows, of_rows)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
+                let mut any = _mm256_setzero_ps();
+                $values(steps, rows, columns, |r, v, value| {
+                    // SAFETY: the caller checked that there are COLUMNS thresholds.
+                    let of_column = unsafe { _mm256_loadu_ps(of_columns.add(8 * v)) };
+                    let least = _mm256_min_ps(_mm256_set1_ps(of_rows[r]), of_column);
+                    any = _mm256_or_ps(any, _mm256_cmp_ps::<_CMP_GE_OQ>(value, least));
+                });
+                reached |= u64::from(_mm256_movemask_ps(any) != 0) << p;
+            }
+            reached
+        }
     };
 }
-int16!(int16_fused, "avx2,fma,avxvnni", |sum, x, p| _mm256_dpwssd_avx_epi32(sum, x, p));
-int16!(int16, "avx2,fma", |sum, x, p| _mm256_add_epi32(sum, _mm256_madd_epi16(x, p)));
+int16!("avx2,fma,avxvnni", values_fused, int16_fused, reaches_fused, |sum, x, p| _mm256_dpwssd_avx_epi32(sum, x, p));
+int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(sum, _mm256_madd_epi16(x, p)));
 
 /// Counts the bits of each byte by table look-up of its two nibbles.
 #[target_feature(enable = "avx2")]

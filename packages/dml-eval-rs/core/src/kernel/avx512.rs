@@ -7,7 +7,7 @@ use crate::exact::{PAIRS, combine};
 use super::avx512_sweep::{COLUMNS, VECTORS, sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Kernel, Pairs32};
+use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
 
 const ROWS: usize = 8;
 const EXACT_ROWS: usize = 8;
@@ -15,7 +15,7 @@ const EXACT_COLUMNS: usize = 24;
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx512-vnni",
-    int16: Some(int16_fused),
+    int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
     // Cascade Lake and Cooper Lake have no VPOPCNTDQ.
     hamming: hamming_of_this_cpu,
     available: || has_avx512() && is_x86_feature_detected!("avx512vnni"),
@@ -29,7 +29,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     columns: COLUMNS,
     float32,
     bfloat16: None,
-    int16: Some(int16),
+    int16: Some(Int16 { tile: int16, reaches }),
     hamming: hamming_by_lookup,
     sweep: sweep::<true>,
     sweep_rows: sweep::<false>,
@@ -88,11 +88,13 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// A product of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+/// Products of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
 macro_rules! int16 {
-    ($name:ident, $features:literal, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+    ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
+        /// Calls `take` with each row, vector and its values.
         #[target_feature(enable = $features)]
-        fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+        #[inline]
+        fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m512)) {
             let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
             let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
             // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
@@ -116,16 +118,41 @@ macro_rules! int16 {
                     let (scale, bias) = (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
                     for (v, s) in sum.iter().enumerate() {
                         let (scale, bias) = (_mm512_mul_ps(scale, scales[v]), _mm512_add_ps(bias, biases[v]));
-                        let value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(*s), scale, bias);
-                        _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), value);
+                        take(r, v, _mm512_fmadd_ps(_mm512_cvtepi32_ps(*s), scale, bias));
                     }
                 }
             }
         }
+
+        #[target_feature(enable = $features)]
+        fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+            let tile = tile.as_mut_ptr();
+            $values(steps, rows, columns, |r, v, value| {
+                // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+                unsafe { _mm512_storeu_ps(tile.add(r * COLUMNS + 16 * v), value) }
+            });
+        }
+
+        #[target_feature(enable = $features)]
+        fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
+            let of_columns = least.1.as_ptr();
+            let mut reached = 0;
+            for (p, (rows, of_rows)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
+                let mut any = 0;
+                $values(steps, rows, columns, |r, v, value| {
+                    // SAFETY: the caller checked that there are COLUMNS thresholds.
+                    let of_column = unsafe { _mm512_loadu_ps(of_columns.add(16 * v)) };
+                    let least = _mm512_min_ps(_mm512_set1_ps(of_rows[r]), of_column);
+                    any |= _mm512_cmp_ps_mask::<_CMP_GE_OQ>(value, least);
+                });
+                reached |= u64::from(any != 0) << p;
+            }
+            reached
+        }
     };
 }
-int16!(int16_fused, "avx512f,avx512vnni", |sum, x, p| _mm512_dpwssd_epi32(sum, x, p));
-int16!(int16, "avx512f,avx512bw", |sum, x, p| _mm512_add_epi32(sum, _mm512_madd_epi16(x, p)));
+int16!("avx512f,avx512vnni", values_fused, int16_fused, reaches_fused, |sum, x, p| _mm512_dpwssd_epi32(sum, x, p));
+int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(sum, _mm512_madd_epi16(x, p)));
 
 #[target_feature(enable = "avx512f,avx512vpopcntdq")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {

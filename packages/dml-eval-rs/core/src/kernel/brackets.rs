@@ -15,6 +15,8 @@ pub(crate) struct Thresholds<'a> {
     pub group: &'a [u32],
 }
 
+/// The rows of the largest kernel's tile.
+pub(super) const MAX_ROWS: usize = 8;
 /// The ends of a bracket that no product reaches.
 const IMPASSABLE: f32 = f32::INFINITY;
 
@@ -26,7 +28,7 @@ pub(crate) struct ItemBrackets {
     count: usize,
     low: Vec<f32>,
     high: Vec<f32>,
-    /// The lowest end of each item.
+    /// The lowest end of each item, and of as many beyond the last as a tile has rows.
     lowest: Vec<f32>,
     group: Vec<u32>,
 }
@@ -36,9 +38,9 @@ impl ItemBrackets {
     pub fn reset(&mut self, items: usize) {
         self.items = items;
         self.count = 1;
-        for ends in [&mut self.low, &mut self.high, &mut self.lowest] {
+        for (ends, len) in [(&mut self.low, items), (&mut self.high, items), (&mut self.lowest, items + MAX_ROWS)] {
             ends.clear();
-            ends.resize(items, IMPASSABLE);
+            ends.resize(len, IMPASSABLE);
         }
         self.group.clear();
         self.group.resize(items, u32::MAX);
@@ -69,6 +71,11 @@ impl ItemBrackets {
 
     pub(super) fn group(&self, item: usize) -> u32 {
         self.group[item]
+    }
+
+    /// Returns the lowest ends of so many items from one on; those beyond the last are passed by no product.
+    pub fn lowest_from(&self, first: usize, items: usize) -> &[f32] {
+        &self.lowest[first..first + items]
     }
 
     pub(super) fn lowest(&self, item: usize) -> f32 {

@@ -119,6 +119,40 @@ proptest! {
     }
 
     #[test]
+    fn tiles_reach_where_a_product_is_at_least_the_least_of_its_row_or_column(
+        steps in AFFINE_STEPS..40, panels in 1usize..5, share in 0.0f64..1.0, at_end in any::<bool>(), seed in any::<u64>(),
+    ) {
+        for kernel in kernels().filter(|kernel| kernel.has_int16()) {
+            let (height, width) = (kernel.rows, kernel.columns);
+            let mut rows = Guarded::new(&words(panels * steps * height, seed), at_end);
+            let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
+            let mut tile = vec![0.0; height * width];
+            let tiles: Vec<Vec<f32>> = rows.get().chunks(steps * height).map(|rows| {
+                kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
+                tile.clone()
+            }).collect();
+            // Some product is the least of its row or of its column, and no other row or column has one that is as large.
+            let mut sorted = tiles.concat();
+            sorted.sort_unstable_by(f32::total_cmp);
+            let least = sorted[((sorted.len() - 1) as f64 * share) as usize];
+            let mut random = crate::random::Random::new(seed);
+            let mut thresholds = |n: usize| -> Vec<f32> {
+                (0..n).map(|_| if random.below(9) == 0 { least } else { f32::INFINITY }).collect()
+            };
+            let mut of_rows = Guarded::new(&thresholds(panels * height), at_end);
+            let mut of_columns = Guarded::new(&thresholds(width), at_end);
+            let found = kernel.reaches(steps, rows.get(), columns.get(), (of_rows.get(), of_columns.get()));
+            for (p, tile) in tiles.iter().enumerate() {
+                let reaches = |(at, value): (usize, &f32)| {
+                    *value >= of_rows.get()[p * height + at / width] || *value >= of_columns.get()[at % width]
+                };
+                prop_assert_eq!(found >> p & 1 == 1, tile.iter().enumerate().any(reaches), "{}", kernel.name);
+            }
+            prop_assert_eq!(found >> panels, 0);
+        }
+    }
+
+    #[test]
     fn bit_products_count_all_differing_bits(steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>()) {
         // From no bit to all bits, so that no intermediate sum overflows.
         let mut random = crate::random::Random::new(seed);

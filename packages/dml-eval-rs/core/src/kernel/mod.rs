@@ -25,6 +25,7 @@ mod instructions;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod prefetch;
 #[cfg(test)]
 mod rounding_tests;
 mod routines;
@@ -37,6 +38,7 @@ pub(crate) use brackets::ItemBrackets;
 pub(crate) use brackets::Thresholds;
 pub use float_environment::set_default_float_environment;
 pub(crate) use instructions::Work;
+pub(crate) use prefetch::prefetch;
 pub use routines::Kernel;
 pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, MAX_TILE, Sum, Word};
 pub(crate) use sweep::{Above, Hit, Sides, SweepResult};

@@ -4,12 +4,14 @@ use std::ops::Range;
 
 use crate::exact::PAIRS;
 
-use super::brackets::{ItemBrackets, Thresholds};
+use super::brackets::{ItemBrackets, MAX_ROWS, Thresholds};
 use super::instructions::{Instructions, Work};
 use super::sweep::{Sides, SweepResult};
 
 /// Fills a (rows, columns) tile with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
+/// Tells for which of some row panels a product with a column panel reaches the least of its row or of its column.
+pub(crate) type Reaches = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
 /// Compares a tile with the thresholds of its rows and columns.
 pub(crate) type Sweep = unsafe fn(
     tile: &[f32],
@@ -45,6 +47,13 @@ pub(crate) struct ExactProducts {
     pub(super) fused: ExactProduct,
 }
 
+/// Products of panels of int16.
+#[derive(Clone, Copy)]
+pub(crate) struct Int16 {
+    pub(super) tile: Product,
+    pub(super) reaches: Reaches,
+}
+
 /// The terms of an exact product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
@@ -66,7 +75,7 @@ pub struct Kernel {
     pub(crate) columns: usize,
     pub(super) float32: Product,
     pub(super) bfloat16: Option<Product>,
-    pub(super) int16: Option<Product>,
+    pub(super) int16: Option<Int16>,
     pub(super) hamming: Product,
     pub(super) sweep: Sweep,
     /// Ignores the thresholds of the columns.
@@ -83,7 +92,7 @@ pub struct Kernel {
 }
 
 /// The size of the largest kernel's tile.
-pub(crate) const MAX_TILE: usize = 8 * 48;
+pub(crate) const MAX_TILE: usize = MAX_ROWS * 48;
 
 /// The contents of a packed word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +130,7 @@ impl Kernel {
         let product = match word {
             Word::Float32 => self.float32,
             Word::BFloat16Pair => self.bfloat16.expect("called only where has_bfloat16"),
-            Word::Int16Pair => self.int16.expect("called only where has_int16"),
+            Word::Int16Pair => self.int16.as_ref().expect("called only where has_int16").tile,
             Word::Bits => self.hamming,
         };
         let least_steps = if word == Word::Int16Pair { AFFINE_STEPS } else { 0 };
@@ -147,6 +156,17 @@ impl Kernel {
             // SAFETY: `select` returns a kernel only where the CPU has its instructions; the function checks its indices.
             unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
         }
+    }
+
+    /// Tells for which of at most 64 panels of rows of int16 a product with a panel of columns reaches the least of its row or of its
+    /// column: the p-th bit for the p-th.
+    pub(crate) fn reaches(&self, steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
+        let panels = least.0.len() / self.rows;
+        assert!(panels <= 64 && least.0.len() == panels * self.rows && least.1.len() == self.columns);
+        assert!(steps >= AFFINE_STEPS && rows.len() == steps * least.0.len() && columns.len() == steps * self.columns);
+        let reaches = self.int16.as_ref().expect("called only where has_int16").reaches;
+        // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
+        unsafe { reaches(steps, rows, columns, least) }
     }
 
     pub(super) fn sweep_first(

@@ -110,6 +110,10 @@ impl Packing for CodePacking<'_, '_> {
         }
     }
 
+    fn is_sorted(&self) -> bool {
+        false
+    }
+
     fn margin(&self, _row: Extent, _column: Extent) -> f64 {
         0.0
     }

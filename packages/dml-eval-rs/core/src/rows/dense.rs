@@ -5,7 +5,7 @@ mod scores;
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::exact::{PAIRS, cosine_key};
-use crate::kernel::{Kernel, Word};
+use crate::kernel::{Kernel, Word, prefetch};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::{rescale, scale_below_one};
 use crate::rows::similarity::Similarity;
@@ -209,6 +209,14 @@ impl<'a> Dense<'a> {
             sums.extend(&found[..together.len()]);
         }
         true
+    }
+
+    /// Fetches a row into the caches, if there is one and it has single precision.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, side: Side, row: usize) {
+        if row < self.rows(side) {
+            self.matrix(side).slice32(row).map(prefetch);
+        }
     }
 
     pub(super) fn dim(&self) -> usize {

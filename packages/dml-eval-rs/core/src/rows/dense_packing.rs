@@ -135,6 +135,10 @@ impl Packing for DensePacking<'_, '_> {
         self.of.kernel().vectorize(Encoding { of: self.of, frame: &self.frame, prefix: self.prefix.as_ref(), lanes });
     }
 
+    fn is_sorted(&self) -> bool {
+        self.prefix.is_some()
+    }
+
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let numbers = self.numbers() as f64;
         let dim = self.of.dim() as f64;

@@ -12,6 +12,9 @@ use crate::rows::row_words::{Numbers, RowWords, measure};
 use crate::rows::similarity::Similarity;
 use crate::side::Side;
 
+/// Rows from one that is read to one that is fetched into the caches.
+const AHEAD: usize = 6;
+
 /// Rows of a side, and the lanes of a panel that they are written into, with their sizes.
 pub(super) struct Lanes<'a> {
     pub side: Side,
@@ -67,6 +70,7 @@ impl Encoding<'_, '_> {
             let group = first..(first + together).min(lanes.rows.len());
             let rounded = &mut rounded[..group.len() * dim];
             for ((lane, rounded), framed) in group.clone().zip(rounded.chunks_exact_mut(dim)).zip(&mut framed) {
+                of.prefetch(lanes.side, lanes.rows.start + lane + AHEAD);
                 of.scale_row(lanes.side, lanes.rows.start + lane, &mut row);
                 let square = if of.similarity() == Similarity::Cosine { 1.0 } else { square(&row) };
                 *framed = frame.enter_rounded(&row, square, rounded);

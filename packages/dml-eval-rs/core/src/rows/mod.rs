@@ -1,5 +1,6 @@
 //! Rows as they lie in memory, their packed panels, and the two spaces that compare them.
 
+pub(crate) mod abridged;
 pub(crate) mod classes;
 pub(crate) mod codes;
 pub(crate) mod comparable;
@@ -18,7 +19,7 @@ pub(crate) mod panels;
 mod prefix;
 mod prefix_choice;
 mod principal;
-mod row_words;
+pub(crate) mod row_words;
 mod sample;
 mod scaling;
 pub(crate) mod similarity;

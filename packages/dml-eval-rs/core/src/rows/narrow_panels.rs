@@ -80,6 +80,11 @@ impl NarrowPanels {
 }
 
 impl<'a> Panel<'a> {
+    /// Returns the words, step by step.
+    pub fn words(&self) -> &'a [u32] {
+        self.words
+    }
+
     /// Returns the words of some steps, padded in `buffer` if the panel is narrow.
     fn padded<'b>(&self, from: usize, to: usize, buffer: &'b mut [u32]) -> &'b [u32]
     where

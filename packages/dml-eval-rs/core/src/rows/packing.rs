@@ -54,7 +54,7 @@ pub struct Goal<'a> {
     /// Pairs to screen.
     pub pairs: u64,
     /// Computes the expected thresholds of some queries.
-    pub thresholds: &'a dyn Fn() -> Result<Vec<ExpectedThreshold>>,
+    pub thresholds: &'a (dyn Fn() -> Result<Vec<ExpectedThreshold>> + Sync),
 }
 
 /// Rows in the words of a screen.
@@ -65,6 +65,8 @@ pub trait Packing: Sync {
     fn word(&self) -> Word;
     /// Words in a packed row.
     fn steps(&self) -> usize;
+    /// Whether the first numbers of a row are mostly the largest.
+    fn is_sorted(&self) -> bool;
     /// Packs some rows into a panel, `panel[step * width + lane]`; lanes beyond the rows keep their zeros.
     fn encode(
         &self,

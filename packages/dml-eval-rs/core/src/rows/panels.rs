@@ -60,6 +60,10 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     }
 
     pub fn panel(&self, p: usize) -> &[T] {
-        &self.words[p * self.words_per_panel..(p + 1) * self.words_per_panel]
+        self.panels(p..p + 1)
+    }
+
+    pub fn panels(&self, panels: Range<usize>) -> &[T] {
+        &self.words[panels.start * self.words_per_panel..panels.end * self.words_per_panel]
     }
 }

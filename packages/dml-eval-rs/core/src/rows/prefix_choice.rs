@@ -68,8 +68,12 @@ pub(super) fn choose_prefix(
     if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
     }
-    let directions = principal_directions(kernel, &rows, dim, count, control)?;
-    let thresholds = (goal.thresholds)()?;
+    // Rows of both sides, as many together as are drawn of one.
+    let some: Vec<f64> =
+        rows.chunks_exact(dim).step_by(if of.is_own_gallery() { 1 } else { 2 }).collect::<Vec<_>>().concat();
+    let (directions, thresholds) =
+        rayon::join(|| principal_directions(kernel, &some, dim, count, control), goal.thresholds);
+    let (directions, thresholds) = (directions?, thresholds?);
     if thresholds.is_empty() {
         return Ok(None);
     }

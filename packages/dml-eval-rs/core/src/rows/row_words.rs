@@ -18,7 +18,7 @@ const ROUNDING: f64 = 6_755_399_441_055_744.0;
 const LANES: usize = 8;
 
 /// The exact numbers of a row.
-pub(super) struct Numbers<'a> {
+pub(crate) struct Numbers<'a> {
     pub coordinates: &'a [f64],
     pub size: Size,
     /// The length of the rest of the row, rounded up, if it is one of the numbers.
@@ -28,21 +28,28 @@ pub(super) struct Numbers<'a> {
     pub axis: Axis,
 }
 
+impl<'a> Numbers<'a> {
+    /// The numbers of a mean of rows, the last of which may be a rest's, and the sum that is added to products.
+    pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
+        Numbers { coordinates: numbers, size: measure(numbers), rest: None, bias: Some(-added), axis: Axis::Columns }
+    }
+}
+
 /// The squared length of a row, and the magnitude of its largest number.
 #[derive(Clone, Copy)]
-pub(super) struct Size {
+pub(crate) struct Size {
     pub square: f64,
     largest: f64,
 }
 
 /// The length of the rounding errors of the coordinates, and the rest as it was rounded.
-pub(super) struct Rounded {
+pub(crate) struct Rounded {
     pub residual: f64,
     pub rest: f64,
 }
 
 /// A thread's words of a row.
-pub(super) struct RowWords {
+pub(crate) struct RowWords {
     word: Word,
     floats: Vec<f32>,
     integers: Vec<i16>,
@@ -50,7 +57,7 @@ pub(super) struct RowWords {
 }
 
 /// Computes the words of a packed row of so many numbers, the rest among them.
-pub(super) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
+pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     match word {
         Word::Int16Pair => numbers.div_ceil(2) + AFFINE_STEPS,
         Word::BFloat16Pair => (numbers + if is_biased { 2 * PIECES } else { 0 }).div_ceil(2),
@@ -71,7 +78,7 @@ fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T]))
 
 /// Measures the coordinates of a row.
 #[inline(always)]
-pub(super) fn measure(x: &[f64]) -> Size {
+pub(crate) fn measure(x: &[f64]) -> Size {
     let (mut squares, mut largest) = ([0.0; LANES], [0.0; LANES]);
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use crate::error::Result;
+use crate::kernel::Word;
 use crate::memory::collect;
+use crate::rows::abridged::Abridged;
 use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::side::Side;
@@ -17,6 +19,8 @@ pub(crate) struct Block {
     /// The rests of the extents; empty if all are 0.
     pub rests: Vec<f64>,
     panels: NarrowPanels,
+    /// The same rows abridged, where that may rule out tiles.
+    pub abridged: Option<Abridged>,
 }
 
 impl Block {
@@ -29,10 +33,22 @@ impl Block {
         let (panels, extents) = NarrowPanels::load(rows.len(), width, packing.steps(), encode)?;
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
         let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
-        Ok(Block { rows, worst, extents, rests, panels })
+        let abridged = if packing.is_sorted() && packing.word() == Word::Int16Pair {
+            Abridged::new(&panels, rows.len(), width, packing.steps())?
+        } else {
+            None
+        };
+        Ok(Block { rows, worst, extents, rests, panels, abridged })
     }
 
     pub fn panel(&self, p: usize) -> Panel<'_> {
         self.panels.panel(p)
     }
+}
+
+/// Packed rows and columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks<'a> {
+    pub rows: &'a Block,
+    pub columns: &'a Block,
 }

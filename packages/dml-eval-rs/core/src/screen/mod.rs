@@ -1,7 +1,8 @@
 //! The screen: approximate values of all pairs, compared with thresholds that allow for their error bounds.
 
-mod block;
+pub(crate) mod block;
 pub(crate) mod expected;
+mod preview;
 pub(crate) mod rounding;
 mod tile;
 mod tiling;

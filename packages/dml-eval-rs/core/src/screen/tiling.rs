@@ -12,7 +12,7 @@ const TASK_COLUMN_BYTES: usize = 512 << 10;
 const BAND_BYTES: usize = 2 << 20;
 /// The most panels of a task, for short rows: thresholds are updated, and a cancellation is noticed, between tasks. With larger
 /// tasks more values pass the first, low thresholds; with smaller ones, tasks have more overhead (measured:
-/// docs/internals/evaluator-speed.md).
+/// docs/internals/evaluator-speed.md). A preview takes at most 64 row panels together.
 const MOST_ROW_PANELS: usize = 24;
 const MOST_COLUMN_PANELS: usize = 16;
 /// Bytes of a packed word.

@@ -13,7 +13,8 @@ use crate::memory::collect;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
 use crate::rows::space::{Scratch, Space};
-use crate::screen::block::Block;
+use crate::screen::block::{Block, Blocks};
+use crate::screen::preview::Preview;
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::tile::mask_uncounted;
 use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_above_diagonal};
@@ -44,7 +45,15 @@ pub(crate) trait Observer: Sync {
     }
 
     /// Receives the first blocks of rows and columns before any task of these rows.
-    fn begin<S: Space>(&self, _space: &S, _packing: &impl Packing, _blocks: Blocks<'_>, _control: &Control) {}
+    fn begin<S: Space>(
+        &self,
+        _space: &S,
+        _packing: &impl Packing,
+        _blocks: Blocks<'_>,
+        _control: &Control,
+    ) -> Result<()> {
+        Ok(())
+    }
 
     /// Receives the values of a task.
     fn observe<S: Space>(
@@ -83,13 +92,6 @@ impl Task<'_> {
         let rests = self.rests.map_or(0.0, |(rows, columns)| rows[row as usize] * columns[column as usize]);
         (value - margin - 2.0 * rests, value + margin)
     }
-}
-
-/// Packed rows and columns.
-#[derive(Clone, Copy)]
-pub(crate) struct Blocks<'a> {
-    pub rows: &'a Block,
-    pub columns: &'a Block,
 }
 
 #[derive(Default)]
@@ -169,7 +171,7 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
             let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
             if column_block.rows.start == 0 {
-                observer.begin(space, packing, blocks, control);
+                observer.begin(space, packing, blocks, control)?;
                 control.check()?;
             }
             traverse_blocks(space, packing, observer, blocks, false, control)?;
@@ -246,19 +248,28 @@ fn sweep_task<S: Space, O: Observer>(
     uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns);
     result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()));
     let sides = if both { Sides::Both } else { Sides::Rows };
+    let mut preview = Preview::default();
     for j in (0..padded).step_by(width) {
         let columns = task.columns.start + j..(task.columns.start + j + width).min(task.columns.end);
-        let column_at = columns.start - blocks.columns.rows.start;
-        for i in (0..task.rows.len()).step_by(height) {
+        let column_panel = (columns.start - blocks.columns.rows.start) / width;
+        let reaching =
+            |i: &usize| !task.symmetric || reaches_above_diagonal(&(task.rows.start + i..task.rows.end), &columns);
+        let panels = (0..task.rows.len()).step_by(height).take_while(reaching).count();
+        let first_panel = (task.rows.start - blocks.rows.rows.start) / height;
+        if panels == 0 {
+            continue;
+        }
+        let at = (first_panel..first_panel + panels, column_panel);
+        let mut left = preview.left(kernel, blocks, at, (of_rows, (of_columns, j)));
+        while left != 0 {
+            let panel = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let i = panel * height;
             let rows = task.rows.start + i..(task.rows.start + i + height).min(task.rows.end);
-            if task.symmetric && !reaches_above_diagonal(&rows, &columns) {
-                break;
-            }
-            let row_at = rows.start - blocks.rows.rows.start;
             multiply(
                 product,
                 steps,
-                (blocks.rows.panel(row_at / height), blocks.columns.panel(column_at / width)),
+                (blocks.rows.panel(first_panel + panel), blocks.columns.panel(column_panel)),
                 tile,
             );
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);

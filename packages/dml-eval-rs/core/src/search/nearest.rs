@@ -13,12 +13,13 @@ use crate::rows::comparable::Comparable;
 use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
+use crate::screen::block::Blocks;
 use crate::screen::expected::SampledValues;
 use crate::screen::rounding::{round_down, round_up};
-use crate::screen::traverse::{Blocks, Observer, Task, traverse_rectangle};
-use crate::search::first_thresholds::first_thresholds;
+use crate::screen::traverse::{Observer, Task, traverse_rectangle};
+use crate::search::first_candidates::first_candidates;
 use crate::search::from_tables::nearest_from_tables;
-use crate::search::shortlist::{Candidate, Keys, Shortlist};
+use crate::search::shortlist::{Keys, Shortlist};
 use crate::side::Side;
 
 /// Halves of a search, each of the rest, whose thresholds are expected.
@@ -58,10 +59,12 @@ impl Observer for Search<'_> {
         visit((f64::from(self.threshold(query - self.first_query)), f64::INFINITY));
     }
 
-    fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) {
-        first_thresholds(space, packing, blocks, (self.k, self.own), control, |query, threshold| {
-            self.thresholds[query - self.first_query].store(threshold.to_bits(), Relaxed);
-        });
+    fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) -> Result<()> {
+        first_candidates(space, packing, blocks, (self.k, self.own), control, |query, candidates| {
+            let q = query - self.first_query;
+            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
+            self.thresholds[q].store(list.begin(space, candidates).to_bits(), Relaxed);
+        })
     }
 
     fn observe<S: Space>(
@@ -93,7 +96,7 @@ impl Observer for Search<'_> {
                     continue;
                 }
                 let index = (task.columns.start + hit.column as usize) as u32;
-                if list.push(Candidate::within(index, (lower, upper))) {
+                if list.push(index, (lower, upper)) {
                     threshold = list.prune(space, scratch, keys);
                     self.thresholds[q].store(threshold.to_bits(), Relaxed);
                 }
@@ -212,7 +215,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     let packing = space.packing(&goal, control)?;
     for first in (0..queries).step_by(batch) {
         let rows = first..(first + batch).min(queries);
-        let search = Search {
+        let mut search = Search {
             k,
             first_query: first,
             own,
@@ -221,10 +224,10 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
-        search.shortlists.into_par_iter().zip(out).enumerate().for_each_init(
+        search.shortlists.par_iter_mut().zip(out).enumerate().for_each_init(
             <(Scratch, Keys)>::default,
             |(scratch, keys), (q, (list, (scores, indices)))| {
-                let list = list.into_inner().expect("no thread panics while it holds the lock");
+                let list = list.get_mut().expect("no thread panics while it holds the lock");
                 for ((out_score, index), (key, item)) in
                     scores.iter_mut().zip(indices).zip(list.decide(space, scratch, keys))
                 {

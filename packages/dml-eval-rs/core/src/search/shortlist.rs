@@ -9,6 +9,9 @@ use crate::screen::rounding::{round_down, round_up};
 /// for a small k.
 const SPARE: usize = 32;
 
+/// The most items that a list begins with: to look for each candidate among more would cost more than to compute their keys again.
+const FEW: usize = 40;
+
 /// A gallery item whose value lies between two bounds.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate {
@@ -20,9 +23,10 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// An item whose key is not known.
-    pub fn within(index: u32, (lower, upper): (f32, f32)) -> Self {
-        Candidate { index, lower, upper, key: f64::NAN }
+    /// An item whose key is known. The rounding of its value is far below that of its float32 bounds.
+    fn of_key<S: Space>(space: &S, query: usize, index: u32, key: f64) -> Self {
+        let (value, slack) = (space.value(query, key), space.value_slack());
+        Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack), key }
     }
 }
 
@@ -45,6 +49,8 @@ pub(super) struct Shortlist {
     candidates: Vec<Candidate>,
     /// The number of candidates at which they are pruned next.
     limit: usize,
+    /// Items that the list began with.
+    first: Vec<u32>,
 }
 
 /// Returns the number of candidates beyond the k nearest at which they are pruned.
@@ -55,17 +61,32 @@ fn spare(k: usize) -> usize {
 impl Shortlist {
     pub fn new(query: usize, k: usize) -> Self {
         let limit = k + spare(k);
-        Shortlist { query, k, candidates: Vec::with_capacity(limit), limit }
+        Shortlist { query, k, candidates: Vec::new(), limit, first: Vec::new() }
     }
 
     /// The most bytes of a list for the k nearest, approximately.
     pub fn bytes(k: usize) -> usize {
-        size_of::<Candidate>() * (2 * k + 2 * SPARE)
+        (size_of::<Candidate>() + size_of::<u32>()) * (2 * k + 2 * SPARE)
     }
 
-    /// Adds a candidate; returns whether the list is to be pruned.
-    pub fn push(&mut self, candidate: Candidate) -> bool {
-        self.candidates.push(candidate);
+    /// Begins an empty list with at least k items whose keys are known, if these are few, and returns a lower bound of the k-th nearest
+    /// item's value.
+    pub fn begin<S: Space>(&mut self, space: &S, items: &[(u32, f64)]) -> f32 {
+        self.candidates.extend(items.iter().map(|(index, key)| Candidate::of_key(space, self.query, *index, *key)));
+        let threshold = self.drop_beaten();
+        if items.len() <= FEW {
+            self.first.extend(items.iter().map(|(index, _)| *index));
+        } else {
+            self.candidates.clear();
+        }
+        threshold
+    }
+
+    /// Adds an item whose value lies between two bounds, unless the list began with it; returns whether the list is to be pruned.
+    pub fn push(&mut self, index: u32, (lower, upper): (f32, f32)) -> bool {
+        if !self.first.contains(&index) {
+            self.candidates.push(Candidate { index, lower, upper, key: f64::NAN });
+        }
         self.candidates.len() >= self.limit
     }
 
@@ -92,7 +113,7 @@ impl Shortlist {
 
     /// Decides the k nearest of at least k candidates by key, ties by index: their keys and indices, nearest first.
     pub fn decide<S: Space>(
-        mut self,
+        &mut self,
         space: &S,
         scratch: &mut Scratch,
         keys: &mut Keys,
@@ -103,7 +124,7 @@ impl Shortlist {
         }
         sharpen(space, self.query, &mut self.candidates, scratch, keys);
         self.candidates.sort_unstable_by(nearer);
-        self.candidates.into_iter().take(self.k).map(|c| (c.key, c.index))
+        self.candidates.iter().take(self.k).map(|c| (c.key, c.index))
     }
 
     /// Drops the candidates below the k-th largest lower bound, and returns that.
@@ -134,8 +155,6 @@ fn sharpen<S: Space>(
     keys.clear();
     space.keys(pairs, scratch, keys);
     for (candidate, &key) in candidates.iter_mut().filter(|c| c.key.is_nan()).zip(&*keys) {
-        // The rounding of the value is far below that of its float32 bounds.
-        let (value, slack) = (space.value(query, key), space.value_slack());
-        *candidate = Candidate { key, lower: round_down(value - slack), upper: round_up(value + slack), ..*candidate };
+        *candidate = Candidate::of_key(space, query, candidate.index, key);
     }
 }

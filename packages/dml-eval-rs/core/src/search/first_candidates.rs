@@ -1,25 +1,30 @@
-//! Lower bounds of the values of the k-th nearest items, from a part of the gallery, before the rest of it is screened.
+//! The first candidates of each query, from a part of the gallery, before the rest of it is screened: the cells near the query where like
+//! items adjoin, or else panels evenly spaced.
 //!
-//! They spare the traversal most of the candidates of its first tasks. Each lane names the item of its largest screened value. These
-//! are distinct items, so the k-th largest of their keys is at most the key of the k-th nearest item, whatever the screen's errors.
+//! They spare the traversal most of its candidates. Each lane names the item of its largest screened value. These are distinct items,
+//! so the k-th largest of their keys is at most the key of the k-th nearest item, whatever the screen's errors.
 
 use rayon::prelude::*;
 
 use crate::control::Control;
+use crate::error::Result;
 use crate::kernel::MAX_TILE;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::own_item::OwnItem;
 use crate::rows::packing::Packing;
 use crate::rows::space::{Scratch, Space};
-use crate::screen::rounding::round_down;
-use crate::screen::traverse::Blocks;
+use crate::screen::block::Blocks;
+use crate::search::cells::{Cells, Nearness};
 
 /// One panel of so many belongs to the part, where that gives enough lanes.
 const SPACING: usize = 12;
 /// The least spacing: a larger part would cost more than it spares.
 const LEAST_SPACING: usize = 4;
+/// Items of the cells near some queries: the least, and for each neighbour.
+const LEAST_NEAR: usize = 768;
+const NEAR_PER_NEIGHBOUR: usize = 32;
 
-/// A part of a block's panels, of which each group of lanes keeps the largest values.
+/// A part of a block's panels, evenly spaced, of which each group of lanes keeps the largest values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     /// Panels between two of the part.
@@ -38,7 +43,7 @@ impl Part {
     }
 }
 
-/// The largest values so far: for each group, row and lane one of a tile, with its panel's number in the part.
+/// The largest values so far: for each group, row and lane one of a tile, with its panel.
 struct Largest {
     tile: Vec<f32>,
     values: Vec<f32>,
@@ -46,7 +51,9 @@ struct Largest {
     found: Vec<(f32, u32)>,
     pairs: Vec<(u32, u32)>,
     keys: Vec<f64>,
+    candidates: Vec<(u32, f64)>,
     scratch: Scratch,
+    nearness: Nearness,
 }
 
 impl Largest {
@@ -58,27 +65,32 @@ impl Largest {
             found: Vec::new(),
             pairs: Vec::new(),
             keys: Vec::new(),
+            candidates: Vec::new(),
             scratch: Scratch::default(),
+            nearness: Nearness::default(),
         }
     }
 }
 
-/// Calls `raise` with a query and a lower bound of the value of its k-th nearest item, for each query of the row block for which the
-/// column block has enough items.
-pub(super) fn first_thresholds<S: Space>(
+/// Calls `take` with a query and at least k items with their keys, in any order, for each query of the row block for which the column
+/// block has enough items.
+pub(super) fn first_candidates<S: Space>(
     space: &S,
     packing: &impl Packing,
     blocks: Blocks<'_>,
     (k, own): (usize, OwnItem<'_>),
     control: &Control,
-    raise: impl Fn(usize, f32) + Sync,
-) {
+    take: impl Fn(usize, &[(u32, f64)]) + Sync,
+) -> Result<()> {
     let Blocks { rows, columns } = blocks;
     let kernel = space.kernel();
     let (height, width) = (kernel.rows, kernel.columns);
-    let Some(part) = Part::choose(columns.rows.len() / width, width, k) else { return };
+    let Some(part) = Part::choose(columns.rows.len() / width, width, k) else { return Ok(()) };
     let size = height * width;
-    let product = space.kernel().product(packing.word());
+    let product = kernel.product(packing.word());
+    let cells = Cells::of(columns, packing, kernel)?;
+    let most = part.panels.min(LEAST_NEAR.max(NEAR_PER_NEIGHBOUR * k) / width).max(1);
+    let spaced: Vec<u32> = (0..part.panels).map(|number| (number * part.spacing) as u32).collect();
     (0..rows.rows.len().div_ceil(height)).into_par_iter().for_each_init(
         || Largest::new(part.groups * size),
         |largest, row_panel| {
@@ -87,13 +99,16 @@ pub(super) fn first_thresholds<S: Space>(
             }
             let queries =
                 rows.rows.start + row_panel * height..rows.rows.end.min(rows.rows.start + (row_panel + 1) * height);
+            let panels = match &cells {
+                Some(cells) => cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness),
+                None => &spaced,
+            };
             largest.values.fill(f32::NEG_INFINITY);
-            for number in 0..part.panels {
-                let panel = number * part.spacing;
+            for (number, &panel) in panels.iter().enumerate() {
                 let tile = &mut largest.tile[..size];
-                multiply(product, packing.steps(), (rows.panel(row_panel), columns.panel(panel)), tile);
-                kernel.vectorize(|| subtract_rests(tile, width, &blocks, queries.start, panel));
-                let first = columns.rows.start + panel * width;
+                multiply(product, packing.steps(), (rows.panel(row_panel), columns.panel(panel as usize)), tile);
+                kernel.vectorize(|| subtract_rests(tile, width, &blocks, queries.start, panel as usize));
+                let first = columns.rows.start + panel as usize * width;
                 for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
                     let own = own.of(query).and_then(|own| (own as usize).checked_sub(first));
                     if let Some(value) = own.and_then(|lane| line.get_mut(lane)) {
@@ -102,18 +117,17 @@ pub(super) fn first_thresholds<S: Space>(
                 }
                 let of_group = number % part.groups * size..(number % part.groups + 1) * size;
                 let (values, panels) = (&mut largest.values[of_group.clone()], &mut largest.panels[of_group]);
-                kernel.vectorize(|| keep_larger(tile, number as u32, values, panels));
+                kernel.vectorize(|| keep_larger(tile, panel, values, panels));
             }
             for (row, query) in queries.enumerate() {
-                let item = |panel: u32, lane: usize| {
-                    (columns.rows.start + panel as usize * part.spacing * width + lane) as u32
-                };
-                if let Some(key) = largest.kth_key(space, query, k, (row, height, width), item) {
-                    raise(query, round_down(space.value(query, key) - space.value_slack()));
+                let item = |panel: u32, lane: usize| (columns.rows.start + panel as usize * width + lane) as u32;
+                if let Some(candidates) = largest.candidates(space, query, k, (row, height, width), item) {
+                    take(query, candidates);
                 }
             }
         },
     );
+    Ok(())
 }
 
 /// Keeps the larger of each two values, and the number of the panel that it comes from.
@@ -142,15 +156,15 @@ fn subtract_rests(tile: &mut [f32], width: usize, blocks: &Blocks<'_>, query: us
 }
 
 impl Largest {
-    /// Computes the k-th largest key of the items with the largest values of a row; `None` if they are fewer.
-    fn kth_key<S: Space>(
+    /// Returns some items with the largest values of a row, with their keys; `None` if they are fewer than k.
+    fn candidates<S: Space>(
         &mut self,
         space: &S,
         query: usize,
         k: usize,
         (row, height, width): (usize, usize, usize),
         item: impl Fn(u32, usize) -> u32,
-    ) -> Option<f64> {
+    ) -> Option<&[(u32, f64)]> {
         self.found.clear();
         for (values, panels) in self.values.chunks_exact(height * width).zip(self.panels.chunks_exact(height * width)) {
             let lanes = values[row * width..][..width].iter().zip(&panels[row * width..]).enumerate();
@@ -170,13 +184,15 @@ impl Largest {
         self.pairs.extend(self.found.iter().map(|(_, item)| (query as u32, *item)));
         self.keys.clear();
         space.keys(&self.pairs, &mut self.scratch, &mut self.keys);
-        let (_, kth, _) = self.keys.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
-        Some(*kth)
+        self.candidates.clear();
+        self.candidates.extend(self.pairs.iter().zip(&self.keys).map(|((_, item), key)| (*item, *key)));
+        Some(&self.candidates)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Mutex;
 
     use ndarray::Array2;
@@ -208,11 +224,14 @@ mod tests {
         }
     }
 
-    /// Keeps the thresholds of the first blocks.
+    /// A query and its candidates.
+    type Found = (usize, Vec<(u32, f64)>);
+
+    /// Keeps the candidates of the first blocks.
     struct First<'a> {
         k: usize,
         own: OwnItem<'a>,
-        found: Mutex<Vec<(usize, f32)>>,
+        found: Mutex<Vec<Found>>,
     }
 
     impl Observer for First<'_> {
@@ -224,25 +243,33 @@ mod tests {
 
         fn brackets(&self, _query: usize, _visit: impl FnMut((f64, f64))) {}
 
-        fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) {
-            let raise = |query, threshold| self.found.lock().unwrap().push((query, threshold));
-            first_thresholds(space, packing, blocks, (self.k, self.own), control, raise);
+        fn begin<S: Space>(
+            &self,
+            space: &S,
+            packing: &impl Packing,
+            blocks: Blocks<'_>,
+            control: &Control,
+        ) -> Result<()> {
+            let take = |query, candidates: &[_]| self.found.lock().unwrap().push((query, candidates.to_vec()));
+            first_candidates(space, packing, blocks, (self.k, self.own), control, take)
         }
 
         fn observe<S: Space>(&self, _: &S, _: &Task<'_>, _: &SweepResult, _: &mut Scratch, (): &mut ()) {}
     }
 
-    /// Returns the number of queries with thresholds, none of which is above the value of its k-th nearest item.
+    /// Returns the number of queries with candidates. These are different items with their keys, at least k.
     fn check<S: Space>(space: &S, packing: &impl Packing, k: usize, own: OwnItem<'_>) -> usize {
         let (first, control) = (First { k, own, found: Mutex::default() }, Control::default());
         traverse_rectangle(space, packing, &first, 0..space.rows(Side::Query), &control).unwrap();
         let found = first.found.into_inner().unwrap();
-        for &(query, threshold) in &found {
-            let items = (0..space.rows(Side::Gallery) as u32).filter(|item| own.of(query) != Some(u64::from(*item)));
-            let (mut keys, pairs) = (Vec::new(), items.map(|item| (query as u32, item)).collect::<Vec<_>>());
+        for (query, candidates) in &found {
+            let items: BTreeSet<u32> = candidates.iter().map(|(item, _)| *item).collect();
+            assert!(items.len() == candidates.len() && items.len() >= k);
+            assert!(items.iter().all(|item| own.of(*query) != Some(u64::from(*item))));
+            let pairs: Vec<(u32, u32)> = candidates.iter().map(|(item, _)| (*query as u32, *item)).collect();
+            let mut keys = Vec::new();
             space.keys(&pairs, &mut Scratch::default(), &mut keys);
-            keys.sort_unstable_by(|a, b| b.total_cmp(a));
-            assert!(f64::from(threshold) <= space.value(query, keys[k - 1]));
+            assert_eq!(keys, candidates.iter().map(|(_, key)| *key).collect::<Vec<f64>>());
         }
         found.len()
     }
@@ -251,12 +278,17 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
         #[test]
-        fn thresholds_are_at_most_the_values_of_the_k_th_nearest(
+        fn candidates_are_items_with_their_keys(
             values in proptest::collection::vec(0u8..4, 500 * 3),
             k in 1usize..9,
             own in proptest::sample::select(&[OwnItem::Absent, OwnItem::SameIndex][..]),
+            is_in_order in any::<bool>(),
         ) {
-            let x = Array2::from_shape_fn((500, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.25);
+            let mut rows: Vec<&[u8]> = values.chunks(3).collect();
+            if is_in_order {
+                rows.sort_unstable();
+            }
+            let x = Array2::from_shape_fn((500, 3), |(i, j)| f32::from(rows[i][j]) + 0.25);
             for name in names() {
                 let kernel = select(Some(name)).unwrap();
                 let control = Control::default();

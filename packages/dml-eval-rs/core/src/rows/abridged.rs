@@ -1,0 +1,144 @@
+//! Rows of int16 abridged: their first words, and one word for the length of the others.
+//!
+//! By Cauchy–Schwarz, the integers of two abridged rows have a product that is at least that of the rows. What a kernel makes of it
+//! grows with it, so no value of a tile of abridged rows is below that of the rows: docs/internals/evaluator-exactness.md.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::kernel::AFFINE_STEPS;
+use crate::rows::narrow_panels::NarrowPanels;
+use crate::rows::panels::Panels;
+
+/// The least words of integers for which rows are abridged.
+const LEAST: usize = 12;
+
+/// Panels of rows of int16, abridged to half of their words.
+pub(crate) struct Abridged {
+    panels: Panels<u32>,
+    pub steps: usize,
+}
+
+impl Abridged {
+    /// Abridges so many rows in panels of `width` lanes and `steps` words; `None` if these are few.
+    pub fn new(panels: &NarrowPanels, rows: usize, width: usize, steps: usize) -> Result<Option<Abridged>> {
+        let words = steps - AFFINE_STEPS;
+        if words < LEAST {
+            return Ok(None);
+        }
+        let kept = words / 2 - 1;
+        let abridge = |rows: Range<usize>, out: &mut [u32], _: &mut [()]| {
+            let (words, lanes) = (panels.panel(rows.start / width).words(), width);
+            let (integers, affine) = words.split_at(words.len() - AFFINE_STEPS * lanes);
+            let (first, others) = integers.split_at(kept * lanes);
+            let (out_first, out) = out.split_at_mut(first.len());
+            let (lengths, out_affine) = out.split_at_mut(lanes);
+            out_first.copy_from_slice(first);
+            out_affine.copy_from_slice(affine);
+            write_lengths(others, lengths);
+        };
+        let steps = kept + 1 + AFFINE_STEPS;
+        let (panels, _) = Panels::load_together(rows, width, steps, abridge)?;
+        Ok(Some(Abridged { panels, steps }))
+    }
+
+    /// Returns the words of some panels.
+    pub fn panels(&self, panels: Range<usize>) -> &[u32] {
+        self.panels.panels(panels)
+    }
+}
+
+/// Writes the lengths of lanes of int16: each as two equal integers, the sum of whose squares is at least the length's square.
+fn write_lengths(words: &[u32], lengths: &mut [u32]) {
+    lengths.fill(0);
+    for step in words.chunks_exact(lengths.len()) {
+        for (square, word) in lengths.iter_mut().zip(step) {
+            let (low, high) = (i32::from(*word as i16), i32::from((*word >> 16) as i16));
+            *square += (low * low + high * high) as u32;
+        }
+    }
+    for length in lengths {
+        let half = (f64::from(*length) / 2.0).sqrt().ceil() as u32;
+        *length = half | half << 16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::{Word, names, select};
+    use crate::random::Random;
+    use crate::rows::packing::Axis;
+    use crate::rows::row_words::{Numbers, RowWords, measure, steps};
+
+    /// Packs rows with a bias into panels of so many lanes.
+    fn pack(rows: &[Vec<f64>], bias: f64, lanes: usize) -> NarrowPanels {
+        let steps = steps(Word::Int16Pair, rows[0].len(), true);
+        let encode = |range: Range<usize>, lanes: usize, panel: &mut [u32], _: &mut [()]| {
+            let mut words = RowWords::new(Word::Int16Pair);
+            for (lane, coordinates) in rows[range].iter().enumerate() {
+                let size = measure(coordinates);
+                words.round(&Numbers { coordinates, size, rest: None, bias: Some(bias), axis: Axis::Rows });
+                for (step, word) in words.words.iter().enumerate() {
+                    panel[step * lanes + lane] = *word;
+                }
+            }
+        };
+        NarrowPanels::load(rows.len(), lanes, steps, encode).unwrap().0
+    }
+
+    proptest! {
+        #[test]
+        fn products_of_abridged_rows_are_at_least_those_of_rows(
+            pairs in LEAST..60, decay in 0.0f64..0.3, are_equal in any::<bool>(), exponent in -60i32..2, seed in any::<u64>(),
+        ) {
+            let mut random = Random::new(seed);
+            let unit = 2f64.powi(exponent);
+            let mut row = || -> Vec<f64> {
+                (0..2 * pairs).map(|i| (random.uniform() - 0.5) * unit * (-decay * i as f64).exp()).collect()
+            };
+            let same = row();
+            let bias = if are_equal { 0.0 } else { 0.125 };
+            let mut rows = |n: usize| -> Vec<_> { (0..n).map(|_| if are_equal { same.clone() } else { row() }).collect() };
+            for name in names() {
+                let kernel = select(Some(name)).unwrap();
+                if !kernel.has_int16() {
+                    continue;
+                }
+                let (height, width, steps) = (kernel.rows, kernel.columns, pairs + AFFINE_STEPS);
+                let (rows, columns) = (pack(&rows(height), bias, height), pack(&rows(width), bias, width));
+                let abridged = |panels: &NarrowPanels, lanes| Abridged::new(panels, lanes, lanes, steps).unwrap().unwrap();
+                let (few_rows, few_columns) = (abridged(&rows, height), abridged(&columns, width));
+                prop_assert!(few_rows.steps < steps);
+                for word in few_columns.panels(0..1).chunks(width).take(few_columns.steps - AFFINE_STEPS).flatten() {
+                    prop_assert!(*word as i16 > i16::MIN && (*word >> 16) as i16 > i16::MIN);
+                }
+                let (mut whole, mut few) = (vec![0.0; height * width], vec![0.0; height * width]);
+                let product = kernel.product(Word::Int16Pair);
+                product.tile(steps, rows.panel(0).words(), columns.panel(0).words(), &mut whole);
+                product.tile(few_rows.steps, few_rows.panels(0..1), few_columns.panels(0..1), &mut few);
+                for (whole, few) in whole.into_iter().zip(few) {
+                    prop_assert!(few >= whole, "{name}: {few} {whole}");
+                    // Rows that are equal have the product of their lengths, but for the rounding of the others' length.
+                    prop_assert!(!are_equal || few <= whole * 1.001, "{name}: {few} {whole}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_of_the_longest_rows_leave_sums_exact() {
+        // All of a row's length is in the others: their integers have the largest square that row_words.rs allows.
+        let integers = [32_766i16, 32_766, 285, 0];
+        let square: i64 = integers.iter().map(|v| i64::from(*v).pow(2)).sum();
+        assert!((46_338i64.pow(2)..=46_339i64.pow(2)).contains(&square), "{square}");
+        let words = integers.as_chunks::<2>().0.iter().map(|[a, b]| u32::from(*a as u16) | u32::from(*b as u16) << 16);
+        let mut length = [0];
+        write_lengths(&words.collect::<Vec<u32>>(), &mut length);
+        let half = i64::from(length[0] as i16);
+        assert_eq!(half, i64::from((length[0] >> 16) as i16));
+        assert!(2 * half * half >= square && 2 * half * half < 1 << 31, "{half}");
+    }
+}

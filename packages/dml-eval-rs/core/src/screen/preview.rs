@@ -1,0 +1,173 @@
+//! Tiles ruled out by the products of abridged rows, as long as these rule out enough of a task's.
+
+use std::ops::Range;
+
+use crate::kernel::{ItemBrackets, Kernel};
+use crate::screen::block::Blocks;
+
+/// How many tiles of a task were tried, and how many of these were not ruled out.
+#[derive(Default)]
+pub(super) struct Preview {
+    tried: u32,
+    left: u32,
+}
+
+impl Preview {
+    /// Tells which tiles of some row panels, at most 64, and a column panel may have values that reach a bracket: the p-th bit for the
+    /// p-th row panel. The brackets are those of the task's rows, and of the columns from one on.
+    pub fn left(
+        &mut self,
+        kernel: &Kernel,
+        Blocks { rows, columns }: Blocks<'_>,
+        (row_panels, column_panel): (Range<usize>, usize),
+        (of_rows, of_columns): (&ItemBrackets, (&ItemBrackets, usize)),
+    ) -> u64 {
+        let all = u64::MAX >> (64 - row_panels.len());
+        let (Some(rows), Some(columns)) = (&rows.abridged, &columns.abridged) else { return all };
+        // A tile of abridged rows costs half of a tile.
+        if 2 * self.left > self.tried {
+            return all;
+        }
+        let least_of_rows = of_rows.lowest_from(0, row_panels.len() * kernel.rows);
+        let least_of_columns = of_columns.0.lowest_from(of_columns.1, kernel.columns);
+        self.tried += row_panels.len() as u32;
+        let (of_rows, of_column) = (rows.panels(row_panels), columns.panels(column_panel..column_panel + 1));
+        let left = kernel.reaches(rows.steps, of_rows, of_column, (least_of_rows, least_of_columns));
+        self.left += left.count_ones();
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::control::Control;
+    use crate::kernel::{Hit, SweepResult, names, select};
+    use crate::random::Random;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::dense_packing::DensePacking;
+    use crate::rows::matrix::Matrix;
+    use crate::rows::packing::{Axis, Packing};
+    use crate::rows::similarity::Similarity;
+    use crate::rows::space::{Scratch, Space};
+    use crate::screen::block::Block;
+    use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
+    use crate::side::Side;
+
+    const ROWS: usize = 330;
+    const DIM: usize = 60;
+
+    /// The pairs whose values may be at least a threshold, each with the bits of its upper bound.
+    struct Above {
+        threshold: f64,
+        found: Mutex<BTreeSet<(usize, usize, u64)>>,
+    }
+
+    impl Observer for Above {
+        type Buffers = ();
+
+        fn group(&self, side: Side, _item: usize) -> u32 {
+            u32::from(side == Side::Query)
+        }
+
+        fn brackets(&self, _query: usize, mut visit: impl FnMut((f64, f64))) {
+            visit((self.threshold, f64::INFINITY));
+        }
+
+        fn observe<S: Space>(&self, _: &S, task: &Task<'_>, result: &SweepResult, _: &mut Scratch, (): &mut ()) {
+            let mut found = self.found.lock().unwrap();
+            let mut add = |hit: &Hit, margin: f64| {
+                let (_, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
+                if upper >= self.threshold {
+                    let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                    found.insert((row, column, upper.to_bits()));
+                }
+            };
+            result.row_hits.iter().for_each(|hit| add(hit, task.row_margins[hit.row as usize]));
+            result.column_hits.iter().for_each(|hit| add(hit, task.column_margins[hit.column as usize]));
+        }
+    }
+
+    /// Makes classes of ten like rows, which differ along few directions.
+    fn rows(seed: u64) -> Array2<f32> {
+        let mut random = Random::new(seed);
+        let mut centre = [0.0; DIM];
+        Array2::from_shape_fn((ROWS, DIM), |(i, j)| {
+            let length = (-0.1 * j as f64).exp();
+            if i % 10 == 0 {
+                centre[j] = (random.uniform() - 0.5) * length;
+            }
+            (centre[j] + 0.1 * (random.uniform() - 0.5) * length) as f32
+        })
+    }
+
+    /// The axes along which rows differ most.
+    fn longest_axes() -> Vec<f64> {
+        (0..40 * DIM).map(|at| f64::from(u8::from(at / DIM == at % DIM))).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_pair_above_a_threshold_is_ruled_out(seed in any::<u64>(), threshold in 0.2f64..0.99, is_triangle in any::<bool>()) {
+            let x = rows(seed);
+            let control = Control::default();
+            for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()) {
+                let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
+                let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
+                for packing in DensePacking::of_each_kind(&dense).iter().filter(|packing| packing.is_sorted()) {
+                    let above = |threshold| {
+                        let above = Above { threshold, found: Mutex::default() };
+                        if is_triangle {
+                            traverse_triangle(&dense, packing, &above, 0..ROWS, 0..ROWS, &control).unwrap();
+                        } else {
+                            traverse_rectangle(&dense, packing, &above, 0..ROWS, &control).unwrap();
+                        }
+                        above.found.into_inner().unwrap()
+                    };
+                    let mut expected = above(f64::NEG_INFINITY);
+                    expected.retain(|(_, _, upper)| f64::from_bits(*upper) >= threshold);
+                    prop_assert!(above(threshold) == expected, "{}", kernel.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_of_unlike_rows_are_ruled_out_until_they_are_too_few() {
+        let x = rows(1);
+        let control = Control::default();
+        for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()).filter(|kernel| kernel.has_int16()) {
+            let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
+            let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
+            let packing = DensePacking::along(&dense, &longest_axes());
+            let block = |axis, width| Block::load(&packing, Side::Query, axis, 0..ROWS, width).unwrap();
+            let (rows, columns) = (block(Axis::Rows, kernel.rows), block(Axis::Columns, kernel.columns));
+            let blocks = Blocks { rows: &rows, columns: &columns };
+            let panels = ROWS / kernel.rows;
+            let left = |preview: &mut Preview, threshold: f32| {
+                let (mut of_rows, mut of_columns) = (ItemBrackets::default(), ItemBrackets::default());
+                of_rows.reset(panels * kernel.rows);
+                of_columns.reset(kernel.columns);
+                for row in 0..panels * kernel.rows {
+                    of_rows.set(row, 0, (threshold, f32::INFINITY));
+                }
+                preview.left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0))).count_ones() as usize
+            };
+            let mut preview = Preview::default();
+            // The panel's own rows are like it, and few others.
+            let found = left(&mut preview, 0.95);
+            assert!(0 < found && found < panels / 2, "{}: {found} of {panels}", kernel.name);
+            assert_eq!(left(&mut preview, -2.0), panels);
+            // Most of the tiles were left: the next are not tried, even if they would be ruled out.
+            assert_eq!(left(&mut preview, 2.0), panels);
+        }
+    }
+}

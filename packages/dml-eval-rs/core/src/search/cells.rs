@@ -1,0 +1,250 @@
+//! Cells: a few adjoining panels of a block each, with their mean. Where like items adjoin, as where a data set is in the order of its
+//! classes, the means tell in which cells the nearest items of a query probably are.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::error::Result;
+use crate::kernel::{AFFINE_STEPS, Kernel, MAX_TILE, Word, Work};
+use crate::memory::zeros;
+use crate::rows::narrow_panels::{NarrowPanels, Panel, multiply};
+use crate::rows::packing::Packing;
+use crate::rows::row_words::{Numbers, RowWords};
+use crate::screen::block::Block;
+
+/// Items of a cell, in whole panels.
+const ITEMS: usize = 48;
+/// The least variance of the cells' means, in multiples of that of as many items taken at random.
+const LEAST_VARIANCE: f64 = 2.0;
+/// Lanes whose sums the compiler may keep in a vector; a divisor of the width of panels of int16.
+const LANES: usize = 16;
+
+/// The means of a block's cells, packed.
+pub(super) struct Cells {
+    means: NarrowPanels,
+    cells: usize,
+    /// Panels of a cell.
+    together: usize,
+    steps: usize,
+}
+
+/// A thread's buffers.
+#[derive(Default)]
+pub(super) struct Nearness {
+    tile: Vec<f32>,
+    /// A cell's largest value, as an integer of the same order, and the cell.
+    values: Vec<u64>,
+    panels: Vec<u32>,
+}
+
+impl Cells {
+    /// Makes the cells of a block whose rows are packed as int16; `None` where items that adjoin aren't alike.
+    pub fn of(block: &Block, packing: &impl Packing, kernel: &Kernel) -> Result<Option<Cells>> {
+        let (width, steps) = (kernel.columns, packing.steps());
+        let together = (ITEMS / width).max(1);
+        let cells = block.rows.len() / (together * width);
+        if packing.word() != Word::Int16Pair || !packing.is_sorted() || cells == 0 {
+            return Ok(None);
+        }
+        // The numbers of a mean, and its bias.
+        let numbers = 2 * (steps - AFFINE_STEPS);
+        let mut means: Vec<f64> = zeros(cells * (numbers + 1))?;
+        means.par_chunks_exact_mut(numbers + 1).enumerate().for_each(|(cell, mean)| {
+            for p in cell * together..(cell + 1) * together {
+                kernel.vectorize(AddRows { words: block.panel(p).words(), width, sums: mean });
+            }
+            mean.iter_mut().for_each(|v| *v /= (together * width) as f64);
+        });
+        if variance_ratio(&means, numbers, block, together * width) < LEAST_VARIANCE {
+            return Ok(None);
+        }
+        let encode = |cells: Range<usize>, lanes: usize, panel: &mut [u32], _: &mut [()]| {
+            let mut words = RowWords::new(Word::Int16Pair);
+            for (lane, cell) in cells.enumerate() {
+                let (mean, bias) = means[cell * (numbers + 1)..][..numbers + 1].split_at(numbers);
+                words.round(&Numbers::of_mean(mean, bias[0]));
+                for (step, word) in panel.chunks_exact_mut(lanes).zip(&words.words) {
+                    step[lane] = *word;
+                }
+            }
+        };
+        let (means, _) = NarrowPanels::load(cells, width, steps, encode)?;
+        Ok(Some(Cells { means, cells, together, steps }))
+    }
+
+    /// Returns about so many panels of the cells whose means have the largest values with one of so many queries of a panel.
+    pub fn nearest<'a>(
+        &self,
+        kernel: &Kernel,
+        rows: Panel<'_>,
+        queries: usize,
+        panels: usize,
+        nearness: &'a mut Nearness,
+    ) -> &'a [u32] {
+        let Nearness { tile, values, panels: nearest } = nearness;
+        tile.resize(MAX_TILE, 0.0);
+        values.clear();
+        let product = kernel.product(Word::Int16Pair);
+        for p in 0..self.cells.div_ceil(kernel.columns) {
+            multiply(product, self.steps, (rows, self.means.panel(p)), tile);
+            let (largest, others) = tile.split_at_mut(kernel.columns);
+            for line in others.chunks_exact(kernel.columns).take(queries - 1) {
+                kernel.vectorize(|| keep_larger(largest, line));
+            }
+            let first = p * kernel.columns;
+            let cells = largest.iter().zip(first as u64..self.cells as u64);
+            values.extend(cells.map(|(value, cell)| u64::from(in_order(*value)) << 32 | cell));
+        }
+        let most = (panels / self.together).clamp(1, values.len());
+        values.select_nth_unstable_by(most - 1, |a, b| b.cmp(a));
+        nearest.clear();
+        for value in &values[..most] {
+            let first = (value & u64::from(u32::MAX)) as usize * self.together;
+            nearest.extend((first..first + self.together).map(|panel| panel as u32));
+        }
+        nearest
+    }
+}
+
+/// Maps numbers to integers of the same order.
+fn in_order(x: f32) -> u32 {
+    let bits = x.to_bits();
+    if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
+}
+
+#[inline(always)]
+fn keep_larger(largest: &mut [f32], values: &[f32]) {
+    for (most, value) in largest.iter_mut().zip(values) {
+        *most = if value > most { *value } else { *most };
+    }
+}
+
+/// Computes the ratio of the variance of means to that of the means of as many items taken at random.
+fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) -> f64 {
+    let cells = (means.len() / (numbers + 1)) as f64;
+    let mut common = vec![0.0; numbers];
+    let mut squares = 0.0;
+    for mean in means.chunks_exact(numbers + 1) {
+        for (sum, v) in common.iter_mut().zip(mean) {
+            *sum += v / cells;
+            squares += v * v / cells;
+        }
+    }
+    let common: f64 = common.iter().map(|v| v * v).sum();
+    let rows: f64 = block.extents.iter().map(|extent| extent.norm * extent.norm + extent.rest * extent.rest).sum();
+    let within = rows / block.extents.len() as f64 - common;
+    if within > 0.0 { (squares - common) * items as f64 / within } else { 0.0 }
+}
+
+/// Adds the numbers of a panel's rows, and then their biases, to sums.
+struct AddRows<'a> {
+    words: &'a [u32],
+    width: usize,
+    sums: &'a mut [f64],
+}
+
+impl Work for AddRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let (integers, affine) = self.words.split_at(self.words.len() - AFFINE_STEPS * self.width);
+        let (scales, biases) = affine.split_at(self.width);
+        let (numbers, bias) = self.sums.split_at_mut(self.sums.len() - 1);
+        for (step, sums) in integers.chunks_exact(self.width).zip(numbers.as_chunks_mut::<2>().0) {
+            let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
+            for (words, scales) in step.as_chunks::<LANES>().0.iter().zip(scales.as_chunks::<LANES>().0) {
+                for lane in 0..LANES {
+                    let scale = f32::from_bits(scales[lane]);
+                    low[lane] += f32::from(words[lane] as i16) * scale;
+                    high[lane] += f32::from((words[lane] >> 16) as i16) * scale;
+                }
+            }
+            sums[0] += f64::from(low.iter().sum::<f32>());
+            sums[1] += f64::from(high.iter().sum::<f32>());
+        }
+        bias[0] += biases.iter().map(|bias| f64::from(f32::from_bits(*bias))).sum::<f64>();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+
+    use super::*;
+    use crate::control::Control;
+    use crate::kernel::{names, select};
+    use crate::random::Random;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::dense_packing::DensePacking;
+    use crate::rows::matrix::Matrix;
+    use crate::rows::packing::Axis;
+    use crate::rows::similarity::Similarity;
+    use crate::side::Side;
+
+    const DIM: usize = 24;
+    const CLASSES: usize = 30;
+    const OF_A_CLASS: usize = 96;
+
+    /// Makes classes of like rows, in their order or not.
+    fn rows(is_in_order: bool) -> Array2<f32> {
+        let mut random = Random::new(3);
+        let centres = Array2::from_shape_fn((CLASSES, DIM), |_| random.uniform() - 0.5);
+        let class = |i: usize| if is_in_order { i / OF_A_CLASS } else { i % CLASSES };
+        Array2::from_shape_fn((CLASSES * OF_A_CLASS, DIM), |(i, j)| {
+            (centres[[class(i), j]] + 0.05 * (random.uniform() - 0.5)) as f32
+        })
+    }
+
+    #[test]
+    fn the_nearest_panels_are_those_of_the_queries_classes() {
+        let x = rows(true);
+        for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()).filter(|kernel| kernel.has_int16()) {
+            let control = Control::default();
+            for similarity in [Similarity::Cosine, Similarity::Euclidean] {
+                let dense =
+                    Dense::new(Matrix::F32(x.view()), None, similarity, Precision::SixteenBit, kernel, &control)
+                        .unwrap();
+                let packing = DensePacking::of_each_kind(&dense).pop().unwrap();
+                assert!(packing.is_sorted());
+                let (height, width) = (kernel.rows, kernel.columns);
+                let columns = Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), width).unwrap();
+                let rows = Block::load(&packing, Side::Query, Axis::Rows, 0..x.nrows(), height).unwrap();
+                let cells = Cells::of(&columns, &packing, kernel).unwrap().unwrap();
+                let mut nearness = Nearness::default();
+                for class in 0..CLASSES {
+                    // A whole panel of queries of the class.
+                    let panel = (class * OF_A_CLASS).div_ceil(height);
+                    let of_class = OF_A_CLASS / width;
+                    let found = cells.nearest(kernel, rows.panel(panel), height, of_class, &mut nearness);
+                    let mut found = found.to_vec();
+                    found.sort_unstable();
+                    let expected: Vec<u32> = (class * of_class..(class + 1) * of_class).map(|p| p as u32).collect();
+                    assert_eq!(found, expected, "{} {similarity:?}", kernel.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn items_in_no_order_have_no_cells() {
+        let x = rows(false);
+        for kernel in names().into_iter().map(|name| select(Some(name)).unwrap()) {
+            let (control, precision) = (Control::default(), Precision::SixteenBit);
+            let dense =
+                Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control).unwrap();
+            for packing in DensePacking::of_each_kind(&dense) {
+                let columns =
+                    Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), kernel.columns).unwrap();
+                assert!(Cells::of(&columns, &packing, kernel).unwrap().is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn integers_have_the_order_of_numbers() {
+        let numbers = [f32::NEG_INFINITY, -3.5, -f32::MIN_POSITIVE, -0.0, 0.0, 1e-40, 2.0, f32::INFINITY];
+        assert!(numbers.windows(2).all(|pair| in_order(pair[0]) < in_order(pair[1])));
+    }
+}
