@@ -120,7 +120,8 @@ proptest! {
 
     #[test]
     fn tiles_reach_where_a_product_is_at_least_the_least_of_its_row_or_column(
-        steps in AFFINE_STEPS..40, panels in 1usize..5, share in 0.0f64..1.0, at_end in any::<bool>(), seed in any::<u64>(),
+        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(), of_column in any::<bool>(), is_above in any::<bool>(),
+        at_end in any::<bool>(), seed in any::<u64>(),
     ) {
         for kernel in kernels().filter(|kernel| kernel.has_int16()) {
             let (height, width) = (kernel.rows, kernel.columns);
@@ -131,16 +132,15 @@ proptest! {
                 kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
                 tile.clone()
             }).collect();
-            // Some product is the least of its row or of its column, and no other row or column has one that is as large.
-            let mut sorted = tiles.concat();
-            sorted.sort_unstable_by(f32::total_cmp);
-            let least = sorted[((sorted.len() - 1) as f64 * share) as usize];
-            let mut random = crate::random::Random::new(seed);
-            let mut thresholds = |n: usize| -> Vec<f32> {
-                (0..n).map(|_| if random.below(9) == 0 { least } else { f32::INFINITY }).collect()
-            };
-            let mut of_rows = Guarded::new(&thresholds(panels * height), at_end);
-            let mut of_columns = Guarded::new(&thresholds(width), at_end);
+            // One row or column has a threshold: the largest of its products in a tile, or the next number.
+            let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if of_column { width } else { height });
+            let products = tiles[panel].iter().enumerate();
+            let products = products.filter(|(at, _)| lane == if of_column { at % width } else { at / width });
+            let largest = products.fold(f32::NEG_INFINITY, |most, (_, value)| most.max(*value));
+            let least = if is_above { largest.next_up() } else { largest };
+            let (mut of_rows, mut of_columns) = (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
+            if of_column { of_columns[lane] = least } else { of_rows[panel * height + lane] = least }
+            let (mut of_rows, mut of_columns) = (Guarded::new(&of_rows, at_end), Guarded::new(&of_columns, at_end));
             let found = kernel.reaches(steps, rows.get(), columns.get(), (of_rows.get(), of_columns.get()));
             for (p, tile) in tiles.iter().enumerate() {
                 let reaches = |(at, value): (usize, &f32)| {
@@ -148,6 +148,7 @@ proptest! {
                 };
                 prop_assert_eq!(found >> p & 1 == 1, tile.iter().enumerate().any(reaches), "{}", kernel.name);
             }
+            prop_assert!(found >> panel & 1 == u64::from(!is_above) || of_column);
             prop_assert_eq!(found >> panels, 0);
         }
     }

@@ -240,3 +240,72 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kernel::{names, select};
+    use crate::random::Random;
+    use crate::rows::dense::{Dense, Precision};
+    use crate::rows::matrix::Matrix;
+    use crate::rows::similarity::Similarity;
+
+    const DIM: usize = 40;
+    const ITEMS: usize = 900;
+
+    /// Makes classes of some like rows, which adjoin or not, and of which some are equal.
+    fn rows(of_a_class: usize, is_in_order: bool, seed: u64) -> Array2<f32> {
+        let mut random = Random::new(seed);
+        let classes = ITEMS.div_ceil(of_a_class);
+        let centres = Array2::from_shape_fn((classes, DIM), |(_, j)| (random.uniform() - 0.5) * (-0.1 * j as f64).exp());
+        let class = |i: usize| if is_in_order { i / of_a_class } else { i % classes };
+        let mut noise = 0.0;
+        Array2::from_shape_fn((ITEMS, DIM), |(i, j)| {
+            if random.below(3) > 0 {
+                noise = 0.02 * (random.uniform() - 0.5);
+            }
+            (centres[[class(i), j]] + if i % 5 == 0 { 0.0 } else { noise }) as f32
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+        #[test]
+        fn neighbours_are_the_first_by_key_and_index(
+            k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(), leaves_out in any::<bool>(), seed in any::<u64>(),
+        ) {
+            let x = rows(of_a_class, is_in_order, seed);
+            let control = Control::default();
+            let own = if leaves_out { OwnItem::SameIndex } else { OwnItem::Absent };
+            let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
+            for (kernel, directions) in names().into_iter().flat_map(|name| [(name, Some(0)), (name, Some(30))]) {
+                let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());
+                let dense = Dense::new(rows, None, Similarity::Euclidean, Precision::SixteenBit, kernel, &control).unwrap();
+                let dense = dense.with_directions(directions);
+                if expected.is_empty() {
+                    for query in 0..ITEMS as u32 {
+                        let pairs: Vec<_> = (0..ITEMS as u32).map(|item| (query, item)).collect();
+                        let mut keys = Vec::new();
+                        dense.keys(&pairs, &mut Scratch::default(), &mut keys);
+                        let mut all: Vec<(f64, i64)> = keys.into_iter().zip(0..).collect();
+                        all.retain(|(_, item)| !leaves_out || *item != i64::from(query));
+                        all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+                        all.truncate(k);
+                        expected.push(all);
+                    }
+                }
+                let (mut keys, mut items) = (vec![0.0; ITEMS * k], vec![0; ITEMS * k]);
+                nearest_screened(&dense, k, own, &control, |_, key| key, &mut keys, &mut items).unwrap();
+                let found = keys.chunks(k).zip(items.chunks(k));
+                for (query, (expected, (keys, items))) in expected.iter().zip(found).enumerate() {
+                    let found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();
+                    prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, directions, query);
+                }
+            }
+        }
+    }
+}
