@@ -260,7 +260,8 @@ mod tests {
     fn rows(of_a_class: usize, is_in_order: bool, seed: u64) -> Array2<f32> {
         let mut random = Random::new(seed);
         let classes = ITEMS.div_ceil(of_a_class);
-        let centres = Array2::from_shape_fn((classes, DIM), |(_, j)| (random.uniform() - 0.5) * (-0.1 * j as f64).exp());
+        let centres =
+            Array2::from_shape_fn((classes, DIM), |(_, j)| (random.uniform() - 0.5) * (-0.1 * j as f64).exp());
         let class = |i: usize| if is_in_order { i / of_a_class } else { i % classes };
         let mut noise = 0.0;
         Array2::from_shape_fn((ITEMS, DIM), |(i, j)| {
