@@ -81,9 +81,7 @@ mod tests {
             for (lane, coordinates) in rows[range].iter().enumerate() {
                 let size = measure(coordinates);
                 words.round(&Numbers { coordinates, size, rest: None, bias: Some(bias), axis: Axis::Rows });
-                for (step, word) in words.words.iter().enumerate() {
-                    panel[step * lanes + lane] = *word;
-                }
+                words.write(lane, lanes, panel);
             }
         };
         NarrowPanels::load(rows.len(), lanes, steps, encode).unwrap().0

@@ -55,7 +55,7 @@ impl Encoding<'_, '_> {
             of.scale_row(lanes.side, index, &mut row);
             let framed = frame.enter(&mut row);
             *extent = round_row((of, frame, None), lanes.axis, &row, framed, &mut words);
-            write(&words.words, lane, lanes.width, lanes.panel);
+            words.write(lane, lanes.width, lanes.panel);
         }
     }
 
@@ -78,7 +78,7 @@ impl Encoding<'_, '_> {
             prefix.coordinates(rounded, &mut coordinates);
             for ((lane, own), framed) in group.zip(coordinates.found.chunks_exact(prefix.len())).zip(&framed) {
                 lanes.extents[lane] = round_row((of, frame, Some(prefix)), lanes.axis, own, *framed, &mut words);
-                write(&words.words, lane, lanes.width, lanes.panel);
+                words.write(lane, lanes.width, lanes.panel);
             }
         }
     }
@@ -111,13 +111,5 @@ fn round_row(
         rest: rounded.rest,
         bias: bias.unwrap_or(0.0).abs(),
         length: framed.length,
-    }
-}
-
-/// Writes a row's words into a lane of a panel.
-#[inline(always)]
-fn write(words: &[u32], lane: usize, width: usize, panel: &mut [u32]) {
-    for (step, word) in panel.chunks_exact_mut(width).zip(words) {
-        step[lane] = *word;
     }
 }

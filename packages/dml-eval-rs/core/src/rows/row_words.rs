@@ -53,7 +53,7 @@ pub(crate) struct RowWords {
     word: Word,
     floats: Vec<f32>,
     integers: Vec<i16>,
-    pub words: Vec<u32>,
+    words: Vec<u32>,
 }
 
 /// Computes the words of a packed row of so many numbers, the rest among them.
@@ -130,6 +130,14 @@ impl RowWords {
                 self.words.extend(self.floats.iter().map(|v| v.to_bits()));
                 rounded
             }
+        }
+    }
+
+    /// Writes the words into a lane of a panel of so many lanes.
+    #[inline(always)]
+    pub fn write(&self, lane: usize, width: usize, panel: &mut [u32]) {
+        for (step, word) in panel.chunks_exact_mut(width).zip(&self.words) {
+            step[lane] = *word;
         }
     }
 

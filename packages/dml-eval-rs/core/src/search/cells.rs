@@ -64,9 +64,7 @@ impl Cells {
             for (lane, cell) in cells.enumerate() {
                 let (mean, bias) = means[cell * (numbers + 1)..][..numbers + 1].split_at(numbers);
                 words.round(&Numbers::of_mean(mean, bias[0]));
-                for (step, word) in panel.chunks_exact_mut(lanes).zip(&words.words) {
-                    step[lane] = *word;
-                }
+                words.write(lane, lanes, panel);
             }
         };
         let (means, _) = NarrowPanels::load(cells, width, steps, encode)?;
