@@ -4,14 +4,26 @@ use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
-use super::avx2_sweep::{COLUMNS, sweep, sweep_brackets};
+use super::avx2_codes::CODES;
+use super::avx2_sweep::{sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
 use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
+use super::tiles::Tiles;
 
 const ROWS: usize = 6;
+const VECTORS: usize = 2;
+const COLUMNS: usize = 8 * VECTORS;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 12;
+
+const TILES: Tiles = Tiles {
+    rows: ROWS,
+    columns: COLUMNS,
+    sweep: sweep::<VECTORS, true>,
+    sweep_rows: sweep::<VECTORS, false>,
+    sweep_brackets: sweep_brackets::<VECTORS>,
+};
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx2-vnni",
@@ -22,15 +34,11 @@ pub(super) static WITH_VNNI: Kernel = Kernel {
 
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2",
-    rows: ROWS,
-    columns: COLUMNS,
+    number_tiles: TILES,
     float32,
     bfloat16: None,
     int16: Some(Int16 { tile: int16, reaches }),
-    hamming,
-    sweep: sweep::<true>,
-    sweep_rows: sweep::<false>,
-    sweep_brackets,
+    codes: CODES,
     dots32,
     dot64,
     distances32,
@@ -53,7 +61,7 @@ pub(super) static KERNEL: Kernel = Kernel {
 #[target_feature(enable = "avx2,fma")]
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
-    let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
+    let mut sums = [[_mm256_setzero_ps(); VECTORS]; ROWS];
     // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
@@ -81,7 +89,7 @@ macro_rules! int16 {
         #[inline]
         fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m256)) {
             let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-            let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
+            let mut sums = [[_mm256_setzero_si256(); VECTORS]; ROWS];
             // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
             unsafe {
                 for _ in 0..steps - AFFINE_STEPS {
@@ -137,53 +145,6 @@ macro_rules! int16 {
 }
 int16!("avx2,fma,avxvnni", values_fused, int16_fused, reaches_fused, |sum, x, p| _mm256_dpwssd_avx_epi32(sum, x, p));
 int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(sum, _mm256_madd_epi16(x, p)));
-
-/// Counts the bits of each byte by table look-up of its two nibbles.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn bits_of_bytes(x: __m256i) -> __m256i {
-    let table = _mm256_setr_epi8(
-        0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
-    );
-    let nibble = _mm256_set1_epi8(0x0f);
-    let low = _mm256_shuffle_epi8(table, _mm256_and_si256(x, nibble));
-    let high = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi32::<4>(x), nibble));
-    _mm256_add_epi8(low, high)
-}
-
-#[target_feature(enable = "avx2")]
-fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// A byte's sum grows by at most 8 a step, and must stay below 256.
-    const STEPS_PER_BYTE: usize = 31;
-    let ones8 = _mm256_set1_epi8(1);
-    let ones16 = _mm256_set1_epi16(1);
-    for half in 0..2 {
-        let mut totals = [_mm256_setzero_si256(); ROWS];
-        let mut from = 0;
-        while from < steps {
-            let to = (from + STEPS_PER_BYTE).min(steps);
-            let mut bytes = [_mm256_setzero_si256(); ROWS];
-            for step in from..to {
-                // SAFETY: the caller checked that the panels hold `steps` steps of ROWS and COLUMNS words.
-                let column = unsafe { _mm256_loadu_si256(columns.as_ptr().add(step * COLUMNS + half * 8).cast()) };
-                for (r, byte) in bytes.iter_mut().enumerate() {
-                    let word = _mm256_set1_epi32(rows[step * ROWS + r] as i32);
-                    *byte = _mm256_add_epi8(*byte, bits_of_bytes(_mm256_xor_si256(word, column)));
-                }
-            }
-            for (total, byte) in totals.iter_mut().zip(bytes) {
-                let words = _mm256_madd_epi16(_mm256_maddubs_epi16(byte, ones8), ones16);
-                *total = _mm256_add_epi32(*total, words);
-            }
-            from = to;
-        }
-        for (r, total) in totals.iter().enumerate() {
-            let negative = _mm256_sub_epi32(_mm256_setzero_si256(), *total);
-            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-            unsafe { _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + half * 8), _mm256_cvtepi32_ps(negative)) };
-        }
-    }
-}
 
 exact_routines!("avx2,popcnt");
 

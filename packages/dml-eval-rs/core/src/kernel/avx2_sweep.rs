@@ -6,36 +6,36 @@ use std::ops::Range;
 use super::brackets::{ItemBrackets, Thresholds};
 use super::sweep::{Hit, Sides, SweepResult};
 
-/// Columns of a tile: two registers.
-pub(super) const COLUMNS: usize = 16;
-
-/// Counts and lists values, of both sides or of the rows alone.
+/// Counts and lists the values of a tile of so many vectors, of both sides or of the rows alone.
 #[target_feature(enable = "avx2,fma,popcnt")]
-pub(super) fn sweep<const BOTH: bool>(
+pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
     tile: &[f32],
     rows: Thresholds<'_>,
     columns: Thresholds<'_>,
     origin: (u32, u32),
     result: &mut SweepResult,
 ) {
-    let mut above = [_mm256_setzero_si256(); 2];
+    let width = 8 * VECTORS;
+    let mut above = [_mm256_setzero_si256(); VECTORS];
     let none = _mm256_setzero_ps();
-    // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
-    let group = [0, 8].map(|at| unsafe { _mm256_loadu_si256(columns.group.as_ptr().add(at).cast()) });
-    let [low, high] = [columns.low, columns.high].map(|of| {
+    // SAFETY: the caller (`Tiles::sweep`) checked that each array of the columns holds `width` elements.
+    let group: [_; VECTORS] =
+        std::array::from_fn(|v| unsafe { _mm256_loadu_si256(columns.group.as_ptr().add(8 * v).cast()) });
+    let [low, high]: [[_; VECTORS]; 2] = [columns.low, columns.high].map(|of| {
         // SAFETY: as above.
-        [0, 8].map(|at| if BOTH { unsafe { _mm256_loadu_ps(of.as_ptr().add(at)) } } else { none })
+        std::array::from_fn(|v| if BOTH { unsafe { _mm256_loadu_ps(of.as_ptr().add(8 * v)) } } else { none })
     });
     for r in 0..rows.group.len() {
         let row_low = _mm256_set1_ps(rows.low[r]);
-        // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-        let values = [0, 8].map(|at| unsafe { _mm256_loadu_ps(tile.as_ptr().add(r * COLUMNS + at)) });
+        // SAFETY: the caller checked that the tile holds `width` values for each row.
+        let values: [_; VECTORS] =
+            std::array::from_fn(|v| unsafe { _mm256_loadu_ps(tile.as_ptr().add(r * width + 8 * v)) });
         let row_passing = values.map(|values| _mm256_cmp_ps::<_CMP_GE_OQ>(values, row_low));
-        let mut any = _mm256_or_ps(row_passing[0], row_passing[1]);
-        let mut column_passing = [none; 2];
+        let mut any = row_passing.into_iter().fold(none, |any, passing| _mm256_or_ps(any, passing));
+        let mut column_passing = [none; VECTORS];
         if BOTH {
-            column_passing = [0, 1].map(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
-            any = _mm256_or_ps(any, _mm256_or_ps(column_passing[0], column_passing[1]));
+            column_passing = std::array::from_fn(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
+            any = column_passing.into_iter().fold(any, |any, passing| _mm256_or_ps(any, passing));
         }
         // In most rows no value passes.
         if _mm256_movemask_ps(any) == 0 {
@@ -44,7 +44,7 @@ pub(super) fn sweep<const BOTH: bool>(
         let row_group = _mm256_set1_epi32(rows.group[r] as i32);
         let row_high = _mm256_set1_ps(rows.high[r]);
         let mut row_above = 0;
-        for v in 0..2 {
+        for v in 0..VECTORS {
             let together = _mm256_castsi256_ps(_mm256_cmpeq_epi32(group[v], row_group));
             let row_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], row_high));
             row_above += _mm256_movemask_ps(row_counted).count_ones();
@@ -59,7 +59,7 @@ pub(super) fn sweep<const BOTH: bool>(
                 column_listed = _mm256_movemask_ps(_mm256_andnot_ps(counted, column_passing[v]));
             }
             if row_listed | column_listed != 0 {
-                let line = &tile[r * COLUMNS..][..COLUMNS];
+                let line = &tile[r * width..][..width];
                 let at = (origin.0 as usize + r, origin.1 as usize);
                 list(row_listed, v, line, at, &mut result.row_hits);
                 list(column_listed, v, line, at, &mut result.column_hits);
@@ -90,39 +90,44 @@ fn list(mut mask: i32, v: usize, line: &[f32], (row, column): (usize, usize), hi
 
 /// Counts and lists values by several brackets.
 #[target_feature(enable = "avx2,popcnt")]
-pub(super) fn sweep_brackets(
+pub(super) fn sweep_brackets<const VECTORS: usize>(
     sides: Sides,
     tile: &[f32],
     (rows, columns): (&ItemBrackets, &ItemBrackets),
     (tile_rows, column): (Range<usize>, usize),
     result: &mut SweepResult,
 ) {
-    assert!(tile.len() >= tile_rows.len() * COLUMNS);
+    let width = 8 * VECTORS;
+    assert!(tile.len() >= tile_rows.len() * width);
     let load = |of: &[f32], v: usize| {
         let of = &of[8 * v..][..8];
         // SAFETY: the slice holds eight elements.
         unsafe { _mm256_loadu_ps(of.as_ptr()) }
     };
-    let (of_columns, first) = (columns.part(column, COLUMNS), tile_rows.start);
+    let (of_columns, first) = (columns.part(column, width), tile_rows.start);
     for row in tile_rows {
-        let line = &tile[(row - first) * COLUMNS..][..COLUMNS];
+        let line = &tile[(row - first) * width..][..width];
         let row_group = _mm256_set1_epi32(rows.group(row) as i32);
         let row_lowest = _mm256_set1_ps(rows.lowest(row));
-        let values = [load(line, 0), load(line, 1)];
-        // SAFETY: `part` returns COLUMNS groups.
-        let group = [0, 1].map(|v| unsafe { _mm256_loadu_si256(of_columns.group[8 * v..][..8].as_ptr().cast()) });
+        let values: [_; VECTORS] = std::array::from_fn(|v| load(line, v));
+        let group: [_; VECTORS] = std::array::from_fn(|v| {
+            let group = &of_columns.group[8 * v..][..8];
+            // SAFETY: the slice holds eight elements.
+            unsafe { _mm256_loadu_si256(group.as_ptr().cast()) }
+        });
         let together = group.map(|group| _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, row_group)));
         let passing =
             |v: usize, lowest: __m256| _mm256_andnot_ps(together[v], _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], lowest));
-        let row_passing = [passing(0, row_lowest), passing(1, row_lowest)];
-        if _mm256_movemask_ps(_mm256_or_ps(row_passing[0], row_passing[1])) != 0 {
+        let row_passing: [_; VECTORS] = std::array::from_fn(|v| passing(v, row_lowest));
+        let any = row_passing.into_iter().fold(_mm256_setzero_ps(), |any, passing| _mm256_or_ps(any, passing));
+        if _mm256_movemask_ps(any) != 0 {
             let row_passing = row_passing.map(|passing| _mm256_movemask_ps(passing));
-            let mut within = [0; 2];
+            let mut within = [0; VECTORS];
             for b in 0..rows.count() {
                 let (low, high) = rows.ends(row, b);
                 let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
                 let mut above = 0i32;
-                for v in 0..2 {
+                for v in 0..VECTORS {
                     let is_above = row_passing[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high));
                     let is_reached = row_passing[v] & _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low));
                     above |= is_above << (8 * v);
@@ -130,7 +135,7 @@ pub(super) fn sweep_brackets(
                 }
                 result.row_above.of(b)[row] += above.count_ones();
             }
-            for v in 0..2 {
+            for v in 0..VECTORS {
                 if within[v] != 0 {
                     for b in 0..rows.count() {
                         let high = _mm256_set1_ps(rows.ends(row, b).1);

@@ -7,17 +7,22 @@ use crate::exact::{PAIRS, combine};
 use super::avx512_sweep::{COLUMNS, VECTORS, sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
+use super::routines::{AFFINE_STEPS, CodeProduct, ExactProducts, Int16, Kernel, Pairs32};
+use super::tiles::Tiles;
 
 const ROWS: usize = 8;
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
 
+const TILES: Tiles =
+    Tiles { rows: ROWS, columns: COLUMNS, sweep: sweep::<true>, sweep_rows: sweep::<false>, sweep_brackets };
+const CODES: CodeProduct = CodeProduct { tiles: TILES, hamming: hamming_by_lookup, arrange: None };
+
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx512-vnni",
     int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
     // Cascade Lake and Cooper Lake have no VPOPCNTDQ.
-    hamming: hamming_of_this_cpu,
+    codes: CodeProduct { hamming: hamming_of_this_cpu, ..CODES },
     available: || has_avx512() && is_x86_feature_detected!("avx512vnni"),
     ..PLAIN
 };
@@ -25,15 +30,11 @@ pub(super) static WITH_VNNI: Kernel = Kernel {
 /// For Skylake-SP.
 pub(super) static PLAIN: Kernel = Kernel {
     name: "avx512",
-    rows: ROWS,
-    columns: COLUMNS,
+    number_tiles: TILES,
     float32,
     bfloat16: None,
     int16: Some(Int16 { tile: int16, reaches }),
-    hamming: hamming_by_lookup,
-    sweep: sweep::<true>,
-    sweep_rows: sweep::<false>,
-    sweep_brackets,
+    codes: CODES,
     dots32,
     dot64,
     distances32,

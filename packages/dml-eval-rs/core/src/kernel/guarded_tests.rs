@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::routines::{ExactProducts, Pairs32};
 use super::*;
 use crate::exact::{self, PAIRS};
+use crate::side::Side;
 
 const PAGE: usize = 1 << 16;
 
@@ -65,55 +66,80 @@ fn words(n: usize, seed: u64) -> Vec<u32> {
     numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
 }
 
+fn assert_bit_products(kernel: &Kernel, steps: usize, mut words: impl FnMut(usize, Side) -> Vec<u32>) {
+    let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Bits);
+    let (rows, columns) = (words(steps * height, Side::Query), words(steps * width, Side::Gallery));
+    let mut arranged = columns.clone();
+    kernel.arrange_codes(&mut arranged);
+    let mut tile = vec![f32::NAN; height * width];
+    kernel.product(Word::Bits).tile(steps, &rows, &arranged, &mut tile);
+    for (at, value) in tile.into_iter().enumerate() {
+        let bits = |step: usize| (rows[step * height + at / width] ^ columns[step * width + at % width]).count_ones();
+        assert_eq!(value, -((0..steps).map(bits).sum::<u32>() as f32), "{}", kernel.name);
+    }
+}
+
+#[test]
+fn bit_products_of_the_widest_codes_count_all_bits() {
+    for kernel in kernels() {
+        assert_bit_products(kernel, 65_536 / 32, |n, side| vec![if side == Side::Query { 0 } else { u32::MAX }; n]);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn products_and_sweeps_touch_nothing_outside_their_arrays(steps in 0usize..70, at_end in any::<bool>(), seed in any::<u64>()) {
         for kernel in kernels() {
-            let (height, width) = (kernel.rows, kernel.columns);
-            let mut rows = Guarded::new(&words(steps * height, seed), at_end);
-            let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
-            let mut tile = Guarded::new(&vec![f32::NAN; height * width], at_end);
             for word in [Word::Float32, Word::BFloat16Pair, Word::Int16Pair, Word::Bits] {
                 let is_possible = match word {
                     Word::BFloat16Pair => kernel.has_bfloat16(),
                     Word::Int16Pair => kernel.has_int16() && steps >= AFFINE_STEPS,
                     _ => true,
                 };
-                if is_possible {
-                    kernel.product(word).tile(steps, rows.get(), columns.get(), tile.get());
-                    prop_assert!(tile.get().iter().all(|v| v.is_finite()), "{} {word:?}", kernel.name);
+                if !is_possible {
+                    continue;
                 }
-            }
-            for tall in 1..=height {
-                // The low thresholds are at most the high ones.
-                let thresholds = |n, seed| {
-                    let (a, b) = (numbers(n, seed), numbers(n, seed ^ 8));
-                    let of = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
-                    (Guarded::new(&of(f32::min), at_end), Guarded::new(&of(f32::max), at_end))
-                };
-                let (mut low, mut high) = thresholds(tall, seed ^ 2);
-                let (mut column_low, mut column_high) = thresholds(width, seed ^ 4);
-                let mut group = Guarded::new(&vec![0u32; tall], at_end);
-                let mut column_group = Guarded::new(&vec![1u32; width], at_end);
-                let row_edge = Thresholds { low: low.get(), high: high.get(), group: group.get() };
-                let column_edge = Thresholds { low: column_low.get(), high: column_high.get(), group: column_group.get() };
-                let (mut found, mut expected) = (SweepResult::default(), SweepResult::default());
-                found.reset((tall, 1), (width, 1));
-                expected.reset((tall, 1), (width, 1));
-                kernel.sweep_first(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
-                let mut of_rows = SweepResult::default();
-                of_rows.reset((tall, 1), (width, 1));
-                kernel.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
-                for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
-                    let (r, c) = (at / width, at % width);
-                    expected.row_above.of(0)[r] += u32::from(value > row_edge.high[r]);
-                    expected.column_above.of(0)[c] += u32::from(value > column_edge.high[c]);
+                let tiles = kernel.tiles(word);
+                let Tiles { rows: height, columns: width, .. } = *tiles;
+                let mut rows = Guarded::new(&words(steps * height, seed), at_end);
+                let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
+                let mut tile = Guarded::new(&vec![f32::NAN; height * width], at_end);
+                if word == Word::Bits {
+                    kernel.arrange_codes(columns.get());
                 }
-                prop_assert_eq!(found.row_above.of(0), expected.row_above.of(0));
-                prop_assert_eq!(of_rows.row_above.of(0), expected.row_above.of(0));
-                prop_assert_eq!(found.column_above.of(0), expected.column_above.of(0));
+                kernel.product(word).tile(steps, rows.get(), columns.get(), tile.get());
+                prop_assert!(tile.get().iter().all(|v| v.is_finite()), "{} {word:?}", kernel.name);
+                for tall in 1..=height {
+                    // The low thresholds are at most the high ones.
+                    let thresholds = |n, seed| {
+                        let (a, b) = (numbers(n, seed), numbers(n, seed ^ 8));
+                        let of = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
+                        (Guarded::new(&of(f32::min), at_end), Guarded::new(&of(f32::max), at_end))
+                    };
+                    let (mut low, mut high) = thresholds(tall, seed ^ 2);
+                    let (mut column_low, mut column_high) = thresholds(width, seed ^ 4);
+                    let mut group = Guarded::new(&vec![0u32; tall], at_end);
+                    let mut column_group = Guarded::new(&vec![1u32; width], at_end);
+                    let row_edge = Thresholds { low: low.get(), high: high.get(), group: group.get() };
+                    let column_edge = Thresholds { low: column_low.get(), high: column_high.get(), group: column_group.get() };
+                    let (mut found, mut expected) = (SweepResult::default(), SweepResult::default());
+                    found.reset((tall, 1), (width, 1));
+                    expected.reset((tall, 1), (width, 1));
+                    tiles.sweep_first(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
+                    let mut of_rows = SweepResult::default();
+                    of_rows.reset((tall, 1), (width, 1));
+                    tiles.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
+                    for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
+                        let (r, c) = (at / width, at % width);
+                        expected.row_above.of(0)[r] += u32::from(value > row_edge.high[r]);
+                        expected.column_above.of(0)[c] += u32::from(value > column_edge.high[c]);
+                    }
+                    prop_assert_eq!(found.row_above.of(0), expected.row_above.of(0));
+                    prop_assert_eq!(of_rows.row_above.of(0), expected.row_above.of(0));
+                    prop_assert_eq!(found.column_above.of(0), expected.column_above.of(0));
+                }
             }
         }
     }
@@ -124,7 +150,7 @@ proptest! {
         at_end in any::<bool>(), seed in any::<u64>(),
     ) {
         for kernel in kernels().filter(|kernel| kernel.has_int16()) {
-            let (height, width) = (kernel.rows, kernel.columns);
+            let Tiles { rows: height, columns: width, .. } = *kernel.tiles(Word::Int16Pair);
             let mut rows = Guarded::new(&words(panels * steps * height, seed), at_end);
             let mut columns = Guarded::new(&words(steps * width, seed ^ 1), at_end);
             let mut tile = vec![0.0; height * width];
@@ -157,19 +183,12 @@ proptest! {
     fn bit_products_count_all_differing_bits(steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>()) {
         // From no bit to all bits, so that no intermediate sum overflows.
         let mut random = crate::random::Random::new(seed);
-        let mut words = |n: usize, density: u8| -> Vec<u32> {
-            let mut word = || (0..32).fold(0, |word, bit| word | u32::from(random.below(255) < density as usize) << bit);
-            (0..n).map(|_| word()).collect()
-        };
         for kernel in kernels() {
-            let (height, width) = (kernel.rows, kernel.columns);
-            let (rows, columns) = (words(steps * height, densities[0]), words(steps * width, densities[1]));
-            let mut tile = vec![f32::NAN; height * width];
-            kernel.product(Word::Bits).tile(steps, &rows, &columns, &mut tile);
-            for (at, value) in tile.into_iter().enumerate() {
-                let bits = |step: usize| (rows[step * height + at / width] ^ columns[step * width + at % width]).count_ones();
-                prop_assert_eq!(value, -((0..steps).map(bits).sum::<u32>() as f32), "{}", kernel.name);
-            }
+            assert_bit_products(kernel, steps, |n, side| {
+                let density = usize::from(densities[usize::from(side == Side::Query)]);
+                let mut word = || (0..32).fold(0, |word, bit| word | u32::from(random.below(255) < density) << bit);
+                (0..n).map(|_| word()).collect()
+            });
         }
     }
 

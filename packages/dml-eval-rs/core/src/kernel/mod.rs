@@ -9,6 +9,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_codes;
+#[cfg(target_arch = "x86_64")]
 mod avx2_sweep;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -30,6 +32,7 @@ mod prefetch;
 mod rounding_tests;
 mod routines;
 mod sweep;
+mod tiles;
 
 use crate::error::{Result, argument};
 
@@ -40,8 +43,9 @@ pub use float_environment::set_default_float_environment;
 pub(crate) use instructions::Work;
 pub(crate) use prefetch::prefetch;
 pub use routines::Kernel;
-pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, MAX_TILE, Sum, Word};
+pub(crate) use routines::{AFFINE_STEPS, CheckedProduct, Sum, Word};
 pub(crate) use sweep::{Above, Hit, Sides, SweepResult};
+pub(crate) use tiles::{MAX_TILE, Tiles};
 
 #[cfg(target_arch = "x86_64")]
 static KERNELS: [&Kernel; 5] = [&avx512::WITH_VNNI, &avx512::PLAIN, &avx2::WITH_VNNI, &avx2::KERNEL, &portable::KERNEL];

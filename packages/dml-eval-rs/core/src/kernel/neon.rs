@@ -9,14 +9,18 @@ use crate::exact::{PAIRS, combine};
 use super::brackets::{ItemBrackets, Thresholds};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{ExactProducts, Kernel, Pairs32};
+use super::routines::{CodeProduct, ExactProducts, Kernel, Pairs32};
 use super::sweep::{self, Hit, Sides, SweepResult};
+use super::tiles::Tiles;
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 12;
 const VECTORS: usize = COLUMNS / 4;
 const EXACT_ROWS: usize = 6;
 const EXACT_COLUMNS: usize = 8;
+
+const TILES: Tiles = Tiles { rows: ROWS, columns: COLUMNS, sweep, sweep_rows: sweep, sweep_brackets };
+const CODES: CodeProduct = CodeProduct { tiles: TILES, hamming, arrange: None };
 
 pub(super) static WITH_BFLOAT16: Kernel = Kernel {
     name: "neon-bf16",
@@ -27,15 +31,11 @@ pub(super) static WITH_BFLOAT16: Kernel = Kernel {
 
 pub(super) static PLAIN: Kernel = Kernel {
     name: "neon",
-    rows: ROWS,
-    columns: COLUMNS,
+    number_tiles: TILES,
     float32,
     bfloat16: None,
     int16: None,
-    hamming,
-    sweep,
-    sweep_rows: sweep,
-    sweep_brackets,
+    codes: CODES,
     instructions: Instructions::Baseline,
     dots32,
     dot64,

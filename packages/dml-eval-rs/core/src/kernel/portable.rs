@@ -5,25 +5,31 @@ use crate::exact::combine_tiles;
 use super::brackets::Thresholds;
 use super::exact_macros::{exact_routines, single_precision_routines};
 use super::instructions::Instructions;
-use super::routines::{ExactProducts, Kernel};
+use super::routines::{CodeProduct, ExactProducts, Kernel};
 use super::sweep::{self, Hit, SweepResult};
+use super::tiles::Tiles;
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 const EXACT_ROWS: usize = 4;
 const EXACT_COLUMNS: usize = 8;
 
-pub(super) static KERNEL: Kernel = Kernel {
-    name: "portable",
+const TILES: Tiles = Tiles {
     rows: ROWS,
     columns: COLUMNS,
-    float32,
-    bfloat16: None,
-    int16: None,
-    hamming,
     sweep: sweep::<COLUMNS, true>,
     sweep_rows: sweep::<COLUMNS, false>,
     sweep_brackets: sweep::several::<COLUMNS>,
+};
+const CODES: CodeProduct = CodeProduct { tiles: TILES, hamming, arrange: None };
+
+pub(super) static KERNEL: Kernel = Kernel {
+    name: "portable",
+    number_tiles: TILES,
+    float32,
+    bfloat16: None,
+    int16: None,
+    codes: CODES,
     dots32,
     dot64,
     distances32,

@@ -23,7 +23,7 @@ fn numbers(word: Word, bits: u32) -> Vec<f64> {
 
 /// Returns the largest error of a tile's products, as a fraction of the bound, for factors of at most 1.
 fn largest_fraction(kernel: &Kernel, word: Word, steps: usize, rows: &[u32], columns: &[u32]) -> f64 {
-    let (height, width) = (kernel.rows, kernel.columns);
+    let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
     let mut tile = vec![f32::NAN; height * width];
     kernel.product(word).tile(steps, rows, columns, &mut tile);
     let mut largest = 0.0f64;
@@ -58,7 +58,7 @@ proptest! {
         let mut half = || (random.below(2) << 15 | (exponent as usize + random.below(16)) << 7 | random.below(128)) as u32;
         let mut words = |n: usize| (0..n).map(|_| half() << 16 | half()).collect::<Vec<_>>();
         for (kernel, word) in rounding_kernels() {
-            let fraction = largest_fraction(kernel, word, steps, &words(steps * kernel.rows), &words(steps * kernel.columns));
+            let fraction = largest_fraction(kernel, word, steps, &words(steps * kernel.number_tiles.rows), &words(steps * kernel.number_tiles.columns));
             prop_assert!(fraction <= 1.0, "{} {word:?}: {fraction}", kernel.name);
         }
     }
@@ -76,7 +76,13 @@ fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
             panel[..lanes].fill(x | 1.0f32.to_bits() >> 16);
             panel
         };
-        let fraction = largest_fraction(kernel, word, STEPS, &panel(kernel.rows), &panel(kernel.columns));
+        let fraction = largest_fraction(
+            kernel,
+            word,
+            STEPS,
+            &panel(kernel.number_tiles.rows),
+            &panel(kernel.number_tiles.columns),
+        );
         assert!(fraction > 0.45 && fraction <= 1.0, "{}: {fraction}", kernel.name);
     }
 }
@@ -118,11 +124,11 @@ proptest! {
                 }
                 (words, rows)
             };
-            let ((rows, left), (columns, right)) = (panel(kernel.rows, exponents.0), panel(kernel.columns, exponents.1));
-            let mut tile = vec![f32::NAN; kernel.rows * kernel.columns];
+            let ((rows, left), (columns, right)) = (panel(kernel.number_tiles.rows, exponents.0), panel(kernel.number_tiles.columns, exponents.1));
+            let mut tile = vec![f32::NAN; kernel.number_tiles.rows * kernel.number_tiles.columns];
             kernel.product(Word::Int16Pair).tile(steps, &rows, &columns, &mut tile);
             for (at, found) in tile.into_iter().enumerate() {
-                let ((q, q_scale, q_bias), (g, g_scale, g_bias)) = (&left[at / kernel.columns], &right[at % kernel.columns]);
+                let ((q, q_scale, q_bias), (g, g_scale, g_bias)) = (&left[at / kernel.number_tiles.columns], &right[at % kernel.number_tiles.columns]);
                 let sum: i64 = q.iter().zip(g).map(|(a, b)| i64::from(*a) * i64::from(*b)).sum();
                 prop_assert!(sum.abs() < 1 << 31);
                 let product = sum as f64 * q_scale * g_scale;

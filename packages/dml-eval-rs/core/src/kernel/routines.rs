@@ -1,33 +1,14 @@
 //! The routines of one instruction set, called only after checks of their arrays' lengths.
 
-use std::ops::Range;
-
 use crate::exact::PAIRS;
 
-use super::brackets::{ItemBrackets, MAX_ROWS, Thresholds};
 use super::instructions::{Instructions, Work};
-use super::sweep::{Sides, SweepResult};
+use super::tiles::Tiles;
 
 /// Fills a (rows, columns) tile with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
 /// Tells for which of some row panels a product with a column panel reaches the least of its row or of its column.
 pub(crate) type Reaches = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
-/// Compares a tile with the thresholds of its rows and columns.
-pub(crate) type Sweep = unsafe fn(
-    tile: &[f32],
-    rows: Thresholds<'_>,
-    columns: Thresholds<'_>,
-    origin: (u32, u32),
-    result: &mut SweepResult,
-);
-/// Compares a tile with the brackets of its rows and columns, of which some have several.
-pub(crate) type SweepBrackets = unsafe fn(
-    sides: Sides,
-    tile: &[f32],
-    of: (&ItemBrackets, &ItemBrackets),
-    at: (Range<usize>, usize),
-    result: &mut SweepResult,
-);
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
 pub(super) type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; PAIRS];
 pub(super) type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
@@ -54,6 +35,15 @@ pub(crate) struct Int16 {
     pub(super) reaches: Reaches,
 }
 
+/// Products of panels of codes: minus the number of differing bits.
+#[derive(Clone, Copy)]
+pub(crate) struct CodeProduct {
+    pub(super) tiles: Tiles,
+    pub(super) hamming: Product,
+    /// Rearranges the words of each step of a panel of columns, where `hamming` needs another order than the stated one.
+    pub(super) arrange: Option<unsafe fn(columns: &mut [u32])>,
+}
+
 /// The terms of an exact product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
@@ -69,18 +59,12 @@ pub(crate) enum Sum {
 pub struct Kernel {
     /// The name that [`select`](crate::select_kernel) takes.
     pub name: &'static str,
-    /// Rows of a tile.
-    pub(crate) rows: usize,
-    /// Columns of a tile.
-    pub(crate) columns: usize,
+    /// The tiles of numbers.
+    pub(crate) number_tiles: Tiles,
     pub(super) float32: Product,
     pub(super) bfloat16: Option<Product>,
     pub(super) int16: Option<Int16>,
-    pub(super) hamming: Product,
-    pub(super) sweep: Sweep,
-    /// Ignores the thresholds of the columns.
-    pub(super) sweep_rows: Sweep,
-    pub(super) sweep_brackets: SweepBrackets,
+    pub(super) codes: CodeProduct,
     pub(super) dots32: Exact32,
     pub(super) dot64: Exact64,
     pub(super) distances32: Exact32,
@@ -90,9 +74,6 @@ pub struct Kernel {
     pub(super) instructions: Instructions,
     pub(super) available: fn() -> bool,
 }
-
-/// The size of the largest kernel's tile.
-pub(crate) const MAX_TILE: usize = MAX_ROWS * 48;
 
 /// The contents of a packed word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,69 +112,38 @@ impl Kernel {
             Word::Float32 => self.float32,
             Word::BFloat16Pair => self.bfloat16.expect("called only where has_bfloat16"),
             Word::Int16Pair => self.int16.as_ref().expect("called only where has_int16").tile,
-            Word::Bits => self.hamming,
+            Word::Bits => self.codes.hamming,
         };
         let least_steps = if word == Word::Int16Pair { AFFINE_STEPS } else { 0 };
-        CheckedProduct { product, rows: self.rows, columns: self.columns, least_steps }
+        let Tiles { rows, columns, .. } = *self.tiles(word);
+        CheckedProduct { product, rows, columns, least_steps }
     }
 
-    /// Compares a tile with the brackets of its rows and columns, or of its rows alone; adds to the counts and hits of the task. The
-    /// tile begins at `column` of the task, and its rows are these.
+    /// Returns the tiles of products of a kind of word.
     #[inline]
-    pub(crate) fn sweep(
-        &self,
-        sides: Sides,
-        tile: &[f32],
-        (rows, columns): (&ItemBrackets, &ItemBrackets),
-        (tile_rows, column): (Range<usize>, usize),
-        result: &mut SweepResult,
-    ) {
-        if rows.count() == 1 && columns.count() == 1 {
-            let origin = (tile_rows.start as u32, column as u32);
-            let of_columns = columns.first(column..column + self.columns);
-            self.sweep_first(sides, tile, rows.first(tile_rows), of_columns, origin, result);
-        } else {
-            // SAFETY: `select` returns a kernel only where the CPU has its instructions; the function checks its indices.
-            unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
+    pub(crate) fn tiles(&self, word: Word) -> &Tiles {
+        if word == Word::Bits { &self.codes.tiles } else { &self.number_tiles }
+    }
+
+    /// Brings the words of a panel of columns of codes into the order that the product of bits takes.
+    pub(crate) fn arrange_codes(&self, columns: &mut [u32]) {
+        assert!(columns.len().is_multiple_of(self.codes.tiles.columns));
+        if let Some(arrange) = self.codes.arrange {
+            // SAFETY: `select` returns a kernel only where the CPU has its instructions.
+            unsafe { arrange(columns) }
         }
     }
 
     /// Tells for which of at most 64 panels of rows of int16 a product with a panel of columns reaches the least of its row or of its
     /// column: the p-th bit for the p-th.
     pub(crate) fn reaches(&self, steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
-        let panels = least.0.len() / self.rows;
-        assert!(panels <= 64 && least.0.len() == panels * self.rows && least.1.len() == self.columns);
-        assert!(steps >= AFFINE_STEPS && rows.len() == steps * least.0.len() && columns.len() == steps * self.columns);
+        let Tiles { rows: height, columns: width, .. } = self.number_tiles;
+        let panels = least.0.len() / height;
+        assert!(panels <= 64 && least.0.len() == panels * height && least.1.len() == width);
+        assert!(steps >= AFFINE_STEPS && rows.len() == steps * least.0.len() && columns.len() == steps * width);
         let reaches = self.int16.as_ref().expect("called only where has_int16").reaches;
         // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
         unsafe { reaches(steps, rows, columns, least) }
-    }
-
-    pub(super) fn sweep_first(
-        &self,
-        sides: Sides,
-        tile: &[f32],
-        rows: Thresholds<'_>,
-        columns: Thresholds<'_>,
-        origin: (u32, u32),
-        result: &mut SweepResult,
-    ) {
-        let height = rows.group.len();
-        assert!(height <= self.rows && rows.low.len() == height && rows.high.len() == height);
-        let width = self.columns;
-        assert!(columns.group.len() == width && columns.low.len() == width && columns.high.len() == width);
-        assert!(tile.len() >= self.rows * width);
-        assert!(
-            result.row_above.items >= origin.0 as usize + height
-                && result.column_above.items >= origin.1 as usize + width
-        );
-        // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
-        unsafe {
-            match sides {
-                Sides::Both => (self.sweep)(tile, rows, columns, origin, result),
-                Sides::Rows => (self.sweep_rows)(tile, rows, columns, origin, result),
-            }
-        }
     }
 
     /// Computes the dot products of pairs of float32 rows of one length, in the stated order.

@@ -154,7 +154,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kernel::{names, select};
+    use crate::kernel::{Word, names, select};
 
     /// An item's group and brackets.
     type Item = (u32, Vec<(f32, f32)>);
@@ -192,9 +192,9 @@ mod tests {
             values in proptest::collection::vec(-5i8..6, 8 * 48),
             both in any::<bool>(),
         ) {
-            for name in names() {
-                let kernel = select(Some(name)).unwrap();
-                let (height, width) = (kernel.rows, kernel.columns);
+            for (name, word) in names().into_iter().flat_map(|name| [(name, Word::Float32), (name, Word::Bits)]) {
+                let tiles = select(Some(name)).unwrap().tiles(word);
+                let (height, width) = (tiles.rows, tiles.columns);
                 let (row_items, column_items) = (&row_items[..height], &column_items[..width]);
                 let tile: Vec<f32> = values[..height * width].iter().map(|v| f32::from(*v)).collect();
                 // Of the columns only the groups count if the rows alone are compared.
@@ -203,7 +203,7 @@ mod tests {
                 let mut result = SweepResult::default();
                 result.reset((height, rows.count()), (width, columns.count()));
                 let sides = if both { Sides::Both } else { Sides::Rows };
-                kernel.sweep(sides, &tile, (&rows, &columns), (0..height, 0), &mut result);
+                tiles.sweep(sides, &tile, (&rows, &columns), (0..height, 0), &mut result);
                 let check = |items: &[Item], others: &[Item], above: &Above, hits: Vec<(usize, usize, f32)>, at: &dyn Fn(usize, usize) -> f32| {
                     for (i, item) in items.iter().enumerate() {
                         let values: Vec<_> = others.iter().enumerate().map(|(j, other)| (other.0, at(i, j))).collect();

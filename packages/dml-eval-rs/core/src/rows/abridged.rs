@@ -105,7 +105,7 @@ mod tests {
                 if !kernel.has_int16() {
                     continue;
                 }
-                let (height, width, steps) = (kernel.rows, kernel.columns, pairs + AFFINE_STEPS);
+                let (height, width, steps) = (kernel.number_tiles.rows, kernel.number_tiles.columns, pairs + AFFINE_STEPS);
                 let (rows, columns) = (pack(&rows(height), bias, height), pack(&rows(width), bias, width));
                 let abridged = |panels: &NarrowPanels, lanes| Abridged::new(panels, lanes, lanes, steps).unwrap().unwrap();
                 let (few_rows, few_columns) = (abridged(&rows, height), abridged(&columns, width));

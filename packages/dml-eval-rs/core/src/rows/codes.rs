@@ -7,10 +7,11 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::kernel::{Kernel, Word};
+use crate::kernel::{Kernel, Tiles, Word};
 use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
+use crate::rows::panels::Panels;
 use crate::rows::space::{Scratch, Space};
 use crate::side::Side;
 
@@ -88,6 +89,18 @@ impl<'a> Codes<'a> {
             u32::from_le_bytes(padded)
         })
     }
+
+    /// Packs codes into a panel of `width` lanes. Codes are too short for narrow panels, so that a panel of columns is the kernel's.
+    fn pack(&self, side: Side, axis: Axis, rows: impl Iterator<Item = usize>, width: usize, panel: &mut [u32]) {
+        for (lane, row) in rows.enumerate() {
+            for (word, packed) in panel[lane..].iter_mut().step_by(width).zip(self.words(side, row)) {
+                *word = packed;
+            }
+        }
+        if axis == Axis::Columns {
+            self.kernel.arrange_codes(panel);
+        }
+    }
 }
 
 /// The words of codes. Their products are minus the distances, without an error.
@@ -102,12 +115,8 @@ impl Packing for CodePacking<'_, '_> {
         self.0.steps()
     }
 
-    fn encode(&self, side: Side, _: Axis, rows: Range<usize>, width: usize, panel: &mut [u32], _: &mut [Extent]) {
-        for (lane, row) in rows.enumerate() {
-            for (word, packed) in panel[lane..].iter_mut().step_by(width).zip(self.0.words(side, row)) {
-                *word = packed;
-            }
-        }
+    fn encode(&self, side: Side, axis: Axis, rows: Range<usize>, width: usize, panel: &mut [u32], _: &mut [Extent]) {
+        self.0.pack(side, axis, rows, width, panel);
     }
 
     fn is_sorted(&self) -> bool {
@@ -162,14 +171,17 @@ impl<'a> Space for Codes<'a> {
 
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
         let product = self.kernel.product(Word::Bits);
-        let shape = Shape { rows: self.kernel.rows, columns: self.kernel.columns, steps: self.steps(), tiles: 1 };
+        let Tiles { rows, columns, .. } = *self.kernel.tiles(Word::Bits);
+        let shape = Shape { rows, columns, steps: self.steps(), tiles: 1 };
         fill(
             shape,
             (queries, items),
-            |side, row, _, words| {
-                for (word, packed) in words.iter_mut().zip(self.words(side, row)) {
-                    *word = packed;
-                }
+            |side, rows, width| {
+                let axis = if side == Side::Query { Axis::Rows } else { Axis::Columns };
+                let encode = |lanes: Range<usize>, panel: &mut [u32], _: &mut [()]| {
+                    self.pack(side, axis, rows[lanes].iter().map(|&row| row as usize), width, panel);
+                };
+                Panels::load_together(rows.len(), width, shape.steps, encode).map(|(panels, _)| panels)
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
             |_, negative| 0.0 + f64::from(negative),

@@ -6,7 +6,7 @@ use crate::exact::{UNIT64, packed_position, padded_len};
 use crate::kernel::{Kernel, Sum};
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
-use crate::rows::key_table::{Shape, fill};
+use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::rows::matrix::Source;
 use crate::rows::packing::Goal;
 use crate::rows::similarity::Similarity;
@@ -62,11 +62,13 @@ impl<'a> Space for Dense<'a> {
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
-            |side, row, scratch, words| {
-                self.widen(side, row, &mut scratch.other);
-                for (i, v) in scratch.other.iter().enumerate() {
-                    words[packed_position(i, steps)] = *v;
-                }
+            |side, rows, width| {
+                pack_rows(rows, width, steps, |row, scratch, words| {
+                    self.widen(side, row, &mut scratch.other);
+                    for (i, v) in scratch.other.iter().enumerate() {
+                        words[packed_position(i, steps)] = *v;
+                    }
+                })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
             |item, sum| self.key(item, sum),

@@ -28,22 +28,29 @@ pub(crate) struct Shape {
     pub tiles: usize,
 }
 
-/// Fills `keys`, (queries, items), from tiles: `encode` packs a row, `tile` multiplies a panel of queries and one of items, and
-/// `key` computes a key from an item and its value in the tile.
+/// Packs some rows into panels of `width` lanes; `encode` writes the words of a row.
+pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
+    rows: &[u32],
+    width: usize,
+    steps: usize,
+    encode: impl Fn(usize, &mut Scratch, &mut [T]) + Sync,
+) -> Result<Panels<T>> {
+    let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(rows[i] as usize, scratch, words);
+    Panels::load(rows.len(), width, steps, row).map(|(panels, _)| panels)
+}
+
+/// Fills `keys`, (queries, items), from tiles: `pack` packs rows of a side into panels of so many lanes, `tile` multiplies a panel of
+/// queries and one of items, and `key` computes a key from an item and its value in the tile.
 pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),
-    encode: impl Fn(Side, usize, &mut Scratch, &mut [T]) + Sync,
+    pack: impl Fn(Side, &[u32], usize) -> Result<Panels<T>>,
     tile: impl Fn(&[T], &[T], &mut [V]) + Sync,
     key: impl Fn(u32, V) -> f64 + Sync,
     keys: &mut [f64],
     control: &Control,
 ) -> Result<()> {
     let Shape { rows: height, columns: width, steps, tiles } = shape;
-    let pack = |side: Side, indices: &[u32], width: usize| {
-        let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(side, indices[i] as usize, scratch, words);
-        Panels::load(indices.len(), width, steps, row).map(|(panels, _)| panels)
-    };
     // Smaller groups where there are few queries, so that no thread waits for another's.
     let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
     let together = (group / height).max(1);

@@ -153,7 +153,7 @@ mod tests {
         ) {
             for name in names() {
                 let kernel = select(Some(name)).unwrap();
-                let (height, width) = (kernel.rows, kernel.columns);
+                let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
                 let (rows, columns) = (lanes.0.min(height), lanes.1.min(width));
                 let mut random = crate::random::Random::new(seed);
                 // Small integers, whose sums are exact in any order.

@@ -71,7 +71,7 @@ impl Prefix {
         let root = (count as f64).sqrt();
         // The departure's own rounding, that of coordinates (each along one direction), of their squares and of the row's.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
-        let (directions, _) = Panels::load(count, kernel.columns, dim, |index, _, row| {
+        let (directions, _) = Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
             for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
                 *out = (*v as f32).to_bits();
             }
@@ -95,7 +95,7 @@ impl Prefix {
 
     /// Rows that are multiplied together.
     pub fn rows(&self) -> usize {
-        self.kernel.rows
+        self.kernel.number_tiles.rows
     }
 
     /// Bounds the errors of products of exact coordinates, relative to the rows' lengths.
@@ -106,7 +106,7 @@ impl Prefix {
     /// Computes the coordinates of some rows, (at most `self.rows()`, dim).
     #[inline(always)]
     pub fn coordinates(&self, rows: &[f32], buffers: &mut Coordinates) {
-        let (height, width) = (self.kernel.rows, self.kernel.columns);
+        let (height, width) = (self.kernel.number_tiles.rows, self.kernel.number_tiles.columns);
         let Coordinates { found, factors, tile } = buffers;
         found.clear();
         found.resize(height * self.count, 0.0);

@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::{collect, zeros};
-use crate::rows::key_table::{Shape, fill};
+use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::side::Side;
 
 const ITERATIONS: usize = 2;
@@ -25,9 +25,9 @@ pub(super) fn multiply(
     fill(
         Shape { rows: kernel.exact.rows, columns: kernel.exact.columns, steps: dim, tiles: 1 },
         (&rows, &columns),
-        |side, row, _, words| {
+        |side, rows, width| {
             let of = if side == Side::Query { a } else { b };
-            words.copy_from_slice(&of[row * dim..][..dim]);
+            pack_rows(rows, width, dim, |row, _, words| words.copy_from_slice(&of[row * dim..][..dim]))
         },
         |rows, columns, tile: &mut [f64]| kernel.fused_tile(rows, columns, tile),
         |_, sum| sum,

@@ -28,8 +28,8 @@ impl Preview {
         if 2 * self.left > self.tried {
             return all;
         }
-        let least_of_rows = of_rows.lowest_from(0, row_panels.len() * kernel.rows);
-        let least_of_columns = of_columns.0.lowest_from(of_columns.1, kernel.columns);
+        let least_of_rows = of_rows.lowest_from(0, row_panels.len() * kernel.number_tiles.rows);
+        let least_of_columns = of_columns.0.lowest_from(of_columns.1, kernel.number_tiles.columns);
         self.tried += row_panels.len() as u32;
         let (of_rows, of_column) = (rows.panels(row_panels), columns.panels(column_panel..column_panel + 1));
         let left = kernel.reaches(rows.steps, of_rows, of_column, (least_of_rows, least_of_columns));
@@ -163,14 +163,15 @@ mod tests {
             let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
             let packing = DensePacking::along(&dense, &longest_axes());
             let block = |axis, width| Block::load(&packing, Side::Query, axis, 0..ROWS, width).unwrap();
-            let (rows, columns) = (block(Axis::Rows, kernel.rows), block(Axis::Columns, kernel.columns));
+            let (rows, columns) =
+                (block(Axis::Rows, kernel.number_tiles.rows), block(Axis::Columns, kernel.number_tiles.columns));
             let blocks = Blocks { rows: &rows, columns: &columns };
-            let panels = ROWS / kernel.rows;
+            let panels = ROWS / kernel.number_tiles.rows;
             let left = |preview: &mut Preview, threshold: f32| {
                 let (mut of_rows, mut of_columns) = (ItemBrackets::default(), ItemBrackets::default());
-                of_rows.reset(panels * kernel.rows);
-                of_columns.reset(kernel.columns);
-                for row in 0..panels * kernel.rows {
+                of_rows.reset(panels * kernel.number_tiles.rows);
+                of_columns.reset(kernel.number_tiles.columns);
+                for row in 0..panels * kernel.number_tiles.rows {
                     of_rows.set(row, 0, (threshold, f32::INFINITY));
                 }
                 preview.left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0))).count_ones() as usize

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{ItemBrackets, MAX_TILE, Sides, SweepResult};
+use crate::kernel::{ItemBrackets, MAX_TILE, Sides, SweepResult, Tiles};
 use crate::memory::collect;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
@@ -128,7 +128,8 @@ fn fill_brackets<O: Observer>(
 }
 
 fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
-    TileShape { height: space.kernel().rows, width: space.kernel().columns, steps: packing.steps() }
+    let Tiles { rows, columns, .. } = *space.kernel().tiles(packing.word());
+    TileShape { height: rows, width: columns, steps: packing.steps() }
 }
 
 /// Traverses every pair of an item in `rows` and a later one in `columns`, of one array.
@@ -227,7 +228,7 @@ fn sweep_task<S: Space, O: Observer>(
 ) {
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space, packing);
-    let product = kernel.product(packing.word());
+    let (product, tiles) = (kernel.product(packing.word()), kernel.tiles(packing.word()));
     let TaskBuffers { tile, rows: of_rows, columns: of_columns, uncounted, result, scratch, observer: own } = buffers;
     let padded = task.columns.len().next_multiple_of(width);
     let both = task.symmetric && observer.compares_columns();
@@ -274,7 +275,7 @@ fn sweep_task<S: Space, O: Observer>(
             );
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
             uncounted.mask(tile, (i, j));
-            kernel.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
+            tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
         }
     }
     observer.observe(space, task, result, scratch, own);

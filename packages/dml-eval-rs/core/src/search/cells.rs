@@ -41,7 +41,7 @@ pub(super) struct Nearness {
 impl Cells {
     /// Makes the cells of a block whose rows are packed as int16; `None` where items that adjoin aren't alike.
     pub fn of(block: &Block, packing: &impl Packing, kernel: &Kernel) -> Result<Option<Cells>> {
-        let (width, steps) = (kernel.columns, packing.steps());
+        let (width, steps) = (kernel.number_tiles.columns, packing.steps());
         let together = (ITEMS / width).max(1);
         let cells = block.rows.len() / (together * width);
         if packing.word() != Word::Int16Pair || !packing.is_sorted() || cells == 0 {
@@ -84,13 +84,13 @@ impl Cells {
         tile.resize(MAX_TILE, 0.0);
         values.clear();
         let product = kernel.product(Word::Int16Pair);
-        for p in 0..self.cells.div_ceil(kernel.columns) {
+        for p in 0..self.cells.div_ceil(kernel.number_tiles.columns) {
             multiply(product, self.steps, (rows, self.means.panel(p)), tile);
-            let (largest, others) = tile.split_at_mut(kernel.columns);
-            for line in others.chunks_exact(kernel.columns).take(queries - 1) {
+            let (largest, others) = tile.split_at_mut(kernel.number_tiles.columns);
+            for line in others.chunks_exact(kernel.number_tiles.columns).take(queries - 1) {
                 kernel.vectorize(|| keep_larger(largest, line));
             }
-            let first = p * kernel.columns;
+            let first = p * kernel.number_tiles.columns;
             let cells = largest.iter().zip(first as u64..self.cells as u64);
             values.extend(cells.map(|(value, cell)| u64::from(in_order(*value)) << 32 | cell));
         }
@@ -206,7 +206,7 @@ mod tests {
                         .unwrap();
                 let packing = DensePacking::of_each_kind(&dense).pop().unwrap();
                 assert!(packing.is_sorted());
-                let (height, width) = (kernel.rows, kernel.columns);
+                let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
                 let columns = Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), width).unwrap();
                 let rows = Block::load(&packing, Side::Query, Axis::Rows, 0..x.nrows(), height).unwrap();
                 let cells = Cells::of(&columns, &packing, kernel).unwrap().unwrap();
@@ -234,7 +234,8 @@ mod tests {
                 Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control).unwrap();
             for packing in DensePacking::of_each_kind(&dense) {
                 let columns =
-                    Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), kernel.columns).unwrap();
+                    Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), kernel.number_tiles.columns)
+                        .unwrap();
                 assert!(Cells::of(&columns, &packing, kernel).unwrap().is_none());
             }
         }

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::MAX_TILE;
+use crate::kernel::{MAX_TILE, Tiles};
 use crate::rows::narrow_panels::multiply;
 use crate::rows::own_item::OwnItem;
 use crate::rows::packing::Packing;
@@ -84,7 +84,7 @@ pub(super) fn first_candidates<S: Space>(
 ) -> Result<()> {
     let Blocks { rows, columns } = blocks;
     let kernel = space.kernel();
-    let (height, width) = (kernel.rows, kernel.columns);
+    let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
     let Some(part) = Part::choose(columns.rows.len() / width, width, k) else { return Ok(()) };
     let size = height * width;
     let product = kernel.product(packing.word());

@@ -10,7 +10,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::exact::{packed_position, padded_len};
 use crate::kernel::Sum;
-use crate::rows::key_table::{Shape, fill};
+use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::rows::matrix::Source;
 use crate::rows::similarity::Similarity;
 use crate::rows::space::Scratch;
@@ -50,11 +50,13 @@ impl Dense<'_> {
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
-            |side, row, scratch, words| {
-                self.widen(side, row, &mut scratch.other);
-                for (i, v) in scratch.other.iter().enumerate() {
-                    words[packed_position(i, steps)] = *v;
-                }
+            |side, rows, width| {
+                pack_rows(rows, width, steps, |row, scratch, words| {
+                    self.widen(side, row, &mut scratch.other);
+                    for (i, v) in scratch.other.iter().enumerate() {
+                        words[packed_position(i, steps)] = *v;
+                    }
+                })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
             |_, sum| sum,

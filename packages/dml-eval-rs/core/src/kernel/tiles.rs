@@ -1,0 +1,89 @@
+//! Tiles of products: their size, and their comparison with thresholds.
+
+use std::ops::Range;
+
+use super::brackets::{ItemBrackets, Thresholds};
+use super::sweep::{Sides, SweepResult};
+
+/// Compares a tile with the thresholds of its rows and columns.
+pub(crate) type Sweep = unsafe fn(
+    tile: &[f32],
+    rows: Thresholds<'_>,
+    columns: Thresholds<'_>,
+    origin: (u32, u32),
+    result: &mut SweepResult,
+);
+/// Compares a tile with the brackets of its rows and columns, of which some have several.
+pub(crate) type SweepBrackets = unsafe fn(
+    sides: Sides,
+    tile: &[f32],
+    of: (&ItemBrackets, &ItemBrackets),
+    at: (Range<usize>, usize),
+    result: &mut SweepResult,
+);
+
+/// Tiles of one size, of a kernel that this CPU can run.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles {
+    /// Rows of a tile.
+    pub rows: usize,
+    /// Columns of a tile.
+    pub columns: usize,
+    pub(super) sweep: Sweep,
+    /// Ignores the thresholds of the columns.
+    pub(super) sweep_rows: Sweep,
+    pub(super) sweep_brackets: SweepBrackets,
+}
+
+/// The size of the largest tile.
+pub(crate) const MAX_TILE: usize = super::brackets::MAX_ROWS * 48;
+
+impl Tiles {
+    /// Compares a tile with the brackets of its rows and columns, or of its rows alone; adds to the counts and hits of the task. The
+    /// tile begins at `column` of the task, and its rows are these.
+    #[inline]
+    pub fn sweep(
+        &self,
+        sides: Sides,
+        tile: &[f32],
+        (rows, columns): (&ItemBrackets, &ItemBrackets),
+        (tile_rows, column): (Range<usize>, usize),
+        result: &mut SweepResult,
+    ) {
+        if rows.count() == 1 && columns.count() == 1 {
+            let origin = (tile_rows.start as u32, column as u32);
+            let of_columns = columns.first(column..column + self.columns);
+            self.sweep_first(sides, tile, rows.first(tile_rows), of_columns, origin, result);
+        } else {
+            // SAFETY: `select` returns a kernel only where the CPU has its instructions; the function checks its indices.
+            unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
+        }
+    }
+
+    pub(super) fn sweep_first(
+        &self,
+        sides: Sides,
+        tile: &[f32],
+        rows: Thresholds<'_>,
+        columns: Thresholds<'_>,
+        origin: (u32, u32),
+        result: &mut SweepResult,
+    ) {
+        let height = rows.group.len();
+        assert!(height <= self.rows && rows.low.len() == height && rows.high.len() == height);
+        let width = self.columns;
+        assert!(columns.group.len() == width && columns.low.len() == width && columns.high.len() == width);
+        assert!(tile.len() >= self.rows * width);
+        assert!(
+            result.row_above.items >= origin.0 as usize + height
+                && result.column_above.items >= origin.1 as usize + width
+        );
+        // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
+        unsafe {
+            match sides {
+                Sides::Both => (self.sweep)(tile, rows, columns, origin, result),
+                Sides::Rows => (self.sweep_rows)(tile, rows, columns, origin, result),
+            }
+        }
+    }
+}
