@@ -1,13 +1,13 @@
 //! AVX2: distances of binary codes by tables, in tiles of 8 × 32.
 //!
-//! A byte of a row's code selects a table of 32 numbers: the bits in which its low half differs from each of the 16 values of half a
-//! byte, and the same for its high half. One shuffle looks up the low halves of 16 columns' bytes in one part of the table and
-//! their high halves in the other. With the addition to the sums these are two operations for 128 bits; an exclusive or and a
-//! count of bits by their halves would be four.
+//! A byte of a row selects a table. One shuffle looks up the low halves of 16 columns' bytes in one part of the table and their high
+//! halves in the other. With the addition to the sums these are two operations for 128 bits; an exclusive or and a count of bits
+//! by their halves would be four.
 
 use std::arch::x86_64::*;
 
 use super::avx2_sweep::{sweep, sweep_brackets};
+use super::half_byte_tables::TABLES;
 use super::routines::CodeProduct;
 use super::tiles::Tiles;
 
@@ -32,27 +32,6 @@ pub(super) const CODES: CodeProduct = CodeProduct {
     hamming,
     arrange: Some(arrange),
 };
-
-/// The table of each byte.
-#[repr(align(32))]
-struct Tables([[u8; 32]; 256]);
-
-static TABLES: Tables = Tables(tables());
-
-const fn tables() -> [[u8; 32]; 256] {
-    let mut tables = [[0; 32]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut half = 0;
-        while half < 16 {
-            tables[byte][half] = ((byte % 16) ^ half).count_ones() as u8;
-            tables[byte][16 + half] = ((byte / 16) ^ half).count_ones() as u8;
-            half += 1;
-        }
-        byte += 1;
-    }
-    tables
-}
 
 /// Arranges each group of a step, 16 words of bytes b₀ to b₃, in two vectors: the low halves of the first one's bytes are all columns'
 /// low halves of b₀ and then their high halves of b₀; its high halves, those of b₁. The second vector has b₂ and b₃.
@@ -106,7 +85,7 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
                             // SAFETY: as above; the tables are aligned.
                             let table = unsafe {
                                 let byte = *rows.as_ptr().add(step * ROWS + first_row + r).cast::<u8>().add(i);
-                                _mm256_load_si256(TABLES.0[usize::from(byte)].as_ptr().cast())
+                                _mm256_load_si256(TABLES.of(byte).as_ptr().cast())
                             };
                             for (byte, column) in bytes.iter_mut().zip(column) {
                                 *byte = _mm256_add_epi8(*byte, _mm256_shuffle_epi8(table, column));

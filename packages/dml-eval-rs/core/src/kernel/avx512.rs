@@ -4,10 +4,11 @@ use std::arch::x86_64::*;
 
 use crate::exact::{PAIRS, combine};
 
+use super::avx512_codes::{COUNTED_IF_POSSIBLE, LOOKED_UP};
 use super::avx512_sweep::{COLUMNS, VECTORS, sweep, sweep_brackets};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
-use super::routines::{AFFINE_STEPS, CodeProduct, ExactProducts, Int16, Kernel, Pairs32};
+use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
 use super::tiles::Tiles;
 
 const ROWS: usize = 8;
@@ -16,13 +17,11 @@ const EXACT_COLUMNS: usize = 24;
 
 const TILES: Tiles =
     Tiles { rows: ROWS, columns: COLUMNS, sweep: sweep::<true>, sweep_rows: sweep::<false>, sweep_brackets };
-const CODES: CodeProduct = CodeProduct { tiles: TILES, hamming: hamming_by_lookup, arrange: None };
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx512-vnni",
     int16: Some(Int16 { tile: int16_fused, reaches: reaches_fused }),
-    // Cascade Lake and Cooper Lake have no VPOPCNTDQ.
-    codes: CodeProduct { hamming: hamming_of_this_cpu, ..CODES },
+    codes: COUNTED_IF_POSSIBLE,
     available: || has_avx512() && is_x86_feature_detected!("avx512vnni"),
     ..PLAIN
 };
@@ -34,7 +33,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     float32,
     bfloat16: None,
     int16: Some(Int16 { tile: int16, reaches }),
-    codes: CODES,
+    codes: LOOKED_UP,
     dots32,
     dot64,
     distances32,
@@ -58,10 +57,6 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("popcnt")
-}
-
-fn has_vpopcntdq() -> bool {
-    is_x86_feature_detected!("avx512vpopcntdq")
 }
 
 #[target_feature(enable = "avx512f")]
@@ -154,88 +149,6 @@ macro_rules! int16 {
 }
 int16!("avx512f,avx512vnni", values_fused, int16_fused, reaches_fused, |sum, x, p| _mm512_dpwssd_epi32(sum, x, p));
 int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(sum, _mm512_madd_epi16(x, p)));
-
-#[target_feature(enable = "avx512f,avx512vpopcntdq")]
-fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-    let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
-    // SAFETY: as in `float32`.
-    unsafe {
-        for _ in 0..steps {
-            let panel = [
-                _mm512_loadu_si512(column.cast()),
-                _mm512_loadu_si512(column.add(16).cast()),
-                _mm512_loadu_si512(column.add(32).cast()),
-            ];
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let x = _mm512_set1_epi32(*row.add(r));
-                for (s, p) in sum.iter_mut().zip(panel) {
-                    *s = _mm512_add_epi32(*s, _mm512_popcnt_epi32(_mm512_xor_si512(x, p)));
-                }
-            }
-            row = row.add(ROWS);
-            column = column.add(COLUMNS);
-        }
-        for (r, sum) in sums.iter().enumerate() {
-            for (v, s) in sum.iter().enumerate() {
-                let negative = _mm512_sub_epi32(_mm512_setzero_si512(), *s);
-                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), _mm512_cvtepi32_ps(negative));
-            }
-        }
-    }
-}
-
-/// Counts the bits of each byte by table look-up of its two nibbles.
-#[target_feature(enable = "avx512f,avx512bw")]
-fn hamming_by_lookup(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// A byte's sum grows by at most 8 a step, and must stay below 256.
-    const STEPS_PER_BYTE: usize = 31;
-    /// (a ^ b) & c as a truth table.
-    const DIFFERING_WITHIN: i32 = 0x28;
-    let table = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
-    let nibble = _mm512_set1_epi8(0x0f);
-    let (ones8, ones16) = (_mm512_set1_epi8(1), _mm512_set1_epi16(1));
-    for v in 0..VECTORS {
-        let mut totals = [_mm512_setzero_si512(); ROWS];
-        let mut from = 0;
-        while from < steps {
-            let to = (from + STEPS_PER_BYTE).min(steps);
-            let mut bytes = [_mm512_setzero_si512(); ROWS];
-            for step in from..to {
-                // SAFETY: the caller checked that the panels hold `steps` steps of ROWS and COLUMNS words.
-                let low = unsafe { _mm512_loadu_si512(columns.as_ptr().add(step * COLUMNS + 16 * v).cast()) };
-                let high = _mm512_srli_epi32::<4>(low);
-                for (byte, &word) in bytes.iter_mut().zip(&rows[step * ROWS..(step + 1) * ROWS]) {
-                    let (row_low, row_high) = (_mm512_set1_epi32(word as i32), _mm512_set1_epi32((word >> 4) as i32));
-                    let low = _mm512_ternarylogic_epi32::<DIFFERING_WITHIN>(row_low, low, nibble);
-                    let high = _mm512_ternarylogic_epi32::<DIFFERING_WITHIN>(row_high, high, nibble);
-                    let bits = _mm512_add_epi8(_mm512_shuffle_epi8(table, low), _mm512_shuffle_epi8(table, high));
-                    *byte = _mm512_add_epi8(*byte, bits);
-                }
-            }
-            for (total, byte) in totals.iter_mut().zip(bytes) {
-                let words = _mm512_madd_epi16(_mm512_maddubs_epi16(byte, ones8), ones16);
-                *total = _mm512_add_epi32(*total, words);
-            }
-            from = to;
-        }
-        for (r, total) in totals.iter().enumerate() {
-            let negative = _mm512_sub_epi32(_mm512_setzero_si512(), *total);
-            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-            unsafe { _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), _mm512_cvtepi32_ps(negative)) };
-        }
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw")]
-fn hamming_of_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    if has_vpopcntdq() {
-        // SAFETY: the CPU has the instructions; the caller checked the lengths, which both routines need alike.
-        unsafe { hamming(steps, rows, columns, tile) }
-    } else {
-        hamming_by_lookup(steps, rows, columns, tile);
-    }
-}
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 

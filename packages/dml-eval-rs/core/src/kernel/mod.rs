@@ -15,6 +15,8 @@ mod avx2_sweep;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_codes;
+#[cfg(target_arch = "x86_64")]
 mod avx512_sweep;
 mod brackets;
 mod exact_macros;
@@ -23,6 +25,8 @@ mod float_environment;
 mod float_environment_tests;
 #[cfg(all(test, unix))]
 mod guarded_tests;
+#[cfg(target_arch = "x86_64")]
+mod half_byte_tables;
 mod instructions;
 #[cfg(target_arch = "aarch64")]
 mod neon;
