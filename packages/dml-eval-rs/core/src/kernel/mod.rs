@@ -4,7 +4,8 @@
 //! within the error bound in `rows/dense.rs`; their rounded products never decide a comparison, so results have the same bits.
 //!
 //! Packed layout: a row of the data is a sequence of `steps` 32-bit words, each one float32, two bfloat16, two int16, or 32 bits of
-//! a code. A panel holds the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`.
+//! a code. A panel holds the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`. For codes some kernels
+//! rearrange the words of a step of a column panel.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
