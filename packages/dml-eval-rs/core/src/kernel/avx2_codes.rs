@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::avx2_sweep::{sweep, sweep_brackets};
-use super::half_byte_tables::TABLES;
+use super::half_byte_tables::{GROUP, TABLES, arrange};
 use super::routines::CodeProduct;
 use super::tiles::Tiles;
 
@@ -15,8 +15,6 @@ const ROWS: usize = 8;
 const COLUMNS: usize = 8 * VECTORS;
 /// Registers of a line of a tile.
 const VECTORS: usize = 4;
-/// Columns whose bytes a shuffle looks up.
-const GROUP: usize = 16;
 const GROUPS: usize = COLUMNS / GROUP;
 /// Rows whose sums the registers hold at a time.
 const ROWS_TOGETHER: usize = 4;
@@ -30,29 +28,12 @@ pub(super) const CODES: CodeProduct = CodeProduct {
         sweep_brackets: sweep_brackets::<VECTORS>,
     },
     hamming,
-    arrange: Some(arrange),
+    arrange: Some(arrange_pairs),
 };
 
-/// Arranges each group of a step, 16 words of bytes b₀ to b₃, in two vectors: the low halves of the first one's bytes are all columns'
-/// low halves of b₀ and then their high halves of b₀; its high halves, those of b₁. The second vector has b₂ and b₃.
 #[target_feature(enable = "avx2")]
-fn arrange(columns: &mut [u32]) {
-    let (groups, _) = columns.as_chunks_mut::<GROUP>();
-    for group in groups {
-        let words = *group;
-        for (vector, shift) in group.as_chunks_mut::<8>().0.iter_mut().zip([0, 16]) {
-            let mut bytes = [0; 32];
-            let (low, high) = bytes.split_at_mut(GROUP);
-            for ((low, high), word) in low.iter_mut().zip(high).zip(words) {
-                let (first, second) = ((word >> shift) as u8, (word >> (shift + 8)) as u8);
-                *low = first & 0x0f | second << 4;
-                *high = first >> 4 | second & 0xf0;
-            }
-            for (word, bytes) in vector.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *word = u32::from_le_bytes(*bytes);
-            }
-        }
-    }
+fn arrange_pairs(columns: &mut [u32]) {
+    arrange(columns, [(0, 1), (2, 3)]);
 }
 
 /// Counts differing bits, negated, of a panel of rows and an arranged panel of columns.

@@ -5,18 +5,13 @@ use std::arch::x86_64::*;
 use crate::exact::{PAIRS, combine};
 
 use super::avx512_codes::{COUNTED_IF_POSSIBLE, LOOKED_UP};
-use super::avx512_sweep::{COLUMNS, VECTORS, sweep, sweep_brackets};
+use super::avx512_sweep::{COLUMNS, ROWS, TILES, VECTORS};
 use super::exact_macros::{exact_product, exact_routines};
 use super::instructions::Instructions;
 use super::routines::{AFFINE_STEPS, ExactProducts, Int16, Kernel, Pairs32};
-use super::tiles::Tiles;
 
-const ROWS: usize = 8;
 const EXACT_ROWS: usize = 8;
 const EXACT_COLUMNS: usize = 24;
-
-const TILES: Tiles =
-    Tiles { rows: ROWS, columns: COLUMNS, sweep: sweep::<true>, sweep_rows: sweep::<false>, sweep_brackets };
 
 pub(super) static WITH_VNNI: Kernel = Kernel {
     name: "avx512-vnni",

@@ -5,18 +5,12 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512_sweep::{COLUMNS, VECTORS, sweep, sweep_brackets};
-use super::half_byte_tables::TABLES;
+use super::avx512_sweep::{COLUMNS, ROWS, TILES, VECTORS};
+use super::half_byte_tables::{TABLES, arrange};
 use super::routines::CodeProduct;
-use super::tiles::Tiles;
 
-const ROWS: usize = 8;
-
-pub(super) const LOOKED_UP: CodeProduct = CodeProduct {
-    tiles: Tiles { rows: ROWS, columns: COLUMNS, sweep: sweep::<true>, sweep_rows: sweep::<false>, sweep_brackets },
-    hamming: hamming_by_tables,
-    arrange: Some(arrange),
-};
+pub(super) const LOOKED_UP: CodeProduct =
+    CodeProduct { tiles: TILES, hamming: hamming_by_tables, arrange: Some(arrange_pairs) };
 
 /// By VPOPCNTDQ where the CPU has it.
 pub(super) const COUNTED_IF_POSSIBLE: CodeProduct =
@@ -40,7 +34,7 @@ fn hamming_of_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [
 #[target_feature(enable = "avx512f,avx512bw")]
 fn arrange_for_this_cpu(columns: &mut [u32]) {
     if !has_vpopcntdq() {
-        arrange(columns);
+        arrange_pairs(columns);
     }
 }
 
@@ -74,25 +68,10 @@ fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32
     }
 }
 
-/// Arranges each vector of a step, 16 words of bytes b₀ to b₃: the low halves of its bytes are all columns' low halves of b₀, their high
-/// halves of b₀, and so of b₁; its high halves, those of b₂ and b₃.
+/// Arranges a panel for [`hamming_by_tables`]: a register holds both parts of a group, and so bytes 0 and 1 or 2 and 3 of its words.
 #[target_feature(enable = "avx512f,avx512bw")]
-fn arrange(columns: &mut [u32]) {
-    let (vectors, _) = columns.as_chunks_mut::<16>();
-    for vector in vectors {
-        let mut bytes = [0; 64];
-        for (part, shift) in bytes.chunks_exact_mut(32).zip([0, 8]) {
-            let (low, high) = part.split_at_mut(16);
-            for ((low, high), word) in low.iter_mut().zip(high).zip(*vector) {
-                let (first, second) = ((word >> shift) as u8, (word >> (shift + 16)) as u8);
-                *low = first & 0x0f | second << 4;
-                *high = first >> 4 | second & 0xf0;
-            }
-        }
-        for (word, bytes) in vector.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *word = u32::from_le_bytes(*bytes);
-        }
-    }
+fn arrange_pairs(columns: &mut [u32]) {
+    arrange(columns, [(0, 2), (1, 3)]);
 }
 
 /// Counts differing bits, negated, of a panel of rows and an arranged panel of columns.

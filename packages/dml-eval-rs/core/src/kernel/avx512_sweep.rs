@@ -5,10 +5,16 @@ use std::ops::Range;
 
 use super::brackets::{ItemBrackets, Thresholds};
 use super::sweep::{Hit, Sides, SweepResult};
+use super::tiles::Tiles;
 
+pub(super) const ROWS: usize = 8;
 /// Columns of a tile, and their registers.
 pub(super) const COLUMNS: usize = 48;
 pub(super) const VECTORS: usize = COLUMNS / 16;
+
+/// The tiles of numbers and of codes.
+pub(super) const TILES: Tiles =
+    Tiles { rows: ROWS, columns: COLUMNS, sweep: sweep::<true>, sweep_rows: sweep::<false>, sweep_brackets };
 
 /// Counts and lists values, of both sides or of the rows alone.
 #[target_feature(enable = "avx512f,popcnt")]

@@ -1,4 +1,4 @@
-//! Tables of the bits in which half bytes differ.
+//! Tables of the bits in which half bytes differ, and columns arranged to be looked up in them.
 
 /// For each byte, the number of bits in which its low half differs from each of the 16 values of half a byte, and then the same of
 /// its high half.
@@ -28,4 +28,27 @@ const fn tables() -> [[u8; 32]; 256] {
         byte += 1;
     }
     tables
+}
+
+/// Columns whose bytes a shuffle looks up in a table.
+pub(super) const GROUP: usize = 16;
+
+/// Arranges the words of each group of columns, in two parts of 32 bytes. With (a, b) the numbers of two of a word's bytes, the low halves
+/// of a part's bytes are all columns' low halves of byte a and then their high halves of it; its high halves, the same of byte b.
+#[inline(always)]
+pub(super) fn arrange(columns: &mut [u32], parts: [(usize, usize); 2]) {
+    for group in columns.as_chunks_mut::<GROUP>().0 {
+        let words = group.map(u32::to_le_bytes);
+        for (part, (a, b)) in group.as_chunks_mut::<8>().0.iter_mut().zip(parts) {
+            let mut bytes = [0; 2 * GROUP];
+            let (low, high) = bytes.split_at_mut(GROUP);
+            for ((low, high), word) in low.iter_mut().zip(high).zip(words) {
+                *low = word[a] & 0x0f | word[b] << 4;
+                *high = word[a] >> 4 | word[b] & 0xf0;
+            }
+            for (word, bytes) in part.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *word = u32::from_le_bytes(*bytes);
+            }
+        }
+    }
 }
