@@ -38,13 +38,15 @@ pub(super) const GROUP: usize = 16;
 #[inline(always)]
 pub(super) fn arrange(columns: &mut [u32], parts: [(usize, usize); 2]) {
     for group in columns.as_chunks_mut::<GROUP>().0 {
-        let words = group.map(u32::to_le_bytes);
+        let words = *group;
         for (part, (a, b)) in group.as_chunks_mut::<8>().0.iter_mut().zip(parts) {
             let mut bytes = [0; 2 * GROUP];
             let (low, high) = bytes.split_at_mut(GROUP);
             for ((low, high), word) in low.iter_mut().zip(high).zip(words) {
-                *low = word[a] & 0x0f | word[b] << 4;
-                *high = word[a] >> 4 | word[b] & 0xf0;
+                // By shifts: the compiler makes no vectors of an array of bytes.
+                let (a, b) = ((word >> (8 * a)) as u8, (word >> (8 * b)) as u8);
+                *low = a & 0x0f | b << 4;
+                *high = a >> 4 | b & 0xf0;
             }
             for (word, bytes) in part.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 *word = u32::from_le_bytes(*bytes);
