@@ -13,7 +13,6 @@ chose. ``OPENBLAS_CORETYPE=SkylakeX`` makes it use AVX-512, ``OPENBLAS_CORETYPE=
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import platform
 import statistics
@@ -273,8 +272,7 @@ def main() -> None:
     global RUN
     RUN = options.run
     if options.kernel is not None:
-        for name in ("evaluate", "evaluate_codes", "knn", "knn_codes"):
-            setattr(_native, name, functools.partial(getattr(_native, name), kernel=options.kernel))
+        _native.begin_trial(kernel=options.kernel)
     clock = time.process_time if options.one_thread else time.perf_counter
     if options.one_thread:
         faiss.omp_set_num_threads(1)

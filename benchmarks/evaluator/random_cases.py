@@ -1,23 +1,29 @@
-"""Random cases against the slow reference, whose metrics are fractions: levels of labels, several rules for ties, and
-streams with lists.
+"""Random cases against the slow reference, whose metrics are fractions.
 
-Usage: python benchmarks/evaluator/random_cases.py FIRST NUMBER. A seed makes a case; a difference ends the search.
+Small cases are full of ties: levels of labels, several rules for ties, and streams with lists. Pruning cases have rows
+that lie along few directions, and sizes drawn so that a few rows take the paths of many: every function and option.
+
+Usage: python benchmarks/evaluator/random_cases.py FIRST SMALL PRUNING
+The first seed, and the number of cases of each kind. A seed makes a case; a difference ends the search.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from dml_eval_rs import Evaluation, StreamingEvaluator, _native, evaluate_levels, evaluate_ties
+from dml_eval_rs import Evaluation, StreamingEvaluator, evaluate_levels, evaluate_ties
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "dml-eval-rs" / "tests"))
 from eval_support import retrieval_reference as reference
+from eval_support.path_cases import EVALUATIONS, SEARCHES, VERIFICATIONS, listed, varied
+from eval_support.path_data import SIZES, screens
+from eval_support.trial import trial
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
@@ -31,7 +37,6 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 # A metric is a sum of a few products, each rounded once.
 TOLERANCE = 1e-12
-NATIVE = {name: getattr(_native, name) for name in ("evaluate", "evaluate_codes", "evaluate_levels")}
 
 
 class Case:
@@ -39,6 +44,7 @@ class Case:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = np.random.default_rng(seed)
+        self.paths: Counter[str] = Counter()
         self.similarity, ties = SIMILARITIES[seed % 4], TIES[seed // 4 % 4]
         self.measure = {0: self.stream, 1: self.rules}.get(seed % 5, self.levels)
         self.own = bool(rng.random() < 0.4) and seed % 5 > 0
@@ -98,19 +104,16 @@ class Case:
                 )
         return labels
 
-    def count_somehow(self, name: str) -> Any:
-        """Let this function count by the screen, from tables, or by both."""
-        many = [None, 1, 2][self.rng.integers(3)]
-        return patch.object(
-            _native, name, lambda *a, **options: NATIVE[name](*a, **options, many_positives=many)
-        )
+    def count_somehow(self) -> Any:
+        """Count by the screen, from tables, or by both."""
+        return trial(many_positives=[None, 1, 2][self.rng.integers(3)])
 
     def rules(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
         """Evaluate under several rules for ties."""
         labels, others = self.labels()
         given = (self.queries, labels, self.gallery, None if self.own else others)
         self.options["ties"] = self.rng.permutation(TIES)[self.rng.integers(0, 3) :].tolist()
-        with self.count_somehow("evaluate_codes" if self.similarity == "hamming" else "evaluate"):
+        with self.count_somehow() as self.paths:
             found = evaluate_ties(*given, similarity=self.similarity, **self.options, **OPTIONS)
         return [
             (measured, reference.evaluate(*given, **{**self.expected, "ties": rule}))
@@ -121,7 +124,7 @@ class Case:
         """Evaluate classes and superclasses, counted by the screen or from tables."""
         fine = self.labels()
         labels, others = ({"class": side, "superclass": side // 2} for side in fine)
-        with self.count_somehow("evaluate_levels"):
+        with self.count_somehow() as self.paths:
             gallery_labels = None if self.own else others
             found = evaluate_levels(
                 self.queries,
@@ -147,12 +150,8 @@ class Case:
         ]
 
 
-def listed(lists: Any) -> tuple[np.ndarray, np.ndarray]:
-    return np.cumsum([0, *map(len, lists)]), np.array([item for items in lists for item in items], int)
-
-
-def main(first: int, number: int) -> None:
-    """Compare the cases of these seeds, and print how far values are apart."""
+def small(first: int, number: int, paths: Counter[str]) -> None:
+    """Compare small cases, and print how far values are apart."""
     start, values, largest = time.perf_counter(), 0, 0.0
     for seed in range(first, first + number):
         case = Case(seed)
@@ -162,12 +161,45 @@ def main(first: int, number: int) -> None:
                 if not distance <= TOLERANCE:
                     sys.exit(f"seed {seed}: {name} is {found.per_query[name]}; expected {column}")
                 values, largest = values + len(column), max(largest, distance)
+        paths.update(case.paths)
     seconds = time.perf_counter() - start
     print(
-        f"{number:,} cases from {first}: {values:,} values, none different, largest distance {largest:.1e}, "
+        f"{number:,} small cases from {first}: {values:,} values, none different, largest distance {largest:.1e}, "
         f"{seconds:.0f} s"
     )
 
 
+def pruning(first: int, number: int, paths: Counter[str]) -> None:
+    """Compare pruning cases: drawn options, data, kernels and sizes."""
+    start, families = time.perf_counter(), (EVALUATIONS, EVALUATIONS, SEARCHES, VERIFICATIONS)
+    for seed in range(first, first + number):
+        rng = np.random.default_rng(seed)
+
+        def choose(choices: Any, rng: np.random.Generator = rng) -> Any:
+            return choices[rng.integers(len(choices))]
+
+        options = choose(families)
+        name = choose([*options])
+        option = varied(options[name], choose)
+        case = option.case(int(rng.integers(29, 30 if options is VERIFICATIONS else 90)), seed)
+        kernel, screen = choose(screens())
+        sizes = {size: choose(choices) for size, choices in SIZES.items()}
+        with trial(kernel=kernel, screen=screen, **sizes) as taken:
+            difference = case.differ(case.call(), case.expected)
+        if difference is not None:
+            sys.exit(f"seed {seed}, {name}, {option}, {kernel}, {screen}, {sizes}: {difference}")
+        paths.update(taken)
+    print(f"{number:,} pruning cases from {first}: none different, {time.perf_counter() - start:.0f} s")
+
+
+def main(first: int, smalls: int, prunings: int) -> None:
+    """Compare the cases of these seeds, and print how often each path was taken."""
+    paths: Counter[str] = Counter()
+    small(first, smalls, paths)
+    pruning(first, prunings, paths)
+    for path, times in sorted(paths.items()):
+        print(f"{times:>10,} {path}")
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:4]))

@@ -6,11 +6,12 @@ use pyo3::prelude::*;
 
 use crate::convert::Rows;
 use crate::running::{ArgumentNames, run};
+use crate::trial;
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "gallery" };
 
 #[pyfunction]
-#[pyo3(signature = (found, queries, gallery, k, *, similarity, exclude_self, threads=None, progress=None, kernel=None, screen=None))]
+#[pyo3(signature = (found, queries, gallery, k, *, similarity, exclude_self, threads=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn index_recall<'py>(
     py: Python<'py>,
@@ -22,12 +23,10 @@ pub fn index_recall<'py>(
     exclude_self: bool,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
-    kernel: Option<&str>,
-    screen: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
     let similarity = NAMES.check(similarity.parse())?;
-    let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
-    let screen = NAMES.check(screen.map_or(Ok(Precision::SixteenBit), str::parse))?;
+    let kernel = NAMES.check(trial::kernel())?;
+    let screen = trial::screen_or(Precision::SixteenBit);
     let (found, queries, gallery) = (found.as_array(), queries.matrix(), gallery.as_ref().map(Rows::matrix));
     let (recall, mean) = run(py, NAMES, threads, progress, |control| {
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;

@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use crate::convert::{Items, Sides};
 use crate::peers::run_with_peers;
 use crate::relation::{RelationArrays, RelationView};
-use crate::{CODES, EVALUATE, Metrics, NumpyColumns, columns, metrics, to_numpy};
+use crate::{CODES, EVALUATE, Metrics, NumpyColumns, columns, metrics, to_numpy, trial};
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, gallery, relations, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None, many_positives=None))]
+#[pyo3(signature = (embeddings, gallery, relations, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn evaluate_levels<'py>(
     py: Python<'py>,
@@ -23,13 +23,12 @@ pub fn evaluate_levels<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
-    many_positives: Option<usize>,
 ) -> PyResult<Vec<Metrics<NumpyColumns<'py>>>> {
     let names = if matches!(embeddings, Items::Codes(_)) { CODES } else { EVALUATE };
     let ties: Ties = names.check(ties.parse())?;
     let metrics = names.check(self::metrics(&metrics))?;
-    let options = EvaluateOptions { metrics, may_lack_matches: true, many_positives };
-    let kernel = names.check(dml_eval::select_kernel(None))?;
+    let options = EvaluateOptions { metrics, may_lack_matches: true };
+    let kernel = names.check(trial::kernel())?;
     let views = relations.iter().map(RelationArrays::view).collect::<PyResult<Vec<RelationView<'_>>>>()?;
     let (queries, gallery) = (embeddings.view(), gallery.as_ref().map(Items::view));
     let levels = run_with_peers(py, names, threads, progress, peers, |peers, control| {
@@ -40,7 +39,7 @@ pub fn evaluate_levels<'py>(
                 let similarity: Similarity = similarity.parse()?;
                 let screens = views.iter().map(|view| view.screen(&options.metrics, kernel));
                 let screen = screens.reduce(|a, b| if a == Precision::Float32 { a } else { b });
-                let screen = screen.unwrap_or(Precision::Float32);
+                let screen = trial::screen_or(screen.unwrap_or(Precision::Float32));
                 let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;
                 dml_eval::evaluate_levels(&space, &relations, ties, &options, peers, control)?
             }

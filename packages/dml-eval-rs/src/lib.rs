@@ -8,6 +8,7 @@ mod range_search;
 mod relation;
 mod running;
 mod streaming;
+mod trial;
 mod verification;
 mod verification_streaming;
 
@@ -64,12 +65,8 @@ fn to_numpy(py: Python<'_>, (columns, unmatched): Metrics<Vec<Column<Vec<f64>>>>
     (columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect(), unmatched)
 }
 
-fn precision(name: &str) -> Result<Option<Precision>> {
-    name.parse().map(Some)
-}
-
 #[pyfunction]
-#[pyo3(signature = (embeddings, gallery, relation, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None, kernel=None, screen=None, many_positives=None, directions=None))]
+#[pyo3(signature = (embeddings, gallery, relation, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 fn evaluate<'py>(
     py: Python<'py>,
@@ -83,17 +80,12 @@ fn evaluate<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
-    kernel: Option<&str>,
-    screen: Option<&str>,
-    many_positives: Option<usize>,
-    directions: Option<usize>,
 ) -> PyResult<Vec<Metrics<NumpyColumns<'py>>>> {
     let (similarity, rules) = (EVALUATE.check(similarity.parse::<Similarity>())?, EVALUATE.check(tie_rules(&ties))?);
-    let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
-    let screen = EVALUATE.check(screen.map_or(Ok(None), precision))?;
+    let kernel = EVALUATE.check(trial::kernel())?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
     let (view, metrics) = (relation.view()?, EVALUATE.check(self::metrics(&metrics))?);
-    let options = EvaluateOptions { metrics, may_lack_matches: zero_unmatched, many_positives };
+    let options = EvaluateOptions { metrics, may_lack_matches: zero_unmatched };
     let of_rules = run_with_peers(py, EVALUATE, threads, progress, peers, |peers, control| {
         let selected = if gallery.is_some() { Side::Gallery } else { Side::Query };
         let all = gallery.unwrap_or(queries);
@@ -103,10 +95,8 @@ fn evaluate<'py>(
             Some(_) if gallery.is_some() => (queries.view(), Some(Matrix::Derived(&part))),
             Some(_) => (Matrix::Derived(&part), None),
         };
-        let screen = screen.unwrap_or_else(|| view.screen(&options.metrics, kernel));
-        let space = Dense::new(queries, gallery, similarity, screen, kernel, control);
-        let space = space
-            .map(|space| space.with_directions(directions))
+        let screen = trial::screen_or(view.screen(&options.metrics, kernel));
+        let space = Dense::new(queries, gallery, similarity, screen, kernel, control)
             .map_err(|error| view.kept.map_or(error.clone(), |rows| error.of_selected(selected, rows)))?;
         let relation = view.build(gallery.map(|gallery| gallery.rows()), None)?;
         let found = dml_eval::evaluate_ties(&space, &relation, &rules, &options, peers, control)?;
@@ -116,7 +106,7 @@ fn evaluate<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (codes, gallery_codes, relation, *, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None, kernel=None, many_positives=None))]
+#[pyo3(signature = (codes, gallery_codes, relation, *, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 fn evaluate_codes<'py>(
     py: Python<'py>,
@@ -129,14 +119,12 @@ fn evaluate_codes<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
-    kernel: Option<&str>,
-    many_positives: Option<usize>,
 ) -> PyResult<Vec<Metrics<NumpyColumns<'py>>>> {
     let rules = CODES.check(tie_rules(&ties))?;
-    let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
+    let kernel = CODES.check(trial::kernel())?;
     let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
     let (view, metrics) = (relation.view()?, CODES.check(self::metrics(&metrics))?);
-    let options = EvaluateOptions { metrics, may_lack_matches: zero_unmatched, many_positives };
+    let options = EvaluateOptions { metrics, may_lack_matches: zero_unmatched };
     let gallery = gallery_codes.as_ref().map(|g| g.as_array().nrows());
     let of_rules = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
         let relation = view.build(gallery, None)?;
@@ -172,7 +160,7 @@ fn own_item<'a>(exclude_self: bool, indices: &'a Option<PyReadonlyArray1<'_, i64
 }
 
 #[pyfunction]
-#[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, indices=None, threads=None, progress=None, kernel=None, screen=None, directions=None))]
+#[pyo3(signature = (queries, gallery, k, *, similarity, exclude_self, indices=None, threads=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "two arrays")]
 fn knn<'py>(
@@ -185,13 +173,10 @@ fn knn<'py>(
     indices: Option<PyReadonlyArray1<'py, i64>>,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
-    kernel: Option<&str>,
-    screen: Option<&str>,
-    directions: Option<usize>,
 ) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
     let similarity: Similarity = KNN.check(similarity.parse())?;
-    let kernel = KNN.check(dml_eval::select_kernel(kernel))?;
-    let screen = KNN.check(screen.map_or(Ok(None), precision))?.unwrap_or(Precision::SixteenBit);
+    let kernel = KNN.check(trial::kernel())?;
+    let screen = trial::screen_or(Precision::SixteenBit);
     let (rows, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
     let own = indices;
     let similarities = zeros(py, [rows.rows(), k])?;
@@ -200,7 +185,7 @@ fn knn<'py>(
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
     let own = own_item(exclude_self, &own)?;
     run(py, KNN, threads, progress, |control| {
-        let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?.with_directions(directions);
+        let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?;
         let score = |query, key| space.similarity_of_key(query, key);
         dml_eval::nearest(&space, k, own, control, score, out, out_indices)
     })?;
@@ -208,7 +193,7 @@ fn knn<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (codes, gallery_codes, k, *, exclude_self, indices=None, threads=None, progress=None, kernel=None))]
+#[pyo3(signature = (codes, gallery_codes, k, *, exclude_self, indices=None, threads=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "two arrays")]
 fn knn_codes<'py>(
@@ -220,9 +205,8 @@ fn knn_codes<'py>(
     indices: Option<PyReadonlyArray1<'py, i64>>,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
-    kernel: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i64>>)> {
-    let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
+    let kernel = CODES.check(trial::kernel())?;
     let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
     let own = indices;
     let distances = zeros(py, [codes.as_array().nrows(), k])?;
@@ -237,7 +221,7 @@ fn knn_codes<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, more=None, unit=false, bits=0, threads=None, progress=None, peers=None, kernel=None))]
+#[pyo3(signature = (x, n_clusters, *, seed, n_init, max_iter, more=None, unit=false, bits=0, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "the fields of KMeans")]
 fn kmeans<'py>(
@@ -253,9 +237,8 @@ fn kmeans<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
-    kernel: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyAny>, f64, usize)> {
-    let kernel = KMEANS.check(dml_eval::select_kernel(kernel))?;
+    let kernel = KMEANS.check(trial::kernel())?;
     let (first, second) = (x.matrix(bits)?, more.as_ref().map(|more| more.matrix(bits)).transpose()?);
     let joined = second.as_ref().map(|second| Concatenated(&first, second));
     let all: &dyn Source = joined.as_ref().map_or(&first, |joined| joined);
@@ -313,6 +296,8 @@ mod _native {
     use super::range_search::range_search;
     #[pymodule_export]
     use super::streaming::{compute_metrics, count_negatives, count_symmetric_negatives, find_positives};
+    #[pymodule_export]
+    use super::trial::{begin_trial, end_trial};
     #[pymodule_export]
     use super::verification::{count_distances, pair_scores, verify};
     #[pymodule_export]

@@ -6,11 +6,12 @@ use pyo3::prelude::*;
 
 use crate::convert::Rows;
 use crate::running::{ArgumentNames, run};
+use crate::trial;
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "gallery" };
 
 #[pyfunction]
-#[pyo3(signature = (queries, gallery, threshold, *, similarity, exclude_self, max_results, threads=None, progress=None, kernel=None, screen=None))]
+#[pyo3(signature = (queries, gallery, threshold, *, similarity, exclude_self, max_results, threads=None, progress=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "three arrays")]
 pub fn range_search<'py>(
@@ -23,12 +24,10 @@ pub fn range_search<'py>(
     max_results: u64,
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
-    kernel: Option<&str>,
-    screen: Option<&str>,
 ) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<f32>>)> {
     let similarity = NAMES.check(similarity.parse())?;
-    let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
-    let screen = NAMES.check(screen.map_or(Ok(Precision::SixteenBit), str::parse))?;
+    let kernel = NAMES.check(trial::kernel())?;
+    let screen = trial::screen_or(Precision::SixteenBit);
     let (queries, gallery) = (queries.matrix(), gallery.as_ref().map(Rows::matrix));
     let found = run(py, NAMES, threads, progress, |control| {
         let space = Dense::new(queries, gallery, similarity, screen, kernel, control)?;

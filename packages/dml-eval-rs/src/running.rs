@@ -14,6 +14,8 @@ use dml_eval::{Control, Error, Result, Side};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::trial;
+
 /// The interval between two checks for signals, and two reports of progress.
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -111,7 +113,7 @@ pub fn run<T: Send>(
     if threads == Some(0) {
         return Err(PyValueError::new_err("threads is 0; expected at least 1, or None for all cores"));
     }
-    let control = Control::default();
+    let control = trial::control();
     let report = |py: Python<'_>| -> PyResult<()> {
         py.check_signals()?;
         match &progress {
@@ -147,6 +149,7 @@ pub fn run<T: Send>(
             }
         })
     })?;
+    trial::add_paths(&control);
     report(py)?;
     Ok(result)
 }

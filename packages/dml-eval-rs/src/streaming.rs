@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use crate::convert::{Items, Sides};
 use crate::relation::RelationArrays;
 use crate::running::{ArgumentNames, run};
+use crate::trial;
 use crate::{Metrics, NumpyColumns, columns, to_numpy};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
@@ -18,11 +19,11 @@ const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block
 /// queries are their own.
 macro_rules! with_space {
     ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $metrics:expr, $control:expr, |$space:ident| $work:expr) => {{
-        let kernel = dml_eval::select_kernel(None)?;
+        let kernel = trial::kernel()?;
         match ($queries, $gallery as Option<Sides<'_>>) {
             (Sides::Rows(queries), gallery) => {
                 let similarity: Similarity = $similarity.parse()?;
-                let screen = $relation.screen($metrics, kernel);
+                let screen = trial::screen_or($relation.screen($metrics, kernel));
                 let gallery = gallery.map(Sides::rows).transpose()?;
                 let part = gallery.as_ref().zip($relation.kept).map(|(all, kept)| Selected(all, kept));
                 let gallery =

@@ -1,6 +1,6 @@
 //! Bindings of verification: pairs above thresholds.
 
-use dml_eval::{Codes, Dense, PairLabels, Precision, VerifyOptions, VerifyTasks};
+use dml_eval::{Codes, Dense, PairLabels, Precision, VerifyTasks};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use crate::convert::{Items, Rows, Sides, optional_slice};
 use crate::peers::run_with_peers;
 use crate::running::{ArgumentNames, run};
+use crate::trial;
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery: "gallery" };
 const CODES: ArgumentNames = ArgumentNames { queries: "codes", gallery: "gallery_codes" };
@@ -17,7 +18,7 @@ type Point = (f64, u64, u64, u64, u64);
 type Counts<'py> = Bound<'py, PyArray1<u64>>;
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, peers=None, kernel=None, sample=None, capacity=None))]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "the fields of Verified")]
 pub fn verify<'py>(
@@ -37,12 +38,9 @@ pub fn verify<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
-    kernel: Option<&str>,
-    sample: Option<usize>,
-    capacity: Option<usize>,
 ) -> PyResult<(Vec<Point>, Option<(Bound<'py, PyArray1<f64>>, Counts<'py>, Counts<'py>)>)> {
     let similarity = NAMES.check(similarity.parse())?;
-    let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
+    let kernel = NAMES.check(trial::kernel())?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
     let (groups, gallery_groups) = (optional_slice(&groups)?, optional_slice(&gallery_groups)?);
     let labels = PairLabels {
@@ -50,13 +48,10 @@ pub fn verify<'py>(
         gallery: optional_slice(&gallery_labels)?,
         groups: groups.map(|groups| (groups, gallery_groups.unwrap_or(groups))),
     };
-    let defaults = VerifyOptions::default();
-    let options =
-        VerifyOptions { sample: sample.unwrap_or(defaults.sample), capacity: capacity.unwrap_or(defaults.capacity) };
     let tasks = VerifyTasks { positives, negatives, ranks, equal_errors, slots };
     let found = run_with_peers(py, NAMES, threads, progress, peers, |peers, control| {
         let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, control)?;
-        dml_eval::verify(&space, &labels, &tasks, &options, peers, control)
+        dml_eval::verify(&space, &labels, &tasks, peers, control)
     })?;
     let point = |p: &dml_eval::Point| (p.negatives.score, p.negatives.above, p.negatives.at_least, p.above, p.at_least);
     let slots =
@@ -66,7 +61,7 @@ pub fn verify<'py>(
 
 /// Counts the pairs of codes at each distance: positives and negatives.
 #[pyfunction]
-#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, groups, gallery_groups, threads=None, progress=None, peers=None, kernel=None))]
+#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, groups, gallery_groups, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn count_distances<'py>(
     py: Python<'py>,
@@ -79,9 +74,8 @@ pub fn count_distances<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
-    kernel: Option<&str>,
 ) -> PyResult<(Counts<'py>, Counts<'py>)> {
-    let kernel = CODES.check(dml_eval::select_kernel(kernel))?;
+    let kernel = CODES.check(trial::kernel())?;
     let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
     let (groups, gallery_groups) = (optional_slice(&groups)?, optional_slice(&gallery_groups)?);
     let labels = PairLabels {
@@ -96,7 +90,7 @@ pub fn count_distances<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (items, gallery, pairs, *, similarity, threads=None, kernel=None))]
+#[pyo3(signature = (items, gallery, pairs, *, similarity, threads=None))]
 pub fn pair_scores<'py>(
     py: Python<'py>,
     items: Items<'py>,
@@ -104,9 +98,8 @@ pub fn pair_scores<'py>(
     pairs: PyReadonlyArray2<'py, u32>,
     similarity: &str,
     threads: Option<usize>,
-    kernel: Option<&str>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
+    let kernel = NAMES.check(trial::kernel())?;
     let (queries, gallery) = (items.view(), gallery.as_ref().map(Items::view));
     let names = if matches!(queries, Sides::Codes(_)) { CODES } else { NAMES };
     let pairs = pairs.as_array();

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::convert::{Rows, optional_slice};
 use crate::running::{ArgumentNames, run};
+use crate::trial;
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
@@ -43,7 +44,7 @@ pub fn begin_pairs<'py>(
     let groups = optional_slice(&groups)?.zip(optional_slice(&block_groups)?);
     let labels = PairLabels { queries: labels.as_slice()?, gallery: Some(block_labels.as_slice()?), groups };
     let (positives, sample) = run(py, NAMES, threads, None, |control| {
-        let kernel = dml_eval::select_kernel(None)?;
+        let kernel = trial::kernel()?;
         let space = Dense::new(rows, Some(block), similarity.parse()?, Precision::Float32, kernel, control)?;
         dml_eval::begin_block(&space, &labels, first_item, zeros, capacity, control)
     })?;
@@ -122,7 +123,7 @@ pub fn count_pairs<'py>(
         Levels { ranks: vec![1; ranges.as_array().nrows()], equal_errors: false, positives: &[], negatives: 1 };
     let searches = levels.restore(&ranges);
     let (observed, slots) = run(py, NAMES, threads, None, |control| {
-        let kernel = dml_eval::select_kernel(None)?;
+        let kernel = trial::kernel()?;
         let space = Dense::new(rows, Some(block), similarity.parse()?, Precision::Float32, kernel, control)?;
         let observed = match searches.is_empty() {
             true => Vec::new(),

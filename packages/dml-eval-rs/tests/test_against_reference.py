@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,13 +127,16 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, problem
         "metrics": names(RECALL_AT, more),
         "ties": rules,
         "threads": data.draw(st.integers(1, 2)),
+    }
+    how: dict[str, Any] = {
         "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
         "many_positives": data.draw(MANY_POSITIVES),
         "directions": data.draw(DIRECTIONS),
     }
     relation = Relation(labels=codes[0], gallery_labels=codes[1] if gallery is not None else None)
     for kernel in KERNELS:
-        found = _native.evaluate(embeddings, gallery, relation, kernel=kernel, **options)
+        with trial(kernel=kernel, **how):
+            found = _native.evaluate(embeddings, gallery, relation, **options)
         assert_same(found[rules.index(ties)], expected, kernel)
 
 
@@ -166,15 +170,15 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
     )
     screen = data.draw(st.sampled_from(["float32", "16-bit"]))
     options: dict[str, Any] = {"similarity": similarity, "ties": ["index"]}
-    options |= {"many_positives": data.draw(MANY_POSITIVES), "directions": data.draw(DIRECTIONS)}
+    how = {"many_positives": data.draw(MANY_POSITIVES), "directions": data.draw(DIRECTIONS)}
     relation = Relation(labels=labels_x, gallery_labels=labels_y)
     k = data.draw(st.integers(1, len(y)))
     nearest = reference.nearest(x, y, k, similarity, False)[1]
     for kernel in KERNELS:
-        same: dict[str, Any] = {"kernel": kernel, "screen": screen}
-        (columns,) = _native.evaluate(x, y, relation, metrics=names(RECALL_AT), **same, **options)
+        with trial(kernel=kernel, screen=screen, **how):
+            (columns,) = _native.evaluate(x, y, relation, metrics=names(RECALL_AT), **options)
+            _, indices = _native.knn(x, y, k, similarity=similarity, exclude_self=False)
         assert_same(columns, expected, kernel)
-        _, indices = _native.knn(x, y, k, similarity=similarity, exclude_self=False, **same)
         assert indices.tolist() == nearest, kernel
 
 
@@ -185,17 +189,10 @@ def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, 
     labels = np.arange(300, dtype=np.uint32) % 100
     results = set()
     for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "16-bit"), (0, 10**6)):
-        ((columns, _),) = _native.evaluate(
-            x,
-            None,
-            Relation(labels=labels),
-            similarity=similarity,
-            metrics=names([1]),
-            ties=["index"],
-            kernel=kernel,
-            screen=screen,
-            many_positives=many_positives,
-        )
+        with trial(kernel=kernel, screen=screen, many_positives=many_positives):
+            ((columns, _),) = _native.evaluate(
+                x, None, Relation(labels=labels), similarity=similarity, metrics=names([1]), ties=["index"]
+            )
         results.add(b"".join(values.tobytes() for _, values, _ in columns))
     assert len(results) == 1
 
@@ -233,15 +230,10 @@ def test_codes_are_ranked_by_their_hamming_distance(ties: str, data: Any) -> Non
     relation = Relation(labels=dense[0], gallery_labels=dense[1] if gallery is not None else None)
     many_positives, rules = data.draw(MANY_POSITIVES), data.draw(st.sampled_from([[ties], TIES]))
     for kernel in KERNELS:
-        found = _native.evaluate_codes(
-            codes,
-            gallery,
-            relation,
-            metrics=names(RECALL_AT, more),
-            ties=rules,
-            kernel=kernel,
-            many_positives=many_positives,
-        )
+        with trial(kernel=kernel, many_positives=many_positives):
+            found = _native.evaluate_codes(
+                codes, gallery, relation, metrics=names(RECALL_AT, more), ties=rules
+            )
         assert_same(found[rules.index(ties)], expected, kernel)
 
 
@@ -256,16 +248,21 @@ def test_neighbours_are_those_of_a_full_sort(
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
     options: dict[str, Any] = {"exclude_self": exclude_self}
+    how: dict[str, Any] = {}
     if similarity == "hamming":
         queries, items = (binarize(x) for x in (queries, items))
         gallery, search = None if gallery is None else items, _native.knn_codes
     else:
-        screen = data.draw(st.sampled_from(["float32", "16-bit"]))
-        options |= {"similarity": similarity, "screen": screen, "directions": data.draw(DIRECTIONS)}
+        how |= {
+            "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
+            "directions": data.draw(DIRECTIONS),
+        }
+        options |= {"similarity": similarity}
         search = _native.knn
     keys, order = reference.nearest(queries, items, k, similarity, exclude_self)
     for kernel in KERNELS:
-        scores, indices = search(queries, gallery, k, kernel=kernel, **options)
+        with trial(kernel=kernel, **how):
+            scores, indices = search(queries, gallery, k, **options)
         assert indices.tolist() == order, kernel
         if similarity == "hamming":
             assert scores.tolist() == [[-k for k in row] for row in keys], kernel
@@ -288,15 +285,19 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
         np.float32
     )
     x = x @ np.linalg.qr(rng.normal(size=(96, 96)))[0].astype(np.float32)
-    options: dict[str, Any] = {"similarity": similarity}
     for kernel, screen in itertools.product(KERNELS, ("float32", "16-bit")):
         results = set()
         for directions in (0, None, 7, 96):
-            same: dict[str, Any] = {**options, "kernel": kernel, "screen": screen, "directions": directions}
-            ((columns, _),) = _native.evaluate(
-                x, None, Relation(labels=labels), metrics=names([1, 10]), ties=["index"], **same
-            )
-            found = _native.knn(x[:100], x, 9, exclude_self=False, **same)
+            with trial(kernel=kernel, screen=screen, directions=directions):
+                ((columns, _),) = _native.evaluate(
+                    x,
+                    None,
+                    Relation(labels=labels),
+                    similarity=similarity,
+                    metrics=names([1, 10]),
+                    ties=["index"],
+                )
+                found = _native.knn(x[:100], x, 9, similarity=similarity, exclude_self=False)
             arrays = [values for _, values, _ in columns] + list(found)
             results.add(b"".join(array.tobytes() for array in arrays))
         assert len(results) == 1
@@ -314,16 +315,14 @@ def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
         (0.0, 1.0, 64.0, 4096.0), KERNELS, (None, 0, 4, 24), screens
     ):
         directions, screen = how
-        scores, indices = _native.knn(
-            queries + np.float32(offset),
-            gallery + np.float32(offset),
-            3,
-            similarity="euclidean",
-            exclude_self=False,
-            kernel=kernel,
-            screen=screen,
-            directions=directions,
-        )
+        with trial(kernel=kernel, screen=screen, directions=directions):
+            scores, indices = _native.knn(
+                queries + np.float32(offset),
+                gallery + np.float32(offset),
+                3,
+                similarity="euclidean",
+                exclude_self=False,
+            )
         assert indices.tolist() == expected[1], (offset, kernel, how)
         assert scores.tolist() == expected[0], (offset, kernel, how)
 
@@ -343,17 +342,16 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     for kernel in KERNELS:
         for screen in ("float32", "16-bit"):
             for threads in (1, 2, 3):
-                ((columns, _),) = _native.evaluate(
-                    x,
-                    None,
-                    Relation(labels=labels),
-                    similarity=similarity,
-                    metrics=names([1, 10, 100], ["ndcg@20", "average_precision"]),
-                    ties=["index"],
-                    threads=threads,
-                    kernel=kernel,
-                    screen=screen,
-                )
+                with trial(kernel=kernel, screen=screen):
+                    ((columns, _),) = _native.evaluate(
+                        x,
+                        None,
+                        Relation(labels=labels),
+                        similarity=similarity,
+                        metrics=names([1, 10, 100], ["ndcg@20", "average_precision"]),
+                        ties=["index"],
+                        threads=threads,
+                    )
                 results[kernel, screen, threads] = b"".join(values.tobytes() for _, values, _ in columns)
     assert len(set(results.values())) == 1
     reference_columns = reference.evaluate(
@@ -385,14 +383,14 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
             "metrics": names([1, 50], more),
             "ties": rules,
             "threads": threads,
-            "many_positives": many_positives,
         }
-        if similarity == "hamming":
-            found = _native.evaluate_codes(x.astype(np.uint8), None, Relation(labels=labels), **options)
-        else:
-            found = _native.evaluate(
-                x.astype(np.float32), None, Relation(labels=labels), similarity=similarity, **options
-            )
+        with trial(many_positives=many_positives):
+            if similarity == "hamming":
+                found = _native.evaluate_codes(x.astype(np.uint8), None, Relation(labels=labels), **options)
+            else:
+                found = _native.evaluate(
+                    x.astype(np.float32), None, Relation(labels=labels), similarity=similarity, **options
+                )
         columns, _ = found[rules.index(ties)]
         results.add(b"".join(values.tobytes() for _, values, _ in columns))
     assert len(results) == 1
@@ -427,7 +425,7 @@ def test_collinear_rows_tie_where_their_key_is_exact(x: int, y: int, power: int)
 def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
     query, gallery = np.array([[1.0, 2.0]]), np.array([[0.1, 0.2], [0.5, 1.0]])
     assert 2 * gallery[0, 0] == gallery[0, 1]  # exactly collinear
-    keys = [reference.key(query[0], row, "cosine") for row in gallery]
+    keys = reference.keys_of(query[0], gallery, "cosine")
     assert keys == [np.nextafter(1.25, 0.0), 1.25]  # the query is halved, so that its largest element is 1
     for ties in TIES:  # no rule for ties applies
         found = evaluate(query, [0], gallery, [0, 1], ties=ties, recall_at=1)  # type: ignore[arg-type]

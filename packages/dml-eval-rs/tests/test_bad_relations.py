@@ -40,6 +40,26 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "groups have dtype int64 and <U1",
     ),
+    "groups that are the labels": (
+        lambda: evaluate(X, LABELS, groups=LABELS),
+        ValueError,
+        "groups leave out every match: all items of a query's label have the query's group, too",
+    ),
+    "one group of queries and gallery": (
+        lambda: evaluate(X, LABELS, X, LABELS, groups=["a"] * 3, gallery_groups=["a"] * 3),
+        ValueError,
+        "groups leave out every match",
+    ),
+    "one group of codes": (
+        lambda: evaluate_codes(X.astype(np.uint8), LABELS, groups=[1, 1, 1]),
+        ValueError,
+        "groups leave out every match",
+    ),
+    "labels without a match, in groups": (
+        lambda: evaluate(X, [0, 1, 2], groups=[0, 1, 2]),
+        ValueError,
+        "expected at least one label that occurs twice",
+    ),
     "groups as floats": (
         lambda: evaluate(X, LABELS, groups=[0.5, 1, 2]),
         TypeError,
@@ -136,7 +156,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no match left": (
         lambda: evaluate(X, LABELS, groups=[0, 0, 0]),
         ValueError,
-        "none of the 3 queries has a match",
+        "groups leave out every match",
     ),
     "own items without a gallery": (
         lambda: evaluate(X, LABELS, indices=[0, 1, 2]),
@@ -221,6 +241,10 @@ def test_it_is_refused_with_what_came_and_what_was_expected(case: str) -> None:
     call, error, message = CASES[case]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_groups_without_a_match_count_as_misses_where_asked() -> None:
+    assert evaluate(X, LABELS, groups=LABELS, unmatched="zero").recall[1] == 0
 
 
 def test_the_row_of_a_number_that_is_not_finite_is_that_in_the_whole_array() -> None:

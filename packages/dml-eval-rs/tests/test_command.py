@@ -97,6 +97,19 @@ def test_a_text_file_and_pickled_objects_are_named_with_the_remedy(files, tmp_pa
     assert "allow_pickle" not in message
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"}", b" "), (b"<f4", b"<04"), (b" 'f", b"b'f"), (b"(6", b"(-"), (b"descr", b"d\0scr")],
+    ids=["bracket", "dtype", "key", "shape", "nul"],
+)
+def test_a_damaged_header_is_named(files, tmp_path, capsys, old, new) -> None:  # type: ignore[no-untyped-def]
+    damaged = tmp_path / "damaged.npy"
+    np.save(damaged, np.ones((6, 4), np.float32))
+    damaged.write_bytes(damaged.read_bytes().replace(old, new, 1))
+    assert main([str(damaged), files[1]]) == 2
+    assert f"{damaged} is not an intact .npy file of numbers or strings: " in capsys.readouterr().err
+
+
 def test_the_remedy_for_a_text_file_works(files, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
     Path("labels.txt").write_text("cat\ncat\ndog\ndog\nowl\nowl\n")

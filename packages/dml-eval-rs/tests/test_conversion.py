@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -119,13 +121,49 @@ def test_the_first_label_that_is_no_string_is_named(
         evaluate(X, labels)  # type: ignore[arg-type]
 
 
-def test_strings_that_differ_in_their_end_alone_stay_apart() -> None:
-    labels = np.array(["a", "a\0", "a", "a\0", "b", "b"], dtype=object)
+NULS = ["a", "a\0", "a", "a\0", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.array(NULS, dtype=object),
+        lambda: NULS,
+        lambda: tuple(NULS),
+        lambda: deque(NULS),
+        lambda: [np.str_(label) for label in NULS],
+        lambda: iter(NULS),
+        lambda: iter([NULS[:1], NULS[1:]]),
+        lambda: pytest.importorskip("polars", reason="polars is not installed").Series(NULS),
+    ],
+    ids=["objects", "list", "tuple", "deque", "numpy-strings", "iterator", "blocks", "polars"],
+)
+def test_strings_that_differ_in_their_end_alone_stay_apart(make: Callable[[], Any]) -> None:
     if hasattr(np.dtypes, "StringDType"):
-        assert evaluate(X, labels) == evaluate(X, [0, 1, 0, 1, 2, 2])
+        assert evaluate(X, make()) == evaluate(X, [0, 1, 0, 1, 2, 2])
     else:
         with pytest.raises(ValueError, match="ends in NUL"):
-            evaluate(X, labels)
+            evaluate(X, make())
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy 1 refuses such strings")
+def test_final_nuls_of_groups_galleries_and_junk_count_too() -> None:
+    numbers = [0, 1, 0, 1, 2, 2]
+    assert evaluate(X, NULS, X[::-1], ["a", "b", "a", "a\0", "b", "a"]) == evaluate(
+        X, numbers, X[::-1], [0, 2, 0, 1, 2, 0]
+    )
+    assert evaluate(X, [0, 0, 0, 1, 1, 1], groups=NULS) == evaluate(X, [0, 0, 0, 1, 1, 1], groups=numbers)
+    for junk, number in ((["a"], [0]), ("a", 0), (("a\0", "b"), (1, 2))):
+        assert evaluate(X, NULS, X, NULS, junk=junk, indices=range(6)) == evaluate(
+            X, numbers, X, numbers, junk=number, indices=range(6)
+        )
+
+
+def test_bytes_that_end_in_nul_are_refused_as_numpy_would_merge_them() -> None:
+    with pytest.raises(
+        ValueError, match=r"labels has the bytes b'a\\x00' at index 1, whose NUL .*label\.hex"
+    ):
+        evaluate(X, [label.encode() for label in NULS])
 
 
 def test_text_that_is_not_unicode_is_named() -> None:
@@ -133,6 +171,25 @@ def test_text_that_is_not_unicode_is_named() -> None:
         pytest.skip("numpy 1 stores lone surrogates")
     with pytest.raises(ValueError, match="isn't valid Unicode"):
         evaluate(X, np.array(["a", "\ud800", "a", "b", "b", "b"], dtype=object))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_nested_tensors_are_refused(layout: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rows = torch.nested.nested_tensor([torch.ones(4)] * 6, layout=getattr(torch, layout))
+    with pytest.raises(TypeError, match=r"embeddings is a nested tensor.*to_padded_tensor"):
+        evaluate(rows, [0, 1, 0, 1, 2, 2])
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap"])
+def test_tensors_inside_transforms_are_refused(transform: str) -> None:
+    func = pytest.importorskip("torch.func", reason="torch is not installed")
+    torch = pytest.importorskip("torch")
+    with pytest.raises(
+        TypeError, match=r"embeddings is a tensor without readable numbers .*outside torch\.func"
+    ):
+        getattr(func, transform)(lambda x: evaluate(x, [0, 1, 0, 1, 2, 2]))(torch.ones(2, 6, 4))
 
 
 def test_tensors_of_any_floating_dtype_are_taken_without_their_gradient() -> None:

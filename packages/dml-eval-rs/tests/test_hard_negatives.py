@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eval_support.retrieval_reference import keys_of
-from eval_support.scores_reference import score
+from eval_support.mining_reference import hard_negatives as expected
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,23 +15,6 @@ from dml_eval_rs import hard_negatives, knn
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 12, 150)
 X = (RNG.normal(size=(12, 6))[LABELS] + RNG.normal(size=(150, 6))).astype(np.float32)
-
-
-def expected(
-    x: np.ndarray, labels: np.ndarray, k: int, similarity: str, below: str | None, margin: float
-) -> list[list[int]]:
-    """Sort all items for each item, and keep the first k of other classes below the bound."""
-    rows = []
-    for a, query in enumerate(x):
-        scores = [score(query, other, similarity) for other in x]
-        positives = [scores[p] for p in range(len(x)) if p != a and labels[p] == labels[a]]
-        bound = np.inf
-        if below is not None and positives:
-            bound = (min if below == "hardest" else max)(positives) - margin
-        keys = keys_of(query, x, similarity)
-        order = sorted(range(len(x)), key=lambda i: (-keys[i], i))
-        rows.append([i for i in order if labels[i] != labels[a] and scores[i] < bound][:k])
-    return rows
 
 
 @given(st.data())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
 from eval_support.small_rows import small_rows
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,13 +53,12 @@ def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
         "similarity": similarity,
         "exclude_self": exclude_self,
         "threads": data.draw(st.integers(1, 2)),
-        "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
     }
+    screen = data.draw(st.sampled_from(["float32", "16-bit"]))
     expected = expected_recall(rows, queries, items, k, similarity, exclude_self)
     for kernel in KERNELS:
-        per_query, mean = _native.index_recall(
-            np.array(rows, np.int64), queries, gallery, k, kernel=kernel, **options
-        )
+        with trial(kernel=kernel, screen=screen):
+            per_query, mean = _native.index_recall(np.array(rows, np.int64), queries, gallery, k, **options)
         assert per_query.tolist() == expected, kernel
         assert mean == pytest.approx(per_query.mean(), abs=1e-15)
 

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
 from eval_support.peers import run_together
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import _native, evaluate, evaluate_codes, evaluate_levels
+from dml_eval_rs import evaluate, evaluate_codes, evaluate_levels
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 OPTIONS: dict[str, Any] = {"recall_at": (1, 3), "precision_at": 2, "ndcg_at": 3, "average_precision": True}
 MORE = ["precision@2", "ndcg@3", "average_precision", "inverse_negative_penalty"]
-
-
-def tabled_from(many_positives: int | None) -> Any:
-    """Compute all keys of queries with so many matches, which a small gallery never asks for by itself."""
-    native = _native.evaluate_levels
-
-    def evaluate_levels(*arguments: Any, **options: Any) -> Any:
-        return native(*arguments, **options, many_positives=many_positives)
-
-    return patch.object(_native, "evaluate_levels", evaluate_levels)
 
 
 def one_call(similarity: Any, *arguments: Any, **options: Any) -> Any:
@@ -70,7 +60,7 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
         options["indices"] = np.array(data.draw(st.lists(own, min_size=n, max_size=n)))
     ignored = data.draw(st.none() | st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n))
     listed = ignored and (np.cumsum([0, *map(len, ignored)]), [i for own in ignored for i in sorted(own)])
-    with tabled_from(data.draw(st.sampled_from([None, 1, 2, 4]))):
+    with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
         found = evaluate_levels(
             x, labels, gallery, gallery_labels, similarity=similarity, ignored=listed, **options, **OPTIONS
         )

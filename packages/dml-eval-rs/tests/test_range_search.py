@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from eval_support.scores_reference import score
 from eval_support.small_rows import small_rows
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,11 +55,12 @@ def test_results_are_those_of_all_scores(similarity: str, data: Any) -> None:
         "exclude_self": exclude_self,
         "max_results": 2**62,
         "threads": data.draw(st.integers(1, 2)),
-        "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
     }
+    screen = data.draw(st.sampled_from(["float32", "16-bit"]))
     expected = expected_ranges(queries, items, float(threshold), similarity, exclude_self)
     for kernel in KERNELS:
-        found = _native.range_search(queries, gallery, float(threshold), kernel=kernel, **options)
+        with trial(kernel=kernel, screen=screen):
+            found = _native.range_search(queries, gallery, float(threshold), **options)
         assert tuple(part.tolist() for part in found) == expected, kernel
         assert [part.dtype for part in found] == [np.int64, np.int64, np.float32]
 
@@ -76,17 +78,16 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
         for screen in ("float32", "16-bit"):
             for threads in (1, 2, 3):
                 for gallery in (None, x):
-                    found = _native.range_search(
-                        x,
-                        gallery,
-                        threshold,
-                        similarity=similarity,
-                        exclude_self=True,
-                        max_results=2**62,
-                        threads=threads,
-                        kernel=kernel,
-                        screen=screen,
-                    )
+                    with trial(kernel=kernel, screen=screen):
+                        found = _native.range_search(
+                            x,
+                            gallery,
+                            threshold,
+                            similarity=similarity,
+                            exclude_self=True,
+                            max_results=2**62,
+                            threads=threads,
+                        )
                     results.add(b"".join(part.tobytes() for part in found))
     assert len(results) == 1
     sample = range_search(x[:20], x, threshold, similarity=similarity)  # type: ignore[arg-type]

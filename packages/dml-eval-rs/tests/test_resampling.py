@@ -117,3 +117,19 @@ def test_wrong_classes_are_refused(by: np.ndarray, error: type[Exception], messa
         result.confidence_interval("reciprocal_rank", by=by)
     with pytest.raises(error, match=message):
         result.compare(result, "reciprocal_rank", by=by)
+
+
+@pytest.mark.parametrize(
+    ("seed", "error", "message"),
+    [
+        (-1, ValueError, r"seed is -1; expected 0 to 2\*\*64 - 1"),
+        (0.5, TypeError, "seed is 0.5; expected an integer"),
+        (None, TypeError, "seed is None; expected an integer"),
+    ],
+)
+def test_a_wrong_seed_is_refused(seed: object, error: type[Exception], message: str) -> None:
+    result = of_values(VALUES)
+    with pytest.raises(error, match=message):
+        result.confidence_interval("reciprocal_rank", seed=seed)  # type: ignore[arg-type]
+    with pytest.raises(error, match=message):
+        result.compare(result, "reciprocal_rank", seed=seed)  # type: ignore[arg-type]

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from eval_support.peers import run_together
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 from test_verify_codes import assert_same
 
-from dml_eval_rs import StreamingVerifier, _native, verification, verification_streaming, verify, verify_codes
+from dml_eval_rs import StreamingVerifier, verification_streaming, verify, verify_codes
 
 FAR = (0.5, 0.1, 1e-2, 1e-3)
 RNG = np.random.default_rng(0)
@@ -95,17 +96,12 @@ def test_machines_that_merge_after_each_pass_get_the_bits_of_one(
 @pytest.mark.parametrize("sizes", [(None, None), (300, 400), (1, 1)])
 def test_ranks_get_the_bits_of_one_process(kind: str, sizes: tuple[Any, Any]) -> None:
     """With small samples and lists, brackets are wrong and lists overflow on some ranks only."""
-    rows, native = ROWS[kind].astype(np.float32), _native.verify
+    rows = ROWS[kind].astype(np.float32)
     for similarity, gallery in (("cosine", False), ("dot", True)):
         arrays = (rows[:70], LABELS[:70], rows, LABELS) if gallery else (rows, LABELS)
         names: dict[str, Any] = {"similarity": similarity, "far": FAR, "threads": 1}
         expected = verify(*arrays, **names)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                verification._native,
-                "verify",
-                lambda *a, **n: native(*a, **n, sample=sizes[0], capacity=sizes[1]),
-            )
+        with trial(verify_sample=sizes[0], verify_listed=sizes[1]):
             for world_size in (3,) if sizes == (1, 1) else (2, 5):
                 for found in run_together(
                     world_size, lambda peer, a=arrays, n=names: verify(*a, **n, peers=peer)

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
 from eval_support.peers import ThreadPeer, run_together
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Evaluation, _native, evaluate, evaluate_codes, evaluate_ties
+from dml_eval_rs import Evaluation, evaluate, evaluate_codes, evaluate_ties
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 OPTIONS: dict[str, Any] = {"recall_at": (1, 3), "precision_at": 2, "ndcg_at": 3}
 MORE = ["precision@2", "ndcg@3"]
 RULES = st.lists(st.sampled_from(TIES), min_size=1, max_size=4, unique=True)
-
-
-def tabled_from(many_positives: int | None) -> ExitStack:
-    """Compute all keys of queries with so many matches, which a small gallery never asks for by itself."""
-    stack = ExitStack()
-    for name in ("evaluate", "evaluate_codes"):
-        native = getattr(_native, name)
-
-        def call(*arguments: Any, native: Any = native, **options: Any) -> Any:
-            return native(*arguments, **options, many_positives=many_positives)
-
-        stack.enter_context(patch.object(_native, name, call))
-    return stack
 
 
 def one_call(similarity: Any, *arguments: Any, **options: Any) -> Evaluation:
@@ -91,7 +77,7 @@ def test_each_rule_is_that_of_the_reference(similarity: Any, rules: Any, data: A
     more = [*MORE, *(["average_precision", "inverse_negative_penalty"] if deep else [])]
     options |= {**OPTIONS, "average_precision": deep}
     given = (x, labels, gallery, gallery_labels)
-    with tabled_from(data.draw(st.sampled_from([None, 1, 2, 4]))):
+    with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
         found = evaluate_ties(*given, similarity=similarity, ties=iter(rules), **options)
     assert list(found) == rules
     for rule, measured in found.items():

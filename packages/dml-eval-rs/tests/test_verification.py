@@ -14,10 +14,11 @@ import pytest
 from eval_support import verification_reference as reference
 from eval_support.scores_reference import score
 from eval_support.small_rows import small_rows
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Verification, _native, verification, verify
+from dml_eval_rs import Verification, _native, verify
 
 KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
@@ -35,9 +36,7 @@ def labels_of(data: st.DataObject, rows: int, kinds: int = 2) -> np.ndarray:
 
 
 def run_with(options: dict[str, Any], *arguments: Any, **names: Any) -> Verification:
-    native = _native.verify
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verification._native, "verify", lambda *a, **n: native(*a, **n, **options))
+    with trial(**options):
         return verify(*arguments, **names)
 
 
@@ -90,7 +89,7 @@ def test_all_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any) 
             verify(x, labels, gallery, gallery_labels, **names)
         return
     for kernel in KERNELS:
-        options = {"kernel": kernel, "sample": sample, "capacity": capacity}
+        options = {"kernel": kernel, "verify_sample": sample, "verify_listed": capacity}
         found = run_with(options, x, labels, gallery, gallery_labels, **names)
         assert_measured(found, positives, negatives)
 
@@ -159,7 +158,7 @@ def test_every_kernel_size_and_thread_count_gives_the_same_bits(
                 (3, (2000, 20_000)),
                 (2, (900, 900)),
             ):
-                options = {"kernel": kernel, "sample": sample, "capacity": capacity}
+                options = {"kernel": kernel, "verify_sample": sample, "verify_listed": capacity}
                 found = run_with(
                     options, queries, codes, gallery, gallery_labels, similarity=similarity, threads=threads
                 )
@@ -197,7 +196,7 @@ def test_rates_are_those_of_scikit_learn_on_the_same_scores(similarity: Any, kin
 def test_a_threshold_after_ties_at_zero_is_the_least_number_above_it(sizes: Any) -> None:
     """Brackets that shrink towards zero from below must not end at minus zero."""
     x = np.array([[2.0], [2.0], [-2.0], [2.0]], np.float16)
-    options = dict(zip(("sample", "capacity"), sizes))
+    options = dict(zip(("verify_sample", "verify_listed"), sizes))
     found = run_with(options, x, [0, 1, 0, 0], similarity="euclidean", far=0.5)
     assert found.threshold == {0.5: 5e-324}
 

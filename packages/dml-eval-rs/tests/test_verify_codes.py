@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from eval_support import verification_reference as reference
 from eval_support.peers import run_together
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Verification, _native, verification, verify, verify_codes
+from dml_eval_rs import Verification, _native, verify, verify_codes
 
 KERNELS = _native.kernels()
 FAR = (0.9, 0.5, 1 / 3, 0.3, 0.1, 1e-3)
@@ -59,12 +60,8 @@ def test_codes_are_measured_as_by_the_reference(data: Any) -> None:
         with pytest.raises(ValueError, match="expected at least one"):
             verify_codes(codes, labels, gallery, gallery_labels, **names)
         return
-    native = _native.count_distances
     for kernel in KERNELS:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                verification._native, "count_distances", lambda *a, _k=kernel, **n: native(*a, **n, kernel=_k)
-            )
+        with trial(kernel=kernel):
             found = verify_codes(codes, labels, gallery, gallery_labels, far=FAR, **names)
         expected = {far: reference.tar_at(far, positives, negatives) for far in FAR}
         assert found.tar == {far: tar for far, (tar, _) in expected.items()}

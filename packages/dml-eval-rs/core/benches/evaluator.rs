@@ -70,7 +70,6 @@ fn main() {
     let options = || EvaluateOptions {
         metrics: vec![Metric::Recall(1), Metric::Recall(10), Metric::MapAtR],
         may_lack_matches: false,
-        many_positives: None,
     };
     let dense = |labels: &[u32], kernel| {
         let precision =

@@ -26,6 +26,7 @@ use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::search::nearest::nearest_screened;
 use crate::side::Side;
+use crate::sizes::Sizes;
 
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
 
@@ -233,7 +234,6 @@ fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<
 
 /// Asserts that screened ranks and neighbours are those of all keys.
 fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) {
-    let control = Control::default();
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
     let (labels, gallery_labels) = (label(queries.rows()), gallery.map(|g| label(g.rows())));
@@ -241,14 +241,16 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     let dim = queries.dim();
     let directions = [0, 1, dim.min(64) / 2, dim.min(64)];
     for ((kernel, precision), directions) in screens().flat_map(|screen| directions.map(|of| (screen, of))) {
+        let with = |many_positives| {
+            Control::traced(Sizes { many_positives, directions: Some(directions), ..Sizes::default() })
+        };
+        let control = with(None);
         let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
-        let space = space.with_directions(Some(directions));
         for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
             let ranked = |many_positives| {
                 let metrics = vec![Metric::Recall(2), Metric::RPrecision, Metric::MapAtR, Metric::ReciprocalRank];
-                let many_positives = Some(many_positives);
-                let options = Options { metrics, may_lack_matches: false, many_positives };
-                bits(&evaluate(&space, &relation, ties, &options, &Alone, &control).unwrap())
+                let options = Options { metrics, may_lack_matches: false };
+                bits(&evaluate(&space, &relation, ties, &options, &Alone, &with(Some(many_positives))).unwrap())
             };
             assert_eq!(ranked(usize::MAX), ranked(0), "{} {precision:?} {similarity:?} {ties:?}", kernel.name);
         }

@@ -1,8 +1,14 @@
-//! Progress and cancellation of a long computation.
+//! Control of a long computation: progress, cancellation, the sizes that it works by, and the paths that it took.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::sizes::Sizes;
+
+/// How often a computation took each path, by name.
+pub type Paths = BTreeMap<String, u64>;
 
 /// Progress of a computation and the flag that cancels it, shared between the computing and the waiting thread.
 #[derive(Debug, Default)]
@@ -10,9 +16,36 @@ pub struct Control {
     done: AtomicU64,
     total: AtomicU64,
     cancelled: AtomicBool,
+    sizes: Sizes,
+    /// `None` where nobody asks, so that a path costs a branch.
+    paths: Option<Mutex<Paths>>,
 }
 
 impl Control {
+    /// Works by these sizes instead of the default ones, and counts the paths taken.
+    pub fn traced(sizes: Sizes) -> Self {
+        Control { sizes, paths: Some(Mutex::default()), ..Control::default() }
+    }
+
+    /// Returns how often each path was taken; nothing unless the control is traced.
+    pub fn paths(&self) -> Paths {
+        self.paths
+            .as_ref()
+            .map_or_else(Paths::new, |paths| paths.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Counts a path, whose name is built only if the control is traced.
+    #[inline]
+    pub(crate) fn took<S: Into<String>>(&self, path: impl FnOnce() -> S) {
+        if let Some(paths) = &self.paths {
+            *paths.lock().unwrap_or_else(PoisonError::into_inner).entry(path().into()).or_default() += 1;
+        }
+    }
+
     /// Asks the computation to stop at the next block, within milliseconds.
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);

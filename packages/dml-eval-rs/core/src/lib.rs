@@ -17,7 +17,7 @@
 //! | 4 | `screen` | the traversal of all pairs, and what the screen leaves open |
 //! | 3 | `rows` | matrices, packed panels, and the two spaces with their keys and error bounds |
 //! | 2 | `kernel` | one implementation of the inner loops for each instruction set |
-//! | 1 | `control`, `error`, `exact`, `logarithm`, `memory`, `peers`, `random`, `side` | shared by all |
+//! | 1 | `control`, `error`, `exact`, `logarithm`, `memory`, `peers`, `random`, `side`, `sizes` | shared by all |
 
 #[cfg(test)]
 mod bounds_tests;
@@ -35,6 +35,7 @@ mod rows;
 mod screen;
 mod search;
 mod side;
+mod sizes;
 mod verification;
 
 pub use half;
@@ -42,7 +43,7 @@ pub use ndarray;
 
 pub use cluster::agreement::{Average, ami, ari, nmi};
 pub use cluster::kmeans::{KMeans, Options as KMeansOptions, kmeans};
-pub use control::Control;
+pub use control::{Control, Paths};
 pub use error::{Error, Result};
 pub use kernel::{
     Kernel, missing as missing_kernel_names, names as kernel_names, select as select_kernel,
@@ -72,7 +73,8 @@ pub use search::index_recall::index_recall;
 pub use search::nearest::nearest;
 pub use search::range::{Ranges, range_search};
 pub use side::Side;
-pub use verification::crossings::{Point, Verified, VerifyOptions, VerifyTasks, verify};
+pub use sizes::Sizes;
+pub use verification::crossings::{Point, Verified, VerifyTasks, verify};
 pub use verification::decided::{Observed, Search};
 pub use verification::distances::{Distances, count_distances};
 pub use verification::hashed::HashedScores;

@@ -2,7 +2,7 @@
 
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
-    PerQuery, Positive, Precision, Relation, Similarity, Source, TieRules, Ties, evaluate, kernel_names, kmeans,
+    PerQuery, Positive, Precision, Relation, Similarity, Sizes, Source, TieRules, Ties, evaluate, kernel_names, kmeans,
     nearest, select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
@@ -83,9 +83,12 @@ const METRICS: [&[Metric]; 2] = [
     ],
 ];
 
-fn options(metrics: &[Metric], many_positives: usize) -> EvaluateOptions {
-    let many_positives = Some(many_positives);
-    EvaluateOptions { metrics: metrics.to_vec(), may_lack_matches: false, many_positives }
+fn options(metrics: &[Metric]) -> EvaluateOptions {
+    EvaluateOptions { metrics: metrics.to_vec(), may_lack_matches: false }
+}
+
+fn with(many_positives: Option<usize>, directions: Option<usize>) -> Control {
+    Control::traced(Sizes { many_positives, directions, ..Sizes::default() })
 }
 
 /// Numbers of positives from which on all keys of a query are computed: always, from some number on, or never.
@@ -120,8 +123,7 @@ fn assert_evaluations_agree<'a>(
         let kernel = select_kernel(Some(name))?;
         let ranked = |(many_positives, directions)| {
             let space = Dense::new(queries, gallery, similarity, precision, kernel, &Control::default())?;
-            let space = space.with_directions(directions);
-            evaluate(&space, &relation, ties, &options(metrics, many_positives), &Alone, &Control::default())
+            evaluate(&space, &relation, ties, &options(metrics), &Alone, &with(Some(many_positives), directions))
         };
         let ways = MANY_POSITIVES.into_iter().flat_map(|many| DIRECTIONS.map(|directions| (many, directions)));
         let found: Vec<_> = ways.map(ranked).collect();
@@ -185,11 +187,10 @@ proptest! {
         let n = g.as_ref().unwrap_or(&x).nrows();
         assert_kernels_agree(|name, precision| {
             let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
-            let space = space.with_directions(directions);
             // A search for all items has no threshold, so its order is that of the keys.
             let found = |k: usize| {
                 let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
-                nearest(&space, k, OwnItem::Absent, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
+                nearest(&space, k, OwnItem::Absent, &with(None, directions), |_, key| key.to_bits(), &mut keys, &mut indices)?;
                 Ok::<_, Error>((keys, indices))
             };
             let (few, all) = (found(k.min(n))?, found(n)?);
@@ -229,7 +230,7 @@ proptest! {
             let space = Codes::new(codes.view(), None, select_kernel(Some(name))?)?;
             let ranked = |many_positives| {
                 let relation = Relation::of_labels(&labels, None)?;
-                evaluate(&space, &relation, ties, &options(metrics, many_positives), &Alone, &Control::default())
+                evaluate(&space, &relation, ties, &options(metrics), &Alone, &with(Some(many_positives), None))
             };
             let found = MANY_POSITIVES.map(ranked);
             assert!(found.iter().all(|f| f.as_ref().map(bits) == found[0].as_ref().map(bits)), "{found:?}");

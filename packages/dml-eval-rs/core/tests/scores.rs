@@ -1,7 +1,7 @@
 //! Searches and verification by scores, of rows of any magnitude: what the screen leaves is decided by the scores of all pairs.
 
 use dml_eval::{
-    Alone, Control, Dense, Error, Matrix, PairLabels, Precision, Similarity, VerifyOptions, VerifyTasks, kernel_names,
+    Alone, Control, Dense, Error, Matrix, PairLabels, Precision, Similarity, Sizes, VerifyTasks, kernel_names,
     pair_scores, range_search, select_kernel, verify,
 };
 use ndarray::Array2;
@@ -108,7 +108,8 @@ proptest! {
                 equal_errors: true,
                 slots: true,
             };
-            let found = verify(&space, &labels, &tasks, &VerifyOptions { sample, capacity }, &Alone, &control).unwrap();
+            let sizes = Sizes { verify_sample: sample, verify_listed: capacity, ..Sizes::default() };
+            let found = verify(&space, &labels, &tasks, &Alone, &Control::traced(sizes)).unwrap();
             let count = |scores: &[f64], limit: f64, equal: bool| {
                 scores.iter().filter(|s| **s > limit || equal && **s == limit).count() as u64
             };
@@ -147,9 +148,9 @@ fn wrong_numbers_of_pairs_are_refused() {
     let labels = PairLabels { queries: &[0, 0, 1, 1], gallery: None, groups: None };
     for (positives, negatives, rank) in [(2, 5, 1), (3, 4, 1), (2, 4, 0), (2, 4, 5), (0, 4, 1)] {
         let tasks = VerifyTasks { positives, negatives, ranks: vec![rank], equal_errors: true, slots: false };
-        let found = verify(&space, &labels, &tasks, &VerifyOptions::default(), &Alone, &control);
+        let found = verify(&space, &labels, &tasks, &Alone, &control);
         assert!(matches!(found, Err(Error::Argument(_))), "{positives} {negatives} {rank}");
     }
     let tasks = VerifyTasks { positives: 2, negatives: 4, ranks: vec![4], equal_errors: true, slots: false };
-    assert!(verify(&space, &labels, &tasks, &VerifyOptions::default(), &Alone, &control).is_ok());
+    assert!(verify(&space, &labels, &tasks, &Alone, &control).is_ok());
 }

@@ -4,7 +4,7 @@ use std::sync::{Barrier, Mutex};
 
 use dml_eval::{
     Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision, Relation, Result,
-    Similarity, Ties, evaluate_ties, kmeans, select_kernel,
+    Similarity, Sizes, Ties, evaluate_ties, kmeans, select_kernel,
 };
 use ndarray::Array2;
 use proptest::prelude::*;
@@ -86,7 +86,6 @@ proptest! {
         let options = EvaluateOptions {
             metrics: metrics.iter().map(|name| name.parse().unwrap()).collect(),
             may_lack_matches: true,
-            many_positives: Some(many_positives),
         };
         let (kernel, control) = (select_kernel(None).unwrap(), Control::default());
         let gallery = separate.then(|| Matrix::F32(x.view()));
@@ -96,9 +95,10 @@ proptest! {
         ).unwrap();
         let codes = Array2::from_shape_fn((n, 2), |(i, j)| values[3 * i + j] as u8);
         let codes = Codes::new(codes.view(), separate.then(|| codes.view()), kernel).unwrap();
+        let sizes = Sizes { many_positives: Some(many_positives), ..Sizes::default() };
         let evaluate_both = |peers: &dyn Peers| [
-            evaluate_ties(&space, &relation, &rules, &options, peers, &Control::default()),
-            evaluate_ties(&codes, &relation, &rules, &options, peers, &Control::default()),
+            evaluate_ties(&space, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
+            evaluate_ties(&codes, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
         ].map(|found| found.map(|found| format!("{found:?}")));
         let alone = evaluate_both(&Alone);
         for found in run_peers(peers, evaluate_both) {

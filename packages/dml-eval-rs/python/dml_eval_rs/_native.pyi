@@ -20,12 +20,14 @@ __all__ = [
     "ari",
     "begin_pairs",
     "begin_searches",
+    "begin_trial",
     "binarize",
     "compute_metrics",
     "count_distances",
     "count_negatives",
     "count_pairs",
     "count_symmetric_negatives",
+    "end_trial",
     "evaluate",
     "evaluate_codes",
     "evaluate_levels",
@@ -56,10 +58,6 @@ def evaluate(
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
-    kernel: str | None = None,
-    screen: str | None = None,
-    many_positives: int | None = None,
-    directions: int | None = None,
 ) -> list[Columns]: ...
 def evaluate_codes(
     codes: npt.NDArray[np.uint8],
@@ -72,8 +70,6 @@ def evaluate_codes(
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
-    kernel: str | None = None,
-    many_positives: int | None = None,
 ) -> list[Columns]: ...
 def evaluate_levels(
     embeddings: npt.NDArray[Any],
@@ -87,7 +83,6 @@ def evaluate_levels(
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
-    many_positives: int | None = None,
 ) -> list[Columns]: ...
 def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
 def knn(
@@ -100,9 +95,6 @@ def knn(
     indices: npt.NDArray[np.int64] | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
-    kernel: str | None = None,
-    screen: str | None = None,
-    directions: int | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
 def knn_codes(
     codes: npt.NDArray[np.uint8],
@@ -113,7 +105,6 @@ def knn_codes(
     indices: npt.NDArray[np.int64] | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
-    kernel: str | None = None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...
 def kmeans(
     x: _Rows | npt.NDArray[np.uint8],
@@ -128,11 +119,12 @@ def kmeans(
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
-    kernel: str | None = None,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32] | npt.NDArray[np.float64], float, int]: ...
 def nmi(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32], average: str) -> float: ...
 def ami(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
 def ari(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
+def begin_trial(*, kernel: str | None = None, screen: str | None = None, **sizes: int) -> None: ...
+def end_trial() -> dict[str, int]: ...
 def kernels() -> list[str]: ...
 def missing_kernels() -> list[str]: ...
 
@@ -201,8 +193,6 @@ def index_recall(
     exclude_self: bool,
     threads: int | None = None,
     progress: _Progress | None = None,
-    kernel: str | None = None,
-    screen: str | None = None,
 ) -> tuple[npt.NDArray[np.float64], float]: ...
 def range_search(
     queries: _Rows,
@@ -214,8 +204,6 @@ def range_search(
     max_results: int,
     threads: int | None = None,
     progress: _Progress | None = None,
-    kernel: str | None = None,
-    screen: str | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]: ...
 
 _Point = tuple[float, int, int, int, int]
@@ -238,9 +226,6 @@ def verify(
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
-    kernel: str | None = None,
-    sample: int | None = None,
-    capacity: int | None = None,
 ) -> tuple[list[_Point], tuple[npt.NDArray[np.float64], _Counts, _Counts] | None]: ...
 def count_distances(
     codes: npt.NDArray[np.uint8],
@@ -253,7 +238,6 @@ def count_distances(
     threads: int | None = None,
     progress: _Progress | None = None,
     peers: Peers | None = None,
-    kernel: str | None = None,
 ) -> tuple[_Counts, _Counts]: ...
 def pair_scores(
     items: _Rows | npt.NDArray[np.uint8],
@@ -262,7 +246,6 @@ def pair_scores(
     *,
     similarity: str,
     threads: int | None = None,
-    kernel: str | None = None,
 ) -> npt.NDArray[np.float64]: ...
 
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]

@@ -61,18 +61,18 @@ def to_labels(x: object, name: str) -> npt.NDArray[Any]:
     An array of objects, as pandas, polars and Arrow make of a column of text, becomes one of strings or integers.
     """
     array = to_array(x, name, 1)
-    if array.dtype.kind in "US" and isinstance(x, (list, tuple)) and not is_blocks(x, 1):
+    if array.dtype.kind in "US" and not hasattr(x, "__array__") and not is_blocks(x, 1):
+        entries: list[Any] = list(x)  # type: ignore[call-overload]  # numpy has read it as a sequence
         # numpy turns the numbers of a list with a string into strings, [1, "1"] into two equal ones.
         expected = str if array.dtype.kind == "U" else bytes
-        _check_entries(list(x), f"{name} is a {type(x).__name__}", name, expected)
+        _check_entries(entries, f"{name} is a {type(x).__name__}", name, expected)
+        array = _keep_final_nuls(array, entries, name)
     if array.dtype.kind == "f" and array.ndim == 1 and np.isnan(array).any():
         # Tables turn a column of integers with a missing one into floats.
         _raise_missing(int(np.isnan(array).argmax()), name)
     if array.dtype.kind != "O" or array.ndim != 1:
         return array
-    entries: list[Any] = [
-        entry.item() if isinstance(entry, np.integer) else entry for entry in array.tolist()
-    ]
+    entries = [entry.item() if isinstance(entry, np.integer) else entry for entry in array.tolist()]
     if entries and type(entries[0]) is int:
         _check_entries(entries, f"{name} has dtype object", name, int)
         return _integers(entries, name)
@@ -95,7 +95,9 @@ def _read(x: Any, name: str) -> npt.NDArray[Any]:
         if hasattr(x, "to_numpy"):
             return np.asarray(x.to_numpy())
     try:
-        return np.asarray(x)
+        array = np.asarray(x)
+        # numpy's strings have no NUL at their end; polars' to_numpy keeps it, in an array of objects.
+        return np.asarray(x.to_numpy()) if array.dtype.kind == "U" and hasattr(x, "to_numpy") else array
     except _UNREADABLE as error:
         # Libraries of other devices refuse an implicit copy, and offer an explicit one.
         if hasattr(x, "__dlpack__"):
@@ -136,13 +138,27 @@ def _integers(entries: list[int], name: str) -> npt.NDArray[Any]:
         ) from error
 
 
+def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> npt.NDArray[Any]:
+    """Return an array that keeps NULs at the end of entries, which numpy's fixed-length strings and bytes drop."""
+    if array.dtype.kind == "U":
+        return _strings(entries, name) if any(entry.endswith("\0") for entry in entries) else array
+    ends = [place for place, entry in enumerate(entries) if entry.endswith(b"\0")]
+    if ends:
+        raise ValueError(
+            f"{name} has the bytes {entries[ends[0]]!r} at index {ends[0]}, whose NUL at the end numpy drops; expected "
+            f"bytes without it, or text: use [label.hex() for label in {name}]"
+        )
+    return array
+
+
 def _strings(entries: list[str], name: str) -> npt.NDArray[Any]:
     if not hasattr(np.dtypes, "StringDType"):  # numpy 1; its strings have the length of the longest
         if any(entry.endswith("\0") for entry in entries):
             raise ValueError(f"{name} has a string that ends in NUL, which numpy 1 drops; use numpy 2")
         return np.array(entries, dtype=np.str_)
     try:
-        return np.array(entries, dtype=np.dtypes.StringDType())
+        # str() of a numpy string drops the NULs, too.
+        return np.array([str.__str__(entry) for entry in entries], dtype=np.dtypes.StringDType())
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{name} has the string {error.object!r}, which isn't valid Unicode ({error.reason}); expected text"

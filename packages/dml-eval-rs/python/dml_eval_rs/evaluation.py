@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs import arguments
 from dml_eval_rs.conversion import to_labels
 from dml_eval_rs.plots import plot_recall
 from dml_eval_rs.resampling import class_totals, count_extreme, resampled_means
@@ -214,7 +215,7 @@ class Evaluation:
         Args:
             name: a metric, as in ``evaluation[name]``.
             level: the confidence level, above 0 and below 1.
-            seed: seed of the resamples. The same seed gives the same interval.
+            seed: seed of the resamples, 0 to 2**64 - 1. The same seed gives the same interval.
             by: (n_queries,) the queries' labels, or other groups of queries that aren't independent of each other.
 
         Returns:
@@ -223,7 +224,8 @@ class Evaluation:
         Raises:
             KeyError: if there is no such metric.
             TypeError: if `by` has the wrong kind of dtype.
-            ValueError: if `level` is out of range, `by` doesn't have one entry per query, or all are of one class.
+            ValueError: if `level` or `seed` is out of range, `by` doesn't have one entry per query, or all are of one
+                class.
         """
         values_Q = self.per_query[self._key(name)]
         matched = ~np.isnan(values_Q)
@@ -274,7 +276,7 @@ class Evaluation:
         n_queries = int(matched.sum())
         observed = float(difference_Q[matched].mean())
         terms = difference_Q[matched] if by is None else class_totals(difference_Q, by, matched)[0]
-        extreme = count_extreme(terms, n_queries, observed, _PERMUTATIONS, seed)
+        extreme = count_extreme(terms, n_queries, observed, _PERMUTATIONS, arguments.seed(seed))
         return Comparison(
             name=name,
             difference=observed,
@@ -451,6 +453,7 @@ def _interval(
     seed: int,
 ) -> Interval:
     """Return the percentile interval of the mean of the measured values, over resamples of them or of classes."""
+    seed = arguments.seed(seed)
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
     if by is None:

@@ -105,6 +105,7 @@ def evaluate_levels(
                 indices=indices,
                 junk=(),
                 distractors=(),
+                unmatched=unmatched,
             )
         except (TypeError, ValueError) as error:
             raise type(error)(f"level {name!r}: {error}") from error

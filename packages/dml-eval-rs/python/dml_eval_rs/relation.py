@@ -76,12 +76,14 @@ def relate(
     indices: npt.ArrayLike | None,
     junk: npt.ArrayLike,
     distractors: npt.ArrayLike,
+    unmatched: str,
 ) -> Relation:
     """Check the arguments of `evaluate` that say what counts as a match.
 
     Raises:
         TypeError: if an array has the wrong dtype, or neither labels nor relevant items are given.
-        ValueError: if shapes don't match, lists name absent items, or arguments exclude each other.
+        ValueError: if shapes don't match, lists name absent items, arguments exclude each other, or groups leave out
+            every match while `unmatched` is "skip".
     """
     n_items = len(queries if gallery is None else gallery)
     if indices is not None and gallery is None:
@@ -139,6 +141,8 @@ def relate(
             place_G = np.full(n_items, -1, np.int64)
             place_G[kept] = np.arange(len(kept))
             own_Q = np.where(own_Q < 0, own_Q, place_G[own_Q])
+    if group_codes and unmatched == "skip":
+        _check_matches_of_other_groups(codes, group_codes)
     return Relation(
         labels=codes[0],
         gallery_labels=codes[1] if gallery is not None else None,
@@ -149,6 +153,25 @@ def relate(
         left_out_items=None if left_out is None else left_out.items,
         kept=kept,
     )
+
+
+def _check_matches_of_other_groups(
+    codes: list[npt.NDArray[np.uint32]], group_codes: list[npt.NDArray[np.uint32]]
+) -> None:
+    """Raise if some queries share their label with other items, but none with an item of another group."""
+    label_Q, group_Q, label_G, group_G = codes[0], group_codes[0], codes[-1], group_codes[-1]
+    classes = 1 + max(int(label_Q.max(initial=0)), int(label_G.max(initial=0)))
+    lowest_C, highest_C = np.full(classes, 2**32 - 1, np.uint32), np.zeros(classes, np.uint32)
+    np.minimum.at(lowest_C, label_G, group_G)
+    np.maximum.at(highest_C, label_G, group_G)
+    itself = int(len(codes) == 1)  # without a gallery
+    same_label = np.bincount(label_G, minlength=classes)[label_Q] > itself
+    other_group = (lowest_C[label_Q] != group_Q) | (highest_C[label_Q] != group_Q)
+    if same_label.any() and not (same_label & other_group).any():
+        raise ValueError(
+            "groups leave out every match: all items of a query's label have the query's group, too; expected groups "
+            "that differ within a label, such as the camera of each item"
+        )
 
 
 def check_indices(x: npt.ArrayLike, queries: int, items: int) -> npt.NDArray[np.int64]:
@@ -178,9 +201,10 @@ def encode_classes(
     parts: list[npt.NDArray[Any]], junk: npt.ArrayLike, distractors: npt.ArrayLike
 ) -> tuple[list[npt.NDArray[np.uint32]], npt.NDArray[np.bool_] | None]:
     """Encode labels densely, each distractor as a class of its own; return which items of the last part are junk."""
-    special = [np.atleast_1d(np.asarray(x)) if np.size(x) else parts[0][:0] for x in (junk, distractors)]
-    checked = [arguments.partition(x, name) for x, name in zip(special, ("junk", "distractors"), strict=True)]
-    *codes, junk_codes, distractor_codes = arguments.encode(*parts, *checked)
+    special = [to_special_labels(junk, "junk"), to_special_labels(distractors, "distractors")]
+    *codes, junk_codes, distractor_codes = arguments.encode(
+        *parts, *(x if len(x) else parts[0][:0] for x in special)
+    )
     is_junk = np.isin(codes[-1], junk_codes)
     for i, code in enumerate(codes):
         alone = np.isin(code, distractor_codes)
@@ -189,3 +213,12 @@ def encode_classes(
             codes[i] = code.copy()
             codes[i][alone] = np.arange(first, first + alone.sum(), dtype=np.uint32)
     return codes, is_junk if is_junk.any() else None
+
+
+def to_special_labels(x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """Return the labels that `junk` or `distractors` lists, which may be a single one."""
+    if np.size(x) == 0:
+        return np.zeros(0, np.int64)
+    if isinstance(x, (str, bytes)):
+        return arguments.partition([x], name)
+    return arguments.partition(x if np.ndim(x) else np.atleast_1d(np.asarray(x)), name)

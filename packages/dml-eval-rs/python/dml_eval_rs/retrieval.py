@@ -166,6 +166,7 @@ def evaluate(
         indices=indices,
         junk=junk,
         distractors=distractors,
+        unmatched=unmatched,
     )
     if n_clusters is not None and not nmi:
         raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
@@ -303,6 +304,7 @@ def evaluate_codes(
         indices=indices,
         junk=junk,
         distractors=distractors,
+        unmatched=unmatched,
     )
     check_alike(peers, (metrics, ties, unmatched), codes_QW, gallery_GW, *relation.arrays())
     n_queries = len(codes_QW)

@@ -28,7 +28,14 @@ from dml_eval_rs.partial_counts import (
     join_ranges,
     order_of,
 )
-from dml_eval_rs.relation import GradedLists, Lists, Relation, check_indices, encode_classes
+from dml_eval_rs.relation import (
+    GradedLists,
+    Lists,
+    Relation,
+    check_indices,
+    encode_classes,
+    to_special_labels,
+)
 from dml_eval_rs.retrieval import SIMILARITIES, TIES, UNMATCHED, Ties, Unmatched
 
 _HASHED = 4096  # queries hashed at a time
@@ -327,7 +334,7 @@ class StreamingEvaluator:
         if len(partial.keys) == 0 and self._unmatched == "skip":
             raise ValueError(
                 f"none of the {len(self._queries)} queries has a match in the gallery; expected a label "
-                "that both sides have"
+                "that both sides have" + ("" if self._groups is None else ", with different groups")
             )
         found = _native.compute_metrics(
             self._ties,
@@ -400,8 +407,8 @@ class StreamingEvaluator:
         digest.update(repr(options).encode())
         names = [names for names in (self._labels, self._groups) if names is not None]
         digest.update(repr([of.dtype.str for of in names]).encode())
-        for special in (self._junk, self._distractors):
-            digest.update(repr(np.asarray(special).tolist()).encode())
+        for special, name in ((self._junk, "junk"), (self._distractors, "distractors")):
+            digest.update(repr(to_special_labels(special, name).tolist()).encode())
         for lists in (self._relevant, self._ignored):
             arrays = () if lists is None else (lists.offsets, lists.items, lists.grades)
             for array in arrays:

@@ -19,6 +19,11 @@ def from_torch(x: Any, name: str) -> npt.NDArray[Any]:
     bfloat16 and the 8-bit formats, all of whose values float32 has, become float32.
     """
     torch = sys.modules["torch"]
+    if x.is_nested:
+        raise TypeError(
+            f"{name} is a nested tensor; expected a matrix: if all rows have one length, use "
+            f"torch.nested.to_padded_tensor({name}, 0.0)"
+        )
     tensor = x.detach()
     if tensor.is_meta:
         raise TypeError(
@@ -38,6 +43,11 @@ def from_torch(x: Any, name: str) -> npt.NDArray[Any]:
         except TypeError as error:
             raise TypeError(
                 f"{name} has dtype {tensor.dtype}, which numpy lacks; expected numbers"
+            ) from error
+        except RuntimeError as error:
+            raise TypeError(
+                f"{name} is a tensor without readable numbers ({error}); expected a tensor outside torch.func's "
+                "transforms, such as grad and vmap"
             ) from error
         return array
     copy = torch.empty(tensor.shape, dtype=torch.float32 if narrow else tensor.dtype, device="cpu")

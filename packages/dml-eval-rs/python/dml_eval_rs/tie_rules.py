@@ -118,6 +118,7 @@ def evaluate_ties(
         indices=indices,
         junk=junk,
         distractors=distractors,
+        unmatched=unmatched,
     )
     check_alike(peers, (similarity, metrics, rules, unmatched), queries, items, *relation.arrays())
     n_queries, n_gallery = len(queries), len(queries if items is None else items)

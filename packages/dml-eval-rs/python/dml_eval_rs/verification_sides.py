@@ -123,10 +123,10 @@ def _check_groups(
         return None, None
     groups_Q = arguments.labels(groups, "groups", queries, name)
     if gallery is None:
-        (group_Q,) = arguments.encode(groups_Q)
+        (group_Q,) = arguments.encode(groups_Q, name="groups")
         return group_Q, None
     groups_G = arguments.labels(gallery_groups, "gallery_groups", gallery, gallery_name)
-    group_Q, group_G = arguments.encode(groups_Q, groups_G)
+    group_Q, group_G = arguments.encode(groups_Q, groups_G, name="groups")
     return group_Q, group_G
 
 

@@ -13,42 +13,32 @@ from fractions import Fraction
 import numpy as np
 
 
-def stated_sum(terms: Sequence[float]) -> float:
-    """Sum in eight lanes, each in order, combined in the tree that docs/reference/metrics.md states."""
-    lanes = [0.0] * 8
-    for i, term in enumerate(terms):
-        lanes[i % 8] += float(term)
-    s = lanes
+def stated_sum(terms: np.ndarray) -> np.ndarray:
+    """Sum each row in eight lanes, each in order, combined in the tree that docs/reference/metrics.md states."""
+    s = np.zeros((8, *terms.shape[:-1]))
+    for i in range(terms.shape[-1]):
+        s[i % 8] += terms[..., i]
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
-    """Scale a float64 row by the power of two that brings its largest element between 1 and 2."""
+    """Scale each float64 row by the power of two that brings its largest element between 1 and 2."""
     if x.dtype != np.float64:
         return x
-    _, exponent = np.frexp(np.abs(x).max())
+    _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True, initial=0))
     return np.ldexp(x, 1 - exponent)
 
 
-def key(q: np.ndarray, g: np.ndarray, similarity: str) -> float:
-    """Return the number by which a query orders the gallery."""
-    if similarity == "cosine":
-        q, g = scaled(q), scaled(g)
+def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[float]:
+    """Return the numbers by which a query orders the gallery."""
+    if similarity == "hamming":
+        return (-np.unpackbits(query ^ gallery, axis=-1).sum(axis=-1, dtype=np.float64)).tolist()
+    q, g = (scaled(query), scaled(gallery)) if similarity == "cosine" else (query, gallery)
     q, g = q.astype(np.float64), g.astype(np.float64)
     if similarity == "euclidean":
-        return -stated_sum((q - g) * (q - g))
-    dot = stated_sum(q * g)
-    return dot if similarity == "dot" else dot * abs(dot) / stated_sum(g * g)
-
-
-def hamming_key(q: np.ndarray, g: np.ndarray) -> float:
-    return -float(np.unpackbits(q ^ g).sum())
-
-
-def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[float]:
-    if similarity == "hamming":
-        return [hamming_key(query, g) for g in gallery]
-    return [key(query, g, similarity) for g in gallery]
+        return (-stated_sum((q - g) * (q - g))).tolist()
+    dots = stated_sum(q * g)
+    return (dots if similarity == "dot" else dots * np.abs(dots) / stated_sum(g * g)).tolist()
 
 
 STANDARD = ("precision_at_1", "r_precision", "map_at_r", "reciprocal_rank")

@@ -21,9 +21,6 @@ use crate::rows::space::Space;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
 use crate::side::Side;
 
-/// The most bytes of positives and counts in memory; as many as the inputs have, if that is more.
-pub(crate) const COUNT_BYTES: usize = 96 << 20;
-
 /// Options of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -31,8 +28,12 @@ pub struct Options {
     pub metrics: Vec<Metric>,
     /// Whether to accept that no query has a match. All values are then NaN.
     pub may_lack_matches: bool,
-    /// The number of positives from which on all keys of a query are computed; `None` for the fastest. It changes no bit.
-    pub many_positives: Option<usize>,
+}
+
+/// Returns the most bytes of positives and counts in memory.
+pub(crate) fn count_bytes<S: Space>(space: &S, control: &Control) -> usize {
+    let sizes = control.sizes();
+    sizes.count_bytes.max(sizes.count_bytes_per_input_byte * space.bytes())
 }
 
 /// Computes the metrics of every query. With peers each does a part of the work, and all get the same result: that of one alone.
@@ -65,10 +66,10 @@ pub fn evaluate_ties<S: Comparable>(
     if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
         return Err(Error::NoMatches { queries });
     }
-    let many_positives = options.many_positives.unwrap_or_else(|| many_positives(space));
+    let many_positives = many_positives(space, control);
     let matches = Matches { relation, many_positives };
     let evaluation = Evaluation { space, matches, rules: rules.into(), metrics: &options.metrics, control };
-    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::bytes_per_positive(rules.into());
+    let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(rules.into());
     let plan = Plan::new(&matches, budget, peers);
     control.add_to_total(plan.pairs(&matches, space.rows(Side::Gallery)) as u64);
 
@@ -78,6 +79,9 @@ pub fn evaluate_ties<S: Comparable>(
         let mut each = results.iter_mut().zip(rules);
         each.try_for_each(|(result, ties)| result.compute(counts, *ties, first_query, relation.grades(), control))
     };
+    if plan.screened.len() > 1 {
+        control.took(|| "screened in batches");
+    }
     for batch in &plan.screened {
         let counts = evaluation.count_by_screen(batch.clone())?;
         compute(&mut results, &counts, batch.start)?;
@@ -127,7 +131,7 @@ impl<S: Space> Evaluation<'_, S> {
         let few = |q: usize| self.matches.few(q);
         let (offsets, positives) = self.finder().find(self.space, queries.clone(), &few, self.control)?;
         let counts = self.counts(offsets, positives)?;
-        let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), usize::MAX)?;
+        let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), usize::MAX, self.control)?;
         let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
         traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
@@ -150,10 +154,13 @@ impl<S: Space> Evaluation<'_, S> {
         let few = |q: usize| self.matches.few(q);
         let (offsets, positives) = self.finder().find_with_peers(self.space, &few, peers, self.control)?;
         let counts = self.counts(offsets, positives)?;
-        let counter = ScreenCounter::new(self.space, self.job(&counts, 0), usize::MAX)?;
+        let counter = ScreenCounter::new(self.space, self.job(&counts, 0), usize::MAX, self.control)?;
         let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
         let pairs = rounds.iter().map(Round::pairs).sum::<usize>() as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
+        if rounds.len() > 1 {
+            self.control.took(|| "rounds of peers");
+        }
         for round in rounds {
             traverse_triangle(self.space, &packing, &counter, round.rows, round.columns, self.control)?;
             if !peers.is_alone() {
@@ -177,6 +184,7 @@ mod tests {
     use crate::rows::matrix::Matrix;
     use crate::rows::similarity::Similarity;
     use crate::rows::space::Scratch;
+    use crate::sizes::Sizes;
 
     /// Computes R-precision and reciprocal rank of a query by comparing every pair, ties by index; NaN without positives.
     fn reference<S: Space>(space: &S, labels: &[u32], query: usize) -> [f64; 2] {
@@ -239,13 +247,14 @@ mod tests {
         ) {
             let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
             let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
-            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+            let sizes = Sizes { many_positives: many, ..Sizes::default() };
+            let (kernel, control, rows) = (select(None).unwrap(), Control::traced(sizes), Matrix::F32(x.view()));
             let items = gallery.then_some(rows);
             let space = Dense::new(rows, items, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let relation = Relation::of_labels(&labels, gallery.then_some(&labels[..])).unwrap();
             let mut metrics = vec![Metric::Recall(2), Metric::MapAtR, Metric::ReciprocalRank, Metric::Ndcg(5)];
             metrics.extend(deep.then_some(Metric::AveragePrecision));
-            let options = Options { metrics, may_lack_matches: true, many_positives: many };
+            let options = Options { metrics, may_lack_matches: true };
             let rules = &[Ties::Expected, Ties::Pessimistic, Ties::Optimistic, Ties::Index][..last];
             let found = evaluate_ties(&space, &relation, rules, &options, &Alone, &control).unwrap();
             prop_assert_eq!(found.len(), rules.len());

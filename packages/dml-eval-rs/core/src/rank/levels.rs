@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::peers::Peers;
 use crate::rank::count_job::CountJob;
-use crate::rank::evaluate::{COUNT_BYTES, Options, evaluate};
+use crate::rank::evaluate::{Options, count_bytes, evaluate};
 use crate::rank::levels_counter::LevelsCounter;
 use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
@@ -44,14 +44,14 @@ pub fn evaluate_levels<S: Comparable>(
     if relations.iter().any(|relation| relation.queries() != queries) {
         return argument("the levels have different numbers of queries; expected the same queries at each level");
     }
-    let many = options.many_positives.unwrap_or_else(|| many_positives(space));
+    let many = many_positives(space, control);
     let levels = Levels { space, relations, ties, metrics: &options.metrics, control };
     // All keys of a query with many positives at some level are computed, and serve all levels.
     let is_tabled = |q: usize| relations.iter().any(|relation| relation.number(q) >= many);
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
     let screened = |q: usize| if is_tabled(q) { 0 } else { number(q) };
     let tabled = |q: usize| if is_tabled(q) { number(q) } else { 0 };
-    let budget = COUNT_BYTES.max(space.bytes()) / PartialCounts::bytes_per_positive(ties.into());
+    let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(ties.into());
     let screened_batches = batches(0..queries, screened, budget);
     let tabled_batches = batches(0..queries, tabled, budget);
     let is_symmetric = relations.iter().all(Relation::is_symmetric) && screened_batches.len() == 1;
@@ -69,6 +69,9 @@ pub fn evaluate_levels<S: Comparable>(
         }
         Ok(())
     };
+    if screened_batches.len() > 1 {
+        control.took(|| "screened in batches");
+    }
     for batch in screened_batches {
         let batch = if is_symmetric { 0..queries } else { batch };
         let start = batch.start;
@@ -115,7 +118,7 @@ impl<S: Space> Levels<'_, S> {
         wanted: &dyn Fn(usize) -> bool,
     ) -> Result<Vec<PartialCounts>> {
         let counts = self.start(&queries, wanted)?;
-        let counter = LevelsCounter::new(self.space, self.jobs(&counts, queries.start))?;
+        let counter = LevelsCounter::new(self.space, self.jobs(&counts, queries.start), self.control)?;
         let items = self.space.rows(Side::Gallery);
         let pairs = if is_symmetric { items * items.saturating_sub(1) / 2 } else { queries.len() * items };
         let packing = counter.packing(self.space, pairs as u64, self.control)?;
@@ -151,6 +154,7 @@ mod tests {
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::matrix::Matrix;
     use crate::rows::similarity::Similarity;
+    use crate::sizes::Sizes;
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
@@ -164,7 +168,8 @@ mod tests {
             let fine: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
             let coarse: Vec<u32> = fine.iter().map(|class| class / coarser).collect();
             let other: Vec<u32> = (0..n as u32).map(|i| i % 2).collect();
-            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
+            let sizes = Sizes { many_positives: many, ..Sizes::default() };
+            let (kernel, control, rows) = (select(None).unwrap(), Control::traced(sizes), Matrix::F32(x.view()));
             let items = gallery.then_some(rows);
             let space = Dense::new(rows, items, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let relations: Vec<Relation<'_>> = [&fine, &coarse, &other]
@@ -173,7 +178,6 @@ mod tests {
             let options = Options {
                 metrics: vec![Metric::Recall(2), Metric::MapAtR, Metric::ReciprocalRank, Metric::Precision(5)],
                 may_lack_matches: true,
-                many_positives: many,
             };
             let ties = if expected { Ties::Expected } else { Ties::Index };
             let levels = evaluate_levels(&space, &relations, ties, &options, &Alone, &control).unwrap();

@@ -40,10 +40,11 @@ pub(crate) struct LevelsBuffers {
 
 impl<'a> LevelsCounter<'a> {
     /// Starts the counts of all queries with positives.
-    pub fn new<S: Space>(space: &S, jobs: Vec<CountJob<'a>>) -> Result<Self> {
+    pub fn new<S: Space>(space: &S, jobs: Vec<CountJob<'a>>, control: &'a Control) -> Result<Self> {
         let (queries, gallery) = join_classes(space, &jobs)?;
         let counts_unlisted = jobs.iter().all(|job| job.relation.leaves_out_own_item_alone());
-        let levels = jobs.into_iter().map(|job| ScreenCounter::new(space, job, usize::MAX)).collect::<Result<_>>()?;
+        let levels =
+            jobs.into_iter().map(|job| ScreenCounter::new(space, job, usize::MAX, control)).collect::<Result<_>>()?;
         Ok(LevelsCounter { levels, counts_unlisted, queries, gallery })
     }
 

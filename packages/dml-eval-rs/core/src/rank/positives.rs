@@ -20,10 +20,6 @@ pub(crate) struct PositiveFinder<'a>(pub &'a Relation<'a>);
 type Part<'a> = (u32, &'a mut [Positive]);
 
 impl PositiveFinder<'_> {
-    /// The fewest queries, and gallery items, of a class whose keys come from a table.
-    const TABLE: usize = 16;
-    /// Keys of a table in memory at a time.
-    const TABLE_KEYS: usize = 4 << 20;
     /// Positives of a query whose keys are computed between two looks for a cancellation.
     const PAIRS: usize = 1 << 14;
 
@@ -54,14 +50,17 @@ impl PositiveFinder<'_> {
         // In place: a stable sort would allocate.
         let id = |part: &Part<'_>| self.0.candidates_id(part.0 as usize);
         parts.par_sort_unstable_by_key(|part| (id(part), part.0));
+        let sizes = control.sizes();
         let classes: Vec<&mut [Part<'_>]> = parts.chunk_by_mut(|a, b| id(a) == id(b)).collect();
         classes.into_par_iter().try_for_each_init(Buffers::default, |buffers, class| {
             let members = self.0.candidates(class[0].0 as usize);
-            if class.len().min(members.len()) < Self::TABLE {
+            if class.len().min(members.len()) < sizes.class_table {
+                control.took(|| "positives by pairs");
                 class.iter_mut().for_each(|part| self.find_by_pairs(space, part, buffers, control));
                 return Ok(());
             }
-            let mut tables = class.chunks_mut((Self::TABLE_KEYS / members.len()).max(1));
+            let mut tables = class.chunks_mut((sizes.table_keys / members.len().max(1)).max(1));
+            control.took(|| "positives from tables");
             tables.try_for_each(|parts| self.find_by_table(space, members, parts, control))
         })?;
         control.check()?;

@@ -29,6 +29,7 @@ pub(crate) struct ScreenCounter<'a> {
     active: Vec<AtomicU32>,
     /// Negatives counted since the last update of `active`.
     counted: Vec<AtomicU32>,
+    control: &'a Control,
 }
 
 /// The screened values of one side of a task: of its rows with the columns as items, or the reverse.
@@ -42,8 +43,6 @@ pub(crate) struct TaskSide<'a, H> {
     pub hits: H,
 }
 
-/// The most positives of a query between which the screen itself counts the negatives.
-const MOST_BRACKETS: usize = 16;
 /// The most slots of a query for which a thread adds up a task's counts by itself, where they are many.
 const LOCAL_SLOTS: usize = 16;
 
@@ -60,9 +59,6 @@ pub(crate) struct Buffers {
     local: Vec<u32>,
 }
 
-/// The share of a task's pairs from which on a table of all of their keys takes less time than the keys of the open ones.
-const OPEN_SHARE: f64 = 0.125;
-
 /// Computes the keys of sorted pairs among these queries and items.
 fn compute_keys<S: Space>(
     space: &S,
@@ -71,9 +67,12 @@ fn compute_keys<S: Space>(
     items: &Range<usize>,
     scratch: &mut Scratch,
     keys: &mut Vec<f64>,
+    control: &Control,
 ) {
-    let all = queries.len() * items.len();
-    if (pairs.len() as f64) < OPEN_SHARE * all as f64 {
+    let (all, sizes) = (queries.len() * items.len(), control.sizes());
+    // A table of a few rows is mostly padding, which takes a gigabyte if they are long.
+    let are_few = queries.len().min(items.len()) < sizes.class_table;
+    if are_few || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all || pairs.is_empty() {
         space.keys(pairs, scratch, keys);
         return;
     }
@@ -89,11 +88,12 @@ fn compute_keys<S: Space>(
         table[(query as usize - queries.start) * items.len() + item as usize - items.start]
     };
     keys.extend(pairs.iter().map(of_pair));
+    control.took(|| "open pairs from a table");
 }
 
 impl<'a> ScreenCounter<'a> {
     /// Starts a count for the queries with fewer than `many_positives` positives; a table of keys serves the others.
-    pub fn new<S: Space>(space: &S, job: CountJob<'a>, many_positives: usize) -> Result<Self> {
+    pub fn new<S: Space>(space: &S, job: CountJob<'a>, many_positives: usize, control: &'a Control) -> Result<Self> {
         let (counts, first_query) = (job.counts, job.first_query);
         let queries = counts.queries();
         let mut values: Vec<f64> = zeros(counts.offsets[queries])?;
@@ -106,7 +106,7 @@ impl<'a> ScreenCounter<'a> {
             }
             *active.get_mut() = counts.count_active(q, few(q)) as u32;
         });
-        Ok(ScreenCounter { job, values, active, counted: zeros(queries)? })
+        Ok(ScreenCounter { job, values, active, counted: zeros(queries)?, control })
     }
 
     /// Chooses a packing for the screen of so many pairs.
@@ -197,6 +197,9 @@ impl<'a> ScreenCounter<'a> {
         }
         self.counted[q].store(0, Relaxed);
         let active = self.job.counts.count_active(q, before as usize);
+        if active < before as usize {
+            self.control.took(|| "positives dropped");
+        }
         self.active[q].fetch_min(active as u32, Relaxed);
     }
 
@@ -224,7 +227,8 @@ impl<'a> ScreenCounter<'a> {
             }
         }
         local.clear();
-        if hits.len() > LOCAL_SLOTS * queries {
+        if hits.len() > self.control.sizes().local_hits * queries {
+            self.control.took(|| "counts of a task added up");
             local.resize(LOCAL_SLOTS * queries, 0);
         }
         for (i, item, bounds) in hits {
@@ -248,7 +252,7 @@ impl<'a> ScreenCounter<'a> {
         }
         open.sort_unstable();
         keys.clear();
-        compute_keys(space, open, &(first_query..first_query + queries), &items, scratch, keys);
+        compute_keys(space, open, &(first_query..first_query + queries), &items, scratch, keys, self.control);
         for (&(query, item), &key) in open.iter().zip(keys.iter()) {
             let q = query as usize - job.first_query;
             counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
@@ -275,7 +279,7 @@ impl Observer for ScreenCounter<'_> {
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
         let values = self.active_values(query - self.job.first_query);
         // Where only the first ranks matter, thresholds rise, and so few values are listed that one bracket costs less.
-        if self.job.counts.every_rank_matters() && values.len() <= MOST_BRACKETS {
+        if self.job.counts.every_rank_matters() && values.len() <= self.control.sizes().counted_brackets {
             values.iter().for_each(|value| visit((*value, *value)));
         } else {
             self.lowest_and_first(query).into_iter().for_each(visit);

@@ -16,17 +16,11 @@ use crate::rank::positive::Positive;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// Keys in memory at a time, for all queries together.
-const KEYS: usize = 4 << 20;
-/// Queries in memory at a time: enough that packing the gallery for them costs little compared with the products.
-const QUERIES: usize = 512;
-/// The least number of keys between two removals of inactive positives; at least the number of active ones is used.
-const CHUNK: usize = 1024;
-
 /// Returns the number of positives from which on a query has many.
-pub(crate) fn many_positives<S: Space>(space: &S) -> usize {
+pub(crate) fn many_positives<S: Space>(space: &S, control: &Control) -> usize {
     const LEAST: usize = 32;
-    (space.rows(Side::Gallery) / space.items_per_positive()).max(LEAST)
+    let fastest = || (space.rows(Side::Gallery) / space.items_per_positive()).max(LEAST);
+    control.sizes().many_positives.unwrap_or_else(fastest)
 }
 
 /// Counts the negatives of these queries, each given once, among some of the items, for jobs that begin with the same query.
@@ -38,20 +32,23 @@ pub(crate) fn count_from_tables<S: Space>(
     control: &Control,
 ) -> Result<()> {
     let (first, end) = (items.start as u32, items.end as u32);
-    let span = (KEYS / QUERIES.min(queries.len()).max(1)) as u32;
-    let mut keys: Vec<f64> = zeros(QUERIES.min(queries.len()) * (end - first).min(span) as usize)?;
-    for queries in queries.chunks(QUERIES) {
+    let sizes = control.sizes();
+    let together = sizes.table_queries.min(queries.len()).max(1);
+    let span = (sizes.table_keys / together).max(1) as u32;
+    let mut keys: Vec<f64> = zeros(together * (end - first).min(span) as usize)?;
+    for queries in queries.chunks(together) {
         for start in (first..end).step_by(span as usize) {
             let columns = collect(start..end.min(start.saturating_add(span)))?;
             let keys = &mut keys[..queries.len() * columns.len()];
             space.key_table(queries, &columns, keys, control)?;
             control.check()?;
+            control.took(|| if end - first > span { "counts from tables of parts" } else { "counts from tables" });
             keys.par_chunks_mut(columns.len()).zip(queries).for_each_init(
                 Buffers::default,
                 |buffers, (keys, &query)| {
                     for job in jobs {
                         mask_uncounted(job, query as usize, keys, start, &mut buffers.masked);
-                        count_query(job, query as usize, keys, start as usize, buffers);
+                        count_query(job, query as usize, keys, start as usize, sizes.table_chunk, buffers);
                         buffers.masked.drain(..).for_each(|(i, key)| keys[i] = key);
                     }
                 },
@@ -77,7 +74,14 @@ fn mask_uncounted(job: &CountJob<'_>, query: usize, keys: &mut [f64], start: u32
 }
 
 /// Counts one query's negatives among the items from `start` on, given their keys.
-fn count_query(job: &CountJob<'_>, query: usize, keys: &[f64], start: usize, buffers: &mut Buffers) {
+fn count_query(
+    job: &CountJob<'_>,
+    query: usize,
+    keys: &[f64],
+    start: usize,
+    least_chunk: usize,
+    buffers: &mut Buffers,
+) {
     let Buffers { index, candidates, .. } = buffers;
     let (q, class) = (query - job.first_query, job.relation.class(Side::Query, query));
     let positives = job.counts.positives(q);
@@ -86,7 +90,7 @@ fn count_query(job: &CountJob<'_>, query: usize, keys: &[f64], start: usize, buf
     let Some(lowest) = positives[..active].last() else { return };
     let mut lowest = lowest.key;
     index.rebuild(&positives[..active]);
-    let chunk = CHUNK.max(active);
+    let chunk = least_chunk.max(active);
     for (c, keys) in keys.chunks(chunk).enumerate() {
         let first = start + c * chunk;
         let classes = &job.relation.gallery_classes()[first..first + keys.len()];

@@ -9,9 +9,7 @@ use crate::error::Result;
 use crate::kernel::AFFINE_STEPS;
 use crate::rows::narrow_panels::NarrowPanels;
 use crate::rows::panels::Panels;
-
-/// The least words of integers for which rows are abridged.
-const LEAST: usize = 12;
+use crate::sizes::Sizes;
 
 /// Panels of rows of int16, abridged to half of their words.
 pub(crate) struct Abridged {
@@ -21,9 +19,15 @@ pub(crate) struct Abridged {
 
 impl Abridged {
     /// Abridges so many rows in panels of `width` lanes and `steps` words; `None` if these are few.
-    pub fn new(panels: &NarrowPanels, rows: usize, width: usize, steps: usize) -> Result<Option<Abridged>> {
+    pub fn new(
+        panels: &NarrowPanels,
+        rows: usize,
+        width: usize,
+        steps: usize,
+        sizes: &Sizes,
+    ) -> Result<Option<Abridged>> {
         let words = steps - AFFINE_STEPS;
-        if words < LEAST {
+        if words < sizes.abridged_words.max(2) {
             return Ok(None);
         }
         let kept = words / 2 - 1;
@@ -84,13 +88,13 @@ mod tests {
                 words.write(lane, lanes, panel);
             }
         };
-        NarrowPanels::load(rows.len(), lanes, steps, encode).unwrap().0
+        NarrowPanels::load(rows.len(), lanes, steps, encode, usize::MAX).unwrap().0
     }
 
     proptest! {
         #[test]
         fn products_of_abridged_rows_are_at_least_those_of_rows(
-            pairs in LEAST..60, decay in 0.0f64..0.3, are_equal in any::<bool>(), exponent in -60i32..2, seed in any::<u64>(),
+            pairs in 4usize..60, decay in 0.0f64..0.3, are_equal in any::<bool>(), exponent in -60i32..2, seed in any::<u64>(),
         ) {
             let mut random = Random::new(seed);
             let unit = 2f64.powi(exponent);
@@ -107,7 +111,7 @@ mod tests {
                 }
                 let (height, width, steps) = (kernel.number_tiles.rows, kernel.number_tiles.columns, pairs + AFFINE_STEPS);
                 let (rows, columns) = (pack(&rows(height), bias, height), pack(&rows(width), bias, width));
-                let abridged = |panels: &NarrowPanels, lanes| Abridged::new(panels, lanes, lanes, steps).unwrap().unwrap();
+                let abridged = |panels: &NarrowPanels, lanes| Abridged::new(panels, lanes, lanes, steps, &Sizes { abridged_words: 4, ..Sizes::default() }).unwrap().unwrap();
                 let (few_rows, few_columns) = (abridged(&rows, height), abridged(&columns, width));
                 prop_assert!(few_rows.steps < steps);
                 for word in few_columns.panels(0..1).chunks(width).take(few_columns.steps - AFFINE_STEPS).flatten() {

@@ -64,7 +64,6 @@ pub struct Dense<'a> {
     pub(super) gallery_squares: Option<Vec<f64>>,
     /// A power of two that makes the longest row at most 1; 1 under the cosine.
     scale: f64,
-    directions: Option<usize>,
 }
 
 impl<'a> Dense<'a> {
@@ -106,27 +105,7 @@ impl<'a> Dense<'a> {
             _ => Word::Float32,
         };
         let gallery = gallery.unwrap_or(queries);
-        Ok(Dense {
-            queries,
-            gallery,
-            similarity,
-            kernel,
-            word,
-            query_squares,
-            gallery_squares,
-            scale,
-            directions: None,
-        })
-    }
-
-    /// Screens the rows' coordinates along so many of their principal directions, or whole rows if 0. The default is the
-    /// cheapest by an estimate. It changes no bit of a result.
-    pub fn with_directions(self, directions: Option<usize>) -> Self {
-        Dense { directions, ..self }
-    }
-
-    pub(super) fn directions(&self) -> Option<usize> {
-        self.directions
+        Ok(Dense { queries, gallery, similarity, kernel, word, query_squares, gallery_squares, scale })
     }
 
     /// Computes the similarity from a key: the cosine, the dot product, or minus the squared distance.

@@ -9,9 +9,6 @@ use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
 
-/// Words of packed queries and of packed items in memory at a time, but at least a panel's.
-const QUERY_WORDS: usize = 8 << 20;
-const ITEM_WORDS: usize = 1 << 20;
 /// Queries that a thread takes at a time, approximately and at most, while an item's panel is in its core's cache.
 const QUERIES_PER_GROUP: usize = 64;
 
@@ -54,8 +51,14 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     // Smaller groups where there are few queries, so that no thread waits for another's.
     let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
     let together = (group / height).max(1);
-    let (query_block, item_block) =
-        ((QUERY_WORDS / (steps * height)).max(1) * height, (ITEM_WORDS / (steps * width)).max(1) * width);
+    // At least a panel's.
+    let together_in = |words: usize, lanes: usize| (words / (steps * lanes)).max(1) * lanes;
+    let query_block = together_in(control.sizes().table_query_words, height);
+    let item_block = together_in(control.sizes().table_item_words, width);
+    control.took(|| {
+        let is_one = queries.len() <= query_block && items.len() <= item_block;
+        if is_one { "table of keys" } else { "table of keys in blocks" }
+    });
     for (block_queries, keys) in queries.chunks(query_block).zip(keys.chunks_mut(query_block * items.len())) {
         let query_panels = pack(Side::Query, block_queries, height)?;
         for (b, block_items) in items.chunks(item_block).enumerate() {

@@ -6,8 +6,6 @@ use crate::error::Result;
 use crate::kernel::CheckedProduct;
 use crate::rows::panels::Panels;
 
-/// Words from which on a panel of a few rows is narrow; a panel of fewer words costs less time padded.
-const LONG: usize = 6 << 20;
 /// Steps for which a narrow panel is padded at a time.
 const CHUNK: usize = 256;
 
@@ -34,14 +32,16 @@ pub(crate) struct Panel<'a> {
 }
 
 impl NarrowPanels {
-    /// Packs `rows` rows of `steps` words; `encode` writes the rows of a panel of so many lanes together.
+    /// Packs `rows` rows of `steps` words; `encode` writes the rows of a panel of so many lanes together. A panel of more than
+    /// `narrow_from` words may be narrow.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
         steps: usize,
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) + Sync,
+        narrow_from: usize,
     ) -> Result<(Self, Vec<E>)> {
-        Self::pack(rows, width, steps, steps * width > LONG, encode)
+        Self::pack(rows, width, steps, steps * width > narrow_from, encode)
     }
 
     fn pack<E: Clone + Default + Send>(
@@ -67,6 +67,11 @@ impl NarrowPanels {
             narrow = Some(Narrow { panel, position: padded / width, lanes });
         }
         Ok((NarrowPanels { width, whole, narrow }, extras))
+    }
+
+    /// Whether the last panel has a lane for each of its rows alone.
+    pub fn ends_narrow(&self) -> bool {
+        self.narrow.is_some()
     }
 
     pub fn panel(&self, p: usize) -> Panel<'_> {

@@ -53,7 +53,7 @@ pub(super) fn choose_prefix(
     control: &Control,
 ) -> Result<Option<Prefix>> {
     let (kernel, dim) = (of.kernel(), of.dim());
-    if let Some(given) = of.directions() {
+    if let Some(given) = control.sizes().directions {
         return prefix_of(of, frame, given, control);
     }
     let count = MOST.min(dim / 4) / DIRECTIONS * DIRECTIONS;
@@ -205,6 +205,7 @@ mod tests {
     use crate::rows::packing::Packing;
     use crate::rows::similarity::Similarity;
     use crate::rows::space::Space;
+    use crate::sizes::Sizes;
 
     const DIM: usize = 96;
     const ROWS: usize = 2000;
@@ -219,15 +220,14 @@ mod tests {
     /// Returns the words of a packed row of a screen whose items count above the similarity 0.95.
     fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
+        let whole = Control::traced(Sizes { directions: Some(0), ..Sizes::default() });
         let rows = Matrix::F32(x.view());
         let space = Dense::new(rows, None, Similarity::Cosine, Precision::SixteenBit, kernel, &control).unwrap();
         let expected = |query| ExpectedThreshold { query, value: 0.95, share: 1.0 };
         let thresholds = || Ok((0..40).map(expected).collect());
         let goal = Goal { pairs, thresholds: &thresholds };
         let chosen = space.packing(&goal, &control).unwrap().steps();
-        let whole = space.with_directions(Some(0));
-        let whole = whole.packing(&goal, &control).unwrap().steps();
-        (chosen, whole)
+        (chosen, space.packing(&goal, &whole).unwrap().steps())
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Word;
 use crate::memory::collect;
@@ -25,16 +26,29 @@ pub(crate) struct Block {
 
 impl Block {
     /// Packs `rows` for an axis of tiles, into panels of `width` lanes, padded with zeros.
-    pub fn load(packing: &impl Packing, side: Side, axis: Axis, rows: Range<usize>, width: usize) -> Result<Block> {
+    pub fn load(
+        packing: &impl Packing,
+        side: Side,
+        axis: Axis,
+        rows: Range<usize>,
+        width: usize,
+        control: &Control,
+    ) -> Result<Block> {
         let start = rows.start;
         let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extents: &mut [Extent]| {
             packing.encode(side, axis, start + rows.start..start + rows.end, lanes, panel, extents);
         };
-        let (panels, extents) = NarrowPanels::load(rows.len(), width, packing.steps(), encode)?;
+        // The products of int16 and of codes take whole panels; their rows are never long.
+        let may_be_narrow = matches!(packing.word(), Word::Float32 | Word::BFloat16Pair);
+        let narrow_from = if may_be_narrow { control.sizes().narrow_panel_words } else { usize::MAX };
+        let (panels, extents) = NarrowPanels::load(rows.len(), width, packing.steps(), encode, narrow_from)?;
+        if panels.ends_narrow() {
+            control.took(|| "narrow panel");
+        }
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
         let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
         let abridged = if packing.is_sorted() && packing.word() == Word::Int16Pair {
-            Abridged::new(&panels, rows.len(), width, packing.steps())?
+            Abridged::new(&panels, rows.len(), width, packing.steps(), control.sizes())?
         } else {
             None
         };

@@ -13,6 +13,11 @@ pub(super) struct Preview {
 }
 
 impl Preview {
+    /// Whether some of the tried tiles were ruled out.
+    pub fn has_ruled_out(&self) -> bool {
+        self.left < self.tried
+    }
+
     /// Tells which tiles of some row panels, at most 64, and a column panel may have values that reach a bracket: the p-th bit for the
     /// p-th row panel. The brackets are those of the task's rows, and of the columns from one on.
     pub fn left(
@@ -162,7 +167,7 @@ mod tests {
             let (rows, precision) = (Matrix::F32(x.view()), Precision::SixteenBit);
             let dense = Dense::new(rows, None, Similarity::Cosine, precision, kernel, &control).unwrap();
             let packing = DensePacking::along(&dense, &longest_axes());
-            let block = |axis, width| Block::load(&packing, Side::Query, axis, 0..ROWS, width).unwrap();
+            let block = |axis, width| Block::load(&packing, Side::Query, axis, 0..ROWS, width, &control).unwrap();
             let (rows, columns) =
                 (block(Axis::Rows, kernel.number_tiles.rows), block(Axis::Columns, kernel.number_tiles.columns));
             let blocks = Blocks { rows: &rows, columns: &columns };

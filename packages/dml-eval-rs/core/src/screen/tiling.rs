@@ -3,18 +3,13 @@
 
 use std::ops::Range;
 
-/// The most packed bytes of a block of more than one panel. Two blocks are in memory at a time.
-const BLOCK_BYTES: usize = 24 << 20;
+use crate::sizes::Sizes;
+
 /// Approximate packed bytes of a task's rows and columns, which stay in a core's second-level cache.
 const TASK_ROW_BYTES: usize = 192 << 10;
 const TASK_COLUMN_BYTES: usize = 512 << 10;
 /// Approximate packed bytes of a band of tasks, which stays in a core's share of the third-level cache.
 const BAND_BYTES: usize = 2 << 20;
-/// The most panels of a task, for short rows: thresholds are updated, and a cancellation is noticed, between tasks. With larger
-/// tasks more values pass the first, low thresholds; with smaller ones, tasks have more overhead (measured:
-/// docs/internals/evaluator-speed.md). A preview takes at most 64 row panels together.
-const MOST_ROW_PANELS: usize = 24;
-const MOST_COLUMN_PANELS: usize = 16;
 /// Bytes of a packed word.
 const WORD_BYTES: usize = 4;
 
@@ -31,8 +26,8 @@ pub(crate) struct TileShape {
 
 impl TileShape {
     /// Computes the rows (or columns) of a block: whole panels of `lanes` rows, at least one.
-    pub fn rows_per_block(self, lanes: usize) -> usize {
-        (BLOCK_BYTES / (WORD_BYTES * self.steps * lanes)).max(1) * lanes
+    pub fn rows_per_block(self, lanes: usize, sizes: &Sizes) -> usize {
+        (sizes.block_bytes / (WORD_BYTES * self.steps * lanes)).max(1) * lanes
     }
 
     /// Computes the rows (or columns) of a task: whole panels of `lanes` rows in about so many bytes, and at most so many panels.
@@ -62,12 +57,12 @@ pub(crate) struct TaskGrid {
 
 impl TaskGrid {
     /// Divides blocks of so many rows and columns into tasks.
-    pub fn new(rows: usize, columns: usize, shape: TileShape) -> Self {
+    pub fn new(rows: usize, columns: usize, shape: TileShape, sizes: &Sizes) -> Self {
         TaskGrid {
             rows,
             columns,
-            task_rows: shape.lanes_per_task(TASK_ROW_BYTES, shape.height, MOST_ROW_PANELS),
-            task_columns: shape.lanes_per_task(TASK_COLUMN_BYTES, shape.width, MOST_COLUMN_PANELS),
+            task_rows: shape.lanes_per_task(TASK_ROW_BYTES, shape.height, sizes.task_row_panels),
+            task_columns: shape.lanes_per_task(TASK_COLUMN_BYTES, shape.width, sizes.task_column_panels),
             band_tasks: (BAND_BYTES / TASK_ROW_BYTES).max(1),
         }
     }
@@ -170,16 +165,16 @@ mod tests {
 
         #[test]
         fn blocks_and_tasks_are_whole_panels(height in 1usize..9, width in 1usize..49, steps in 1usize..100_000) {
-            let shape = TileShape { height, width, steps };
+            let (shape, sizes) = (TileShape { height, width, steps }, Sizes::default());
             for lanes in [height, width] {
-                let block = shape.rows_per_block(lanes);
+                let block = shape.rows_per_block(lanes, &sizes);
                 prop_assert!(block > 0 && block.is_multiple_of(lanes));
-                prop_assert!(block == lanes || block * steps * WORD_BYTES <= BLOCK_BYTES);
-                prop_assert!((block + lanes) * steps * WORD_BYTES > BLOCK_BYTES);
+                prop_assert!(block == lanes || block * steps * WORD_BYTES <= sizes.block_bytes);
+                prop_assert!((block + lanes) * steps * WORD_BYTES > sizes.block_bytes);
             }
-            let grid = TaskGrid::new(1, 1, shape);
-            prop_assert!(grid.task_rows.is_multiple_of(height) && (1..=MOST_ROW_PANELS).contains(&(grid.task_rows / height)));
-            prop_assert!(grid.task_columns.is_multiple_of(width) && (1..=MOST_COLUMN_PANELS).contains(&(grid.task_columns / width)));
+            let grid = TaskGrid::new(1, 1, shape, &sizes);
+            prop_assert!(grid.task_rows.is_multiple_of(height) && (1..=sizes.task_row_panels).contains(&(grid.task_rows / height)));
+            prop_assert!(grid.task_columns.is_multiple_of(width) && (1..=sizes.task_column_panels).contains(&(grid.task_columns / width)));
         }
 
         #[test]

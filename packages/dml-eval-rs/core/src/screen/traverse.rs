@@ -141,13 +141,13 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     columns: Range<usize>,
     control: &Control,
 ) -> Result<()> {
-    let shape = tile_shape(space, packing);
-    for columns in blocks(columns, shape.rows_per_block(shape.width)) {
+    let (shape, sizes) = (tile_shape(space, packing), control.sizes());
+    for columns in blocks(columns, shape.rows_per_block(shape.width, sizes)) {
         control.check()?;
-        let column_block = Block::load(packing, Side::Query, Axis::Columns, columns.clone(), shape.width)?;
-        for rows in blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height)) {
+        let column_block = Block::load(packing, Side::Query, Axis::Columns, columns.clone(), shape.width, control)?;
+        for rows in blocks(rows.start..rows.end.min(columns.end), shape.rows_per_block(shape.height, sizes)) {
             control.check()?;
-            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
+            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
             traverse_blocks(space, packing, observer, blocks, true, control)?;
         }
@@ -163,13 +163,13 @@ pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
     queries: Range<usize>,
     control: &Control,
 ) -> Result<()> {
-    let shape = tile_shape(space, packing);
-    for columns in blocks(0..space.rows(Side::Gallery), shape.rows_per_block(shape.width)) {
+    let (shape, sizes) = (tile_shape(space, packing), control.sizes());
+    for columns in blocks(0..space.rows(Side::Gallery), shape.rows_per_block(shape.width, sizes)) {
         control.check()?;
-        let column_block = Block::load(packing, Side::Gallery, Axis::Columns, columns, shape.width)?;
-        for rows in blocks(queries.clone(), shape.rows_per_block(shape.height)) {
+        let column_block = Block::load(packing, Side::Gallery, Axis::Columns, columns, shape.width, control)?;
+        for rows in blocks(queries.clone(), shape.rows_per_block(shape.height, sizes)) {
             control.check()?;
-            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height)?;
+            let row_block = Block::load(packing, Side::Query, Axis::Rows, rows, shape.height, control)?;
             let blocks = Blocks { rows: &row_block, columns: &column_block };
             if column_block.rows.start == 0 {
                 observer.begin(space, packing, blocks, control)?;
@@ -192,7 +192,7 @@ fn traverse_blocks<S: Space, O: Observer>(
     let Blocks { rows, columns } = blocks;
     let row_margins = collect(rows.extents.iter().map(|&e| packing.margin(e, columns.worst)))?;
     let column_margins = collect(columns.extents.iter().map(|&e| packing.margin(e, rows.worst)))?;
-    let grid = TaskGrid::new(rows.rows.len(), columns.rows.len(), tile_shape(space, packing));
+    let grid = TaskGrid::new(rows.rows.len(), columns.rows.len(), tile_shape(space, packing), control.sizes());
     (0..grid.len()).into_par_iter().for_each_init(
         || TaskBuffers { tile: vec![0.0; MAX_TILE], ..TaskBuffers::<O::Buffers>::default() },
         |buffers, index| {
@@ -210,7 +210,7 @@ fn traverse_blocks<S: Space, O: Observer>(
                 symmetric,
             };
             if !symmetric || reaches_above_diagonal(&task.rows, &task.columns) {
-                sweep_task(space, packing, observer, blocks, &task, buffers);
+                sweep_task(space, packing, observer, (blocks, &task), buffers, control);
             }
             control.advance(count_pairs(&task.rows, &task.columns, symmetric));
         },
@@ -222,9 +222,9 @@ fn sweep_task<S: Space, O: Observer>(
     space: &S,
     packing: &impl Packing,
     observer: &O,
-    blocks: Blocks<'_>,
-    task: &Task<'_>,
+    (blocks, task): (Blocks<'_>, &Task<'_>),
     buffers: &mut TaskBuffers<O::Buffers>,
+    control: &Control,
 ) {
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space, packing);
@@ -278,5 +278,14 @@ fn sweep_task<S: Space, O: Observer>(
             tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
         }
     }
+    control.took(|| {
+        let screened = if packing.is_sorted() { "along directions" } else { "whole rows" };
+        let skips = if preview.has_ruled_out() { ", skipping tiles" } else { "" };
+        let shape = if task.symmetric { "both sides" } else { "rows" };
+        let left_out = if uncounted.is_empty() { "" } else { ", leaving out pairs" };
+        let brackets = if of_rows.count() > 1 { ", several brackets" } else { "" };
+        let word = packing.word();
+        format!("screen: {}, {word:?}, {screened}{skips}, {shape}{left_out}{brackets}", kernel.name)
+    });
     observer.observe(space, task, result, scratch, own);
 }

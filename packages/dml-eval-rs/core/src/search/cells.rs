@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{AFFINE_STEPS, Kernel, MAX_TILE, Word, Work};
 use crate::memory::zeros;
@@ -13,8 +14,6 @@ use crate::rows::packing::Packing;
 use crate::rows::row_words::{Numbers, RowWords};
 use crate::screen::block::Block;
 
-/// Items of a cell, in whole panels.
-const ITEMS: usize = 48;
 /// The least variance of the cells' means, in multiples of that of as many items taken at random.
 const LEAST_VARIANCE: f64 = 2.0;
 /// Lanes whose sums the compiler may keep in a vector; a divisor of the width of panels of int16.
@@ -40,9 +39,9 @@ pub(super) struct Nearness {
 
 impl Cells {
     /// Makes the cells of a block whose rows are packed as int16; `None` where items that adjoin aren't alike.
-    pub fn of(block: &Block, packing: &impl Packing, kernel: &Kernel) -> Result<Option<Cells>> {
+    pub fn of(block: &Block, packing: &impl Packing, kernel: &Kernel, control: &Control) -> Result<Option<Cells>> {
         let (width, steps) = (kernel.number_tiles.columns, packing.steps());
-        let together = (ITEMS / width).max(1);
+        let together = (control.sizes().cell_items / width).max(1);
         let cells = block.rows.len() / (together * width);
         if packing.word() != Word::Int16Pair || !packing.is_sorted() || cells == 0 {
             return Ok(None);
@@ -67,7 +66,7 @@ impl Cells {
                 words.write(lane, lanes, panel);
             }
         };
-        let (means, _) = NarrowPanels::load(cells, width, steps, encode)?;
+        let (means, _) = NarrowPanels::load(cells, width, steps, encode, usize::MAX)?;
         Ok(Some(Cells { means, cells, together, steps }))
     }
 
@@ -171,7 +170,6 @@ mod tests {
     use ndarray::Array2;
 
     use super::*;
-    use crate::control::Control;
     use crate::kernel::{names, select};
     use crate::random::Random;
     use crate::rows::dense::{Dense, Precision};
@@ -207,9 +205,10 @@ mod tests {
                 let packing = DensePacking::of_each_kind(&dense).pop().unwrap();
                 assert!(packing.is_sorted());
                 let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
-                let columns = Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), width).unwrap();
-                let rows = Block::load(&packing, Side::Query, Axis::Rows, 0..x.nrows(), height).unwrap();
-                let cells = Cells::of(&columns, &packing, kernel).unwrap().unwrap();
+                let columns =
+                    Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), width, &control).unwrap();
+                let rows = Block::load(&packing, Side::Query, Axis::Rows, 0..x.nrows(), height, &control).unwrap();
+                let cells = Cells::of(&columns, &packing, kernel, &control).unwrap().unwrap();
                 let mut nearness = Nearness::default();
                 for class in 0..CLASSES {
                     // A whole panel of queries of the class.
@@ -233,10 +232,16 @@ mod tests {
             let dense =
                 Dense::new(Matrix::F32(x.view()), None, Similarity::Cosine, precision, kernel, &control).unwrap();
             for packing in DensePacking::of_each_kind(&dense) {
-                let columns =
-                    Block::load(&packing, Side::Gallery, Axis::Columns, 0..x.nrows(), kernel.number_tiles.columns)
-                        .unwrap();
-                assert!(Cells::of(&columns, &packing, kernel).unwrap().is_none());
+                let columns = Block::load(
+                    &packing,
+                    Side::Gallery,
+                    Axis::Columns,
+                    0..x.nrows(),
+                    kernel.number_tiles.columns,
+                    &control,
+                )
+                .unwrap();
+                assert!(Cells::of(&columns, &packing, kernel, &control).unwrap().is_none());
             }
         }
     }

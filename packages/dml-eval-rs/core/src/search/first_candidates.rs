@@ -18,8 +18,6 @@ use crate::search::cells::{Cells, Nearness};
 
 /// One panel of so many belongs to the part, where that gives enough lanes.
 const SPACING: usize = 12;
-/// The least spacing: a larger part would cost more than it spares.
-const LEAST_SPACING: usize = 4;
 /// Items of the cells near some queries: the least, and for each neighbour.
 const LEAST_NEAR: usize = 768;
 const NEAR_PER_NEIGHBOUR: usize = 32;
@@ -36,10 +34,10 @@ struct Part {
 
 impl Part {
     /// Chooses a part of so many panels of `width` lanes for k nearest items; `None` if there are too few.
-    fn choose(panels: usize, width: usize, k: usize) -> Option<Part> {
+    fn choose(panels: usize, width: usize, k: usize, least_spacing: usize) -> Option<Part> {
         let groups = (2 * k).div_ceil(width);
         let spacing = (panels / (2 * groups)).min(SPACING);
-        (spacing >= LEAST_SPACING).then(|| Part { spacing, panels: panels / spacing, groups })
+        (spacing >= least_spacing.max(1)).then(|| Part { spacing, panels: panels / spacing, groups })
     }
 }
 
@@ -85,10 +83,14 @@ pub(super) fn first_candidates<S: Space>(
     let Blocks { rows, columns } = blocks;
     let kernel = space.kernel();
     let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
-    let Some(part) = Part::choose(columns.rows.len() / width, width, k) else { return Ok(()) };
+    let Some(part) = Part::choose(columns.rows.len() / width, width, k, control.sizes().first_spacing) else {
+        return Ok(());
+    };
     let size = height * width;
     let product = kernel.product(packing.word());
-    let cells = Cells::of(columns, packing, kernel)?;
+    let cells = Cells::of(columns, packing, kernel, control)?;
+    control
+        .took(|| if cells.is_some() { "first candidates from cells" } else { "first candidates from spaced panels" });
     let most = part.panels.min(LEAST_NEAR.max(NEAR_PER_NEIGHBOUR * k) / width).max(1);
     let spaced: Vec<u32> = (0..part.panels).map(|number| (number * part.spacing) as u32).collect();
     (0..rows.rows.len().div_ceil(height)).into_par_iter().for_each_init(
@@ -212,14 +214,15 @@ mod tests {
 
     #[test]
     fn a_part_has_lanes_for_twice_k_and_is_at_most_a_quarter() {
+        const LEAST: usize = 4;
         for k in 1..200 {
             for panels in 0..400 {
-                let Some(Part { spacing, panels: chosen, groups }) = Part::choose(panels, 8, k) else {
+                let Some(Part { spacing, panels: chosen, groups }) = Part::choose(panels, 8, k, LEAST) else {
                     assert!(panels < 8 * (2 * k).div_ceil(8));
                     continue;
                 };
                 assert!(groups * 8 >= 2 * k && chosen >= 2 * groups);
-                assert!(spacing >= LEAST_SPACING && chosen * spacing <= panels);
+                assert!(spacing >= LEAST && chosen * spacing <= panels);
             }
         }
     }

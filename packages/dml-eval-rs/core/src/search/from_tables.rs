@@ -13,13 +13,6 @@ use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// Keys in memory at a time, for all queries together.
-const KEYS: usize = 4 << 20;
-/// Bytes of the nearest items so far in memory, for all queries together.
-const NEAREST_BYTES: usize = 48 << 20;
-/// Queries in memory at a time: enough that packing the gallery for them costs little compared with the products.
-const QUERIES: usize = 512;
-
 /// Keys between two tests of whether to drop places.
 const CHUNK: usize = 512;
 
@@ -65,8 +58,14 @@ pub(super) fn nearest_from_tables<S: Space, T: Send>(
     scores: &mut [T],
     indices: &mut [i64],
 ) -> Result<()> {
-    let queries = (NEAREST_BYTES / (size_of::<Place>() * k)).clamp(1, QUERIES.min(space.rows(Side::Query)));
-    let items = (KEYS / queries).min(space.rows(Side::Gallery));
+    let sizes = control.sizes();
+    let most = sizes.table_queries.clamp(1, space.rows(Side::Query));
+    let queries = (sizes.nearest_bytes / (size_of::<Place>() * k)).clamp(1, most);
+    let items = (sizes.table_keys / queries).clamp(1, space.rows(Side::Gallery));
+    control.took(|| {
+        let is_one = items == space.rows(Side::Gallery);
+        if is_one { "neighbours from tables" } else { "neighbours from tables of parts" }
+    });
     Tables { k, own, queries, items }.search(space, control, score, scores, indices)
 }
 

@@ -24,8 +24,6 @@ use crate::side::Side;
 
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
-/// The approximate most bytes of candidates in memory.
-const CANDIDATE_BYTES: usize = 48 << 20;
 /// The group of a query that is no gallery item; an item's group is its index, which is below this.
 const NO_GROUP: u32 = u32::MAX;
 
@@ -37,6 +35,7 @@ struct Search<'a> {
     shortlists: Vec<Mutex<Shortlist>>,
     /// For each query a lower bound of the k-th nearest item's value, as float32 bits.
     thresholds: Vec<AtomicU32>,
+    control: &'a Control,
 }
 
 impl Search<'_> {
@@ -97,7 +96,7 @@ impl Observer for Search<'_> {
                 }
                 let index = (task.columns.start + hit.column as usize) as u32;
                 if list.push(index, (lower, upper)) {
-                    threshold = list.prune(space, scratch, keys);
+                    threshold = list.prune(space, scratch, keys, self.control);
                     self.thresholds[q].store(threshold.to_bits(), Relaxed);
                 }
             }
@@ -169,7 +168,7 @@ pub fn nearest<S: Comparable, T: Send>(
             indices.len()
         ));
     }
-    if prefers_tables(k, gallery) {
+    if prefers_tables(k, gallery, control) {
         nearest_from_tables(space, k, own, control, score, scores, indices)
     } else {
         nearest_screened(space, k, own, control, score, scores, indices)
@@ -178,10 +177,9 @@ pub fn nearest<S: Comparable, T: Send>(
 
 /// Whether so many neighbours take less time from tables of keys than from a screen, by the measurements in
 /// docs/internals/evaluator-speed.md.
-fn prefers_tables(k: usize, gallery: usize) -> bool {
-    const LEAST: usize = 32;
-    const ITEMS_PER_NEIGHBOUR: usize = 24;
-    k >= LEAST.max(gallery / ITEMS_PER_NEIGHBOUR)
+fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
+    let sizes = control.sizes();
+    k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
 }
 
 /// Finds the `k` nearest gallery items of every query among those that the screen can't rule out.
@@ -195,7 +193,10 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     indices: &mut [i64],
 ) -> Result<()> {
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let batch = (CANDIDATE_BYTES / Shortlist::bytes(k)).clamp(1, queries);
+    let batch = (control.sizes().candidate_bytes / Shortlist::bytes(k)).clamp(1, queries);
+    if batch < queries {
+        control.took(|| "neighbours in batches");
+    }
     control.add_to_total(queries as u64 * gallery as u64);
     let thresholds = || {
         let all = collect(0..queries as u32)?;
@@ -221,6 +222,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
             own,
             shortlists: collect(rows.clone().map(|query| Mutex::new(Shortlist::new(query, k))))?,
             thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
+            control,
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
@@ -252,6 +254,7 @@ mod tests {
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::matrix::Matrix;
     use crate::rows::similarity::Similarity;
+    use crate::sizes::Sizes;
 
     const DIM: usize = 40;
     const ITEMS: usize = 900;
@@ -280,13 +283,12 @@ mod tests {
             k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(), leaves_out in any::<bool>(), seed in any::<u64>(),
         ) {
             let x = rows(of_a_class, is_in_order, seed);
-            let control = Control::default();
             let own = if leaves_out { OwnItem::SameIndex } else { OwnItem::Absent };
             let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
             for (kernel, directions) in names().into_iter().flat_map(|name| [(name, Some(0)), (name, Some(30))]) {
                 let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());
+                let control = Control::traced(Sizes { directions, ..Sizes::default() });
                 let dense = Dense::new(rows, None, Similarity::Euclidean, Precision::SixteenBit, kernel, &control).unwrap();
-                let dense = dense.with_directions(directions);
                 if expected.is_empty() {
                     for query in 0..ITEMS as u32 {
                         let pairs: Vec<_> = (0..ITEMS as u32).map(|item| (query, item)).collect();

@@ -15,8 +15,6 @@ use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::side::Side;
 
-/// Queries whose items are in memory twice, before and after they are sorted.
-const BATCH: usize = 1024;
 /// Groups of all queries and of all gallery items, so that every query is compared with every item.
 const QUERY_GROUP: u32 = u32::MAX - 1;
 const GALLERY_GROUP: u32 = u32::MAX;
@@ -176,8 +174,12 @@ pub fn range_search<'rows>(
         append(&mut found, search.found, &total, most, control)?;
     } else {
         control.add_to_total(queries as u64 * gallery as u64);
-        for first in (0..queries).step_by(BATCH) {
-            let end = queries.min(first + BATCH);
+        let batch = control.sizes().range_queries;
+        if batch < queries {
+            control.took(|| "ranges in batches");
+        }
+        for first in (0..queries).step_by(batch) {
+            let end = queries.min(first + batch);
             let search = search(first, end)?;
             traverse_rectangle(space, &packing, &search, first..end, control)?;
             append(&mut found, search.found, &total, most, control)?;

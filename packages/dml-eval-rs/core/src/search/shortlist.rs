@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::control::Control;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
 
@@ -92,20 +93,25 @@ impl Shortlist {
 
     /// Drops candidates that k others certainly beat, and returns a lower bound of the k-th nearest item's value. If the bounds leave too
     /// many, keys sharpen those of the k most promising, then all, and then decide.
-    pub fn prune<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys) -> f32 {
+    pub fn prune<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys, control: &Control) -> f32 {
         let most = self.k + spare(self.k) / 2;
         let mut threshold = self.drop_beaten();
+        control.took(|| {
+            if self.candidates.len() > most { "candidates pruned by keys" } else { "candidates pruned by bounds" }
+        });
         if self.candidates.len() > most {
             self.sharpen_promising(space, scratch, keys);
             threshold = self.drop_beaten();
         }
         if self.candidates.len() > most {
+            control.took(|| "candidates pruned by all keys");
             sharpen(space, self.query, &mut self.candidates, scratch, keys);
             threshold = self.drop_beaten();
         }
         if self.candidates.len() > most {
             self.candidates.select_nth_unstable_by(self.k - 1, nearer);
             self.candidates.truncate(self.k);
+            control.took(|| "candidates decided early");
         }
         self.limit = self.candidates.len().max(self.k) + spare(self.k);
         threshold

@@ -12,27 +12,9 @@ use crate::verification::exchange::{exchange_observed, exchange_sieved};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::{Bracket, draw, estimate, share_inside};
-use crate::verification::sieve::{BYTES_PER_PAIR, LISTED_MARGINS, Sieve, SievedCrossing};
+use crate::verification::sieve::{LISTED_MARGINS, Sieve, SievedCrossing};
 use crate::verification::slots::{Slots, count_slots};
 use crate::verification::traversal::{Both, traverse};
-
-/// The most positives whose scores are held. Each takes 8 bytes, and at most 60 while slots are counted.
-const HELD: u64 = 4 << 20;
-
-/// Sizes that change no bit of the result.
-#[derive(Clone, Copy, Debug)]
-pub struct VerifyOptions {
-    /// The scores of the sample from which brackets are estimated.
-    pub sample: usize,
-    /// Negatives that are listed at a time; a sixteenth is kept where float64 decides.
-    pub capacity: usize,
-}
-
-impl Default for VerifyOptions {
-    fn default() -> Self {
-        VerifyOptions { sample: 4 << 20, capacity: (144 << 20) / BYTES_PER_PAIR }
-    }
-}
 
 /// What a verification asks for.
 #[derive(Clone, Debug)]
@@ -75,7 +57,6 @@ pub fn verify(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
     tasks: &VerifyTasks,
-    options: &VerifyOptions,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Verified> {
@@ -85,10 +66,11 @@ pub fn verify(
     if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
         return argument(format!("there are {counted} negatives; expected {negatives}, and ranks of 1 to this number"));
     }
-    let held = number <= HELD;
+    let most = control.sizes().verify_held as u64;
+    let held = number <= most;
     if !held && (equal_errors || slots) {
         return argument(format!(
-            "there are {number} positive pairs; the EER and the AUC hold the score of each, and expect at most {HELD}: \
+            "there are {number} positive pairs; the EER and the AUC hold the score of each, and expect at most {most}: \
              leave out 'eer' and 'auc', or verify given pairs"
         ));
     }
@@ -97,7 +79,7 @@ pub fn verify(
         return argument(format!("expected {number} positives, and at least one of either kind"));
     }
     let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
-    let crossings = find_crossings(space, labels, &levels, (&positives, negatives), options, peers, control)?;
+    let crossings = find_crossings(space, labels, &levels, (&positives, negatives), peers, control)?;
 
     let mut points: Vec<Point> =
         crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }).collect();
@@ -143,17 +125,17 @@ fn find_crossings(
     labels: &PairLabels<'_>,
     levels: &[Level],
     (positives, negatives): (&[f64], u64),
-    options: &VerifyOptions,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Vec<Crossing>> {
     if levels.is_empty() {
         return Ok(Vec::new());
     }
+    let capacity = control.sizes().verify_listed;
     // One bound for all values, each of which approximates its score directly.
     let packing = DensePacking::whole(space);
     let margin = packing.largest_margin();
-    let sample = draw(space, labels, options.sample, control)?.filter(|sample| !sample.is_empty());
+    let sample = draw(space, labels, control.sizes().verify_sample, control)?.filter(|sample| !sample.is_empty());
     let all = Bracket { low: f64::NEG_INFINITY, middle: 0.0, high: f64::INFINITY };
     let bracket = |level: &Level| match &sample {
         Some(sample) => estimate(*level, sample, 0, negatives, positives),
@@ -162,7 +144,7 @@ fn find_crossings(
     let brackets: Vec<Bracket> = levels.iter().map(bracket).collect();
     let wide = space.score_of_value(LISTED_MARGINS * margin);
     let size = |b: &Bracket| sample.as_ref().map_or(0.0, |sample| share_inside(sample, b, wide) * negatives as f64);
-    let listed = choose_listed(&brackets.iter().map(size).collect::<Vec<_>>(), options.capacity);
+    let listed = choose_listed(&brackets.iter().map(size).collect::<Vec<_>>(), capacity);
     drop(sample);
 
     let mut found: Vec<Option<Crossing>> = vec![None; levels.len()];
@@ -170,12 +152,17 @@ fn find_crossings(
     let mut sieved = listed.clone();
     let mut decided: Vec<usize> = (0..levels.len()).filter(|i| !listed.contains(i)).collect();
     let rows = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let kept = (options.capacity / 16).max(1);
+    let kept = (capacity / 16).max(1);
     while !(sieved.is_empty() && decided.is_empty()) {
         let brackets: Vec<Bracket> = sieved.iter().map(|&i| brackets[i]).collect();
         let asked: Vec<Search> = decided.iter().map(|&i| searches[i]).collect();
+        for (kind, levels) in [("sieved", sieved.len()), ("decided", decided.len())] {
+            if levels > 0 {
+                control.took(|| format!("crossings {kind}"));
+            }
+        }
         let both = Both::new(
-            Sieve::new(space, labels, &brackets, options.capacity, margin)?,
+            Sieve::new(space, labels, &brackets, capacity, margin)?,
             Decider::new(space, labels, &asked, kept, margin, 0)?,
         );
         traverse(space, &packing, &both, peers, control)?;
@@ -183,7 +170,7 @@ fn find_crossings(
         let (mut observed, (widened, mut of_brackets)) = (decider.finish(), sieve.finish());
         if !peers.is_alone() {
             observed = exchange_observed(observed, kept, peers)?;
-            of_brackets = exchange_sieved(of_brackets, options.capacity, rows, peers)?;
+            of_brackets = exchange_sieved(of_brackets, capacity, rows, peers)?;
         }
         for (&i, observed) in decided.iter().zip(observed) {
             found[i] = searches[i].advance(observed, positives);

@@ -13,8 +13,6 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::{PairLabels, indices};
 
-/// Queries, and gallery items, of a table of distances.
-const TABLE: usize = 2048;
 /// Lines of a table that a thread takes at a time.
 const LINES: usize = 16;
 /// Kinds of pairs: negative, positive, left out.
@@ -40,20 +38,20 @@ pub fn count_distances(
     control: &Control,
 ) -> Result<Distances> {
     labels.check(space, space.is_own_gallery())?;
-    let own = labels.gallery.is_none();
+    let (own, side) = (labels.gallery.is_none(), control.sizes().score_table);
     let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let first_item = |query: usize| if own { query } else { 0 };
     let part = part(peers, queries, |query| (items - first_item(query)) as u64);
-    let starts = || part.clone().step_by(TABLE);
-    control.add_to_total(starts().map(|q| ((items - first_item(q)) * TABLE.min(part.end - q)) as u64).sum());
+    let starts = || part.clone().step_by(side);
+    control.add_to_total(starts().map(|q| ((items - first_item(q)) * side.min(part.end - q)) as u64).sum());
     let distances = space.bits() + 1;
     let counters = (0..rayon::current_num_threads()).map(|_| zeros::<u64>(COPIES * KINDS * distances).map(Mutex::new));
     let counters = counters.collect::<Result<Vec<_>>>()?;
-    let mut table: Vec<f64> = zeros(TABLE.min(part.len()) * TABLE.min(items))?;
+    let mut table: Vec<f64> = zeros(side.min(part.len()) * side.min(items))?;
     for query in starts() {
-        let rows = indices(query..part.end.min(query + TABLE))?;
-        for item in (first_item(query)..items).step_by(TABLE) {
-            let columns = indices(item..items.min(item + TABLE))?;
+        let rows = indices(query..part.end.min(query + side))?;
+        for item in (first_item(query)..items).step_by(side) {
+            let columns = indices(item..items.min(item + side))?;
             let table = &mut table[..rows.len() * columns.len()];
             space.key_table(&rows, &columns, table, control)?;
             control.check()?;

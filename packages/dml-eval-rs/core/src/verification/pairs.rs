@@ -11,12 +11,8 @@ use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::side::Side;
 
-/// Scores in memory at a time, beside those that are kept.
-const SCORES: usize = 4 << 20;
 /// Pairs that a thread takes at a time.
 const CHUNK: usize = 1024;
-/// The fewest queries, and gallery items, of a class whose scores come from a table.
-const TABLE: usize = 16;
 
 /// Labels of both sides as dense codes, and the groups of pairs that are left out.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +75,8 @@ impl PairLabels<'_> {
         mut receive: impl FnMut(&[f64]) -> Result<()>,
     ) -> Result<()> {
         let own = self.gallery.is_none();
+        // The fewest rows of a class whose scores come from a table, and the scores in memory beside those that are kept.
+        let (least, held) = (control.sizes().class_table, control.sizes().table_keys);
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
         let counts = |query: u32, item: u32| !(own && query >= item || self.is_left_out(query, item));
@@ -92,10 +90,10 @@ impl PairLabels<'_> {
         };
         for class in 0..classes {
             let (members, items) = (queries.members(class), gallery.members(class));
-            if members.len() < TABLE || items.len() < TABLE {
+            if members.len() < least || items.len() < least {
                 for &query in members {
                     pairs.extend(items.iter().map(|&item| (query, item)).filter(|&(q, g)| counts(q, g)));
-                    flush(&mut pairs, SCORES / 4, control)?;
+                    flush(&mut pairs, held / 4, control)?;
                 }
             }
         }
@@ -103,14 +101,14 @@ impl PairLabels<'_> {
         drop(pairs);
         for class in 0..classes {
             let (members, items) = (queries.members(class), gallery.members(class));
-            if members.len() < TABLE || items.len() < TABLE {
+            if members.len() < least || items.len() < least {
                 continue;
             }
             let mut start = 0;
             while start < members.len() {
                 // Of one array, the items before these members were theirs already.
                 let items = if own { &items[start..] } else { items };
-                let part = &members[start..members.len().min(start + (SCORES / items.len()).max(1))];
+                let part = &members[start..members.len().min(start + (held / items.len()).max(1))];
                 start += part.len();
                 let mut table: Vec<f64> = zeros(part.len() * items.len())?;
                 space.score_table(part, items, &mut table, control)?;

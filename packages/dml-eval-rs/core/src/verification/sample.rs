@@ -41,10 +41,12 @@ pub(crate) fn draw(
     let queries = shuffle(rows[0])?;
     let gallery = if labels.gallery.is_some() { shuffle(rows[1])? } else { collect(queries.iter().copied())? };
     let block = |order: &[u32], b: usize| order.len() * b / blocks..order.len() * (b + 1) / blocks;
-    let mut sample = allocate(size)?;
+    // Of one array, each block is paired with the next, so that no item meets itself.
+    let pair = |b: usize| (block(&queries, b), block(&gallery, (b + 1) % blocks));
+    // Blocks are rounded up, so there are some more scores than asked for.
+    let mut sample = allocate((0..blocks).map(|b| pair(b).0.len() * pair(b).1.len()).sum())?;
     for b in 0..blocks {
-        // Of one array, each block is paired with the next, so that no item meets itself.
-        let (queries, items) = (&queries[block(&queries, b)], &gallery[block(&gallery, (b + 1) % blocks)]);
+        let (queries, items) = (&queries[pair(b).0], &gallery[pair(b).1]);
         let mut scores: Vec<f64> = zeros(queries.len() * items.len())?;
         space.score_table(queries, items, &mut scores, control)?;
         control.check()?;

@@ -38,9 +38,6 @@ pub(crate) struct Sieved {
 /// The margins by which a bracket is widened on both sides: negatives within twice the margin of a crossing are decided.
 pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
-/// The bytes of a listed negative.
-pub(crate) const BYTES_PER_PAIR: usize = size_of::<Listed>();
-
 /// Counts and lists of a traversal, for some brackets.
 pub(crate) struct Sieve<'a> {
     labels: &'a PairLabels<'a>,

@@ -13,8 +13,6 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::{PairLabels, indices};
 
-/// Queries, and gallery items, of a table of scores.
-const TABLE: usize = 2048;
 /// The most bytes of counters that threads keep apart, to be added up at the end.
 const COUNTER_BYTES: usize = 48 << 20;
 /// The most buckets of an index, unless there are more scores.
@@ -132,17 +130,17 @@ pub fn count_slots(
     let slots = 2 * scores.len() + 1;
     let copies = (COUNTER_BYTES / (8 * (slots + LISTS * LENGTH))).clamp(1, rayon::current_num_threads());
     let counters = (0..copies).map(|_| Counter::new(&grid).map(Mutex::new)).collect::<Result<Vec<_>>>()?;
-    let own = labels.gallery.is_none();
+    let (own, side) = (labels.gallery.is_none(), control.sizes().score_table);
     let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let first_item = |query: usize| if own { query } else { 0 };
     let part = part(peers, queries, |query| (items - first_item(query)) as u64);
-    let starts = || part.clone().step_by(TABLE);
-    control.add_to_total(starts().map(|q| ((items - first_item(q)) * TABLE.min(part.end - q)) as u64).sum());
-    let mut table: Vec<f64> = zeros(TABLE.min(part.len()) * TABLE.min(items))?;
+    let starts = || part.clone().step_by(side);
+    control.add_to_total(starts().map(|q| ((items - first_item(q)) * side.min(part.end - q)) as u64).sum());
+    let mut table: Vec<f64> = zeros(side.min(part.len()) * side.min(items))?;
     for query in starts() {
-        let rows = indices(query..part.end.min(query + TABLE))?;
-        for item in (first_item(query)..items).step_by(TABLE) {
-            let columns = indices(item..items.min(item + TABLE))?;
+        let rows = indices(query..part.end.min(query + side))?;
+        for item in (first_item(query)..items).step_by(side) {
+            let columns = indices(item..items.min(item + side))?;
             let table = &mut table[..rows.len() * columns.len()];
             space.score_table(&rows, &columns, table, control)?;
             control.check()?;

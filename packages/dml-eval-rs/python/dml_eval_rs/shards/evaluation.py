@@ -142,6 +142,7 @@ def evaluate_shards(
         indices=indices,
         junk=junk,
         distractors=distractors,
+        unmatched=unmatched,
     )
     sides = []
     for side, stand_in in zip((query_shards, *others), stand_ins):

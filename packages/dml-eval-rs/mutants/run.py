@@ -1,0 +1,106 @@
+"""Kill every mutant: each fault of mutants.toml is built into the evaluator, and the tests must fail.
+
+Usage: python packages/dml-eval-rs/mutants/run.py [NAME ...]
+It works in a copy of the repository, keeps the build in target/mutants, and exits with 1 if a mutant survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[2]
+TARGET = REPOSITORY / "target" / "mutants"
+
+
+def mutants() -> dict[str, dict[str, str]]:
+    """Return each mutant's file, and the text that it replaces by another."""
+    groups = tomllib.loads((HERE / "mutants.toml").read_text())
+    return {f"{group}/{name}": mutant for group, named in groups.items() for name, mutant in named.items()}
+
+
+def source_of(mutant: Mapping[str, str], repository: Path = REPOSITORY) -> Path:
+    """Return the file that a mutant changes."""
+    return repository / "packages/dml-eval-rs/core/src" / mutant["file"]
+
+
+def cargo(verb: str, package: str) -> list[str]:
+    """Return a command that builds quickly: little optimised, and only what changed."""
+    options = ("opt-level=1", "incremental=true")
+    profile = ["--profile", "tests", *(f"--config=profile.tests.{option}" for option in options)]
+    return ["cargo", verb, "--quiet", "--package", package, *profile]
+
+
+def suites(copy: Path) -> dict[str, Callable[[], bool]]:
+    """Return the tests, the fastest first: each tells whether it passes."""
+    environment = {
+        **os.environ,
+        "CARGO_TARGET_DIR": str(TARGET),
+        "PYO3_PYTHON": sys.executable,
+        "PYTHONPATH": str(copy / "packages/dml-eval-rs/python"),
+        "OMP_NUM_THREADS": "1",
+        "RUST_BACKTRACE": "0",
+    }
+
+    def passes(*command: str | Path) -> bool:
+        return not subprocess.run(command, cwd=copy, env=environment, capture_output=True).returncode
+
+    def built_and_tested(*arguments: str) -> bool:
+        subprocess.run(cargo("build", "dml-eval-rs"), cwd=copy, env=environment, check=True)
+        shutil.copy(
+            TARGET / "tests" / "lib_native.so",
+            copy / "packages/dml-eval-rs/python/dml_eval_rs/_native.abi3.so",
+        )
+        return passes(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments)
+
+    tests = "packages/dml-eval-rs/tests"
+    return {
+        "paths": lambda: built_and_tested(f"{tests}/test_paths.py"),
+        "core": lambda: passes(*cargo("test", "dml-eval")),
+        "evaluator": lambda: built_and_tested(tests, "--deselect", f"{tests}/test_paths.py"),
+        "relations": lambda: built_and_tested(
+            f"{tests}/test_relations_between_calls.py", "--hypothesis-profile=search"
+        ),
+    }
+
+
+def main(names: list[str]) -> int:
+    """Try the named mutants, or all; print which tests killed each."""
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "repository"
+        files = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True)
+        for name in files.stdout.decode().split("\0")[:-1]:
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, copy / name)
+        tests = suites(copy)
+        if not tests["paths"]():
+            sys.exit("the tests fail without a mutant; expected them to pass")
+        for name, mutant in mutants().items():
+            if names and name.partition("/")[2] not in names:
+                continue
+            source, start = source_of(mutant, copy), time.perf_counter()
+            original = source.read_text()
+            source.write_text(original.replace(mutant["from"], mutant["to"]))
+            killer = next((suite for suite, passes in tests.items() if not passes()), None)
+            source.write_text(original)
+            print(
+                f"{name}: {f'killed by {killer}' if killer else 'SURVIVED'}, {time.perf_counter() - start:.0f} s"
+            )
+            sys.stdout.flush()
+            if killer is None:
+                survivors.append(name)
+    print(f"{len(survivors)} survived: {', '.join(survivors)}" if survivors else "all mutants were killed")
+    return bool(survivors)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

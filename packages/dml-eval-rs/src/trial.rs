@@ -1,0 +1,75 @@
+//! A trial: what a test or a benchmark chooses for the calls of this process, and the paths that they took.
+//!
+//! One choice serves all functions, so none of them has parameters that users never set.
+
+use std::sync::{Mutex, MutexGuard};
+
+use dml_eval::{Control, Kernel, Paths, Precision, Result, Sizes};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::EVALUATE;
+
+struct Trial {
+    kernel: &'static Kernel,
+    screen: Option<Precision>,
+    sizes: Sizes,
+    paths: Paths,
+}
+
+static TRIAL: Mutex<Option<Trial>> = Mutex::new(None);
+
+fn trial() -> MutexGuard<'static, Option<Trial>> {
+    TRIAL.lock().expect("no thread panics while it holds the lock")
+}
+
+/// Returns the trial's kernel, or the fastest.
+pub fn kernel() -> Result<&'static Kernel> {
+    trial().as_ref().map_or_else(|| dml_eval::select_kernel(None), |trial| Ok(trial.kernel))
+}
+
+/// Returns the trial's screen, or this one.
+pub fn screen_or(screen: Precision) -> Precision {
+    trial().as_ref().and_then(|trial| trial.screen).unwrap_or(screen)
+}
+
+/// Makes the control of a call: traced in a trial.
+pub fn control() -> Control {
+    trial().as_ref().map_or_else(Control::default, |trial| Control::traced(trial.sizes.clone()))
+}
+
+/// Adds the paths of a call to those of the trial.
+pub fn add_paths(control: &Control) {
+    if let Some(trial) = trial().as_mut() {
+        for (path, times) in control.paths() {
+            *trial.paths.entry(path).or_default() += times;
+        }
+    }
+}
+
+/// Starts a trial with a kernel, a screen ("float32" or "16-bit") and sizes by name (`core/src/sizes.rs`). What is not given is
+/// chosen as ever.
+#[pyfunction]
+#[pyo3(signature = (*, kernel=None, screen=None, **sizes))]
+pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
+    let screen = screen.map(|name| EVALUATE.check(name.parse())).transpose()?;
+    let mut chosen = Sizes::default();
+    for (name, size) in sizes.into_iter().flatten() {
+        EVALUATE.check(chosen.set(&name.extract::<String>()?, size.extract()?))?;
+    }
+    let mut trial = trial();
+    if trial.is_some() {
+        return Err(PyRuntimeError::new_err("a trial is in progress; end it before the next"));
+    }
+    *trial = Some(Trial { kernel, screen, sizes: chosen, paths: Paths::new() });
+    Ok(())
+}
+
+/// Ends the trial, and returns how often its calls took each path.
+#[pyfunction]
+pub fn end_trial() -> PyResult<Paths> {
+    let ended = trial().take().ok_or_else(|| PyRuntimeError::new_err("there is no trial to end"))?;
+    Ok(ended.paths)
+}

@@ -1,0 +1,128 @@
+"""Small data that prunes as large data does, and ways of computing that take the paths of large data on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dml_eval_rs import _native
+
+NEVER = 2**40
+# Sizes under which a hundred rows of 24 numbers have several tasks, blocks and tables, prefixes and abridged rows.
+_TASKS = {"task_row_panels": 2, "task_column_panels": 1}
+_ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
+_SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
+_FEW = {"directions": 2, **_TASKS}
+_BATCHES = {"count_bytes": 1, "count_bytes_per_input_byte": 0, "block_bytes": 4000}
+_PARTS = {
+    "table_queries": 7, "table_keys": 20, "table_chunk": 5, "table_query_words": 1, "table_item_words": 1,
+    "class_table": 2,
+}  # fmt: skip
+_SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER}
+
+EVALUATION_WAYS: dict[str, dict[str, int]] = {
+    "whole rows": {**_SCREEN, "directions": 0, "class_table": NEVER},
+    "whole rows in blocks": {**_SCREEN, "directions": 0, "block_bytes": 1},
+    "whole rows in batches": {**_SCREEN, "directions": 0, **_BATCHES},
+    "whole rows in narrow panels": {**_SCREEN, "directions": 0, "narrow_panel_words": 1},
+    "directions": {**_SCREEN, **_ALONG},
+    "directions in batches": {**_SCREEN, **_ALONG, **_BATCHES},
+    "skipping": {**_SCREEN, **_SKIPPING},
+    "skipping in batches": {**_SCREEN, **_SKIPPING, **_BATCHES},
+    "few directions": {
+        **_SCREEN,
+        **_FEW,
+        "class_table": 1,
+        "pairs_per_open_key": NEVER,
+        "local_hits": 0,
+        "counted_brackets": 1,
+    },
+    "tables": {"many_positives": 0, "class_table": 2},
+    "tables in parts": {"many_positives": 0, **_PARTS},
+    "few and many": {**_SKIPPING, "many_positives": 4, **_PARTS},
+}
+SEARCH_WAYS: dict[str, dict[str, int]] = {
+    "whole rows": {**_SCREEN, "directions": 0},
+    "whole rows in blocks": {**_SCREEN, "directions": 0, "block_bytes": 1},
+    "whole rows in narrow panels": {**_SCREEN, "directions": 0, "narrow_panel_words": 1},
+    "directions": {**_SCREEN, **_ALONG, "first_spacing": 1},
+    "skipping": {**_SCREEN, **_SKIPPING, "first_spacing": NEVER},
+    "skipping from cells": {**_SCREEN, **_SKIPPING, "first_spacing": 1, "cell_items": 16},
+    "skipping in batches": {
+        **_SCREEN,
+        **_SKIPPING,
+        "first_spacing": 1,
+        "candidate_bytes": 1,
+        "range_queries": 9,
+    },
+    "few directions": {**_SCREEN, **_FEW, "first_spacing": NEVER},
+    "tables": {"table_neighbours": 0, "items_per_table_neighbour": NEVER},
+    "tables in parts": {"table_neighbours": 0, "items_per_table_neighbour": NEVER, **_PARTS},
+}
+VERIFICATION_WAYS: dict[str, dict[str, int]] = {
+    "sieved": _TASKS,
+    "decided": {**_TASKS, "verify_sample": 60, "verify_listed": 40, "score_table": 7, **_PARTS},
+    "both": {"verify_sample": 200, "verify_listed": 300, "block_bytes": 1},
+}
+
+# Each size small, middling, or as ever.
+SIZES: dict[str, list[int | None]] = {
+    "block_bytes": [1, 3000, None], "task_row_panels": [1, 3, None], "task_column_panels": [1, 2, None],
+    "directions": [0, 1, 2, 9, 16, 24], "abridged_words": [2, 4, 7, None], "many_positives": [0, 3, NEVER],
+    "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER], "local_hits": [0, 1, None],
+    "count_bytes": [1, 4000, None], "count_bytes_per_input_byte": [0], "class_table": [1, 3, None],
+    "table_keys": [1, 60, None], "table_queries": [1, 7, None], "table_chunk": [1, 5, None],
+    "table_query_words": [1, 400, None], "table_item_words": [1, 400, None], "table_neighbours": [0, 3, NEVER],
+    "items_per_table_neighbour": [NEVER, None], "nearest_bytes": [1, None], "candidate_bytes": [1, 9000, None],
+    "first_spacing": [0, 1, 2, None], "cell_items": [1, 32, None], "range_queries": [1, 9, None],
+    "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "score_table": [1, 9, None],
+    "narrow_panel_words": [1, None],
+}  # fmt: skip
+KINDS = ("decaying", "subspace", "offset", "clusters", "duplicates", "isotropic", "shuffled")
+
+
+def screens() -> list[tuple[str, str]]:
+    """List the kernels of this CPU, each with the screens that differ."""
+    both = [(kernel, screen) for kernel in _native.kernels() for screen in ("16-bit", "float32")]
+    return [pair for pair in both if pair not in {("portable", "16-bit"), ("neon", "16-bit")}]
+
+
+def labels_of(n: int) -> np.ndarray:
+    """Label rows in classes of two, three and eight items, one after the other."""
+    sizes = np.resize([2, 3, 8], n)
+    return np.repeat(np.arange(n), sizes)[:n]
+
+
+def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.float32) -> np.ndarray:
+    """Make rows near the centres of their classes.
+
+    Numbers decay along a row ("decaying", "offset" and "duplicates"), which lie in a subspace but for a little noise
+    ("subspace"), are nearly equal in a class ("clusters"), or prune nothing ("isotropic"). Two pairs of "duplicates"
+    are of different classes, others differ by one bit.
+    """
+    rng = np.random.default_rng(seed)
+    n = len(labels)
+    noise = {"clusters": 0.01, "isotropic": 1.5}.get(kind, 0.5)
+    x = rng.normal(size=(labels.max() + 1, dim))[labels] + noise * rng.normal(size=(n, dim))
+    if kind == "subspace":
+        x[:, dim // 4 :] *= 1e-3
+        x = x @ np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+    elif kind not in {"isotropic", "clusters"}:
+        x *= np.exp(-0.25 * np.arange(dim))
+    if kind == "offset":
+        x += 3
+    x = x.astype(dtype)
+    if kind == "duplicates":
+        x[1:-8:6] = x[0:-9:6]  # often of the same class
+        x[[5, -3]] = x[[40 % n, 20 % n]]
+        near = x[2:-8:6].copy()
+        near[:, 0] = np.nextafter(near[:, 0], np.array(np.inf, dtype))
+        x[3:-7:6] = near
+    return x
+
+
+def codes_of(x: np.ndarray) -> np.ndarray:
+    """Make codes of bytes that are alike where rows are: the sums of signs along some directions."""
+    directions = np.random.default_rng(0).normal(size=(x.shape[1], 40))
+    return np.packbits(x.astype(np.float64) @ directions > 0, axis=1)

@@ -1,0 +1,21 @@
+"""A trial: calls with a chosen kernel, screen and sizes (core/src/sizes.rs), and the paths that they take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dml_eval_rs import _native
+
+
+@contextmanager
+def trial(**choices: Any) -> Iterator[Counter[str]]:
+    """Choose for all calls within; count their paths when it ends. What is `None` is chosen as ever."""
+    taken: Counter[str] = Counter()
+    _native.begin_trial(**{name: choice for name, choice in choices.items() if choice is not None})
+    try:
+        yield taken
+    finally:
+        taken.update(_native.end_trial())

@@ -1,0 +1,193 @@
+"""Every fast path under every option, against the slow reference: small data that takes the paths of large data.
+
+The core counts its paths (`Control::took`). The matrix of paths and options is printed after the tests; a cell that can
+be reached and wasn't fails, and so does one that `IMPOSSIBLE` rules out and that was reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from eval_support.path_cases import EVALUATIONS, SEARCHES, VERIFICATIONS, Case, varied
+from eval_support.path_data import (
+    EVALUATION_WAYS,
+    SEARCH_WAYS,
+    SIZES,
+    VERIFICATION_WAYS,
+    screens,
+)
+from eval_support.trial import trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FAMILIES: dict[str, tuple[Mapping[str, Any], Mapping[str, dict[str, int]], int]] = {
+    "evaluate": (EVALUATIONS, EVALUATION_WAYS, 100),
+    "search": (SEARCHES, SEARCH_WAYS, 100),
+    "verify": (VERIFICATIONS, VERIFICATION_WAYS, 30),
+}
+_TABLES = ("table of keys", "table of keys in blocks")
+PATHS: dict[str, tuple[str, ...]] = {
+    "evaluate": (
+        *_TABLES, "positives by pairs", "positives from tables", "positives dropped", "counts from tables",
+        "counts from tables of parts", "counts of a task added up", "open pairs from a table", "screened in batches",
+        "rounds of peers", "narrow panel",
+    ),
+    "search": (
+        *_TABLES, "first candidates from cells", "first candidates from spaced panels", "candidates pruned by bounds",
+        "candidates pruned by keys", "candidates pruned by all keys", "neighbours from tables",
+        "neighbours from tables of parts", "neighbours in batches", "ranges in batches", "narrow panel",
+    ),
+    "verify": (*_TABLES, "crossings sieved", "crossings decided"),
+}  # fmt: skip
+# Not in the matrix: what only some numbers cause.
+RARE = {"candidates decided early"}
+
+Rule = tuple[str, Callable[[str, Any], bool], str]
+
+
+def _has_lists(option: Any) -> bool:
+    return bool(getattr(option, "ignored", False) or getattr(option, "relevant", False))
+
+
+# Paths, the options that can take them, and why others cannot.
+IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
+    "evaluate": (
+        ("Bits", lambda _, o: o.similarity == "hamming", "codes alone have bits"),
+        ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming", "codes have no numbers"),
+        ("both sides", lambda _, o: not (o.gallery or _has_lists(o)), "a pair serves one query alone"),
+        (", rows$", lambda name, _: name != "shards", "blocks of one array are compared for both sides"),
+        ("skipping.*both", lambda _, o: o.kind != "isotropic", "no tile of isotropic rows is ruled out"),
+        ("leaving out", lambda _, o: _has_lists(o), "every item of another class counts"),
+        ("leaving out", lambda _, o: o.how != "levels", "levels subtract listed items from their hits"),
+        ("several brackets", lambda name, _: name.startswith("all ranks"), "the last ranks don't matter"),
+        ("dropped", lambda name, _: not name.startswith("all ranks"), "every rank matters"),
+        ("dropped|added up", lambda _, o: o.kind != "clusters", "no negative comes before a positive"),
+        ("open pairs", lambda _, o: o.kind != "clusters", "no bound of a negative encloses a positive"),
+        ("open pairs", lambda _, o: o.similarity != "hamming", "a screened distance is exact"),
+        ("rounds", lambda name, _: name == "peers", "one process needs one round, lists none"),
+        ("batches", lambda _, o: o.how not in {"shards", "blocks"}, "parts are counted in one batch"),
+    ),
+    "search": (
+        ("Bits", lambda _, o: o.similarity == "hamming", "codes alone have bits"),
+        ("Float32|Int16|BFloat16|narrow", lambda _, o: o.similarity != "hamming", "codes have no numbers"),
+        ("by.* keys", lambda _, o: o.similarity != "hamming", "bounds of codes are exact"),
+        ("cells", lambda _, o: o.similarity != "hamming", "cells are means of numbers"),
+        ("cells", lambda _, o: o.kind != "shuffled", "rows that adjoin aren't alike"),
+        ("both sides", lambda name, _: name == "range", "each query has a threshold of its own"),
+        (", rows$", lambda name, _: name != "range", "one threshold serves both sides"),
+        ("ranges", lambda name, _: name == "range in a gallery", "an array's own range is one triangle"),
+        ("candidates|neighbours", lambda _, o: o.how != "range", "a range has no shortlist"),
+        ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans", "k-means takes the 16-bit screen"),
+        ("candidates|skipping", lambda _, o: o.how != "kmeans", "a few centroids are one panel"),
+        ("in blocks", lambda _, o: o.how != "range", "a range needs no table but the choice of directions"),
+    ),
+    "verify": (
+        ("Float32|crossings", lambda _, o: o.similarity != "hamming", "codes are counted by distance"),
+        ("both sides", lambda _, o: not o.gallery, "a pair serves one side"),
+        (", rows$", lambda _, o: o.gallery, "an array's pairs are a triangle"),
+    ),
+}  # fmt: skip
+
+
+def screen_paths(family: str) -> Iterator[str]:
+    """Name what the screens of this CPU's kernels do."""
+    words = {"float32": "Float32", "16-bit": "Int16Pair"}
+    for kernel, screen in screens():
+        word = "BFloat16Pair" if kernel == "neon-bf16" and screen == "16-bit" else words[screen]
+        hows = ["whole rows", "along directions"]
+        if word == "Int16Pair":
+            hows.append("along directions, skipping tiles")
+        if family == "verify":
+            hows = ["whole rows"] if screen == "float32" else []
+        for how in hows:
+            for shape in ("rows", "both sides"):
+                yield f"{kernel}, {word}, {how}, {shape}"
+            if family != "search":
+                yield f"several brackets: {kernel}, {word}, {how}"
+            if family == "evaluate":
+                yield f"leaving out pairs: {kernel}, {word}, {how}"
+    for kernel in {kernel for kernel, _ in screens()}:
+        if family != "verify":
+            yield f"{kernel}, Bits, whole rows, rows"
+        if family == "evaluate":
+            yield f"{kernel}, Bits, whole rows, both sides"
+            yield f"leaving out pairs: {kernel}, Bits, whole rows"
+
+
+def rows_of(path: str) -> list[str]:
+    """Return the rows of the matrix to which a path belongs: a screen's own, and one for each of its extras."""
+    if not path.startswith("screen: "):
+        return [path]
+    parts = path.removeprefix("screen: ").split(", ")
+    extras = [part for part in parts if part in {"leaving out pairs", "several brackets"}]
+    own = [part for part in parts if part not in extras]
+    return [", ".join(own), *(f"{extra}: {', '.join(own[:-1])}" for extra in extras)]
+
+
+def is_possible(family: str, path: str, name: str, option: Any) -> bool:
+    return all(can(name, option) for part, can, _ in IMPOSSIBLE[family] if re.search(part, path))
+
+
+def assert_agrees(case: Case, where: str) -> None:
+    difference = case.differ(case.call(), case.expected)
+    assert difference is None, f"{where}: {difference}"
+
+
+def matrix_of(family: str) -> dict[str, set[str]]:
+    """Call with every option in every way; return the options under which each path was taken."""
+    options, ways, n = FAMILIES[family]
+    matrix: dict[str, set[str]] = {}
+    for name, option in options.items():
+        case = option.case(n, 1)
+        for sizes in ways.values():
+            for kernel, screen in screens():
+                if family == "verify" and screen == "16-bit":  # its screen is float32
+                    continue
+                with trial(kernel=kernel, screen=screen, **sizes) as taken:
+                    assert_agrees(case, f"{family}, {name}, {kernel}, {screen}, {sizes}")
+                for path in taken:
+                    for row in rows_of(path):
+                        matrix.setdefault(row, set()).add(name)
+    return matrix
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_path_is_taken_under_every_option(family: str, record_property: Any) -> None:
+    options = FAMILIES[family][0]
+    matrix = matrix_of(family)
+    paths = [*sorted(screen_paths(family)), *PATHS[family]]
+    lines = [f"Paths of {family}: x taken, . impossible (tests/test_paths.py says why)"]
+    lines += [f"  {chr(ord('A') + i % 26)}{i // 26 or ''} {name}" for i, name in enumerate(options)]
+    lines.append(" " * 60 + "".join(chr(ord("A") + i % 26) for i in range(len(options))))
+    wrong = []
+    for path in paths:
+        cells = ""
+        for name, option in options.items():
+            is_taken, can_be = name in matrix.get(path, ()), is_possible(family, path, name, option)
+            cells += "x" if is_taken else "!" if can_be else "."
+            if is_taken != can_be:
+                wrong.append(f"{path} / {name}: {'taken, though impossible' if is_taken else 'not taken'}")
+        lines.append(f"{path:<60}{cells}")
+    record_property("matrix", "\n".join(lines))
+    assert not wrong, "\n".join(wrong)
+    unknown = {row for row in matrix if row not in paths} - RARE
+    if family != "evaluate":  # shards count positives
+        unknown -= {*PATHS["evaluate"]}
+    assert not unknown, f"paths that no list names: {sorted(unknown)}"
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=settings.default.max_examples // 2 if settings.default else 50)
+def test_drawn_paths_data_and_options_agree_with_the_reference(data: Any) -> None:
+    options = data.draw(st.sampled_from([EVALUATIONS, EVALUATIONS, SEARCHES, VERIFICATIONS]))
+    name = data.draw(st.sampled_from([*options]))
+    option = varied(options[name], lambda choices: data.draw(st.sampled_from(choices)))
+    most = 30 if options is VERIFICATIONS else 67
+    case = option.case(data.draw(st.integers(29, most)), data.draw(st.integers(0, 10**6)))
+    kernel, screen = data.draw(st.sampled_from(screens()))
+    drawn = {size: data.draw(st.sampled_from(choices)) for size, choices in SIZES.items()}
+    with trial(kernel=kernel, screen=screen, **drawn):
+        assert_agrees(case, f"{name}, {kernel}, {screen}, {drawn}")
