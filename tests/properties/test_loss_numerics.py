@@ -9,6 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import dml_losses
 import dml_losses.plugin
 from dml_core import is_class_loss
 
@@ -100,6 +101,29 @@ def test_value_and_gradient_are_finite(
 ) -> None:
     x, y = batch
     assert_finite(make(name, device), x.to(device), y.to(device), dtype)
+
+
+SUMS = {  # wrappers that add up several losses of the same embeddings
+    "cross-batch-memory": lambda loss: dml_losses.CrossBatchMemory(loss, capacity=12),
+    "matryoshka": lambda loss: dml_losses.Matryoshka(loss, [2, 4, DIM]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapper"),
+    [
+        (name, wrapper)
+        for name in FACTORIES
+        for wrapper in SUMS
+        if wrapper == "matryoshka" or not is_class_loss(make(name))
+    ],
+)
+@pytest.mark.parametrize("size", [1e-7, 1e-6, 1e-5])
+def test_a_sum_of_losses_of_short_float16_rows_is_finite(name: str, wrapper: str, size: float) -> None:
+    wrapped = SUMS[wrapper](make(name).half())
+    for seed in range(4):
+        x = size * torch.randn(12, DIM, generator=torch.Generator().manual_seed(seed))
+        assert_finite(wrapped, x, torch.arange(12) % CLASSES, torch.float16)
 
 
 @pytest.mark.parametrize("device", DEVICES)

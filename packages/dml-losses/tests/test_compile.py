@@ -7,35 +7,20 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from losses_support import registered
+from losses_support.registered import build
 from torch import nn
 
 import dml_losses as dml
 import dml_losses.plugin
 
 PAIR_LOSSES = [
-    dml.InstanceCrossEntropy(),
+    *(build(name, 5, 6) for name in registered.PAIR_LOSSES),
     dml.InstanceCrossEntropy(reweight=False),
-    dml.RankedListLoss(),
-    dml.RecallAtKSurrogate(),
-    dml.SmoothAP(),
-    dml.SupAP(),
-    dml.SupCon(),
-    dml.SigLIP(),
 ]
 CLASS_LOSSES = [
-    dml.NormSoftmax(5, 6),
-    dml.HeatedUpSoftmax(5, 6),
+    *(build(name, 5, 6) for name in registered.CLASS_LOSSES),
     dml.HeatedUpSoftmax(5, 6, feature_norm="batch"),
-    dml.Softmax(5, 6),
-    dml.VirtualSoftmax(5, 6),
-    dml.CosFace(5, 6),
-    dml.ArcFace(5, 6),
-    dml.SubCenterArcFace(5, 6),
-    dml.AdaFace(5, 6),
-    dml.CurricularFace(5, 6),
-    dml.ProxyNCA(5, 6),
-    dml.ProxyAnchor(5, 6),
-    dml.SoftTriple(5, 6),
     dml.Matryoshka(dml.ArcFace(5, 6), [2, 6]),
 ]
 

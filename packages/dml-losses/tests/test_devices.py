@@ -7,10 +7,12 @@ real devices. The tests marked `gpu` check the values.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from losses_support.registered import REGISTERED, build
 from torch import nn
 from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,28 +21,10 @@ import dml_losses as dml
 
 CLASSES, DIM = 5, 6
 LOSSES: dict[str, Callable[[], nn.Module]] = {
-    "instance-cross-entropy": dml.InstanceCrossEntropy,
+    **{name: partial(build, name, CLASSES, DIM) for name in REGISTERED},
     "instance-cross-entropy, plain": lambda: dml.InstanceCrossEntropy(reweight=False),
-    "ranked-list": dml.RankedListLoss,
-    "recall-at-k-surrogate": dml.RecallAtKSurrogate,
-    "smooth-ap": dml.SmoothAP,
-    "sup-ap": dml.SupAP,
-    "sup-con": dml.SupCon,
-    "siglip": dml.SigLIP,
     "siglip, over ranks": lambda: dml.SigLIP(over_ranks=True),
-    "norm-softmax": lambda: dml.NormSoftmax(CLASSES, DIM),
-    "heated-up-softmax": lambda: dml.HeatedUpSoftmax(CLASSES, DIM),
     "heated-up-softmax, batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
-    "softmax": lambda: dml.Softmax(CLASSES, DIM),
-    "virtual-softmax": lambda: dml.VirtualSoftmax(CLASSES, DIM),
-    "cos-face": lambda: dml.CosFace(CLASSES, DIM),
-    "arc-face": lambda: dml.ArcFace(CLASSES, DIM),
-    "sub-center-arc-face": lambda: dml.SubCenterArcFace(CLASSES, DIM),
-    "ada-face": lambda: dml.AdaFace(CLASSES, DIM),
-    "curricular-face": lambda: dml.CurricularFace(CLASSES, DIM),
-    "proxy-nca": lambda: dml.ProxyNCA(CLASSES, DIM),
-    "proxy-anchor": lambda: dml.ProxyAnchor(CLASSES, DIM),
-    "soft-triple": lambda: dml.SoftTriple(CLASSES, DIM),
     "memvir": lambda: dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 0),
     "memvir, queue on the CPU": lambda: dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 0, queue_on_cpu=True),
     "memvir around proxy-anchor": lambda: dml.MemVir(dml.ProxyAnchor(CLASSES, DIM), 2, 0),

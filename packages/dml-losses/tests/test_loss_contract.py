@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from losses_support.registered import REGISTERED, build
 from torch import nn
 
 import dml_losses as dml
@@ -12,9 +13,16 @@ from dml_core import Component
 from dml_core.testing import LossContract
 
 
-class TestInstanceCrossEntropy(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.InstanceCrossEntropy()
+def suite_of(name: str) -> type[LossContract]:
+    """Return the suite of a registered loss with its defaults."""
+
+    def make_loss(self: LossContract, num_classes: int, embedding_dim: int) -> nn.Module:
+        return build(name, num_classes, embedding_dim)
+
+    return type(f"Test {name}", (LossContract,), {"make_loss": make_loss})
+
+
+globals().update({suite.__name__: suite for suite in map(suite_of, REGISTERED)})
 
 
 class TestInstanceCrossEntropyPlain(LossContract):
@@ -27,104 +35,14 @@ class TestInstanceCrossEntropyAnchor(LossContract):
         return dml.InstanceCrossEntropy(anchor_gradient=True)
 
 
-class TestRankedListLoss(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.RankedListLoss()
-
-
-class TestRecallAtKSurrogate(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.RecallAtKSurrogate()
-
-
-class TestSmoothAP(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.SmoothAP()
-
-
-class TestSupAP(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.SupAP()
-
-
-class TestSupCon(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.SupCon()
-
-
-class TestSigLIP(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.SigLIP()
-
-
 class TestSigLIPOverRanks(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.SigLIP(over_ranks=True)
 
 
-class TestNormSoftmax(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.NormSoftmax(num_classes, embedding_dim)
-
-
-class TestHeatedUpSoftmax(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.HeatedUpSoftmax(num_classes, embedding_dim)
-
-
 class TestHeatedUpSoftmaxBatch(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.HeatedUpSoftmax(num_classes, embedding_dim, feature_norm="batch")
-
-
-class TestSoftmax(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.Softmax(num_classes, embedding_dim)
-
-
-class TestVirtualSoftmax(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.VirtualSoftmax(num_classes, embedding_dim)
-
-
-class TestCosFace(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.CosFace(num_classes, embedding_dim)
-
-
-class TestArcFace(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.ArcFace(num_classes, embedding_dim)
-
-
-class TestSubCenterArcFace(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.SubCenterArcFace(num_classes, embedding_dim)
-
-
-class TestAdaFace(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.AdaFace(num_classes, embedding_dim)
-
-
-class TestCurricularFace(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.CurricularFace(num_classes, embedding_dim)
-
-
-class TestProxyNCA(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.ProxyNCA(num_classes, embedding_dim)
-
-
-class TestProxyAnchor(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.ProxyAnchor(num_classes, embedding_dim)
-
-
-class TestSoftTriple(LossContract):
-    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        return dml.SoftTriple(num_classes, embedding_dim)
 
 
 class TestMemVir(LossContract):

@@ -13,6 +13,7 @@ import torch
 
 from dml_core import draw_rows, rank_and_world_size
 from dml_losses.arguments import check_whole
+from dml_losses.update_check import expect_updates
 
 # While `only_own_rows` is open: C of each draw, which the weights alone no longer show.
 _drawn_by_rank: ContextVar[list[int] | None] = ContextVar("C of the draws of one rank's rows", default=None)
@@ -39,13 +40,12 @@ def initial_class_weights(
         drawn.append(classes)
         keep = rows_of_rank(classes, centers_per_class)
     deviation, bound = (2 / rows) ** 0.5, dim**-0.5
-    return torch.nn.Parameter(
-        draw_rows(
-            (rows, dim),
-            keep,
-            lambda block: block.normal_(std=deviation) if normal else block.uniform_(-bound, bound),
-        )
+    drawn_rows = draw_rows(
+        (rows, dim),
+        keep,
+        lambda block: block.normal_(std=deviation) if normal else block.uniform_(-bound, bound),
     )
+    return expect_updates("class_weights", torch.nn.Parameter(drawn_rows))
 
 
 def rows_of_rank(num_classes: int, centers_per_class: int) -> slice:

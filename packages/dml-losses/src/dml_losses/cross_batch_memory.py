@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from dml_core import MemoryQueue, is_class_loss
-from dml_losses.arguments import check_whole
+from dml_losses.arguments import check_batch, check_whole
+from dml_losses.functional.sphere import full_precision
 
 
 class CrossBatchMemory(torch.nn.Module):
@@ -68,6 +69,9 @@ class CrossBatchMemory(torch.nn.Module):
 
         A gallery goes to the wrapped loss; the comparison with the memory is added.
         """
+        check_batch(embeddings, labels)
+        # The two losses' gradients are summed here, in float32: in float16, two finite ones can exceed the range.
+        embeddings = full_precision(embeddings)
         value: torch.Tensor = self.loss(embeddings, labels, gallery, gallery_labels)
         if self.queue is not None and len(self.queue):
             past = self.queue.contents()

@@ -17,6 +17,7 @@ from dml_core import (
     is_shardable,
 )
 from dml_losses.arguments import check_non_negative, check_whole
+from dml_losses.functional.sphere import full_precision
 
 
 class Matryoshka(torch.nn.Module):
@@ -98,11 +99,13 @@ class Matryoshka(torch.nn.Module):
         """
         if hasattr(self, "class_weights") and not any(other is not None for other in others):
             others = (self.class_weights,)
+        # The prefixes' gradients are summed here, in float32: in float16, finite ones can exceed the range.
+        embeddings = full_precision(embeddings)
+        rows = [row if row is None else full_precision(row) for row in others[:1]]
 
         def loss_of(prefix: int, loss: torch.nn.Module) -> torch.Tensor:
-            rows, rest = others[:1], others[1:]
             cut = (row if row is None else row[:, :prefix] for row in rows)
-            value: torch.Tensor = loss(embeddings[:, :prefix], labels, *cut, *rest)
+            value: torch.Tensor = loss(embeddings[:, :prefix], labels, *cut, *others[1:])
             return value
 
         return self._sum(embeddings, loss_of)

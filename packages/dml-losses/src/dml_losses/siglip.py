@@ -9,6 +9,7 @@ import torch
 from dml_losses.arguments import check_finite, check_positive
 from dml_losses.functional.siglip import siglip
 from dml_losses.ranks.spread_siglip import spread_siglip
+from dml_losses.update_check import expect_updates
 
 
 class SigLIP(torch.nn.Module):
@@ -23,7 +24,7 @@ class SigLIP(torch.nn.Module):
         bias: b at the start; −10 in the paper.
         over_ranks: let each rank compute 1/W of the pairs of the global batch, which all ranks must have: `dml train`
             gathers it, and ``GlobalBatch(SigLIP(over_ranks=True))`` does so elsewhere. Value and gradients are the
-            same bits on any number of ranks. A gallery is compared with by every rank.
+            same bits on any number of ranks of one kind of device and threads. Every rank compares with a gallery.
 
     Attributes:
         log_scale, bias: log t and b, scalar parameters. Give them to the optimizer.
@@ -35,7 +36,8 @@ class SigLIP(torch.nn.Module):
 
     def __init__(self, scale: float = 10.0, bias: float = -10.0, over_ranks: bool = False) -> None:
         super().__init__()
-        self.log_scale = torch.nn.Parameter(torch.tensor(math.log(check_positive("scale", scale))))
+        log_scale = torch.tensor(math.log(check_positive("scale", scale)))
+        self.log_scale = expect_updates("log_scale", torch.nn.Parameter(log_scale))
         self.bias = torch.nn.Parameter(torch.tensor(check_finite("bias", bias)))
         self.over_ranks = over_ranks
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
-from dml_losses.functional.first_order import refuse_second_derivatives
+from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
 from dml_losses.functional.margins import apply_margin, apply_row_margins, keep_nearest_centers_
 from dml_losses.functional.sphere import full_precision, inverse_norms, through_norm_, unit_rows
 
@@ -94,6 +94,7 @@ def cosine_softmax(
         The loss, a scalar of the features' dtype; zero, with a zero gradient, if there is one class.
     """
     gradients = torch.is_grad_enabled()
+    refuse_transforms(features, class_weights)
     constant_features, constant_weights = features.new_empty(0, features.shape[1]), []
     labels = labels.long()
     if virtual is not None:

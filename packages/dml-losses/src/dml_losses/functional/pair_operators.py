@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from dml_losses.arguments import check_batch, check_gallery
-from dml_losses.functional.first_order import refuse_second_derivatives
+from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
 from dml_losses.functional.pairs import CPU_BLOCK_ROWS, WeightedQueries, value_and_gradients
 from dml_losses.functional.sphere import common_precision, full_precision
 
@@ -90,6 +90,7 @@ def similarity_operator(
     operator.register_autograd(backward, setup_context=keep_gradients)
 
     def scalar(*inputs: Any) -> torch.Tensor:
+        refuse_transforms(inputs[0], inputs[2])
         value: torch.Tensor = operator(*inputs)[0]
         return value
 

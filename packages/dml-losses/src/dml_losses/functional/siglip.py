@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from dml_losses.arguments import check_batch, check_gallery
-from dml_losses.functional.first_order import refuse_second_derivatives
+from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
 from dml_losses.functional.pairs import Block, BlockShare, value_and_gradients
 from dml_losses.functional.sphere import common_precision, full_precision
 
@@ -67,6 +67,7 @@ def siglip(
         queries, rows = common_precision(embeddings, gallery)
         row_labels = gallery_labels
     gradients = torch.is_grad_enabled()
+    refuse_transforms(queries, rows, log_scale, bias)
     value: torch.Tensor = _operator(
         queries,
         labels.long(),

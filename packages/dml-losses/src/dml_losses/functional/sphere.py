@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from dml_losses.functional.first_order import refuse_transforms
+
 
 def full_precision(x: torch.Tensor) -> torch.Tensor:
     """Convert `x` to float32 if it is narrower; otherwise return it.
@@ -23,6 +25,7 @@ def full_precision(x: torch.Tensor) -> torch.Tensor:
 def _widen(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if x.dtype == dtype:
         return x
+    refuse_transforms(x)
     wide: torch.Tensor = _Widen.apply(x, dtype)
     return wide
 

@@ -22,6 +22,7 @@ from dml_losses.class_weights import only_own_rows, rows_of_rank
 from dml_losses.functional.sphere import full_precision
 from dml_losses.ranks.class_shard import RankClasses
 from dml_losses.ranks.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
+from dml_losses.update_check import expect_updates
 
 
 class ShardedClasses(torch.nn.Module):
@@ -90,7 +91,9 @@ class ShardedClasses(torch.nn.Module):
         own = rows_of_rank(self.num_classes, self._centers)
         self._first = own.start // self._centers
         if len(weights) > _count(own):
-            loss.class_weights = torch.nn.Parameter(weights.detach()[own].clone())
+            loss.class_weights = expect_updates(
+                "class_weights", torch.nn.Parameter(weights.detach()[own].clone())
+            )
         self.loss = loss
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
