@@ -68,7 +68,8 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         ),
         (["e.npy"], "to evaluate embeddings, give their labels, too"),
         (["e.npy", "short.npy"], "can't evaluate: labels has shape (2,); expected (4,)"),
-        (["e.npy", "none.npy"], "can't read none.npy as a .npy file: No such file"),
+        (["e.npy", "none.npy"], "none.npy doesn't exist; expected labels (.npy)"),
+        (["e.npy", "."], "to evaluate embeddings, give their labels, too"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
         (["e.npy", "both.npz"], "both.npz is an archive of arrays; expected a .npy file"),
         (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels belong together"),
@@ -170,6 +171,13 @@ def test_plugins_lists_components_by_provider(dml):
     assert "  losses      tiny  a softmax" in lines
 
 
+def test_plugins_lists_the_components_of_a_kind(dml):
+    first, *components = dml("plugins", "losses").stdout.splitlines()
+    assert first == "tiny 1.0  (TinyPlugin)"
+    assert "  losses      tiny  a softmax" in components
+    assert {line.split()[0] for line in components} == {"losses"}
+
+
 def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
     def make(scale: float, kind: Literal["a", "b"] = "b", seed: int = 0, **more: object):
         return None
@@ -251,7 +259,7 @@ def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
     ("arguments", "message"),
     [
         (["train"], "Missing argument 'RECIPE'. A TOML file, or a name that 'dml recipes' lists"),
-        (["train", "demo"], "Missing option '--out'. The run's folder; must be new"),
+        (["train", "demo"], "Missing option '--out'. The run's folder; must be new, or --check"),
         (["tune"], "Missing argument 'RECIPE'. A TOML file"),
         (["report"], "Missing argument 'RUN...'. The folder that 'dml train' wrote"),
         (["search"], "Missing argument 'RUN'. The folder that 'dml train' wrote"),

@@ -7,6 +7,7 @@ import json
 import shutil
 from io import StringIO
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -14,9 +15,12 @@ from rich.console import Console
 from train_support.tiny_world import make_document, make_registry
 
 from dml_core import DmlError
+from dml_train.files import read_json
 from dml_train.recipe.checking import parse
 from dml_train.report.page import write_report
+from dml_train.trained.leaks import find_leaks
 from dml_train.trained.model import open_model
+from dml_train.trained.search import Gallery
 from dml_train.trained.splits import embed_split, evaluate_run
 from dml_train.training.run import train
 
@@ -131,30 +135,113 @@ def test_a_damaged_checkpoint_is_one_message(damaged, tiny_registry, tiny_docume
     assert max(map(len, messages)) < 1000
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("evaluation.json", b""),
-        ("evaluation.json", b"[1, 2]"),
-        ("evaluation.json", b"[" * 100_000),
-        ("evaluation.json", b"\xff\xfe"),
-        ("recipe.toml", b"a = " + b"[" * 100_000),
-        ("recipe.toml", b"\xff"),
-        ("recipe.toml", b"[training]\nsteps = 3"),
-        ("embeddings.npy", b"\x93NUMPY"),
-        ("labels.npy", b""),
-    ],
-    ids=lambda part: part if isinstance(part, str) else str(part[:12]),
-)
-def test_a_damaged_file_of_a_run_is_one_message(finished, tiny_registry, tmp_path, quiet, file, content):
-    run = shutil.copytree(finished, tmp_path / "run")
-    (run / file).write_bytes(content)
-    for use in (
-        lambda: evaluate_run(run, registry=tiny_registry),
-        lambda: write_report(run, registry=tiny_registry),
+def flip_a_bit(file, place=-1):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def change_a_digit(file):
+    text = file.read_text()
+    digit = next(i for i in range(len(text)) if text[i].isdigit())
+    file.write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
+
+
+@pytest.fixture
+def intact(finished, tmp_path):
+    """Copy the run."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def registry(tiny_registry):
+    return tiny_registry
+
+
+@pytest.mark.parametrize("is_finished", [True, False], ids=["finished", "unfinished"])
+def test_weights_of_an_older_step_never_replace_damaged_ones_in_silence(
+    dml, intact, registry, tmp_path, is_finished
+):
+    if not is_finished:
+        (intact / "evaluation.json").unlink()
+    flip_a_bit(intact / "checkpoints" / "step-00000012" / WEIGHTS)
+    out = tmp_path / "e.npy"
+    error = dml("embed", intact, "--out", out, code=2).stderr
+    assert f"step-00000012: {WEIGHTS} has another SHA-256" in error
+    assert error.endswith("Use the weights of an intact checkpoint instead: step 8 (--step)\n")
+    assert not out.exists()
+    for use in (open_model, embed_split, find_leaks):
+        with pytest.raises(DmlError, match=r"step-00000012: .* step 8"):
+            use(intact, registry=registry)
+    dml("embed", intact, "--out", out, "--step", 8)
+    assert open_model(intact, registry, step=8).step == 8
+    expected, _ = embed_split(intact, step=8, registry=registry)
+    assert np.array_equal(np.load(out), expected)
+    with pytest.raises(DmlError, match=r"step-00000007: manifest.json is missing.* step 8"):
+        open_model(intact, registry, step=7)
+
+
+def test_a_step_is_evaluated_anew_and_its_weights_do_not_search_other_embeddings(intact, registry):
+    metrics = [evaluate_run(intact, step=step, registry=registry).to_dict() for step in (None, 8, 12)]
+    assert metrics[0] == metrics[2] == {key: read_json(intact / "evaluation.json")[key] for key in metrics[0]}
+    assert metrics[0] != metrics[1]
+    with pytest.raises(DmlError, match="embeddings of step 12, and the model has the weights of step 8"):
+        Gallery.of_run(open_model(intact, registry, step=8), registry)
+
+
+def test_resuming_trains_again_from_the_last_intact_checkpoint(run, intact, finished):
+    flip_a_bit(intact / "checkpoints" / "step-00000012" / WEIGHTS)
+    run(intact, resume=True)
+    for name in (
+        "evaluation.json",
+        "embeddings.npy",
+        "manifest.json",
+        f"checkpoints/step-00000012/{WEIGHTS}",
     ):
-        message = message_of(use)
-        assert message is None or file in message or "labels" in message
+        assert (intact / name).read_bytes() == (finished / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("labels.npy", flip_a_bit),
+        ("labels.npy", empty),
+        ("labels.npy", lambda file: file.unlink()),
+        ("embeddings.npy", flip_a_bit),
+        ("per_query.npz", flip_a_bit),
+        ("evaluation.json", change_a_digit),
+        ("evaluation.json", lambda file: file.write_bytes(b"[" * 100_000)),
+        ("manifest.json", scramble),
+        ("manifest.json", lambda file: file.write_text("[1, 2]")),
+        ("manifest.json", lambda file: file.write_text('{"files": {"labels.npy": 3}}')),
+    ],
+)
+def test_results_that_have_changed_are_an_error_and_the_command_in_it_writes_them_again(
+    dml, intact, finished, registry, name, change
+):
+    change(intact / name)
+    expected = f"Write it again: dml train {intact / 'recipe.toml'} --out {intact} --resume"
+    readers = [evaluate_run, write_report] if name in ("labels.npy", "embeddings.npy") else [write_report]
+    for use in readers if name != "per_query.npz" else []:  # which test_per_query.py reads
+        error = message_of(lambda: use(intact, registry=registry))  # noqa: B023
+        assert str(intact / name) in error
+        assert error.endswith(expected)
+    dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")
+    for file in ("labels.npy", "embeddings.npy", "per_query.npz", "evaluation.json", "manifest.json"):
+        assert (intact / file).read_bytes() == (finished / file).read_bytes()
+
+
+def test_a_run_of_which_the_manifest_is_missing_is_not_finished(dml, intact):
+    (intact / "manifest.json").unlink()
+    assert "isn't finished: it has no manifest.json" in dml("report", intact, code=2).stderr
+
+
+@pytest.mark.parametrize("content", [b"a = " + b"[" * 100_000, b"\xff", b"[training]\nsteps = 3"])
+def test_a_damaged_recipe_of_a_run_is_one_message(intact, registry, content):
+    (intact / "recipe.toml").write_bytes(content)
+    for use in (evaluate_run, write_report):
+        message = message_of(lambda: use(intact, registry=registry))  # noqa: B023
+        assert "recipe.toml" in message or "labels" in message
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "a\udcffb"], ids=["long", "nul", "not utf-8"])

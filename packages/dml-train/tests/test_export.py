@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+import runpy
+from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
 import torch
+from PIL import Image
 from train_support.photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
+from dml_train.data import prepare
+from dml_train.data.image_reader import PhotographReader
 from dml_train.trained import export as exporting
+from dml_train.trained import export_check
 from dml_train.trained.model import open_model
 
 # The exporters warn of coming changes in themselves and in their libraries.
@@ -51,7 +60,12 @@ def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
     if form == "onnx":
         pytest.importorskip("onnxscript")
     out = tmp_path / name
-    assert str(out) in dml("export", run, "--to", form, "--out", out).stdout
+    said = dml("export", run, "--to", form, "--out", out).stdout
+    assert re.fullmatch(
+        re.escape(str(out))
+        + r": embeddings of image files differ from dml embed's by at most \S+ in cosine\n",
+        said,
+    )
     exported, model = read(out), open_model(run, registry).network
     for batch in (1, 3, 17):
         images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
@@ -63,9 +77,90 @@ def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
     assert about["output"]["shape"] == ["batch", 12]
     assert about["preparation"]["crop"] == "the middle 16 x 16"
     assert about["largest_difference"] < 1e-4
-    assert sorted(path.name for path in tmp_path.iterdir()) == [name, f"{name}.json"]
+    assert about["largest_cosine_difference"] < 1e-5
+    assert about["program"] == {"name": "prepare.py", "pillow": PIL.__version__}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name, f"{name}.json", "prepare.py"]
+    assert (tmp_path / "prepare.py").read_bytes() == Path(prepare.__file__).read_bytes()
     refused = dml("export", run, "--to", form, "--out", out, code=2)
     assert "exists already" in refused.stderr
+
+
+def test_an_exported_model_embeds_image_files_as_dml_embed_does(dml, run, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i, (width, height) in enumerate([(700, 500), (333, 250), (150, 200), (90, 80), (24, 20)]):
+        pixels = np.random.default_rng(i).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{i}.jpg")
+    dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
+    dml("embed", run, photos, "--out", tmp_path / "photos.npy")
+    steps = json.loads((tmp_path / "m.pt2.json").read_text())["preparation"]
+    # The shorter side becomes 18 pixels: the first three are decoded at a quarter, a half and a half of their size.
+    assert "eighth" in steps["decode"]
+    assert "72 pixels" in steps["decode"]
+    images = runpy.run_path(str(tmp_path / "prepare.py"))["prepare"](sorted(photos.iterdir()), steps)
+    exported, rows = (
+        read_torch(tmp_path / "m.pt2")(torch.from_numpy(images)),
+        np.load(tmp_path / "photos.npy"),
+    )
+    cosines = (exported * rows).sum(1) / np.linalg.norm(exported, axis=1) / np.linalg.norm(rows, axis=1)
+    np.testing.assert_allclose(cosines, 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_program_that_prepares_otherwise_is_found(run, registry, tmp_path, monkeypatch, precision):
+    def normalised_otherwise(files, steps):
+        steps = steps | {"options": steps["options"] | {"normalize": "half"}}
+        return prepare.prepare(files, steps)
+
+    model = open_model(run, registry)
+    training = model.recipe.training.model_copy(update={"precision": precision})
+    model = dataclasses.replace(model, recipe=model.recipe.model_copy(update={"training": training}))
+    monkeypatch.setattr(export_check, "prepare", normalised_otherwise)
+    with pytest.raises(
+        DmlError, match=r"prepare\.py and the exported network give other embeddings of image files"
+    ):
+        exporting.export(model, "torch-export", tmp_path / "m.pt2")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    exporting.export(model, "torch-export", tmp_path / "m.pt2")
+    difference = json.loads((tmp_path / "m.pt2.json").read_text())["largest_cosine_difference"]
+    assert (difference > 1e-9) == (precision == "bfloat16")  # which rounds the run's own embeddings
+
+
+def test_two_models_share_a_program_and_another_version_is_kept(dml, run, tmp_path):
+    for name in ("a.pt2", "b.pt2"):
+        dml("export", run, "--to", "torch-export", "--out", tmp_path / name)
+    (tmp_path / "prepare.py").write_text("older")
+    refused = dml("export", run, "--to", "torch-export", "--out", tmp_path / "c.pt2", code=2)
+    assert "differs from the prepare.py of this version" in refused.stderr
+    assert (tmp_path / "prepare.py").read_text() == "older"
+    assert not (tmp_path / "c.pt2").exists()
+
+
+@pytest.mark.parametrize("reads_files", [True, False])
+def test_a_plugins_own_preparation_gets_no_program(run, registry, tmp_path, reads_files):
+    model = open_model(run, registry)
+
+    class TheirReader(PhotographReader):
+        def describe(self):
+            return {"resize": "by hand"}
+
+    reader = TheirReader(resize=18, crop=16) if reads_files else None
+    difference = exporting.export(
+        dataclasses.replace(model, reader=reader), "torch-export", tmp_path / "m.pt2"
+    )
+    assert difference < 1e-5
+    about = json.loads((tmp_path / "m.pt2.json").read_text())
+    assert about["program"] is None
+    assert about["preparation"] == ({"resize": "by hand"} if reads_files else model.recipe.dataset)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.pt2", "m.pt2.json"]
+
+
+def test_the_check_keeps_to_max_pixels(run, registry, tmp_path):
+    model = open_model(run, registry)
+    reader = PhotographReader(resize=18, crop=16, max_pixels=900)
+    model = dataclasses.replace(model, reader=reader)
+    assert exporting.export(model, "torch-export", tmp_path / "m.pt2") < 1e-5
 
 
 def test_the_description_suffices_to_prepare_an_image_elsewhere(dml, run, registry, tmp_path):

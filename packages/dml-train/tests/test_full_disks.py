@@ -27,7 +27,12 @@ def test_a_full_disk_at_any_write_is_one_message_and_the_command_resumes(tmp_pat
 
 @pytest.mark.parametrize(
     "work",
-    [full_disks.refuse_every_command, full_disks.resume_read_only_run, full_disks.train_on_read_only_images],
+    [
+        full_disks.refuse_every_command,
+        full_disks.resume_read_only_run,
+        full_disks.train_until_read_only,
+        full_disks.train_on_read_only_images,
+    ],
 )
 def test_a_read_only_disk_is_one_message_and_images_on_it_are_read(tmp_path, inputs, work):
     on_disk(tmp_path / "disk", work, inputs)

@@ -11,6 +11,7 @@ import pytest
 
 from dml_core import DmlError
 from dml_train.files import lock_folder
+from dml_train.run_folder import RunFolder
 from dml_train.studies.tuning import searching
 from dml_train.studies.tuning.journal import Journal
 from dml_train.studies.tuning.search import SettingsSearch
@@ -129,8 +130,10 @@ def test_trials_at_random_are_listed_at_once_and_later_ones_in_turn(
 
     def finish(names):
         for name in names:
-            (out / "trials" / name / "fold-0").mkdir(parents=True)
-            (out / "trials" / name / "fold-0" / "evaluation.json").touch()
+            run = RunFolder(out / "trials" / name / "fold-0")
+            run.path.mkdir(parents=True)
+            run.evaluation.touch()
+            run.write_manifest()
 
     finish(numbers()[:3])
     assert numbers() == [f"{number:04}" for number in range(3, 10)]

@@ -17,6 +17,7 @@ from train_support import launching, tiny_run
 from dml_core import DmlError
 from dml_train.processes.signals import handle_signals
 from dml_train.ranks.launch import StopHandler, launch
+from dml_train.ranks.ranks import LOST_RANK
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
@@ -151,7 +152,31 @@ def test_ranks_that_do_not_stop_within_the_timeout_are_killed(start, tmp_path):
     os.kill(process.pid, signal.SIGTERM)
     process.join(PATIENCE)
     assert process.exitcode == 2
-    assert is_printed(tmp_path, "of 2 was killed by SIGKILL")()
+    assert is_printed(tmp_path, "ranks 0, 1 of 2 didn't end within the timeout (training.timeout)")()
+    assert have_ended(tmp_path, "0", "1")
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        (f"rank 0 of 2 {LOST_RANK}", "rank 1 of 2 didn't end within the timeout (training.timeout)"),
+        ("the disk is full", "the disk is full"),
+    ],
+    ids=["lost", "own error"],
+)
+def test_a_hanging_rank_is_named_unless_another_one_has_an_error_of_its_own(
+    start, tmp_path, message, printed
+):
+    content = json.dumps({"message": message, "timestamp": 1})
+    script = f"CONTENT='{content}'\ntrap 'echo $CONTENT > $TORCHELASTIC_ERROR_FILE; exit 2' TERM\n{STARTED}\n"
+    script += f"[ $RANK = 1 ] && kill -STOP $$\n{WAITING}"
+    process = start(launching.launch_script, script, 1)
+    wait_until(exist(tmp_path, "launched", "0", "1"))
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(PATIENCE)
+    assert process.exitcode == 2
+    assert is_printed(tmp_path, printed)()
+    assert not is_printed(tmp_path, "SIGKILL")()
     assert have_ended(tmp_path, "0", "1")
 
 

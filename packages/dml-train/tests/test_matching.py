@@ -13,6 +13,7 @@ from train_support.tiny_world import TinyEvaluator
 
 from dml_core import Component, DmlError, GroupedSplit, Registry, Relation, hookimpl
 from dml_train.data.held_out_classes import ClassSubset
+from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.measure.matching import Matching
 from dml_train.recipe.checking import parse
@@ -82,6 +83,13 @@ def test_held_out_classes_keep_the_groups_of_their_items():
     assert isinstance(held, GroupedSplit)
 
 
+def finish(folder: RunFolder, embedded: Embedded) -> None:
+    """Write what the end of a run writes."""
+    embedded.write(folder)
+    write_json(folder.evaluation, {})
+    folder.write_manifest()
+
+
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_runs_folder_keeps_groups_and_lists_and_drops_old_ones(tmp_path, separate):
     folder = RunFolder(tmp_path)
@@ -96,7 +104,7 @@ def test_a_runs_folder_keeps_groups_and_lists_and_drops_old_ones(tmp_path, separ
         names if separate else None,
         Relation(relevant=(*lists, np.array([1, 2])), ignored=lists),
     )
-    full.write(folder)
+    finish(folder, full)
     found = Embedded.read(folder)
     for name in ("embeddings", "labels", "gallery", "gallery_labels", "groups", "gallery_groups"):
         a, b = getattr(found, name), getattr(full, name)
@@ -104,20 +112,22 @@ def test_a_runs_folder_keeps_groups_and_lists_and_drops_old_ones(tmp_path, separ
         assert a is None or np.array_equal(a, b)
     assert [a.tolist() for a in found.relation.relevant] == [[0, 1, 1, 2], [2, 0], [1, 2]]
     assert [a.tolist() for a in found.relation.ignored] == [[0, 1, 1, 2], [2, 0]]
-    Embedded(x, labels).write(folder)
+    finish(folder, Embedded(x, labels))
     again = Embedded.read(folder)
     assert again.matching() == {}
     assert again.gallery is None
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["embeddings.npy", "labels.npy"]
+    results = ["embeddings.npy", "evaluation.json", "labels.npy", "manifest.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == results
 
 
 def test_a_damaged_file_of_lists_is_named(tmp_path):
     folder = RunFolder(tmp_path)
-    Embedded(
-        np.ones((2, 2)), np.zeros(2, int), relation=Relation(ignored=(np.zeros(3, int), np.zeros(0, int)))
-    ).write(folder)
+    relation = Relation(ignored=(np.zeros(3, int), np.zeros(0, int)))
+    finish(folder, Embedded(np.ones((2, 2)), np.zeros(2, int), relation=relation))
     folder.relation.write_bytes(folder.relation.read_bytes()[:-40])
-    with pytest.raises(DmlError, match=r"can't read .*relation\.npz as a \.npz file"):
+    with pytest.raises(
+        DmlError, match=r"relation\.npz has \d+ bytes; the manifest says .* Write it again: dml"
+    ):
         Embedded.read(folder)
 
 

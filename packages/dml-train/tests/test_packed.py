@@ -62,6 +62,13 @@ def test_a_cache_changes_no_bit(folder, square, train_crop):
     np.testing.assert_array_equal(made.test.picture(5), plain.test.picture(5))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX file names can hold any bytes")
+def test_a_name_that_is_not_utf8_is_cached(folder):
+    image = folder / "train" / "class 0" / "0.png"
+    image.rename(image.with_name(os.fsdecode(b"caf\xe9.png")))
+    assert torch.equal(cached(folder).train.load(ROWS), make(folder).train.load(ROWS))
+
+
 def test_a_cache_decodes_once(folder, monkeypatch):
     cached(folder)
     assert len(packs(folder)) == 1

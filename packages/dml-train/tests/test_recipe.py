@@ -106,6 +106,27 @@ def test_every_mistake_of_the_tables_is_listed_at_once(file, tiny_registry):
         load_recipe(file(), ["training.seed=-1", "embedding.dim=0"], tiny_registry)
 
 
+def test_mistakes_of_tables_names_and_options_are_listed_together(file, tiny_registry):
+    overrides = [
+        "training.stepz=3",
+        "loss.name=tinny",
+        "sampler.clases=3",
+        'logging.loggers=[{name="jsnl"}]',
+        "evaluation.recal_at=[1]",
+    ]
+    with pytest.raises(DmlError) as caught:
+        load_recipe(file(schedule={"optimizer.loss": {"kind": "cosine", "end": 0}}), overrides, tiny_registry)
+    for part in (
+        "'stepz'",
+        "'tinny'",
+        "'clases'",
+        "'jsnl'",
+        "'recal_at'",
+        "it is called 'optimizer.lr_multipliers.loss'",
+    ):
+        assert part in str(caught.value)
+
+
 def test_a_missing_table_is_named(tiny_document, tiny_registry):
     document = tiny_document()
     del document["loss"]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import tomli_w
 import torch
 from torch import nn
 
-from dml_core import Component, DmlError, InvalidOption, hookimpl
+from dml_core import Component, DmlError, InvalidOption, Registry, hookimpl
 from dml_core import registry as installed
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import load_recipe
 from dml_train.training.build import build
 from dml_train.training.rehearsal import rehearse
-from dml_train.training.run import train
+from dml_train.training.run import check_recipe, train
 from dml_train.training.scheduling import check_loss_schedules
+
+
+@pytest.fixture
+def registry(tiny_registry: Registry) -> Registry:
+    return tiny_registry
 
 
 class Faulty(nn.Module):
@@ -61,9 +67,26 @@ def test_a_loss_that_fails_at_its_first_step_is_named_before_the_folder_is_made(
 ):
     tiny_registry.plugins.register(Plugin(), distribution="faulty")
     document = tiny_document() | {"loss": {"name": "faulty", "fault": fault}}
+    recipe = parse(document, tiny_registry)
     with pytest.raises(DmlError, match=message):
-        train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
+        train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
     assert not (tmp_path / "run").exists()
+    with pytest.raises(DmlError, match=message):
+        check_recipe(recipe, registry=tiny_registry, console=quiet)
+
+
+def test_a_check_finds_what_a_run_would_and_starts_none(dml, registry, tiny_document, tmp_path):
+    (tmp_path / "tiny.toml").write_bytes(tomli_w.dumps(tiny_document()).encode())
+    before = sorted(tmp_path.rglob("*"))
+    train = ["train", tmp_path / "tiny.toml", "--check"]
+    output = dml(*train).output
+    assert "the recipe is ready to train; no run was started" in output
+    assert " steps on cpu; then " in output
+    assert dml(*train, "--out", tmp_path / "run")
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes").write_text("mine")
+    assert "It holds files but no run" in dml(*train, "--out", tmp_path / "run", code=2).output
 
 
 def test_a_loss_that_takes_other_arguments_is_named_with_them(tiny_registry, tiny_document, tmp_path, quiet):

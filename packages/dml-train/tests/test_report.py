@@ -15,6 +15,7 @@ from train_support.report_world import HOSTILE, NAMES, Page, check_page, finishe
 from dml_core import DmlError, Registry
 from dml_train.measure.names import BY_K, LONG_NAMES, explain
 from dml_train.report import COMPARISON, write_report
+from dml_train.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,7 @@ def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(unc
     assert "Selected on the test split" not in unchanged.words
     result = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(json.dumps(result | {"selected_on": "test"}))
+    RunFolder(run).write_manifest()
     words = page_of(run, registry).words
     assert words.index("Selected on the test split") < words.index("Recall@1")
 
@@ -133,6 +135,7 @@ def test_a_run_without_test_split_has_metrics_and_curves(run, registry):
     (run / "evaluation.json").write_text(
         json.dumps(result | {"split": "validation", "selected_on": "validation"})
     )
+    RunFolder(run).write_manifest()
     page = page_of(run, registry)
     check_page(page)
     assert "The test split was not used" in page.words
@@ -172,12 +175,14 @@ def test_a_missing_data_set_leaves_a_note_and_everything_else(run, registry):
 
 def test_a_changed_data_set_is_not_shown(run, registry):
     np.save(run / "labels.npy", np.roll(np.load(run / "labels.npy"), 1))
+    RunFolder(run).write_manifest()
     assert "it has changed since" in page_of(run, registry).text
 
 
 def test_a_separate_gallery_is_searched(run, registry):
     np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
     np.save(run / "gallery_labels.npy", np.load(run / "labels.npy")[::2])
+    RunFolder(run).write_manifest()
     page = page_of(run, registry)
     assert "it has changed since" in page.text  # the data set has no such gallery
     assert "✓ right" in page.text
@@ -186,7 +191,7 @@ def test_a_separate_gallery_is_searched(run, registry):
 
 def test_an_unfinished_run_is_refused(run, registry):
     (run / "evaluation.json").unlink()
-    with pytest.raises(DmlError, match=r"has no evaluation\.json yet"):
+    with pytest.raises(DmlError, match=r"isn't finished: it has no evaluation\.json; resume it"):
         write_report(run, registry)
     assert not (run / "report.html").exists()
 

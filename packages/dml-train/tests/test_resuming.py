@@ -10,10 +10,12 @@ import signal
 import numpy as np
 import pytest
 import torch
+from train_support.photo_world import photo_document, photo_registry, write_photos
 from train_support.run_traces import Stop, StopAt, lines, same
 
 from dml_core import DmlError, hookimpl
 from dml_train.processes.stopping import RunInterrupted
+from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training import run as training
@@ -283,3 +285,43 @@ def test_loss_scaling_starts_or_stops_by_force(run, out):
         folder = run(resume=True, force=True, training={"steps": steps, "precision": precision})
         assert bool(newest(folder)[1]["scaler"]) == scales
     assert [line["step"] for line in lines(folder) if "loss" in line] == [*range(1, 21)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_turns_unreadable_ends_the_run_which_resumes_to_the_same_bits(tmp_path, quiet, workers):
+    """After the check of all images; the error names the image and the checkpoint."""
+    photos = write_photos(tmp_path / "photos")
+    contents = {file: file.read_bytes() for file in photos.rglob("*.png")}
+    registry = photo_registry()
+
+    class CutAll:
+        @hookimpl
+        def dml_step_end(self, step):
+            if step == 3:
+                for file in contents:
+                    file.write_bytes(contents[file][:60])
+
+    def train(out, resume=False):
+        document = photo_document(photos) | {
+            "training": {"steps": 12, "device": "cpu", "workers": workers},
+            "checkpoints": {"every": 2, "unit": "step"},
+            "logging": {"every": 1, "loggers": [{"name": "jsonl"}]},
+        }
+        recipe = parse(document, registry)
+        return training.train(recipe, tmp_path / out, resume=resume, registry=registry, console=quiet)
+
+    whole = train("whole")
+    plugin = CutAll()
+    registry.plugins.register(plugin, distribution="cut")
+    expected = r"can't read the image .*\.png: .*\nThe run ended after step \d+; the checkpoint of step \d+ "
+    with pytest.raises(DmlError, match=expected) as ended:
+        train("cut")
+    assert ended.value.arguments == ("resume",)
+    registry.plugins.manager.unregister(plugin)
+    with pytest.raises(DmlError, match="can't read the image"):
+        train("cut", resume=True)
+    for file, content in contents.items():
+        file.write_bytes(content)
+    cut = train("cut", resume=True)
+    for path in (cut.metrics, cut.embeddings(), cut.evaluation, cut.data):
+        assert path.read_bytes() == (whole.path / path.name).read_bytes()

@@ -16,6 +16,7 @@ from dml_train import cli
 from dml_train.report import side_by_side, write_side_by_side
 from dml_train.report.paired import MetricDifference
 from dml_train.report.side_by_side import Column, RunComparison
+from dml_train.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,7 @@ def test_runs_with_one_name_are_distinguished_by_their_parents(page_of, tmp_path
 
 def test_different_items_are_not_tested_in_pairs(page_of, runs):
     np.save(runs[1] / "labels.npy", np.load(runs[1] / "labels.npy")[::-1])
+    RunFolder(runs[1]).write_manifest()
     words = page_of(*runs).words
     assert "Not tested: the two were measured on different items." in words
     assert "Not compared: the two were measured on different items." in words
@@ -130,8 +132,11 @@ def test_runs_with_separate_galleries_are_compared(page_of, runs):
     for run in runs:
         np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
         np.save(run / "gallery_labels.npy", np.load(run / "labels.npy")[::2])
+        RunFolder(run).write_manifest()
     assert "Not tested" not in page_of(*runs).words
-    (runs[1] / "gallery_embeddings.npy").unlink()
+    for name in ("gallery_embeddings.npy", "gallery_labels.npy"):
+        (runs[1] / name).unlink()
+    RunFolder(runs[1]).write_manifest()
     assert "Not tested: the two were measured on different items." in page_of(*runs).words
 
 
@@ -180,6 +185,9 @@ def test_the_command_writes_a_page_of_one_run_or_of_several(runs, tmp_path, regi
     assert "exists already; nothing was touched" in dml("report", *runs, "--out", out, code=2).stderr
     (runs[1] / "evaluation.json").unlink()
     out.unlink()
-    assert "has no evaluation.json yet" in dml("report", *runs, "--out", out, code=2).stderr
+    assert (
+        "isn't finished: it has no evaluation.json; resume it"
+        in dml("report", *runs, "--out", out, code=2).stderr
+    )
     assert not out.exists()
     assert json.loads((runs[0] / "evaluation.json").read_text())

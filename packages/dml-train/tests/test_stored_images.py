@@ -205,9 +205,9 @@ def test_an_embedder_opens_its_run_once_and_drops_the_rows_of_bad_images(
 
     opened = []
 
-    def opening(path, used):
+    def opening(path, used, step):
         opened.append(path)
-        return open_model(path, registry)
+        return open_model(path, registry, step=step)
 
     monkeypatch.setattr(embedder, "open_model", opening)
     network = pickle.loads(pickle.dumps(Embedder(run, skip=True, threads=1)))

@@ -165,7 +165,7 @@ def test_a_non_finite_state_after_a_finite_loss_is_not_saved(run, out):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_image_that_cannot_be_loaded_is_named(run, workers):
     with pytest.raises(
-        DmlError, match=r"^item 17 \(class 'class 2'\) can't be loaded: OSError: broken image$"
+        DmlError, match=r"^item 17 \(class 'class 2'\) can't be loaded: OSError: broken image\n"
     ):
         run(dataset={"broken": 17}, training={"workers": workers})
 

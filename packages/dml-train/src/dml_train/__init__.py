@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dml_train.cluster.ray_cluster import RayExecutor as RayExecutor
     from dml_train.data import check_dataset as check_dataset
     from dml_train.data import fetch_dataset as fetch_dataset
+    from dml_train.data.inspection import Inspection as Inspection
+    from dml_train.data.inspection import inspect_images as inspect_images
     from dml_train.demo import run_demo as run_demo
     from dml_train.recipe.bundled import bundled_recipes as bundled_recipes
     from dml_train.recipe.loading import load_recipe as load_recipe
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
     from dml_train.trained.folder import embed_folder as embed_folder
     from dml_train.trained.folder import embed_images as embed_images
+    from dml_train.trained.folder_evaluation import evaluate_folder as evaluate_folder
     from dml_train.trained.leaks import Leak as Leak
     from dml_train.trained.leaks import find_leaks as find_leaks
     from dml_train.trained.model import TrainedModel as TrainedModel
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from dml_train.trained.splits import evaluate_run as evaluate_run
     from dml_train.trained.stored_images import open_images as open_images
     from dml_train.training.conversion import convert_checkpoints as convert_checkpoints
+    from dml_train.training.run import check_recipe as check_recipe
     from dml_train.training.run import train as train
 
 __version__ = version("dml-train")
@@ -66,6 +70,7 @@ _HOMES = {
     "Choice": "dml_train.studies.tuning.space",
     "FolderEmbedding": "dml_train.trained.folder",
     "Gallery": "dml_train.trained.search",
+    "Inspection": "dml_train.data.inspection",
     "Leak": "dml_train.trained.leaks",
     "Range": "dml_train.studies.tuning.space",
     "Recipe": "dml_train.recipe.tables",
@@ -75,14 +80,17 @@ _HOMES = {
     "TrainedModel": "dml_train.trained.model",
     "bundled_recipes": "dml_train.recipe.bundled",
     "check_dataset": "dml_train.data",
+    "check_recipe": "dml_train.training.run",
     "convert_checkpoints": "dml_train.training.conversion",
     "embed_folder": "dml_train.trained.folder",
     "embed_split": "dml_train.trained.splits",
     "evaluate_embeddings": "dml_train.trained.splits",
+    "evaluate_folder": "dml_train.trained.folder_evaluation",
     "evaluate_run": "dml_train.trained.splits",
     "export": "dml_train.trained.export",
     "fetch_dataset": "dml_train.data",
     "find_leaks": "dml_train.trained.leaks",
+    "inspect_images": "dml_train.data.inspection",
     "load_recipe": "dml_train.recipe.loading",
     "open_model": "dml_train.trained.model",
     "open_run": "dml_train.run_folder",
@@ -113,6 +121,7 @@ __all__ = [
     "EmbeddingPlan",
     "FolderEmbedding",
     "Gallery",
+    "Inspection",
     "Leak",
     "Range",
     "RayCluster",
@@ -127,16 +136,19 @@ __all__ = [
     "__version__",
     "bundled_recipes",
     "check_dataset",
+    "check_recipe",
     "convert_checkpoints",
     "embed_folder",
     "embed_images",
     "embed_shard",
     "embed_split",
     "evaluate_embeddings",
+    "evaluate_folder",
     "evaluate_run",
     "export",
     "fetch_dataset",
     "find_leaks",
+    "inspect_images",
     "join_shards",
     "load_recipe",
     "open_images",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,7 +74,7 @@ def run_demo(
         name: dict(row) for name, row in Baselines.read(folder).metrics.items()
     }
     with stage(progress, "compare", 1) as show:
-        comparison["trained network"] = json.loads(folder.evaluation.read_text()) | {
+        comparison["trained network"] = folder.read_evaluation() | {
             "bytes_per_item": exact.bytes_per_item(dim)
         }
         comparison[f"its {dim}-bit codes"] = evaluate(hamming, embedded).to_dict() | {

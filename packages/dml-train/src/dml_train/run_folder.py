@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dml_core import DmlError
-from dml_train.files import WriteRefused, check_path, lock_folder, partial_path, read_json
+from dml_train.checksums import FileRecord, compare, record_of
+from dml_train.files import WriteRefused, check_path, lock_folder, partial_path, read_json, write_json
 
 Tracker = Literal["wandb", "mlflow", "trackio"]  # the experiment trackers, each the name of its logger
 
@@ -24,6 +26,11 @@ class RunFolder:
     def recipe(self) -> Path:
         """The resolved recipe, with every default."""
         return self.path / "recipe.toml"
+
+    @property
+    def data(self) -> Path:
+        """The fingerprint of the data set: path, size and class of each image."""
+        return self.path / "data.npz"
 
     @property
     def metrics(self) -> Path:
@@ -75,6 +82,90 @@ class RunFolder:
         """The lists of matches and of ignored items, if the data set has any: the arrays of `dml_core.Relation`."""
         return self.path / "relation.npz"
 
+    @property
+    def manifest(self) -> Path:
+        """Size and SHA-256 of each result file; written last, when the run ends."""
+        return self.path / "manifest.json"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended and its results were written; they may have been damaged since."""
+        return self.evaluation.is_file() and self.manifest.is_file()
+
+    @property
+    def resume_command(self) -> str:
+        """The command that resumes the run; for a finished run with damaged results, it writes them again."""
+        return shlex.join(["dml", "train", str(self.recipe), "--out", str(self.path), "--resume"])
+
+    def write_manifest(self) -> None:
+        """Write the manifest of the existing result files.
+
+        Raises:
+            WriteRefused: if the disk is full or refuses.
+        """
+        files = {path.name: record_of(path) for path in self._results() if path.is_file()}
+        write_json(self.manifest, {"files": files})
+
+    def drop_results(self) -> None:
+        """Remove the manifest, then the result files.
+
+        Raises:
+            WriteRefused: if the disk refuses.
+        """
+        for path in (self.manifest, *self._results()):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise WriteRefused(f"can't remove {path}: {error.strerror}") from error
+
+    def read_manifest(self) -> dict[str, FileRecord]:
+        """Read size and SHA-256 of each result file, by file name.
+
+        Raises:
+            DmlError: if the run isn't finished, or the manifest is corrupt.
+        """
+        if not self.is_finished:
+            missing = self.manifest if self.evaluation.is_file() else self.evaluation
+            raise DmlError(
+                f"the run in {self.path} isn't finished: it has no {missing.name}; resume it",
+                arguments=("resume",),
+            )
+        try:
+            return {
+                name: FileRecord(bytes=record["bytes"], sha256=record["sha256"])
+                for name, record in read_json(self.manifest)["files"].items()
+            }
+        except (DmlError, AttributeError, KeyError, TypeError) as error:
+            raise DmlError(f"{self.manifest} is corrupt. Write it again: {self.resume_command}") from error
+
+    def check_results(self, *paths: Path) -> None:
+        """Check that result files are as the run wrote them.
+
+        Args:
+            paths: the files; default: all that the manifest lists.
+
+        Raises:
+            DmlError: that names the first missing, changed or damaged file, and the command that writes it again; if
+                the run isn't finished, or the manifest is corrupt.
+        """
+        records = self.read_manifest()
+        for path in paths or [self.path / name for name in records]:
+            try:
+                wrong = compare(path, records[path.name]) if path.name in records else "isn't in the manifest"
+            except OSError as error:
+                wrong = f"can't be read: {error.strerror}"
+            if wrong is not None:
+                raise DmlError(
+                    f"{path} {wrong}, so it was changed or damaged after the run wrote it. "
+                    f"Write it again: {self.resume_command}"
+                )
+
+    def _results(self) -> list[Path]:
+        """Return the paths of all files that the end of a run may write."""
+        arrays = (self.embeddings, self.labels, self.groups)
+        of_parts = [path(part) for part in ("", "gallery") for path in arrays]
+        return [*of_parts, self.relation, self.per_query, self.baselines, self.evaluation]
+
     @staticmethod
     def refuse_existing(path: Path) -> None:
         """Refuse a path that a new run can't use.
@@ -99,12 +190,15 @@ class RunFolder:
 
     def _has_no_step(self) -> bool:
         """Whether a folder is empty, or holds what a run leaves that took no step: nothing to resume or to lose."""
-        names = {entry.name for entry in self.path.iterdir()} - {partial_path(self.recipe).name}
+        names = {entry.name for entry in self.path.iterdir()} - {
+            partial_path(path).name for path in (self.recipe, self.data)
+        }
         if self.recipe.name in names and self.metrics.name not in names:
             return False  # a recipe alone may be the user's own
         identities = {self.tracker(name).name for name in get_args(Tracker)}
         left = {
             self.recipe.name,
+            self.data.name,
             self.metrics.name,
             self.checkpoints.name,
             "tensorboard",
@@ -121,13 +215,9 @@ class RunFolder:
         """Read the metrics of the trained embedding.
 
         Raises:
-            DmlError: if the run isn't finished, or the file is corrupt.
+            DmlError: if the run isn't finished, or the file was changed or damaged.
         """
-        if not self.evaluation.is_file():
-            raise DmlError(
-                f"the run in {self.path} isn't finished: it has no evaluation.json; resume it",
-                arguments=("resume",),
-            )
+        self.check_results(self.evaluation)
         return read_json(self.evaluation)
 
     def read_metrics(self) -> list[dict[str, float | None]]:

@@ -12,7 +12,7 @@ import numpy as np
 import tomli_w
 from click.testing import CliRunner, Result
 
-from dml_core import Registry
+from dml_core import Registry, hookimpl
 from dml_train import cli, report
 from dml_train.studies.reproduce import paper as papers_of
 from dml_train.studies.reproduce import run as reproduction
@@ -233,6 +233,29 @@ def resume_read_only_run(disk: Disk, inputs: Path) -> None:
     result = command(resume=True)
     assert result.exit_code == 2, result.output
     assert result.stderr.splitlines()[-1].startswith(f"error: can't write {run}"), result.stderr
+
+
+def train_until_read_only(disk: Disk, inputs: Path) -> None:
+    """Train on a disk that becomes read-only after the first checkpoint."""
+
+    class ReadOnly:
+        @hookimpl
+        def dml_step_end(self, step: int) -> None:
+            if step == 5:
+                disk.make_read_only()
+
+    # Without a logger: the kernel makes no disk read-only while a file on it is open for writing.
+    document = make_document(logging={"every": 1, "loggers": []})
+    registry = make_registry()
+    registry.plugins.register(ReadOnly(), distribution="read-only")
+    run = disk.path / "run"
+    result = Command(registry, ["train", _recipe(inputs, document), "--out", str(run)], [])()
+    assert result.exit_code == 2, result.output
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith(f"error: can't save the checkpoint of step 8 in {run}"), message
+    assert "Read-only file system" in message
+    assert f"the checkpoint of step 4 ({run}/checkpoints/step-00000004) is intact" in message
+    assert message.endswith("then resume the run (dml train --resume)")
 
 
 def train_on_read_only_images(disk: Disk, inputs: Path) -> None:

@@ -14,6 +14,7 @@ import dml_core.plugin
 from dml_core import Component, DmlError, Plugins, Registry, hookimpl
 from dml_train import plugin
 from dml_train.recipe.checking import parse
+from dml_train.run_folder import RunFolder
 from train_support.tiny_world import TinyDataset
 
 HOSTILE = '<script>alert("1")</script>'
@@ -157,6 +158,7 @@ def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: o
     (folder / "evaluation.json").write_text(json.dumps(figures | result))
     lines = [{"step": s, "loss": 5.0 / s, "optimizer.lr": 0.1} for s in range(1, 41)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    RunFolder(folder).write_manifest()
     return folder
 
 

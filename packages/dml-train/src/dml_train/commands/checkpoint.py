@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def checkpoint(run: Path, form: Form) -> None:
     """Convert a run's checkpoints to another form.
 
-    Any number of ranks resumes either form to the same bits. A run writes in parts with checkpoints.form = "parts".
+    Any number of ranks loads the same bits from either form. A run writes in parts with checkpoints.form = "parts".
     """
     from dml_train.training.conversion import convert_checkpoints
 

@@ -6,77 +6,142 @@ from pathlib import Path
 
 import click
 
-from dml_core import DmlError
-from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
+from dml_core import DmlError, nearest
+from dml_train.commands.options import FILE, FOLDER, error_console, printable, refuse_existing
 
 # Repeated here, since the data sets' modules take seconds to import; a test compares the names.
 NAMES = ("cub", "cars196", "sop", "in-shop", "market1501", "veri776", "vehicleid")
-_NAME = click.argument("name", type=click.Choice(NAMES))
 _MOST_LISTED = 20  # pairs
-_ROOT = click.option("--root", type=FOLDER, required=True, help="The data set's folder, or its parent.")
 
 
 @click.group()
 def data() -> None:
-    """Download and check the published data sets, or a run's data."""
+    """Check your images; check or download published data."""
 
 
-@data.command(short_help="Count a data set's images, or list leaks of a run.")
-@click.argument("name", type=click.Choice(NAMES), required=False)
-@click.option("--root", type=FOLDER, help="The data set's folder, or its parent.")
-@click.option("--decode", is_flag=True, help="Also decode every image, and list those that fail.")
+@data.command(short_help="Check a folder of images or a published data set, or list leaks of a run.")
+@click.argument("source", metavar="FOLDER|TABLE.csv|NAME", required=False)
+@click.option(
+    "--root",
+    type=FOLDER,
+    help="With NAME: the data set's folder, or its parent. With TABLE.csv: where its paths start; default: its folder.",
+)
+@click.option("--decode", is_flag=True, help="With NAME: also decode every image, and list those that fail.")
 @click.option(
     "--leaks",
     metavar="RUN",
     type=FOLDER,
-    help="Instead of counting: list test images that are near-copies of training images, by this run's embeddings.",
+    help="List test images that are near-copies of training images, by this run's embeddings.",
 )
 @click.option(
     "--threshold", type=float, help="With --leaks: the least cosine of a pair that is listed; default: 0.98."
 )
-@click.option("--out", type=FILE, help="With --leaks: also write all pairs to a new CSV file.")
+@click.option(
+    "--step", type=click.IntRange(min=1), help="With --leaks: use the weights of this step's checkpoint."
+)
+@click.option(
+    "--out", type=FILE, help="With FOLDER, TABLE.csv or --leaks: also write all findings to a new CSV file."
+)
 @click.pass_context
 def check(
     context: click.Context,
-    name: str | None,
+    source: str | None,
     root: Path | None,
     decode: bool,
     leaks: Path | None,
     threshold: float | None,
+    step: int | None,
     out: Path | None,
 ) -> None:
-    """Compare a data set's counts with the published ones, or list a run's test images that leak.
+    """Check a folder or table of your images, count a published data set, or list a run's test images that leak.
 
-    Exits with 0 if the data set NAME in --root is complete, with 1 if it is incomplete, and with 2 if it is missing.
-    With --leaks: with 0 if no pair is that similar, with 1 if some are, and with 2 if the search failed.
+    Of FOLDER (FOLDER/CLASS/IMAGE) or TABLE.csv (columns path and label): images a class, sizes, broken files,
+    duplicates, and a command to begin with. Exits with 0 if no image is broken or a duplicate, with 1 if some are, and
+    with 2 if there are no classes to check.
+
+    Of a published data set NAME in --root: its counts beside the published ones. Exits with 0 if it is complete, with 1
+    if it is incomplete, and with 2 if it is missing.
+
+    With --leaks: exits with 0 if no pair is that similar, with 1 if some are, and with 2 if the search failed.
     """
     if leaks is not None:
-        if name is not None or root is not None or decode:
-            raise DmlError("--leaks searches the run's own data set; omit NAME, --root and --decode")
-        _check_leaks(context, leaks, threshold, out)
+        if source is not None or root is not None or decode:
+            raise DmlError(
+                "--leaks searches the run's own data set; omit FOLDER, TABLE.csv or NAME, --root and --decode"
+            )
+        _check_leaks(context, leaks, threshold, step, out)
         return
-    if name is None or root is None:
-        raise DmlError("expected NAME and --root to count a published data set, or --leaks RUN")
-    if threshold is not None or out is not None:
-        raise DmlError("--threshold and --out belong to --leaks RUN, which wasn't given")
+    if threshold is not None or step is not None:
+        raise DmlError("--threshold and --step belong to --leaks RUN, which wasn't given")
+    if source is None:
+        raise DmlError(
+            "expected a folder of images, a table (.csv), the name of a published data set and --root, or --leaks RUN"
+        )
+    if source in NAMES:
+        _check_published(context, source, root, decode, out)
+    else:
+        _check_images(context, source, root, decode, out)
+
+
+def _check_published(
+    context: click.Context, name: str, root: Path | None, decode: bool, out: Path | None
+) -> None:
+    """Count a published data set; exit with 1 if it is incomplete."""
+    if root is None:
+        raise DmlError(f"{name} is a published data set; expected its folder: --root FOLDER")
+    if out is not None:
+        raise DmlError(
+            f"--out lists what is found in a folder or table of yours; {name} is a published data set"
+        )
     from dml_train.data import check_dataset
 
     if not check_dataset(name, root, decode=decode, report=click.echo):
         context.exit(1)
 
 
-def _check_leaks(context: click.Context, run: Path, threshold: float | None, out: Path | None) -> None:
+def _check_images(
+    context: click.Context, source: str, root: Path | None, decode: bool, out: Path | None
+) -> None:
+    """Describe a folder or table of images; exit with 1 if some are broken or duplicates."""
+    path = Path(source)
+    if not path.exists():
+        raise DmlError(
+            f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table (.csv), or a "
+            f"published data set: {', '.join(NAMES)}"
+        )
+    if decode:
+        raise DmlError(
+            "--decode belongs to a published data set; the images of a folder or table are always decoded"
+        )
+    refuse_existing(out)
+    from dml_train.data.inspection import inspect_images, write_findings
+    from dml_train.data.inspection_text import describe_inspection
+
+    found = inspect_images(path, root=root, registry=context.obj)
+    if out is not None:
+        write_findings(found, out)
+    for line in describe_inspection(found):
+        click.echo(printable(line))
+    if found.bad or found.duplicates:
+        context.exit(1)
+
+
+def _check_leaks(
+    context: click.Context, run: Path, threshold: float | None, step: int | None, out: Path | None
+) -> None:
     """List the leaks of a run; exit with 1 if there are any."""
     refuse_existing(out)
     from dml_train.trained.leaks import THRESHOLD, find_leaks, write_leaks
 
     least = THRESHOLD if threshold is None else threshold
-    found = find_leaks(run, least, registry=context.obj, console=error_console())
+    found = find_leaks(run, least, step=step, registry=context.obj, console=error_console())
     if out is not None:
         write_leaks(found, out)
     for leak in found[:_MOST_LISTED]:
-        click.echo(f"{leak.similarity:.4f}  {leak.part} {leak.test} ({leak.test_class})")
-        click.echo(f"        train {leak.train} ({leak.train_class})")
+        click.echo(
+            f"{leak.similarity:.4f}  {leak.part} {printable(leak.test)} ({printable(leak.test_class)})"
+        )
+        click.echo(f"        train {printable(leak.train)} ({printable(leak.train_class)})")
     if len(found) > _MOST_LISTED:
         rest = f"{len(found) - _MOST_LISTED:,} more"
         click.echo(f"{rest}: see {out}" if out else f"{rest}; --out FILE.csv writes them all")
@@ -91,8 +156,8 @@ def _check_leaks(context: click.Context, run: Path, threshold: float | None, out
 
 
 @data.command()
-@_NAME
-@_ROOT
+@click.argument("name", type=click.Choice(NAMES))
+@click.option("--root", type=FOLDER, required=True, help="The data set's folder, or its parent.")
 @click.pass_context
 def fetch(context: click.Context, name: str, root: Path) -> None:
     """Download, unpack and check a data set.

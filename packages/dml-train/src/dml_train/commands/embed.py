@@ -9,7 +9,7 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.engine import engine_options, read_engine
-from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
+from dml_train.commands.options import FILE, FOLDER, ON_BAD_IMAGE, STEP, error_console, refuse_existing
 from dml_train.processes.limits import MOST_PROCESSES
 
 if TYPE_CHECKING:
@@ -37,13 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--codes", is_flag=True, help="Write binary codes, one bit per dimension: (N, ceil(dim / 8)) uint8."
 )
-@click.option(
-    "--on-bad-image",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    show_default=True,
-    help="Stop at, or skip, an image in IMAGES that can't be decoded.",
-)
+@ON_BAD_IMAGE
 @click.option(
     "--workers",
     type=click.IntRange(0, MOST_PROCESSES),
@@ -59,6 +53,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Embed nothing: join the slices beside --out to the file that one process would have written.",
 )
+@STEP
 @engine_options
 @click.pass_obj
 def embed(
@@ -73,6 +68,7 @@ def embed(
     workers: int | None,
     shard: str | None,
     join: bool,
+    step: int | None,
     engine: str,
     address: str | None,
     worker_cpus: int | None,
@@ -101,7 +97,7 @@ def embed(
         )
     part = cast("SplitName", split or "test")
     if images is None and shard is None and not join and cluster is None:
-        _embed_split(registry, run, part, out, labels, codes)
+        _embed_split(registry, run, part, step, out, labels, codes)
         return
     sharded = shard is not None or join
     if out.suffix != ".npy" and (sharded or images is None or out.suffix != ".parquet"):
@@ -118,7 +114,7 @@ def embed(
     refuse_existing(out)
     if not has_partial(out):
         refuse_existing(index_path(out), labels)
-    model = open_model(run, registry)
+    model = open_model(run, registry, step=step)
     listed = SplitImages(model, part, registry) if images is None else open_images(images)
     plan = EmbeddingPlan(model, listed, codes)
     if join:
@@ -160,14 +156,20 @@ def embed(
 
 
 def _embed_split(
-    registry: Registry, run: Path, split: SplitName, out: Path, labels: Path | None, codes: bool
+    registry: Registry,
+    run: Path,
+    split: SplitName,
+    step: int | None,
+    out: Path,
+    labels: Path | None,
+    codes: bool,
 ) -> None:
     from dml_train.files import write_array
     from dml_train.measure.evaluate import pack_codes
     from dml_train.trained.splits import embed_split
 
     refuse_existing(out, labels)
-    embeddings, split_labels = embed_split(run, split, registry=registry, console=error_console())
+    embeddings, split_labels = embed_split(run, split, step=step, registry=registry, console=error_console())
     if labels:
         write_array(labels, split_labels)
     try:

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from dml_core import DmlError, Registry
-from dml_train.commands.options import FILE, error_console, refuse_existing
+from dml_core import DmlError, Evaluation, Registry
+from dml_train.commands.options import FILE, ON_BAD_IMAGE, STEP, error_console, printable, refuse_existing
 
 
 @click.command("eval")
 @click.argument("source", metavar="RUN|EMBEDDINGS.npy", type=click.Path(path_type=Path))
-@click.argument("labels", metavar="[LABELS.npy]", type=FILE, required=False)
+@click.argument("labels", metavar="[FOLDER|LABELS.npy]", type=click.Path(path_type=Path), required=False)
 @click.option("--gallery", type=FILE, help="Gallery embeddings (.npy); default: the queries themselves.")
 @click.option("--gallery-labels", type=FILE, help="Labels of the gallery (.npy).")
 @click.option(
@@ -44,6 +44,8 @@ from dml_train.commands.options import FILE, error_console, refuse_existing
     multiple=True,
     help="Measure the first so many numbers of a run's embedding; repeatable.",
 )
+@ON_BAD_IMAGE
+@STEP
 @click.option("--out", type=FILE, help="Also write the metrics to a new JSON file.")
 @click.pass_obj
 def evaluate_command(
@@ -58,9 +60,15 @@ def evaluate_command(
     assignments: tuple[str, ...],
     levels: tuple[str, ...],
     prefixes: tuple[int, ...],
+    on_bad_image: str,
+    step: int | None,
     out: Path | None,
 ) -> None:
-    """Evaluate a run's test split, or embeddings with labels."""
+    """Evaluate a run, also on other images, or embeddings.
+
+    With RUN alone: its test split. With FOLDER (FOLDER/CLASS/IMAGE), RUN is evaluated on these images: each is a query,
+    and searches all others. With EMBEDDINGS.npy and LABELS.npy: these arrays.
+    """
     from dml_train.files import read_array, write_json
     from dml_train.recipe.loading import assign
     from dml_train.trained.splits import evaluate_embeddings, evaluate_run
@@ -83,11 +91,18 @@ def evaluate_command(
         raise DmlError(
             f"{source} doesn't exist; expected a run's folder, or embeddings (.npy) and their labels"
         )
-    if source.is_dir():
-        if labels or gallery or gallery_labels or groups or gallery_groups:
-            raise DmlError(
-                f"{source} is a run's folder, which has its own labels, gallery and groups; give no others"
-            )
+    if source.is_dir() and (gallery or gallery_labels or groups or gallery_groups):
+        raise DmlError(f"{source} is a run's folder: its images have no other gallery or groups; give none")
+    if labels is not None and not labels.exists():
+        raise DmlError(
+            f"{labels} doesn't exist; expected {'a folder of images' if source.is_dir() else 'labels (.npy)'}"
+        )
+    results: dict[int | None, Evaluation]
+    if source.is_dir() and labels is not None:
+        results = _evaluate_folder(
+            source, labels, evaluator, options, levels, prefixes, step, on_bad_image == "skip", registry
+        )
+    elif source.is_dir():
         results = {
             prefix: evaluate_run(
                 source,
@@ -95,19 +110,22 @@ def evaluate_command(
                 options=options,
                 levels=levels,
                 prefix=prefix,
+                step=step,
                 registry=registry,
                 console=error_console(),
             )
             for prefix in prefixes or (None,)
         }
     else:
+        if step is not None:
+            raise DmlError(f"{source} is not a run's folder, so it has no checkpoints; omit --step")
         if levels:
             raise DmlError(f"{source} is not a run's folder, so its levels are unknown; omit --level")
         if prefixes:
             raise DmlError(
                 f"{source} is not a run's folder; cut the array itself, embeddings[:, :32], or omit --prefix"
             )
-        if labels is None:
+        if labels is None or labels.is_dir():
             raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, give their labels, too")
         results = {
             None: evaluate_embeddings(
@@ -127,3 +145,36 @@ def evaluate_command(
     if out:
         by_prefix = {str(prefix): result.to_dict() for prefix, result in results.items()}
         write_json(out, by_prefix if prefixes else by_prefix["None"])
+
+
+def _evaluate_folder(
+    run: Path,
+    folder: Path,
+    evaluator: str | None,
+    options: dict[str, Any],
+    levels: tuple[str, ...],
+    prefixes: tuple[int, ...],
+    step: int | None,
+    skip: bool,
+    registry: Registry,
+) -> dict[int | None, Evaluation]:
+    """Evaluate a run on a folder of images, which is embedded once, for each prefix."""
+    from dml_train.trained.folder_evaluation import embed_classes, evaluate_embedded
+    from dml_train.trained.model import open_model
+    from dml_train.trained.splits import choose_evaluator
+
+    model = open_model(run, registry, step=step)
+    measure = choose_evaluator(model.recipe, evaluator, options, registry)
+    found = embed_classes(model, folder, skip=skip, registry=registry, console=error_console())
+    for reason in found.skipped:
+        click.echo(f"skipped: {printable(reason)}", err=True)
+    if found.trained:
+        click.echo(
+            f"{found.trained:,} of these {len(found.embedded.labels):,} images are training images of the run: metrics "
+            "of them overestimate",
+            err=True,
+        )
+    return {
+        prefix: evaluate_embedded(measure, found.embedded, model.recipe, levels, prefix)
+        for prefix in prefixes or (None,)
+    }

@@ -8,19 +8,21 @@ from typing import cast
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import FILE, FOLDER, refuse_existing
+from dml_train.commands.options import FILE, FOLDER, STEP, refuse_existing
 
 
 @click.command()
 @click.argument("run", type=FOLDER)
 @click.option("--to", "form", type=click.Choice(["onnx", "torch-export"]), required=True, help="The format.")
 @click.option("--out", type=FILE, required=True, help="A new file: .onnx, or .pt2 for torch-export.")
+@STEP
 @click.pass_obj
-def export(registry: Registry, run: Path, form: str, out: Path) -> None:
+def export(registry: Registry, run: Path, form: str, out: Path, step: int | None) -> None:
     """Export a run's network to ONNX or torch.export.
 
-    Checks that the exported network computes the same embeddings. A JSON file beside it (OUT.json) describes how an
-    image becomes the network's input. ONNX needs dml-train[onnx].
+    Checks that the exported network computes the same embeddings of image files. Two files beside it say how an image
+    becomes the network's input: OUT.json describes it, and prepare.py does it, with Pillow and numpy alone. ONNX needs
+    dml-train[onnx].
     """
     from dml_train.trained.export import EXPORTERS, Format
     from dml_train.trained.export import export as write
@@ -30,5 +32,7 @@ def export(registry: Registry, run: Path, form: str, out: Path) -> None:
     if out.suffix != suffix:
         raise DmlError(f"--out is {out}; expected a name that ends in {suffix}")
     refuse_existing(out, out.with_name(f"{out.name}.json"))
-    difference = write(open_model(run, registry), cast("Format", form), out)
-    click.echo(f"{out}: embeddings differ by at most {difference:.1e} of their largest entry")
+    difference = write(open_model(run, registry, step=step), cast("Format", form), out)
+    click.echo(
+        f"{out}: embeddings of image files differ from dml embed's by at most {difference:.1e} in cosine"
+    )

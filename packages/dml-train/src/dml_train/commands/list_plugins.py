@@ -8,23 +8,28 @@ from dml_core import CONTEXT, KINDS, SINGULAR, Kind, Option, Registry, UnknownNa
 from dml_core.registry import Entry, suggest
 
 
-@click.command("plugins", short_help="List all components, or the options of one.")
+@click.command("plugins", short_help="List all components, those of a kind, or the options of one.")
 @click.argument("name", required=False)
 @click.pass_obj
 def list_plugins(registry: Registry, name: str | None) -> None:
-    """List the components of each plugin, and the plugins that failed to load; or the options of the component NAME."""
-    if name is not None:
+    """List the components of each plugin, and the plugins that failed to load.
+
+    With a kind as NAME, such as losses, list the components of this kind; with a component, describe its options.
+    """
+    kinds = [kind for kind in KINDS if name in (None, kind)]
+    if name is not None and not kinds:
         _describe(registry, name)
         return
     source = registry.plugins
     provided: dict[str, list[str]] = {}
-    for kind in KINDS:
+    for kind in kinds:
         for each, entry in registry.entries(kind).items():
             line = f"  {kind:<10}  {each}  {entry.component.summary}"
             provided.setdefault(entry.provider.entry_point, []).append(line)
     for provider in source.providers:
-        click.echo(f"{provider}  ({provider.entry_point})")
-        click.echo("\n".join(provided.get(provider.entry_point, ["  no components"])))
+        lines = provided.get(provider.entry_point, [] if name else ["  no components"])
+        if lines:
+            click.echo("\n".join([f"{provider}  ({provider.entry_point})", *lines]))
     for failure in source.failures:
         click.echo(f"FAILED  {failure}")
 

@@ -30,6 +30,18 @@ SET = click.option(
     multiple=True,
     help="Set a key of the recipe (loss.scale=32) or a table ('loss={name=\"arc-face\"}'); repeatable.",
 )
+STEP = click.option(
+    "--step",
+    type=click.IntRange(min=1),
+    help="Use the weights of this step's checkpoint; default: those that the run is evaluated by.",
+)
+ON_BAD_IMAGE = click.option(
+    "--on-bad-image",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    show_default=True,
+    help="Stop at, or skip, an image of a folder that can't be decoded.",
+)
 LIST_COMMANDS = click.option(
     "--list-commands",
     is_flag=True,
@@ -71,6 +83,11 @@ def error_message(error: DmlError | Interrupted, command: click.Command | None =
     resume = f"dml {command.name if command and resumes else 'train'} --resume"
     options = [{"resume": resume, **_OPTIONS}.get(name, f"--{name}") for name in error.arguments]
     return f"{error} ({', '.join(options)})" if options else str(error)
+
+
+def printable(name: str) -> str:
+    """Escape the characters of a name that a terminal would interpret or can't encode."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def refuse_existing(*paths: Path | None) -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import FILE, FOLDER, error_console, refuse_existing
+from dml_train.commands.options import (
+    FILE,
+    FOLDER,
+    ON_BAD_IMAGE,
+    STEP,
+    error_console,
+    printable,
+    refuse_existing,
+)
 
 if TYPE_CHECKING:
     from dml_train.trained.model import TrainedModel
@@ -33,10 +41,8 @@ if TYPE_CHECKING:
     "--codes", is_flag=True, help="Compare binary codes by Hamming distance, instead of embeddings."
 )
 @click.option("--html", type=FILE, help="Also write a page of the images to a new HTML file.")
-@click.option(
-    "--on-bad-image", type=click.Choice(["error", "skip"]), default="error", show_default=True,
-    help="Stop at, or skip, an image in --gallery that can't be decoded.",
-)  # fmt: skip
+@ON_BAD_IMAGE
+@STEP
 @click.pass_obj
 def search(
     registry: Registry,
@@ -48,6 +54,7 @@ def search(
     codes: bool,
     html: Path | None,
     on_bad_image: str,
+    step: int | None,
 ) -> None:
     """Find the images nearest to each QUERY, exactly.
 
@@ -62,7 +69,7 @@ def search(
     from dml_train.trained.model import open_model
     from dml_train.trained.search import search as find_nearest
 
-    model = open_model(run, registry)
+    model = open_model(run, registry, step=step)
     searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
     results = find_nearest(model, searched, queries, k=k, codes=codes, registry=registry)
     if searched.note:
@@ -94,14 +101,9 @@ def _print(result: SearchResult, gallery: Gallery) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", justify="right")
     table.add_column(result.score, justify="right")
-    table.add_column(f"nearest to {_printable(str(result.query))}", overflow="fold")
+    table.add_column(f"nearest to {printable(str(result.query))}", overflow="fold")
     for rank, (index, value) in enumerate(zip(result.indices, result.scores), start=1):
         shown = f"{value}" if isinstance(value, int) else f"{value:.4f}"
-        table.add_row(str(rank), shown, _printable(gallery.names[index]))
+        table.add_row(str(rank), shown, printable(gallery.names[index]))
     # As wide as the names are: a path that is cut, or folded, can't be copied.
     Console(width=10_000, markup=False, highlight=False, soft_wrap=True).print(table)
-
-
-def _printable(name: str) -> str:
-    """Escape the characters of a name that a terminal would interpret or can't encode."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

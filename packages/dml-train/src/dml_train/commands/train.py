@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dml_core import Registry
+from dml_core import DmlError, Registry
 from dml_train.commands.options import FOLDER, SET
 from dml_train.processes.limits import MOST_PROCESSES
 from dml_train.ranks.environment import is_first_process
@@ -18,9 +18,12 @@ from dml_train.ranks.environment import is_first_process
 @click.command()
 @click.argument("source", metavar="RECIPE")
 @SET
-@click.option("--out", type=FOLDER, required=True, help="The run's folder; must be new.")
+@click.option("--out", type=FOLDER, help="The run's folder; must be new. Required, unless with --check.")
+@click.option(
+    "--check", is_flag=True, help="Only check what a run checks before its first step; no run starts."
+)
 @click.option("--resume", is_flag=True, help="Resume from the newest checkpoint in --out, if it has one.")
-@click.option("--force", is_flag=True, help="Resume with a recipe that differs from the run's.")
+@click.option("--force", is_flag=True, help="Resume with a recipe or data that differ from the run's.")
 @click.option(
     "--nproc", type=click.IntRange(1, MOST_PROCESSES), default=1, help="Number of ranks on this machine."
 )
@@ -30,7 +33,8 @@ def train(
     registry: Registry,
     source: str,
     overrides: tuple[str, ...],
-    out: Path,
+    out: Path | None,
+    check: bool,
     resume: bool,
     force: bool,
     nproc: int,
@@ -40,6 +44,12 @@ def train(
 
     torchrun starts ranks, too: torchrun ... -m dml_train train RECIPE --out DIR.
     """
+    if out is None and not check:
+        raise click.MissingParameter(
+            "The run's folder; must be new, or --check", None, None, "'--out'", "option"
+        )
+    if check and nproc > 1:
+        raise DmlError(f"--check builds the recipe in one process; omit --nproc {nproc}")
     from dml_train.recipe.loading import load_recipe
 
     if sys.stderr.isatty() and is_first_process():
@@ -47,6 +57,13 @@ def train(
             "checking the recipe", err=True
         )  # with the components' classes, so torch is imported: seconds
     recipe = load_recipe(source, overrides, registry)
+    if check or out is None:
+        from dml_train.training.run import check_recipe
+
+        check_recipe(recipe, out, resume=resume, force=force, registry=registry)
+        if is_first_process():
+            click.echo("the recipe is ready to train; no run was started")
+        return
     if nproc > 1:
         from dml_train.ranks import launch
 

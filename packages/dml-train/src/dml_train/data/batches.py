@@ -9,7 +9,7 @@ import atexit
 import multiprocessing
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -81,7 +81,7 @@ class StepBatches(Dataset[Batch | LoadFailure]):
 
 def load_ahead(
     source: Dataset[Item | LoadFailure], places: Sequence[int], workers: int, *, pin: bool
-) -> Iterator[Item]:
+) -> Generator[Item, None, None]:
     """Yield ``source[place]`` for each of the places, in their order.
 
     Args:

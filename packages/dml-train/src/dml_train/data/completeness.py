@@ -11,7 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from dml_train.data.decoding import FORMATS, check_header, read_image
+from dml_train.data.decoding import check_header, read_image
+from dml_train.data.prepare import FORMATS
 
 _TAIL = 64  # bytes; some writers pad the end with a few zeros
 # TIFF's tags of the positions and lengths of its strips and tiles.

@@ -8,30 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from dml_core import DmlError, StoredImage
+from dml_train.data.prepare import FORMATS, MAX_PIXELS, decode
 
-# Pillow tries all its formats whatever the suffix is, also those that start other programs, as Ghostscript for EPS.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-MAX_PIXELS = 64_000_000  # about 1 GB while a colour image is converted
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # A file, or one inside another file; or RGB (height, width, 3), grey (height, width) in memory.
 ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
-_BACKGROUND = (255, 255, 255)  # of transparent images
 
 
 def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Decode an image to upright RGB.
-
-    The image is rotated according to its EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
-    pixels become white; of several frames, the first is used.
+    """Decode an image to upright RGB, as `decode`.
 
     Args:
         source: a file, an image inside a file, or an array.
-        min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
-            least this long, which saves most of the time of a large photograph. None: full size.
-        max_pixels: the most pixels to decode, after that reduction.
+        min_side, max_pixels: of `decode`.
 
     Raises:
         DmlError: if it can't be decoded, has too many pixels or another format than `FORMATS`, or isn't a regular file;
@@ -43,19 +35,7 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
         if isinstance(source, Path):
             _refuse_special_file(source)
         encoded = source if isinstance(source, Path) else io.BytesIO(source.read())
-        with Image.open(encoded, formats=FORMATS) as stored:
-            if min_side is not None:
-                stored.draft(None, (min_side, min_side))  # formats other than JPEG ignore it
-            if (pixels := stored.width * stored.height) > max_pixels:
-                raise Image.DecompressionBombError(f"{pixels:,}, more than max_pixels, {max_pixels:,}")
-            stored.load()
-            image = ImageOps.exif_transpose(stored)
-        if image.mode.startswith(("I", "F")):  # Pillow would clip these to 255
-            image = _to_8_bits(image)
-        if image.has_transparency_data:
-            image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, (*_BACKGROUND, 255)), image)
-        return image.convert("RGB")
+        return decode(encoded, min_side, max_pixels)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, …
         if isinstance(source, np.ndarray):
             raise DmlError(
@@ -101,10 +81,3 @@ def _decoding_error(file: Path | StoredImage, error: Exception) -> DmlError:
         reason = f"{type(error).__name__}: {error}"
     name = file if isinstance(file, Path) else file.name
     return DmlError(f"can't read the image {name}: {reason}; repair or remove the file")
-
-
-def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values to 8 bits: from 16 bits, or more if any is larger; floats from [0, 1]."""
-    values = np.asarray(image).astype(np.float64)
-    most = 1.0 if image.mode == "F" and values.max() <= 1.0 else max(65535.0, float(values.max()))
-    return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))

@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 from dml_core import options_of, signature_of
 from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
 from dml_train.data.completeness import check_complete_image
-from dml_train.data.decoding import MAX_PIXELS
 from dml_train.data.file_split import FileSplit
 from dml_train.data.image_reader import PhotographReader
 from dml_train.data.packed import open_pack
 from dml_train.data.parts import Parts
 from dml_train.data.preparation import Interpolation, Normalize, Preparation, TrainCrop
+from dml_train.data.prepare import MAX_PIXELS
 
 OnBadImage = Literal["error", "skip"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from dml_train.data.decoding import ImageSource, read_image
 from dml_train.data.preparation import Preparation
+from dml_train.data.prepare import fit_drawing
 
 
 class PhotographReader:
@@ -75,14 +75,14 @@ class DrawingReader:
         return np.repeat(self._read_grey(image)[:, :, None], 3, axis=2)
 
     def _read_grey(self, image: ImageSource) -> npt.NDArray[np.uint8]:
-        grey = read_image(image).convert("L")
-        # An image of this size stays unchanged.
-        return np.asarray(ImageOps.pad(grey, (self.size, self.size), Image.Resampling.BICUBIC, color=255))
+        return fit_drawing(read_image(image), self.size)
 
     def describe(self) -> dict[str, Any]:
         """Describe the steps from an image to the input."""
         return {
-            "decode": "upright by its EXIF data, grey, 8 bits a pixel",
+            "kind": "drawing",
+            "options": {"size": self.size},
+            "decode": "at full size, upright by its EXIF data, grey, 8 bits a pixel; transparent parts white",
             "resize": f"bicubic, in proportion, to fit into {self.size} x {self.size}; padded with white",
             "channels": "1: darkness",
             "normalize": "input = (255 - pixel) / 255",

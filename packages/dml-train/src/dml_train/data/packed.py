@@ -33,7 +33,7 @@ from dml_train.data.preparation import Preparation
 from dml_train.files import WriteRefused
 from dml_train.locks import hold_lock
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class PackedImages:
@@ -126,7 +126,7 @@ def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> P
     except OSError as error:
         raise WriteRefused(
             f"can't write the image cache {folder}: {error.strerror}; {len(files):,} images of "
-            f"{preparation.resize} pixels take about {_estimate_size(len(files), preparation)}"
+            f"{preparation.resize} pixels take about {estimate_size(len(files), preparation)}"
         ) from error
     return PackedImages(folder)
 
@@ -156,7 +156,8 @@ def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
             raise DmlError(
                 f"can't read the image {file}: {error.strerror}; repair or remove the file"
             ) from error
-        key.update(f"{file.relative_to(common)}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        entry = f"{file.relative_to(common)}\0{state.st_size}\0{state.st_mtime_ns}\n"
+        key.update(entry.encode(errors="surrogateescape"))  # a name need not be UTF-8
     return f"images-{key.hexdigest()[:24]}"
 
 
@@ -190,6 +191,7 @@ def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> Non
         os.fsync(index.fileno())
 
 
-def _estimate_size(images: int, preparation: Preparation) -> str:
+def estimate_size(images: int, preparation: Preparation) -> str:
+    """Estimate the size of a pack of so many photographs."""
     sides = preparation.resize**2 * (1.0 if preparation.square else 4.0 / 3.0)
     return f"{max(images * 3 * sides / 1e9, 0.001):.3g} GB"

@@ -1,23 +1,25 @@
 """The preparation of an image file for the network: decode, resize, crop, mirror, normalise.
 
-Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the crop.
+`prepare.py` does the same to the bit for evaluation, without torch: `dml export` copies it beside a model.
 
-torchvision is imported where it is used, since its import takes seconds.
+Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the crop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dml_train.data.array_split import draw_uniforms
-from dml_train.data.decoding import MAX_PIXELS, ImageSource, read_image
+from dml_train.data.decoding import ImageSource, read_image
+from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, choose_size
 
 TrainCrop = Literal["resized", "random", "center"]
 Normalize = Literal["imagenet", "half", "clip", "caffe", "none"]
@@ -25,34 +27,8 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 _TRIES = 10  # random areas and ratios, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
-
-
-class _Normalisation(NamedTuple):
-    """Coefficients of ``input = scale · pixel + offset`` per channel, for pixels in 0 to 255."""
-
-    channels: tuple[int, int, int]  # the index in RGB of each input channel
-    scale: tuple[float, float, float]
-    offset: tuple[float, float, float]
-
-
-def _from_mean(mean: Sequence[float], deviation: Sequence[float]) -> _Normalisation:
-    scale = [1.0 / (255.0 * d) for d in deviation]
-    offset = [-m / d for m, d in zip(mean, deviation)]
-    return _Normalisation((0, 1, 2), (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2]))
-
-
-_NORMALISATIONS: dict[Normalize, _Normalisation] = {
-    # The mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
-    "imagenet": _from_mean((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "half": _from_mean(
-        (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
-    ),  # SigLIP, EfficientNet-Lite, networks from TensorFlow
-    # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision; OpenCLIP, too.
-    "clip": _from_mean((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-    # Blue, green, red in 0 to 255 minus the mean, as weights from Caffe (BN-Inception's, too) expect.
-    "caffe": _Normalisation((2, 1, 0), (1.0, 1.0, 1.0), (-104.0, -117.0, -128.0)),
-    "none": _from_mean((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-}
+# The options that evaluation needs: those of `prepare_photograph`.
+_EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pixels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +87,8 @@ class Preparation:
             raise ValueError(
                 f"train_crop is {self.train_crop!r}; expected one of: {', '.join(get_args(TrainCrop))}"
             )
-        if self.normalize not in _NORMALISATIONS:
-            raise ValueError(
-                f"normalize is {self.normalize!r}; expected one of: {', '.join(_NORMALISATIONS)}"
-            )
+        if self.normalize not in NORMALISATIONS:
+            raise ValueError(f"normalize is {self.normalize!r}; expected one of: {', '.join(NORMALISATIONS)}")
         if self.interpolation not in get_args(Interpolation):
             raise ValueError(
                 f"interpolation is {self.interpolation!r}; expected one of: {', '.join(get_args(Interpolation))}"
@@ -122,10 +96,14 @@ class Preparation:
 
     def describe(self) -> dict[str, Any]:
         """Describe evaluation's steps in JSON's types, for other implementations."""
-        normalisation = _NORMALISATIONS[self.normalize]
+        normalisation = NORMALISATIONS[self.normalize]
         sides = "both sides" if self.square else "the shorter side, in proportion,"
         return {
-            "decode": "upright by its EXIF data, RGB, 8 bits a channel; transparent parts white",
+            "kind": "photograph",
+            "options": {name: getattr(self, name) for name in _EVALUATED},
+            "decode": "upright by its EXIF data, RGB, 8 bits a channel; transparent parts white; a JPEG file at "
+            "the smallest of an eighth, a quarter and a half of its size, scaled by its decoder (Pillow's "
+            f"Image.draft), that keeps both sides at least {REDUCED_SIDE * self.resize} pixels",
             "resize": f"{self.interpolation}, antialiased, {sides} to {self.resize} pixels",
             "crop": f"the middle {self.crop} x {self.crop}",
             "channels": "3: " + "".join("RGB"[channel] for channel in normalisation.channels),
@@ -140,22 +118,9 @@ class Preparation:
         Raises:
             DmlError: if it can't be decoded; names the file.
         """
-        from torchvision.transforms.v2 import functional as images
-
-        # Twice the pixels of the result, so that resizing averages away what the reduced decoding of a JPEG loses.
-        image = torch.from_numpy(np.array(read_image(source, 2 * self.resize, self.max_pixels))).permute(
-            2, 0, 1
-        )
-        height, width = image.shape[1:]
-        factor = self.resize / min(height, width)
-        size = [max(self.resize, round(side * factor)) for side in (height, width)]
-        resized: Tensor = images.resize(
-            image,
-            [self.resize] * 2 if self.square else size,
-            interpolation=images.InterpolationMode(self.interpolation),
-            antialias=True,
-        )
-        return resized
+        image = np.array(read_image(source, REDUCED_SIDE * self.resize, self.max_pixels))
+        height, width = choose_size(image.shape[0], image.shape[1], self.resize, self.square)
+        return self._resize(torch.from_numpy(image).permute(2, 0, 1), height, width)
 
     def crop_center(self, image_3HW: Tensor) -> Tensor:
         """Crop the centre of a resized image, as evaluation does, to (3, crop, crop) uint8."""
@@ -172,7 +137,7 @@ class Preparation:
             seeds_B: if given, crop at random, as training does; row i is a function of image i and ``seeds_B[i]``
                 alone.
         """
-        normalisation = _NORMALISATIONS[self.normalize]
+        normalisation = NORMALISATIONS[self.normalize]
         channels = list(normalisation.channels)
         if seeds_B is None:
             crops = [self.crop_center(image) for image in resized_images]
@@ -191,20 +156,9 @@ class Preparation:
         height, width = image_3HW.shape[1:]
         flip, across, down, *tries = draws
         if self.train_crop == "resized":
-            from torchvision.transforms.v2 import functional as images
-
             h, w = choose_crop_size(height, width, self.min_area, np.array(tries).reshape(_TRIES, 2))
             top, left = _choose_offset(height - h, down), _choose_offset(width - w, across)
-            crop: Tensor = images.resized_crop(
-                image_3HW,
-                top,
-                left,
-                h,
-                w,
-                [self.crop, self.crop],
-                interpolation=images.InterpolationMode(self.interpolation),
-                antialias=True,
-            )
+            crop = self._resize(image_3HW[:, top : top + h, left : left + w], self.crop, self.crop)
         elif self.train_crop == "random":
             top = _choose_offset(height - self.crop, down)
             left = _choose_offset(width - self.crop, across)
@@ -212,6 +166,11 @@ class Preparation:
         else:
             crop = self.crop_center(image_3HW)
         return crop.flip(-1) if flip < self.flip else crop
+
+    def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
+        """Resize bytes by torch's integer weights, which give every processor the same bits."""
+        # torchvision's resize computes in float32 on some processors, which rounds otherwise.
+        return F.interpolate(image_3HW[None], (height, width), mode=self.interpolation, antialias=True)[0]
 
 
 def choose_crop_size(

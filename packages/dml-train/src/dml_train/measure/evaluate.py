@@ -53,15 +53,18 @@ class Embedded:
         """Map a finished run's arrays from its folder into memory.
 
         Raises:
-            DmlError: if an array is missing or damaged.
+            DmlError: if the run isn't finished, or an array is missing, changed or damaged.
         """
-        given = {
-            name: read_array(path)
-            for name, path in _optional_files(folder).items()
-            if path.exists() and (name == "groups" or folder.embeddings("gallery").exists())
-        }
-        queries = read_array(folder.embeddings()), read_array(folder.labels())
-        return cls(*queries, **given, relation=_read_relation(folder))
+        written = folder.read_manifest()
+        optional = {name: path for name, path in _optional_files(folder).items() if path.name in written}
+        relation = [folder.relation] if folder.relation.name in written else []
+        folder.check_results(folder.embeddings(), folder.labels(), *optional.values(), *relation)
+        return cls(
+            read_array(folder.embeddings()),
+            read_array(folder.labels()),
+            **{name: read_array(path) for name, path in optional.items()},
+            relation=_read_relation(folder) if relation else _LABELS_ALONE,
+        )
 
     def write(self, folder: RunFolder) -> None:
         """Write the arrays into the run's folder, and remove files of those that there are none of."""
@@ -105,8 +108,6 @@ def _optional_files(folder: RunFolder) -> dict[str, Path]:
 
 
 def _read_relation(folder: RunFolder) -> Relation:
-    if not folder.relation.exists():
-        return _LABELS_ALONE
     try:
         with folder.relation.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             lists = {

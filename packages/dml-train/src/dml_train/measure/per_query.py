@@ -1,8 +1,7 @@
 """The per-query values of a run's final evaluation, saved so that reports needn't evaluate again.
 
-``per_query.npz`` holds an array (Q,) for each metric, and a checksum of what was evaluated: the evaluator's options,
-the embeddings, labels, groups and lists of matches, and `evaluation.json`. Where the checksum differs, the values
-belong to something else.
+``per_query.npz`` holds an array (Q,) for each metric, and a checksum of the evaluator's table and the seed. Where the
+checksum differs, the recipe's evaluator has changed since, and the values are those of another one.
 
 Shapes: `Q` queries.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,19 +23,16 @@ from dml_train.run_folder import RunFolder
 _CHECKSUM = "checksum"  # its name among the arrays
 
 
-def save_per_query(
-    folder: RunFolder, recipe: Recipe, result: Mapping[str, Any], evaluation: Evaluation
-) -> None:
-    """Save an evaluation's per-query values in the run's folder, which holds the embeddings and labels already.
+def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) -> None:
+    """Save an evaluation's per-query values in the run's folder.
 
     Args:
         folder: the run's folder.
         recipe: names the evaluator and its options.
-        result: the contents of ``evaluation.json``.
         evaluation: holds the values.
     """
     arrays = {name: np.asarray(values_Q, dtype=np.float64) for name, values_Q in evaluation.per_query.items()}
-    checksum = np.array(_checksum(folder, recipe, result))
+    checksum = np.array(_checksum(recipe))
     write_atomically(
         folder.per_query,
         lambda file: np.savez(file, allow_pickle=False, **{**arrays, _CHECKSUM: checksum}),
@@ -56,33 +51,26 @@ def restore_evaluation(
         evaluator: rebuilds the evaluation if it is a `RestoringEvaluator`.
 
     Returns:
-        The evaluation; None if the evaluator can't rebuild it, or if the folder's values are missing, damaged, of
-        another evaluation, or lack a metric that the evaluator has since gained.
+        The evaluation; None if the evaluator can't rebuild it, or if the folder's values are missing, of another
+        evaluator, or lack a metric that the evaluator has since gained.
+
+    Raises:
+        DmlError: if the file was changed or damaged.
     """
-    if not isinstance(evaluator, RestoringEvaluator):
+    if not isinstance(evaluator, RestoringEvaluator) or not folder.per_query.exists():
         return None
-    try:
-        with folder.per_query.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            if str(stored[_CHECKSUM]) != _checksum(folder, recipe, result):
-                return None
-            per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
+    folder.check_results(folder.per_query)
+    with folder.per_query.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        if str(stored[_CHECKSUM]) != _checksum(recipe):
+            return None
+        per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
     try:
         return evaluator.restore(result, per_query)
     except KeyError:  # saved before the evaluator measured one of its metrics
         return None
 
 
-def _checksum(folder: RunFolder, recipe: Recipe, result: Mapping[str, Any]) -> str:
-    """The SHA-256 of all that an evaluation depends on, and of its metrics."""
-    described = [recipe.evaluation.component(), recipe.training.seed, result]
-    digest = hashlib.sha256(json.dumps(described).encode())
-    files = [folder.relation]
-    for part in ("", "gallery"):
-        files += [folder.embeddings(part), folder.labels(part), folder.groups(part)]
-    for path in files:
-        if path.exists():
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+def _checksum(recipe: Recipe) -> str:
+    """Return the SHA-256 of the evaluator's table and the seed."""
+    described = [recipe.evaluation.component(), recipe.training.seed]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()

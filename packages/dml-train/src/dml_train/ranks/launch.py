@@ -86,9 +86,14 @@ def launch(
         on_start()
         while (result := ranks.wait(0)) is None and not stop.signal_number:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
+        hung: list[int] = []
         if result is None:
-            ranks.close(stop.signal_number, math.ceil(timeout))
+            seconds = math.ceil(timeout)
+            deadline = time.monotonic() + seconds
+            ranks.close(stop.signal_number, seconds)  # at the deadline, it sends SIGKILL
             result = ranks.wait(0)
+            if result is not None and time.monotonic() >= deadline:
+                hung = [rank for rank, f in result.failures.items() if f.exitcode == -signal.SIGKILL]
     advice = f"resume from the last checkpoint in {folder}"
     if stop.killed:
         raise Interrupted(f"all ranks were killed; {advice}", signal.SIGINT, arguments=("resume",))
@@ -97,7 +102,7 @@ def launch(
             f"the ranks survive even SIGKILL; once they have ended, {advice}", arguments=("resume",)
         )
     if result.is_failed():
-        _raise_failure(result, nproc, stop.signal_number, advice)
+        _raise_failure(result, nproc, stop.signal_number, advice, hung)
 
 
 class StopHandler:
@@ -139,19 +144,37 @@ def _stop_signals() -> list[signal.Signals]:
 
 
 def _raise_failure(
-    result: RunProcsResult, nproc: int, signal_number: signal.Signals | None, advice: str
+    result: RunProcsResult,
+    nproc: int,
+    signal_number: signal.Signals | None,
+    advice: str,
+    hung: Sequence[int],
 ) -> NoReturn:
-    """Raise the error of the rank that failed first, or exit as ranks do that a signal stopped."""
+    """Raise the error of the rank that failed first, or exit as ranks do that a signal stopped.
+
+    `hung` are the ranks that the launcher killed, since they didn't stop in time.
+    """
     failures = result.failures
     # The death of a rank by a signal causes the errors of the others. The elastic agent ends those with SIGTERM.
     passed_on = {-signal.SIGTERM, -(signal_number or signal.SIGTERM)}
-    killed = {rank: f for rank, f in failures.items() if f.exitcode < 0 and f.exitcode not in passed_on}
+    killed = {
+        rank: f
+        for rank, f in failures.items()
+        if f.exitcode < 0 and f.exitcode not in passed_on and rank not in hung
+    }
     # A rank that lost another one may report it before the other has reported the cause.
     causes = {
         rank: f
         for rank, f in failures.items()
         if f.exitcode == 2 and LOST_RANK not in f.error_file_data.get("message", LOST_RANK)
     }
+    if hung and not killed and not causes:
+        raise DmlError(
+            f"{'ranks' if len(hung) > 1 else 'rank'} {', '.join(map(str, sorted(hung)))} of {nproc} didn't end within "
+            "the timeout (training.timeout) after the signal to stop, and were killed by the launcher: a rank that "
+            f"hangs keeps the others waiting; {advice}",
+            arguments=("resume",),
+        )
     earliest = min(failures, key=lambda rank: failures[rank].timestamp)
     rank = next(iter(killed or causes), earliest)
     failure = failures[rank]

@@ -9,9 +9,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, nearest
-from dml_train.recipe.tables import RENAMED, VARIANT_TAGS, Evaluation, Recipe
+from dml_core.errors import join_errors
+from dml_train.recipe.tables import RENAMED, VARIANT_TAGS, Evaluation, Logging, Recipe
 
-_COMPONENTS = ("dataset", "backbone", "sampler", "loss")  # tables that select a component by `name`
+# Tables that select a component by `name`.
+_COMPONENTS: Mapping[str, Kind] = {
+    "dataset": "datasets",
+    "backbone": "backbones",
+    "sampler": "samplers",
+    "loss": "losses",
+}
 
 
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
@@ -25,35 +32,25 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
     Raises:
         DmlError: for every mistake, with the key and what was expected there.
     """
+    mistakes: list[DmlError] = []
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
-        problems = [_message(details, document) for details in error.errors()]
-        raise InvalidOption(f"{origin}: " + "\n".join(problems)) from error
-    for path in recipe.schedule:
+        mistakes += [InvalidOption(_message(details, document)) for details in error.errors()]
+    for kind, table in _component_tables(document):
+        mistakes += registry.mistakes(kind, table)
+    schedule = document.get("schedule")
+    for path in schedule if isinstance(schedule, Mapping) else ():
         if path in RENAMED:
-            raise InvalidOption(f"{origin}: [schedule] has {path!r}: it is called {RENAMED[path]!r}")
-    filled: dict[str, Any] = {}
-    tables: dict[str, tuple[Kind, dict[str, Any]]] = {
-        "dataset": ("datasets", recipe.dataset),
-        "backbone": ("backbones", recipe.backbone),
-        "sampler": ("samplers", recipe.sampler),
-        "loss": ("losses", recipe.loss),
-        "evaluation": ("evaluators", recipe.evaluation.component()),
+            mistakes.append(InvalidOption(f"[schedule] has {path!r}: it is called {RENAMED[path]!r}"))
+    if mistakes:
+        joined = join_errors(mistakes)
+        raise type(joined)(f"{origin}: {joined}")
+    filled: dict[str, Any] = {
+        name: _with_defaults(registry, kind, getattr(recipe, name)) for name, kind in _COMPONENTS.items()
     }
-    try:
-        # Names first: a misspelt one is found before a factory is imported, and torch with it.
-        for kind, table in [*tables.values(), *(("loggers", table) for table in recipe.logging.loggers)]:
-            registry.check_names(kind, table)
-        for name, (kind, table) in tables.items():
-            registry.check(kind, table)
-            filled[name] = _with_defaults(registry, kind, table)
-        loggers = []
-        for table in recipe.logging.loggers:
-            registry.check("loggers", table)
-            loggers.append(_with_defaults(registry, "loggers", table))
-    except DmlError as error:
-        raise type(error)(f"{origin}: {error}") from error
+    filled["evaluation"] = _with_defaults(registry, "evaluators", recipe.evaluation.component())
+    loggers = [_with_defaults(registry, "loggers", table) for table in recipe.logging.loggers]
     evaluation = recipe.evaluation.model_dump() | filled.pop("evaluation")
     return recipe.model_copy(
         update=filled
@@ -62,6 +59,19 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
             "logging": recipe.logging.model_copy(update={"loggers": loggers}),
         }
     )
+
+
+def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[str, Any]]]:
+    """List the tables of components that the document has, whatever else is wrong in it."""
+    given = {name: table for name, table in document.items() if isinstance(table, Mapping)}
+    found = [(kind, given[name]) for name, kind in _COMPONENTS.items() if name in given]
+    of_the_recipe = Evaluation.model_fields.keys() - {"name"}
+    evaluation = {k: v for k, v in given.get("evaluation", {}).items() if k not in of_the_recipe}
+    found.append(("evaluators", {"name": Evaluation().name} | evaluation))
+    loggers = given.get("logging", {}).get("loggers", Logging().loggers)
+    if isinstance(loggers, list):
+        found += [("loggers", table) for table in loggers if isinstance(table, Mapping)]
+    return found
 
 
 def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:

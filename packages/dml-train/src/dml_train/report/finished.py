@@ -18,6 +18,7 @@ from dml_train.recipe.tables import Recipe
 from dml_train.report.figures import make_thumbnail
 from dml_train.run_folder import RunFolder
 from dml_train.training.baselines import Baselines
+from dml_train.training.build import build_dataset
 from dml_train.training.run import read_recipe
 
 
@@ -78,13 +79,9 @@ class FinishedRun:
         evaluated again.
 
         Raises:
-            DmlError: if it isn't a run's folder, the run isn't finished, or a file in it is damaged.
+            DmlError: if it isn't a run's folder, the run isn't finished, or a result file was changed or damaged.
         """
         folder = RunFolder.open(run_dir)
-        if not folder.evaluation.is_file():
-            raise DmlError(
-                f"the run in {run_dir} has no evaluation.json yet; resume it (--resume), then write the report"
-            )
         recipe = read_recipe(folder, registry)
         result, lines = folder.read_evaluation(), folder.read_metrics()
         baselines, nothing = Baselines.read(folder), Items(None)
@@ -97,7 +94,7 @@ class FinishedRun:
             evaluation = evaluate(evaluator, embedded)
         test = EvaluatedEmbeddings(embedded, evaluator, evaluation)
         try:
-            dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+            dataset = build_dataset(recipe, registry)
             queries, gallery = _items(dataset, embedded)
             absent = ""
         except DmlError as error:

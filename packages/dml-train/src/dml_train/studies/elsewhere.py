@@ -57,7 +57,7 @@ def train_elsewhere(
     """
     unfinished = []
     for job in jobs:
-        if RunFolder(job.folder).evaluation.is_file():
+        if RunFolder(job.folder).is_finished:
             end(job, train_job(job, registry, Console(quiet=True)))  # which only checks it
         else:
             unfinished.append(job)

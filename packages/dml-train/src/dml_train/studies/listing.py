@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from functools import partial
 from typing import BinaryIO
@@ -26,13 +25,12 @@ def list_commands(jobs: Iterable[Job]) -> list[str]:
     for job in {job.folder: job for job in jobs}.values():
         folder = RunFolder(job.folder)
         list_differences(job.folder, job.recipe, resume=True, force=False)
-        if folder.evaluation.is_file():
+        if folder.is_finished:
             continue
         if not folder.recipe.is_file():
             RunFolder.create(job.folder)
             write_atomically(folder.recipe, partial(_write, job.recipe.to_toml().encode()))
-        words = ["dml", "train", str(folder.recipe), "--out", str(folder.path), "--resume", "--no-report"]
-        commands.append(shlex.join(words))
+        commands.append(f"{folder.resume_command} --no-report")
     return commands
 
 

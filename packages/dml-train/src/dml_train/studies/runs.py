@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -63,10 +62,7 @@ class Outcome:
 
     def metrics(self) -> dict[str, Any]:
         """Read the run's ``evaluation.json``."""
-        metrics: dict[str, Any] = json.loads(
-            RunFolder(self.job.folder).evaluation.read_text(encoding="utf-8")
-        )
-        return metrics
+        return RunFolder(self.job.folder).read_evaluation()
 
     def seconds(self) -> float | None:
         """Read the run's processor time; None if no study and no ``dml train`` trained it."""

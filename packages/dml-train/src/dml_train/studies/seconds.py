@@ -20,7 +20,7 @@ def measure_seconds(folder: Path) -> Iterator[None]:
 
     Of an interrupted run, it is the time since it was resumed.
     """
-    done_before = RunFolder(folder).evaluation.is_file()
+    done_before = RunFolder(folder).is_finished
     wall, processor = time.perf_counter(), time.process_time()
     yield
     if not done_before:

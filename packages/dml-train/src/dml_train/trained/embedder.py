@@ -46,6 +46,7 @@ class Embedder:
             (height, width, 3) of RGB; default: the first of image, bytes, jpg, jpeg, png, webp and path.
         skip: whether to drop the rows of images that can't be decoded; otherwise they are an error.
         threads: of torch; None: as they are.
+        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
         registry: provides the components; default: those of all installed plugins.
     """
 
@@ -56,9 +57,10 @@ class Embedder:
         column: str | None = None,
         skip: bool = False,
         threads: int | None = None,
+        step: int | None = None,
         registry: Registry | None = None,
     ) -> None:
-        self.run, self.column, self.skip, self.threads = Path(run), column, skip, threads
+        self.run, self.column, self.skip, self.threads, self.step = Path(run), column, skip, threads, step
         self._registry = registry
         self._model: TrainedModel | None = None
 
@@ -71,7 +73,7 @@ class Embedder:
         if self._model is None:
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
-            self._model = open_model(self.run, self._registry)
+            self._model = open_model(self.run, self._registry, step=self.step)
         return self._model
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

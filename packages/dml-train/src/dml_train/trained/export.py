@@ -1,6 +1,6 @@
-"""A trained network as a file for other programs, checked to give the same embeddings.
+"""A trained network as a file for other programs, checked to give the same embeddings of image files.
 
-Shapes: `B` images, `C`, `H`, `W` of the network's input, `D` embedding dimension.
+Shapes: `N` and `B` images, `C`, `H`, `W` of the network's input, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -13,22 +13,30 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+import PIL
 import torch
-from torch import Tensor
 
 from dml_core import DmlError
-from dml_train.files import partial_path, write_json
+from dml_train.data import prepare
+from dml_train.files import partial_path, write_atomically, write_json
 from dml_train.networks.model import EmbeddingModel
+from dml_train.trained.export_check import (
+    Compute,
+    Shape,
+    draw_noise,
+    embed_photographs,
+    largest_angle,
+    largest_difference,
+    prepares_files,
+)
 from dml_train.trained.model import TrainedModel
 
 Format = Literal["onnx", "torch-export"]
-Shape = tuple[int, int, int]  # C, H, W
-Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 INPUT, OUTPUT = "images", "embeddings"
 # Relative to the embeddings' largest entry: other programs add in other orders, and fold batch norms into weights.
 _TOLERANCE = 1e-4
-_BATCHES = (1, 2, 5)
+_COSINE_TOLERANCE = 1e-5  # 1 minus the cosine, for image files
+_PROGRAM = Path(prepare.__file__)
 
 
 class Exporter(NamedTuple):
@@ -43,8 +51,10 @@ class Exporter(NamedTuple):
 def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     """Write the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
 
-    It reads the written file again and runs it on batches of 1, 2 and 5; `out` appears only if they give the network's
-    own embeddings. The exported network computes in float32 on the CPU, whatever the precision of the run.
+    ``prepare.py`` in the same folder prepares image files without this package, unless a plugin prepares its images
+    differently. To check both, this function draws photographs, prepares them with ``prepare.py`` and embeds them with
+    the written file in batches of 1, 2 and 5. `out` appears only if the embeddings agree with the network in float32.
+    The exported network computes in float32 on the CPU, whatever the precision of the run.
 
     Args:
         model: holds the network.
@@ -53,11 +63,12 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
         out: the new file.
 
     Returns:
-        The largest difference to the network's own embeddings, relative to their largest entry.
+        The largest difference from ``model.embed_images``: 1 minus the cosine.
 
     Raises:
-        DmlError: an unknown format, missing packages for ONNX, a network that can't be exported, an exported one that
-            gives other embeddings, or a disk that refuses to write. Then there is no new file.
+        DmlError: an unknown format, missing packages for ONNX, another ``prepare.py`` in the folder, a network that
+            can't be exported, an exported one that gives other embeddings, or a disk that refuses to write. Then `out`
+            doesn't appear.
     """
     out = Path(out)
     if format not in EXPORTERS:
@@ -65,6 +76,7 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     exporter = EXPORTERS[format]
     if missing := [name for name in exporter.packages if importlib.util.find_spec(name) is None]:
         raise DmlError(f"export to {format} needs {', '.join(missing)}; run: pip install 'dml-train[onnx]'")
+    program = _find_program(out) if prepares_files(model) else None
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
     partial = partial_path(out)
     try:
@@ -76,25 +88,44 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
             raise DmlError(
                 f"the network can't be exported to {format}: {type(error).__name__}: {error}"
             ) from error
-        difference = _largest_difference(network, exporter.read(partial), model.input_shape)
+        photographs = embed_photographs(model)
+        compute = exporter.read(partial)
+        difference = largest_difference(network, compute, photographs.prepared)
         if not difference <= _TOLERANCE:
             raise DmlError(
                 f"the exported network gives other embeddings: they differ by {difference:.2g} of their largest "
                 f"entry; expected at most {_TOLERANCE:.0e}. Nothing was written"
             )
-        write_json(out.with_name(f"{out.name}.json"), _description(model, format, difference))
+        exported_ND = compute(photographs.prepared)
+        with torch.no_grad():
+            angle = largest_angle(network(photographs.loaded).numpy(), exported_ND)
+        if not angle <= _COSINE_TOLERANCE:
+            raise DmlError(
+                f"{_PROGRAM.name} and the exported network give other embeddings of image files: they differ by "
+                f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Nothing was written"
+            )
+        angle = largest_angle(
+            photographs.embeddings, exported_ND
+        )  # larger if the run computes in half precision
+        if program is not None:
+            write_atomically(program, lambda file: file.write(_PROGRAM.read_bytes()))
+        about = _description(model, format, program) | {
+            "largest_difference": difference,
+            "largest_cosine_difference": angle,
+        }
+        write_json(out.with_name(f"{out.name}.json"), about)
         partial.replace(out)
     except OSError as error:
         raise DmlError(f"can't write {out}: {error.strerror or error}") from error
     finally:
         partial.unlink(missing_ok=True)
-    return difference
+    return angle
 
 
 def write_torch(network: EmbeddingModel, shape: Shape, path: Path) -> None:
     """Write a ``torch.export`` program."""
     batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(network, (_images(2, shape),), dynamic_shapes=({0: batch},))
+    program = torch.export.export(network, (draw_noise(2, shape),), dynamic_shapes=({0: batch},))
     with path.open("wb") as file:
         torch.export.save(program, file)
 
@@ -112,7 +143,7 @@ def write_onnx(network: EmbeddingModel, shape: Shape, path: Path) -> None:
     """Write an ONNX model, with its weights in the same file."""
     torch.onnx.export(
         network,
-        (_images(2, shape),),
+        (draw_noise(2, shape),),
         str(path),
         input_names=[INPUT],
         output_names=[OUTPUT],
@@ -137,27 +168,22 @@ EXPORTERS: dict[Format, Exporter] = {
 }
 
 
-@torch.no_grad()
-def _largest_difference(network: EmbeddingModel, exported: Compute, shape: Shape) -> float:
-    """Measure it over all batches, relative to the largest entry; infinite for other shapes or non-finite entries."""
-    largest, difference = 0.0, 0.0
-    for size in _BATCHES:
-        images = _images(size, shape)
-        expected, got = network(images).numpy(), exported(images)
-        if got.shape != expected.shape or not np.isfinite(got).all():
-            return float("inf")
-        largest = max(largest, float(np.abs(expected).max()))
-        difference = max(difference, float(np.abs(expected - got).max()))
-    return difference / max(largest, 1e-30)
+def _find_program(out: Path) -> Path:
+    """Return the path of the program that prepares image files.
+
+    Raises:
+        DmlError: if the folder has another version of it.
+    """
+    program = out.with_name(_PROGRAM.name)
+    if program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
+        raise DmlError(
+            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was touched. "
+            "Export into another folder"
+        )
+    return program
 
 
-def _images(count: int, shape: Shape) -> Tensor:
-    """Return noise with the variance of normalised images."""
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(count))
-
-
-def _description(model: TrainedModel, format: Format, difference: float) -> dict[str, object]:
-    recipe = model.recipe
+def _description(model: TrainedModel, format: Format, program: Path | None) -> dict[str, object]:
     return {
         "format": format,
         "run": model.folder.path.resolve().name,
@@ -169,8 +195,8 @@ def _description(model: TrainedModel, format: Format, difference: float) -> dict
             "dtype": "float32",
             "shape": ["batch", model.dim],
             "normalised": False,
-            "similarity": recipe.evaluation.component().get("similarity"),
+            "similarity": model.recipe.evaluation.component().get("similarity"),
         },
-        "preparation": recipe.dataset if model.reader is None else model.reader.describe(),
-        "largest_difference": difference,
+        "preparation": model.recipe.dataset if model.reader is None else model.reader.describe(),
+        "program": None if program is None else {"name": program.name, "pillow": PIL.__version__},
     }

@@ -20,6 +20,7 @@ from dml_train.data.decoding import ImageSource
 from dml_train.trained.files import find_images
 from dml_train.trained.model import TrainedModel
 from dml_train.trained.splits import SplitName, find_split
+from dml_train.training.build import build_dataset
 
 
 class ImageList(Protocol):
@@ -152,7 +153,7 @@ class SplitImages:
 
     def __init__(self, model: TrainedModel, name: SplitName, registry: Registry | None = None) -> None:
         recipe = model.recipe
-        dataset = (registry or installed()).build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+        dataset = build_dataset(recipe, registry or installed())
         self.images = find_split(dataset, name, recipe)
         self.title = f"the {name} split"
         self.split_name: SplitName | None = name

@@ -51,6 +51,7 @@ def find_leaks(
     run: str | Path,
     threshold: float = THRESHOLD,
     *,
+    step: int | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> list[Leak]:
@@ -64,6 +65,7 @@ def find_leaks(
         run: the run's folder.
         threshold: -1 to 1. Copies that were scaled or compressed again are a little below 1; how far depends on the
             network.
+        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
         registry: provides the components, among them the evaluator ``"exact"``; default: those of all installed
             plugins.
         console: shows progress; default: none.
@@ -72,16 +74,17 @@ def find_leaks(
         The pairs, most similar first.
 
     Raises:
-        DmlError: not a run's folder, no intact checkpoint, a threshold out of range, or more than a million pairs.
+        DmlError: not a run's folder, a checkpoint that is missing or damaged, a threshold out of range, or more than a
+            million pairs.
     """
     if not -1 <= threshold <= 1:
         raise DmlError(f"the threshold is {threshold}; expected a cosine from -1 to 1, such as {THRESHOLD}")
     registry, console = registry or installed(), console or Console(quiet=True)
-    folder, experiment = reopen(run, registry)
+    folder, experiment = reopen(run, registry, step)
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
     if not isinstance(evaluator, RangeEvaluator):
         raise DmlError("the evaluator 'exact' doesn't find all items above a similarity; install dml-eval-rs")
-    if folder.evaluation.is_file() and folder.embeddings().is_file():
+    if step is None and folder.is_finished and folder.embeddings().is_file():
         embedded = Embedded.read(folder)
     else:
         embedded = experiment.embed_test(console)
@@ -117,12 +120,12 @@ def find_leaks(
 
 
 def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
-    """Write leaks as a CSV file in UTF-8 with a line of column names."""
+    """Write leaks as a CSV file in UTF-8 with a line of column names; a path that isn't UTF-8 keeps its bytes."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Leak._fields)
     writer.writerows(leaks)
-    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
 
 
 def _search(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dml_core import Dataset, DmlError, ImageReader, ImageReadingFactory, Registry, Split, StoredImage
+from dml_core import DmlError, ImageReader, ImageReadingFactory, Registry, Split, StoredImage
 from dml_core import registry as installed
 from dml_train.data.decoding import ImageSource
 from dml_train.measure.chunks import CHUNK_SIZE, ImageChunks, split_chunks
@@ -21,8 +20,8 @@ from dml_train.measure.embed import embed_chunks, forward
 from dml_train.networks.model import EmbeddingModel
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.training.build import PRECISIONS, build_model, find_device
-from dml_train.training.checkpoint import WEIGHTS
+from dml_train.training.build import PRECISIONS, build_dataset, build_model, find_device
+from dml_train.training.checkpoint import WEIGHTS, read_manifest
 from dml_train.training.run import evaluated_checkpoint, read_recipe
 
 
@@ -131,7 +130,9 @@ class TrainedModel:
         return self.reader.of_images(images)
 
 
-def open_model(run_dir: Path | str, registry: Registry | None = None) -> TrainedModel:
+def open_model(
+    run_dir: Path | str, registry: Registry | None = None, *, step: int | None = None
+) -> TrainedModel:
     """Open the trained network of a run.
 
     Only a data set without an ``image_reader`` is built, and must still exist.
@@ -139,14 +140,16 @@ def open_model(run_dir: Path | str, registry: Registry | None = None) -> Trained
     Args:
         run_dir: the run's folder.
         registry: provides backbones and data sets; default: all installed ones.
+        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
 
     Raises:
-        DmlError: if it isn't a run's folder, has no intact checkpoint, or needs a component that isn't installed.
+        DmlError: if it isn't a run's folder, its checkpoint is missing or damaged, or it needs a component that isn't
+            installed.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run_dir))
     recipe = read_recipe(folder, registry)
-    used = evaluated_checkpoint(folder)
+    used = evaluated_checkpoint(folder, step)
     options = {key: value for key, value in recipe.dataset.items() if key != "name"}
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     reader: ImageReader | None = None
@@ -154,12 +157,11 @@ def open_model(run_dir: Path | str, registry: Registry | None = None) -> Trained
         reader = factory.image_reader(**options)
         in_channels, input_shape = reader.in_channels, reader.input_shape
     else:
-        dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+        dataset = build_dataset(recipe, registry)
         channels, height, width = dataset.test.load(np.zeros(1, dtype=np.int64))[0].shape
         in_channels, input_shape = dataset.in_channels, (channels, height, width)
     device = find_device(recipe.training.device)
     network = build_model(recipe, in_channels, registry, device, pretrained=False)
     used.load_into(network)
-    with (used.path / WEIGHTS).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = read_manifest(used.path)[WEIGHTS]["sha256"]
     return TrainedModel(folder, recipe, used.step, digest, network.eval(), device, input_shape, reader)

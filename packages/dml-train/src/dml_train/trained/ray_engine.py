@@ -90,6 +90,7 @@ class _Task:
     """What a worker needs to know."""
 
     run: Path
+    step: int
     weights: str
     split: SplitName | None
     places: Sequence[Path]
@@ -103,7 +104,7 @@ class _Task:
         model, images = plan.model, plan.images
         places = [place.absolute() for place in images.places]
         return cls(
-            model.folder.path.absolute(), model.weights, images.split_name, places,
+            model.folder.path.absolute(), model.step, model.weights, images.split_name, places,
             plan.codes, plan.chunk_size, threads, expected,
         )  # fmt: skip
 
@@ -131,7 +132,7 @@ class _ChunkEmbedder:
         for place in (self._task.run, *self._task.places):
             if not place.exists():
                 raise DmlError(f"{worker} doesn't see {place}; expected a path that all machines share")
-        model = open_model(self._task.run)
+        model = open_model(self._task.run, step=self._task.step)
         if model.weights != self._task.weights:
             raise DmlError(
                 f"{worker} sees another run, with other weights, at {self._task.run}; "

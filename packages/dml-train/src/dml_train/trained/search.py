@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import Dataset, DmlError, FileBackedSplit, Registry, Split
+from dml_core import DmlError, FileBackedSplit, Registry, Split
 from dml_core import registry as installed
 from dml_train.files import read_array
 from dml_train.measure.chunks import drop_bad, split_chunks
@@ -25,6 +25,7 @@ from dml_train.progress import stage
 from dml_train.trained.files import embed_files, find_images
 from dml_train.trained.folder import index_path
 from dml_train.trained.model import TrainedModel
+from dml_train.training.build import build_dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,16 @@ class Gallery:
             DmlError: if the run isn't finished, or didn't use its test split.
         """
         folder = model.folder
-        if not folder.evaluation.is_file() or not folder.embeddings().is_file():
+        if not folder.is_finished or not folder.embeddings().is_file():
             raise DmlError(
                 f"the run in {folder.path} has no embeddings to search in (it isn't finished, or evaluation.test is "
                 "false); search in a folder of images or in a file of embeddings instead",
+                arguments=("gallery", "index"),
+            )
+        if model.step != (evaluated := folder.read_evaluation()["step"]):
+            raise DmlError(
+                f"the run in {folder.path} has embeddings of step {evaluated}, and the model has the weights of step "
+                f"{model.step}; search in a folder of images or in a file of embeddings instead",
                 arguments=("gallery", "index"),
             )
         embedded = Embedded.read(folder)
@@ -254,6 +261,5 @@ def _nearest_codes(
 
 
 def _measured_split(model: TrainedModel, registry: Registry) -> Split:
-    recipe = model.recipe
-    dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+    dataset = build_dataset(model.recipe, registry)
     return dataset.gallery or dataset.test

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dml_core import DmlError, InvalidOption
+from dml_train.checksums import sha256_of
 from dml_train.files import read_json
 from dml_train.trained.folder import chunks_folder
 from dml_train.trained.plan import EmbeddingPlan
@@ -78,8 +79,6 @@ def make_manifest(
     skipped: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:
     """Describe a finished shard: what its rows depend on, and digests of its rows and of the images."""
-    with rows.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "shard": shard.index,
         "of": shard.count,
@@ -88,7 +87,7 @@ def make_manifest(
         "list": _digest(plan.images.names),
         "slice": _digest_slice(plan, shard),
         "machine": _machine(plan),
-        "sha256": digest,
+        "sha256": sha256_of(rows),
         "paths": kept,
         "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
     }
@@ -191,9 +190,7 @@ def refuse_damaged(plan: EmbeddingPlan, shard: Shard, path: Path, manifest: Mapp
     """
     if not path.is_file():
         raise DmlError(f"{path}, the rows of shard {shard}, is missing; embed that shard again")
-    with path.open("rb") as file:
-        intact = hashlib.file_digest(file, "sha256").hexdigest() == manifest["sha256"]
-    if not intact:
+    if sha256_of(path) != manifest["sha256"]:
         raise DmlError(
             f"{path} is damaged: its checksum isn't that of its manifest; embed shard {shard} again"
         )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import Dataset, DmlError, Evaluation, Registry, Split
+from dml_core import Dataset, DmlError, Evaluation, Evaluator, Registry, Split
 from dml_core import registry as installed
 from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.measure.levels import select_levels
@@ -29,6 +29,7 @@ def embed_split(
     run: str | Path,
     split: SplitName = "test",
     *,
+    step: int | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
@@ -37,6 +38,7 @@ def embed_split(
     Args:
         run: the run's folder.
         split: ``"train"``, ``"test"``, or ``"gallery"``.
+        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
@@ -44,9 +46,10 @@ def embed_split(
         Embeddings (N, D) float32, and labels (N,) int64.
 
     Raises:
-        DmlError: not a run's folder, no intact checkpoint, or a data set without a gallery of its own.
+        DmlError: not a run's folder, a checkpoint that is missing or damaged, or a data set without a gallery of its
+            own.
     """
-    _, experiment = reopen(Path(run), registry)
+    _, experiment = reopen(Path(run), registry, step)
     part = find_split(experiment.dataset, split, experiment.recipe)
     return experiment.embed(part, console or Console(quiet=True)), part.labels
 
@@ -73,6 +76,7 @@ def evaluate_run(
     options: Mapping[str, Any] | None = None,
     levels: Sequence[str] = (),
     prefix: int | None = None,
+    step: int | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Evaluation:
@@ -86,26 +90,41 @@ def evaluate_run(
         options: of the evaluator, over those of the recipe if the evaluator is the same: ``{"recall_at": [1, 5]}``.
         levels: of a run with several levels, those to measure: ``["inception_4e"]``; default: all of its embedding.
         prefix: measure the first so many numbers of these; default: all.
+        step: embed with the weights of this step's checkpoint; default: those that the run is evaluated by.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
     Raises:
-        DmlError: not a run's folder, no intact checkpoint, an evaluator, option or level that doesn't exist, or a
-            prefix longer than the embedding.
+        DmlError: not a run's folder, a damaged result file, a checkpoint that is missing or damaged, an evaluator,
+            option or level that doesn't exist, or a prefix longer than the embedding.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run))
     recipe = read_recipe(folder, registry)
+    measure = choose_evaluator(recipe, evaluator, options, registry)
+    if step is None and folder.is_finished and folder.embeddings().is_file():
+        embedded = Embedded.read(folder)
+    else:
+        embedded = reopen(folder.path, registry, step)[1].embed_test(console or Console(quiet=True))
+    embedded = select_levels(embedded, recipe, levels) if levels else embedded
+    return evaluate(measure, embedded if prefix is None else select_prefix(embedded, prefix))
+
+
+def choose_evaluator(
+    recipe: Recipe, evaluator: str | None, options: Mapping[str, Any] | None, registry: Registry
+) -> Evaluator:
+    """Build the evaluator of a run, or another one; options override the recipe's if it is the same.
+
+    Raises:
+        DmlError: an evaluator or option that doesn't exist.
+    """
     table = (
         recipe.evaluation.component() if evaluator in (None, recipe.evaluation.name) else {"name": evaluator}
     )
-    measure = registry.build("evaluators", {**table, **(options or {})}, {"seed": recipe.training.seed})
-    if folder.evaluation.is_file() and folder.embeddings().is_file():
-        embedded = Embedded.read(folder)
-    else:
-        embedded = reopen(folder.path, registry)[1].embed_test(console or Console(quiet=True))
-    embedded = select_levels(embedded, recipe, levels) if levels else embedded
-    return evaluate(measure, embedded if prefix is None else select_prefix(embedded, prefix))
+    chosen: Evaluator = registry.build(
+        "evaluators", {**table, **(options or {})}, {"seed": recipe.training.seed}
+    )
+    return chosen
 
 
 def evaluate_embeddings(

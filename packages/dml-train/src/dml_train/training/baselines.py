@@ -58,9 +58,12 @@ class Baselines:
         """Read a run's baselines; none if it measured none.
 
         Raises:
-            DmlError: if the file is corrupt.
+            DmlError: if the run isn't finished, or the file was changed or damaged.
         """
-        stored = read_json(folder.baselines) if folder.baselines.is_file() else {}
+        stored: dict[str, Any] = {}
+        if folder.baselines.name in folder.read_manifest():
+            folder.check_results(folder.baselines)
+            stored = read_json(folder.baselines)
         return cls(
             {name: row for name, row in stored.items() if name != _OMITTED}, str(stored.get(_OMITTED, ""))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -138,16 +139,28 @@ class Experiment:
 
 
 def build(
-    recipe: Recipe, registry: Registry, ranks: Ranks = SINGLE_PROCESS, *, pretrained: bool = True
+    recipe: Recipe,
+    registry: Registry,
+    ranks: Ranks = SINGLE_PROCESS,
+    *,
+    pretrained: bool = True,
+    warn: bool = False,
 ) -> Experiment:
     """Build all parts of a recipe, identical on every rank. The weights are a function of the recipe's seed.
+
+    Args:
+        recipe: names the parts.
+        registry: provides them.
+        ranks: the processes that train together.
+        pretrained: as in `build_model`.
+        warn: as in `build_dataset`.
 
     Raises:
         DmlError: if a component refuses its options, a schedule's path doesn't exist, or the device is missing.
     """
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
-    dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": training.seed})
+    dataset = build_dataset(recipe, registry, warn=warn)
     held = recipe.validation
     train, validation = (
         hold_out(dataset.train, held.class_fraction, training.seed)
@@ -216,6 +229,28 @@ def build(
         evaluator=evaluator,
         num_steps=num_steps,
     )
+
+
+def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> Dataset:
+    """Build the data set of a recipe.
+
+    Args:
+        recipe: names the data set.
+        registry: provides it.
+        warn: whether the data set may log warnings, such as the list of images left out. Use it when a run starts;
+            the commands that use the run then don't repeat them.
+
+    Raises:
+        DmlError: if the data set refuses its options, or its files.
+    """
+    logger = logging.getLogger("dml_train.data")
+    level = logger.level
+    logger.setLevel(level if warn else logging.ERROR)
+    try:
+        dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+    finally:
+        logger.setLevel(level)
+    return dataset
 
 
 def build_model(

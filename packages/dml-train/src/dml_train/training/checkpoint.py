@@ -13,7 +13,6 @@ share, and a file for each rank with its rows (`dml_train.training.parts`). Any 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import re
@@ -28,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError
+from dml_train.checksums import FileRecord, compare
 from dml_train.recipe.tables import Form
-from dml_train.training.parts import SUFFIX, FileRecord, Parts
+from dml_train.training.parts import SUFFIX, Parts
 
 WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
 STATE_OF_PARTS = f"{PARTS}/{STATE}"
@@ -125,6 +125,11 @@ def newest_intact(folder: Path) -> Checkpoint | None:
     return next(intact(folder), None)
 
 
+def newest_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint, intact or not; 0 if there is none."""
+    return next((step for step, _ in _by_step(folder)), 0)
+
+
 def of_step(folder: Path, step: int) -> Checkpoint:
     """Find the checkpoint of a step.
 
@@ -167,11 +172,8 @@ def fault(path: Path) -> str | None:
         if (state == STATE and parts) or not all(map(_PART.fullmatch, parts)):
             return f"{MANIFEST} lists unknown files"
         for name in (WEIGHTS, state, *parts):
-            expected = files[name]
-            if (size := (path / name).stat().st_size) != expected["bytes"]:
-                return f"{name} has {size} bytes; the manifest says {expected['bytes']}"
-            if sha256_of(path / name) != expected["sha256"]:
-                return f"{name} has another SHA-256 than the manifest says"
+            if (wrong := compare(path / name, files[name])) is not None:
+                return f"{name} {wrong}"
         for file in (path / PARTS).glob(f"*{SUFFIX}") if parts else ():
             if f"{PARTS}/{file.name}" not in files:
                 return f"{PARTS}/{file.name} isn't in the manifest"
@@ -227,9 +229,3 @@ def _by_step(folder: Path) -> list[tuple[int, Path]]:
         if (match := _FOLDER.fullmatch(path.name)) and path.is_dir()
     ]
     return sorted(found, reverse=True)
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

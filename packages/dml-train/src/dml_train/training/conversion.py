@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dml_core import DmlError
+from dml_train.checksums import FileRecord, record_of
 from dml_train.files import WriteRefused
 from dml_train.ranks.sharding import OwnRows, is_placeholder
 from dml_train.recipe.tables import Form
@@ -29,12 +30,12 @@ from dml_train.training.checkpoint import (
     intact,
     read_manifest,
 )
-from dml_train.training.parts import FileRecord, Parts, part_name, write_part
-from dml_train.training.saving import record_of, sync, write_manifest, write_state
+from dml_train.training.parts import Parts, part_name, write_part
+from dml_train.training.saving import sync, write_manifest, write_state
 
 
 def convert_checkpoints(run: str | Path, form: Form) -> list[Path]:
-    """Convert a run's checkpoints to a form; any number of ranks resumes either to the same bits.
+    """Convert a run's checkpoints to a form; any number of ranks loads the same bits from either.
 
     Args:
         run: the run's folder; nothing may train in it.

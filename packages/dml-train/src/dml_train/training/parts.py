@@ -16,12 +16,13 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dml_core import DmlError
+from dml_train.checksums import FileRecord
 from dml_train.ranks.sharding import OwnRows
 
 SUFFIX = ".safetensors"
@@ -31,13 +32,6 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BLOCK = 1 << 24  # bytes
 _LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
-
-
-class FileRecord(TypedDict):
-    """A file's entry in a checkpoint's manifest."""
-
-    bytes: int
-    sha256: str
 
 
 class _Piece(NamedTuple):

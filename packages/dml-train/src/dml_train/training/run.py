@@ -1,4 +1,4 @@
-"""From a recipe to a run's folder, and back: `train` and `reopen`."""
+"""From a recipe to a run's folder, and back: `check_recipe`, `train` and `reopen`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from dml_core import DmlError, Registry
+from dml_core import Dataset, DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
 from dml_train.ranks.environment import find_launcher, was_restarted
-from dml_train.ranks.ranks import join_ranks
+from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe, differences
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import Experiment, build
 from dml_train.training.checkpoint import Checkpoint
+from dml_train.training.fingerprint import find_changes, save_fingerprint
 from dml_train.training.rehearsal import rehearse
 from dml_train.training.trainer import Trainer
 
@@ -33,6 +34,7 @@ _FREE = (
     "checkpoints.",
     "logging.",
     "evaluation.baselines:",
+    "dataset.cache:",
 )
 
 
@@ -51,12 +53,13 @@ def train(
         recipe: the settings of the run, see `dml_train.load_recipe`.
         out: the run's folder; must be new or empty, unless with `resume`.
         resume: resume from the newest intact checkpoint in `out`, or start if there is none.
-        force: with `resume`, resume even if the recipe differs from the run's, also if that run is complete.
+        force: with `resume`, resume even if the recipe or the data set differs from the run's, also if that run is
+            complete.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: the error stream. ``rich.console.Console(quiet=True)`` shows none.
 
     Returns:
-        The folder. A complete run is not changed.
+        The folder. A complete run is not changed; if its results were changed or damaged, they are written again.
 
     Raises:
         DmlError: an error that the user can correct; existing results are unchanged.
@@ -79,13 +82,10 @@ def train(
         resume = resume or was_restarted()
         locked = ranks.run_on_first(lambda: _lock_existing(out, until_the_end))
         differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
-        if differs == [] and ranks.run_on_first(RunFolder(out).evaluation.is_file):
+        if differs == [] and ranks.run_on_first(lambda: _is_complete(RunFolder(out), console)):
             console.print(f"the run in {out} is complete", markup=False, highlight=False, soft_wrap=True)
             return RunFolder(out)
-        console.print(f"loading the data set {recipe.dataset['name']!r}", markup=False, highlight=False)
-        experiment = build(recipe, registry, ranks)
-        console.print(describe(experiment), markup=False, highlight=False, soft_wrap=True)
-        rehearse(experiment)
+        experiment = _prepare(recipe, registry, ranks, console, (out, differs, force))
         folder = ranks.run_on_first(lambda: _open_folder(out, recipe, locked, until_the_end))
         try:
             trainer = Trainer(experiment, folder, registry, console, ranks)
@@ -103,9 +103,65 @@ def train(
                 + f"\nResume with the run's own recipe, or start a new run in another folder ({error})",
                 arguments=("out",),
             ) from error
-        ranks.run_on_first(lambda: _save_recipe(folder, recipe, differs))
+        ranks.run_on_first(lambda: _save_start(folder, experiment, differs))
         trainer.train()
     return folder
+
+
+def check_recipe(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    registry: Registry | None = None,
+    console: Console | None = None,
+) -> None:
+    """Check all that `train` checks before the first step, on the recipe's own data, and start no run.
+
+    Loads the data set, builds network, loss and sampler, and passes two training images through them and back.
+
+    Args:
+        recipe: the settings of the run.
+        out: if given, must be a folder in which `train` would run, with `resume` and `force` as there.
+        resume, force: see `train`.
+        registry: provides the components; default: those of all installed plugins.
+        console: shows progress; default: the error stream.
+
+    Raises:
+        DmlError: as `train` before its first step.
+    """
+    registry, console = registry or installed(), console or Console(stderr=True)
+    with join_ranks(recipe.training.timeout) as ranks, _determinism(recipe.training.deterministic):
+        console = console if ranks.is_first else Console(quiet=True)
+        existing = None
+        if out is not None:
+            out = Path(out)
+            check_path(out)
+            differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
+            existing = out, differs, force
+        _prepare(recipe, registry, ranks, console, existing)
+
+
+def _prepare(
+    recipe: Recipe,
+    registry: Registry,
+    ranks: Ranks,
+    console: Console,
+    existing: tuple[Path, list[str] | None, bool] | None,
+) -> Experiment:
+    """Build and describe an experiment, and rehearse its first step.
+
+    `existing` is a run to resume, how its recipe differs, and whether to resume by force: also compares the data.
+    """
+    console.print(f"loading the data set {recipe.dataset['name']!r}", markup=False, highlight=False)
+    out, differs, force = existing or (Path(), None, False)
+    experiment = build(recipe, registry, ranks, warn=differs is None)
+    if differs is not None:
+        differs += ranks.run_on_first(lambda: list_changes(RunFolder(out), experiment.dataset, force=force))
+    console.print(describe(experiment), markup=False, highlight=False, soft_wrap=True)
+    rehearse(experiment)
+    return experiment
 
 
 def describe(experiment: Experiment) -> str:
@@ -123,35 +179,63 @@ def describe(experiment: Experiment) -> str:
     return text
 
 
-def reopen(path: str | Path, registry: Registry | None = None) -> tuple[RunFolder, Experiment]:
-    """Open a run: its folder, and its experiment with the weights that the run is evaluated by.
+def reopen(
+    path: str | Path, registry: Registry | None = None, step: int | None = None
+) -> tuple[RunFolder, Experiment]:
+    """Open a run: its folder, and its experiment with weights of `evaluated_checkpoint`.
 
     Raises:
-        DmlError: if it isn't a run's folder, has no intact checkpoint, or a package that it needs is missing.
+        DmlError: if it isn't a run's folder, a package that it needs is missing, or as `evaluated_checkpoint`.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(path))
     recipe = read_recipe(folder, registry)
-    used = evaluated_checkpoint(folder)
+    used = evaluated_checkpoint(folder, step)
     experiment = build(recipe, registry, pretrained=False)
     used.load_into(experiment.evaluated_model)
     return folder, experiment
 
 
-def evaluated_checkpoint(folder: RunFolder) -> Checkpoint:
+def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoint:
     """Find the checkpoint that a run is evaluated by: the best if the run selects weights, else the newest.
 
+    A damaged one is an error: an older one has other weights than those that the run's metrics describe.
+
+    Args:
+        folder: the run's folder.
+        step: use the checkpoint of this step instead.
+
     Raises:
-        DmlError: if no checkpoint is intact.
+        DmlError: if that checkpoint is damaged or missing, or there is none yet; names the intact ones.
     """
-    newest = checkpoint.newest_intact(folder.checkpoints)
-    if newest is None:
+    if step is None and folder.is_finished:
+        step = int(folder.read_evaluation()["step"])
+    if step is not None:
+        return _open_checkpoint(folder, step)
+    newest = checkpoint.newest_step(folder.checkpoints)
+    if not newest:
         raise DmlError(
-            f"{folder.checkpoints} holds no intact checkpoint yet; resume the training first",
-            arguments=("resume",),
+            f"{folder.checkpoints} holds no checkpoint yet; resume the training first", arguments=("resume",)
         )
-    best = newest.best_step()
-    return checkpoint.of_step(folder.checkpoints, best) if best else newest
+    found = _open_checkpoint(folder, newest)
+    best = found.best_step()
+    return found if best in (0, newest) else _open_checkpoint(folder, best)
+
+
+def _open_checkpoint(folder: RunFolder, step: int) -> Checkpoint:
+    """Find the checkpoint of a step; if it is damaged or missing, raise an error that names the intact ones."""
+    try:
+        return checkpoint.of_step(folder.checkpoints, step)
+    except DmlError as error:
+        steps = [str(intact.step) for intact in checkpoint.intact(folder.checkpoints)]
+        if not steps:
+            raise DmlError(
+                f"{error}. No checkpoint is intact; resume the training", arguments=("resume",)
+            ) from error
+        raise DmlError(
+            f"{error}. Use the weights of an intact checkpoint instead: step {' or '.join(steps)}",
+            arguments=("step",),
+        ) from error
 
 
 def read_recipe(folder: RunFolder, registry: Registry) -> Recipe:
@@ -187,6 +271,35 @@ def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) ->
     return found
 
 
+def list_changes(folder: RunFolder, dataset: Dataset, *, force: bool) -> list[str]:
+    """List how the data set differs from that of the run to resume.
+
+    Raises:
+        DmlError: if it differs, unless `force`.
+    """
+    found = find_changes(folder, dataset)
+    if found and not force:
+        raise DmlError(
+            f"the data set differs from that of the run in {folder.path}:\n  "
+            + "\n  ".join(found)
+            + "\nResume with the run's own data, or with this data set by force",
+            arguments=("force",),
+        )
+    return found
+
+
+def _is_complete(folder: RunFolder, console: Console) -> bool:
+    """Whether the run is finished and intact; print what is damaged, which resuming writes again."""
+    if not folder.is_finished:
+        return False
+    try:
+        folder.check_results()
+    except DmlError as error:
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        return False
+    return not checkpoint.corrupt(folder.checkpoints)  # `Trainer` prints them
+
+
 def _lock_existing(out: Path, until_the_end: ExitStack) -> bool:
     """Lock the folder if it exists, before data is loaded; return whether it does."""
     if not out.is_dir():
@@ -203,15 +316,20 @@ def _open_folder(out: Path, recipe: Recipe, locked: bool, until_the_end: ExitSta
         until_the_end.enter_context(folder.lock())
         RunFolder.refuse_existing(out)  # another process may have trained in it before this one locked it
     if not folder.recipe.is_file():
-        _save_recipe(folder, recipe, None)
+        _save_recipe(folder, recipe)
     return folder
 
 
-def _save_recipe(folder: RunFolder, recipe: Recipe, differs: list[str] | None) -> None:
-    """Save this recipe in the folder, and drop results of a different one."""
-    if differs:
-        folder.evaluation.unlink(missing_ok=True)
-        folder.baselines.unlink(missing_ok=True)
+def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | None) -> None:
+    """Save recipe and data's fingerprint in the folder, and drop results of different ones, or damaged ones."""
+    if differs or folder.is_finished:
+        folder.drop_results()
+    if differs or not folder.data.is_file():
+        save_fingerprint(folder, experiment.dataset)
+    _save_recipe(folder, experiment.recipe)
+
+
+def _save_recipe(folder: RunFolder, recipe: Recipe) -> None:
     write_atomically(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
 
 

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from dml_train.checksums import FileRecord, record_of
 from dml_train.files import WriteRefused
 from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 from dml_train.ranks.sharding import OwnRows
@@ -29,9 +30,8 @@ from dml_train.training.checkpoint import (
     describe_newest,
     name_of,
     partial_name,
-    sha256_of,
 )
-from dml_train.training.parts import FileRecord, part_name, write_part
+from dml_train.training.parts import part_name, write_part
 
 # A rank's file and its entry in the manifest, or the error by which its disk refused; None without rows.
 Outcome = tuple[str, FileRecord] | Exception | None
@@ -172,11 +172,6 @@ def _without_identities(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_without_identities(item) for item in value)
     return value
-
-
-def record_of(path: Path) -> FileRecord:
-    """Return a file's entry in the manifest."""
-    return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
 def sync(path: Path) -> None:

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from dml_train.training.loggers import CLOCK
 
+_LEAST_SECONDS = 10.0  # of training, before the share of loading is known
+Batch = TypeVar("Batch")
+
 
 class StepValues:
-    """Values of the steps since the last flush, and the clock that measures images per second."""
+    """Values of the steps since the last flush, and the clock that measures images per second and loading."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, Mapping[str, Tensor], Mapping[str, float]]] = []
+        self._total_loading = self._total_seconds = 0.0
         self.restart_clock()
+
+    def time_loading(self, batches: Generator[Batch, None, None]) -> Iterator[Batch]:
+        """Yield batches, and time the wait for each; the first isn't timed, since loaders start meanwhile."""
+        with closing(batches):
+            for batch in batches:
+                self.restart_clock()
+                yield batch
+                break
+            start = time.perf_counter()
+            for batch in batches:
+                self._loading += time.perf_counter() - start
+                yield batch
+                start = time.perf_counter()
+
+    @property
+    def loading_share(self) -> float:
+        """The share of training time spent waiting for batches; 0 until enough steps are timed."""
+        known = self._total_seconds >= _LEAST_SECONDS
+        return self._total_loading / self._total_seconds if known else 0.0
 
     def add(
         self, step: int, on_device: Mapping[str, Tensor], known: Mapping[str, float], images: int
@@ -42,12 +67,15 @@ class StepValues:
             [torch.stack([v.float() for v in on_device.values()]) for _, on_device, _ in rows]
         )
         numbers = stacked.tolist()
-        speed = self._images / (time.perf_counter() - self._start)
+        seconds = time.perf_counter() - self._start
+        speed = self._images / seconds
+        self._total_seconds += seconds
+        self._total_loading += self._loading
         self.restart_clock()
         for (step, on_device, known), row in zip(rows, numbers, strict=True):
             clock = {f"{CLOCK}images_per_second": speed} if step == rows[-1][0] else {}
             yield step, {**dict(zip(on_device, row, strict=True)), **known, **clock}
 
     def restart_clock(self) -> None:
-        """Measure images per second from now on, so that evaluating and saving don't count."""
-        self._start, self._images = time.perf_counter(), 0
+        """Measure images per second and loading from now on, so that evaluating and saving don't count."""
+        self._start, self._images, self._loading = time.perf_counter(), 0, 0.0

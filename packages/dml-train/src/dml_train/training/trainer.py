@@ -10,6 +10,7 @@ Shapes: `B` rows of the global batch, `R` rows of this rank's part of it, `D` em
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -99,7 +100,10 @@ class Trainer:
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
-        self.warned_of_zero = False
+        # A CPU loads or computes. A GPU computes while the run waits for the next batch, so that a shorter wait costs
+        # nothing there.
+        self.most_loading = 0.5 if device.type == "cpu" else 0.9
+        self.warned_of_zero = self.warned_of_loading = False
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
         context = {"directory": folder.path, "start_step": self.steps_done, "recipe": recipe.to_dict()}
         tables = recipe.logging.loggers if ranks.is_first else []
@@ -148,6 +152,9 @@ class Trainer:
         """Load the batches of the remaining steps ahead; none once early stopping has ended the run.
 
         Where the sampler mines negatives, loading ahead ends: the batches from there on depend on them.
+
+        Raises:
+            DmlError: if an image can't be loaded; names the checkpoint from which the run can resume.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"
@@ -156,7 +163,16 @@ class Trainer:
             if steps and is_mining_due(experiment.sampler, steps.start):
                 mine(experiment, self.console, self.ranks)
                 self.values.restart_clock()
-            yield from load_ahead(self.batches, steps, self.training.workers, pin=pin)
+            try:
+                yield from self.values.time_loading(
+                    load_ahead(self.batches, steps, self.training.workers, pin=pin)
+                )
+            except DmlError as error:
+                raise DmlError(
+                    f"{error}\nThe run ended after step {self.steps_done}; {self.newest_checkpoint()}. Solve that, "
+                    "then resume it",
+                    arguments=("resume",),
+                ) from error
 
     def due(self, stop_signal: int) -> Due:
         """Decide what follows the step just taken."""
@@ -239,6 +255,8 @@ class Trainer:
             self.observers.log(step, values)
             observed = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
             self.observers.step_end(step, observed)
+        if not self.warned_of_loading and self.values.loading_share > self.most_loading:
+            self.warn_of_loading()
         speed = values[f"{CLOCK}images_per_second"]
         words = f"loss {values['loss']:.4g}  lr {values['optimizer.lr']:.3g}  {speed:.0f} images/s"
         show(self.steps_done, words)
@@ -259,6 +277,27 @@ class Trainer:
             highlight=False,
             soft_wrap=True,  # a command that is folded can't be copied
         )
+
+    def warn_of_loading(self) -> None:
+        """Warn, once, that loading takes longer than the steps, and name the settings that make it faster."""
+        self.warned_of_loading = True
+        dataset, workers, cores = self.experiment.recipe.dataset, self.training.workers, os.cpu_count() or 1
+        remedies = []
+        options = self.registry.entry("datasets", dataset["name"]).component.options
+        if any(option.name == "cache" for option in options) and dataset.get("cache") is None:
+            remedies.append("decode each image once (--set dataset.cache=FOLDER)")
+        if workers < cores:
+            remedies.append(
+                f"load in more processes (training.workers is {workers}, and the machine has {cores} cores)"
+            )
+        if remedies:
+            self.console.print(
+                f"loading images takes {self.values.loading_share:.0%} of the training time, longer than the steps; "
+                + ", or ".join(remedies),
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def evaluate_periodically(self) -> bool:
         """Evaluate during training; return whether the evaluation selects weights and is the best so far."""
@@ -361,7 +400,7 @@ class Trainer:
         return newest.step
 
     def finish(self) -> None:
-        """Embed and evaluate the test split, and write both to the folder; `evaluation.json` comes last.
+        """Embed and evaluate the test split, and write both to the folder; the manifest comes last.
 
         The best weights on the held-out classes are used, if any are held out. With ``evaluation.test = false`` the
         held-out classes are evaluated instead, and no embedding is written.
@@ -394,8 +433,9 @@ class Trainer:
 
         def write() -> None:
             if recipe.evaluation.test and measured.evaluation is not None:
-                save_per_query(self.folder, recipe, result, measured.evaluation)
+                save_per_query(self.folder, recipe, measured.evaluation)
             write_json(self.folder.evaluation, result)
+            self.folder.write_manifest()
 
         self.ranks.run_on_first(write)
 

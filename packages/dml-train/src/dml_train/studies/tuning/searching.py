@@ -75,7 +75,7 @@ def list_trainings(plan: SettingsSearch, out: Path, trials: int, console: Consol
             waiting: list[Job] = []
             for number, settings in store.unfinished():
                 jobs = _jobs(plan, settings, _folder(out, number))
-                if all(RunFolder(job.folder).evaluation.is_file() for job in jobs):
+                if all(RunFolder(job.folder).is_finished for job in jobs):
                     store.tell(number, _value(plan, [Outcome(job) for job in jobs]))
                 else:
                     waiting += jobs

@@ -90,7 +90,7 @@ class MlflowRun:
     def close(self) -> None:
         """Send the remaining values, and mark the run as finished, or as killed unless it is complete."""
         self._send()
-        complete = self._folder.evaluation.is_file()
+        complete = self._folder.is_finished
         self._client.set_terminated(self._id, "FINISHED" if complete else "KILLED")
 
     def _send(self) -> None:

@@ -68,4 +68,4 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         """Flush the values, and mark the run as failed unless it is complete."""
-        self._run.finish(exit_code=0 if self._folder.evaluation.is_file() else 1)
+        self._run.finish(exit_code=0 if self._folder.is_finished else 1)

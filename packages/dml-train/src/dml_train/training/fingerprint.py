@@ -1,0 +1,130 @@
+"""The fingerprint of a run's data set: path, size and class of each image, so that a resumed run notices a change.
+
+``data.npz`` has three arrays of each part: ``train_items``, ``train_sizes`` and ``train_classes``. No pixel is read.
+
+Shapes: `N` items, `C` classes.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_core import Dataset, DmlError, FileBackedSplit, Split
+from dml_train.files import write_atomically
+from dml_train.run_folder import RunFolder
+
+
+class Part(NamedTuple):
+    """The items of a part.
+
+    Args:
+        items: (N,) uint64; hashes of the paths below the folder of all files, or, for a split without files, rows.
+        sizes: (N,) int64; bytes of the files, or 0.
+        classes: (N,) uint64; hashes of the names of the classes.
+    """
+
+    items: npt.NDArray[Any]
+    sizes: npt.NDArray[Any]
+    classes: npt.NDArray[Any]
+
+
+_EMPTY = Part(*(np.empty(0, np.uint64) for _ in Part._fields))
+
+
+def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
+    """Describe how a data set differs from the fingerprint in a run's folder, a line per part; empty if it doesn't.
+
+    Raises:
+        DmlError: if the folder's fingerprint is corrupt, or an image file can't be read.
+    """
+    if not folder.data.is_file():  # the run was stopped before it wrote one
+        return []
+    before, now = _read(folder), _take(dataset)
+    pairs = {part: (before.get(part, _EMPTY), now.get(part, _EMPTY)) for part in {**before, **now}}
+    return [
+        f"{part}: {_describe_change(*pair)}"
+        for part, pair in pairs.items()
+        if not all(map(np.array_equal, *pair))
+    ]
+
+
+def save_fingerprint(folder: RunFolder, dataset: Dataset) -> None:
+    """Write a data set's fingerprint into the run's folder.
+
+    Raises:
+        DmlError: if an image file can't be read, or the disk refuses.
+    """
+    arrays = {
+        f"{name}_{field}": array
+        for name, part in _take(dataset).items()
+        for field, array in part._asdict().items()
+    }
+    write_atomically(folder.data, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def _describe_change(before: Part, now: Part) -> str:
+    _, old, new = np.intersect1d(before.items, now.items, return_indices=True)
+    resized = int((before.sizes[old] != now.sizes[new]).sum())
+    relabelled = int((before.classes[old] != now.classes[new]).sum())
+    counts = {
+        "added": len(now.items) - len(new),
+        "removed": len(before.items) - len(old),
+        "of another size": resized,
+        "of another class": relabelled,
+    }
+    words = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return f"of {len(before.items):,} images, {words or 'some at another place'}"
+
+
+def _read(folder: RunFolder) -> dict[str, Part]:
+    try:
+        with folder.data.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            parts = dict.fromkeys(name.rpartition("_")[0] for name in stored.files)
+            return {part: Part(*(stored[f"{part}_{field}"] for field in Part._fields)) for part in parts}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DmlError(
+            f"{folder.data}, the fingerprint of the run's data, is corrupt: {error}. Remove it to resume without "
+            "comparing the data"
+        ) from error
+
+
+def _take(dataset: Dataset) -> Mapping[str, Part]:
+    splits = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}
+    files = {
+        name: [os.fspath(file) for file in split.files]
+        for name, split in splits.items()
+        if isinstance(split, FileBackedSplit)
+    }
+    # Relative to it, so that moving the whole folder is no change.
+    folders = {os.path.dirname(file) for of_part in files.values() for file in of_part}  # noqa: PTH120
+    common = os.path.commonpath(folders) if folders else ""
+    return {
+        name: _take_part(split, files.get(name), common)
+        for name, split in splits.items()
+        if split is not None
+    }
+
+
+def _take_part(split: Split, files: list[str] | None, common: str) -> Part:
+    classes_N = _hash(split.class_names)[split.labels]
+    if files is None:
+        return Part(np.arange(len(split), dtype=np.uint64), np.zeros(len(split), np.int64), classes_N)
+    try:
+        sizes = np.array([os.stat(file).st_size for file in files], dtype=np.int64)  # noqa: PTH116
+    except OSError as error:
+        raise DmlError(f"can't read the image {error.filename}: {error.strerror}") from error
+    return Part(_hash(file.removeprefix(common) for file in files), sizes, classes_N)
+
+
+def _hash(names: Iterable[str]) -> npt.NDArray[np.uint64]:
+    return np.array(
+        [int.from_bytes(blake2b(os.fsencode(name), digest_size=8).digest()) for name in names],
+        dtype=np.uint64,
+    )
