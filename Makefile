@@ -10,7 +10,7 @@ LOWEST_FLAGS := -m "not slow" -W ignore::DeprecationWarning
 LOWEST_TESTS := packages/dml-core/tests packages/dml-losses/tests packages/dml-eval-rs/tests $(addprefix packages/dml-train/tests/test_,\
   cli.py recipe.py training.py resuming.py checkpoint.py report.py tuning.py folder_embedding.py search.py timm_model.py)
 # All extras but the trackers mlflow and trackio: trackio would set Pillow back a release, mlflow brings dozens of packages.
-LOCKED_EXTRAS := cars196 eval glyphs lite0 lora losses onnx plot pml ray report tables tensorboard timm tune wandb
+LOCKED_EXTRAS := cars196 duplicates eval glyphs lite0 lora losses onnx plot pml ray report tables tensorboard timm tune wandb
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
 # Links a Linux wheel against an old C library, so that it runs on every system since 2018.
 ZIG := $(if $(filter Linux,$(shell uname -s)),--zig --compatibility manylinux_2_28)
@@ -20,7 +20,7 @@ METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lowest test-aarch64 check audit bench gpu soak docs docs-links wheels sdists lock clean
+.PHONY: help setup demo test test-lowest test-aarch64 check audit bench gpu soak mutants docs docs-links wheels sdists lock clean
 
 help: ## list the verbs
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,15 +48,32 @@ test-lowest: .venv/bin/uv ## a selection of the tests with the lowest versions t
 test-aarch64: ## the Rust core's tests and clippy for aarch64, cross-compiled and emulated
 	sh packages/dml-eval-rs/core/test-aarch64.sh
 
-check: setup ## formats, lints, types, stubs, import rules, and the site
+CHECKS := check-format check-lint check-types check-stubs check-imports check-rustfmt check-clippy docs
+.PHONY: $(CHECKS)
+check: setup ## formats, lints, types, stubs, import rules, and the site; runs all of them, and names those that fail
+	@failed=; for check in $(CHECKS); do $(MAKE) --no-print-directory $$check || failed="$$failed $$check"; done; \
+	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+check-format:
 	$(BIN)/ruff format --check .
+
+check-lint:
 	$(BIN)/ruff check .
+
+check-types:
 	$(BIN)/mypy packages/dml-core/src packages/dml-losses/src packages/dml-train/src packages/dml-eval-rs/python
+
+check-stubs:
 	$(BIN)/python -m mypy.stubtest dml_eval_rs._native --mypy-config-file pyproject.toml
+
+check-imports:
 	$(BIN)/lint-imports
+
+check-rustfmt:
 	cargo fmt --all --check
+
+check-clippy:
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --workspace --all-targets --release -- -D warnings
-	$(MAKE) --no-print-directory docs
 
 audit: setup ## known vulnerabilities of the pinned packages and crates (needs cargo-audit, and data from outside)
 	$(BIN)/python requirements/audit.py
@@ -73,7 +90,11 @@ gpu: setup ## on a machine with a GPU: its tests and the benchmarks, into gpu-re
 soak: setup ## an hour: new examples for the property tests, and training killed and resumed at random moments
 	PROPTEST_RNG_SEED=$$(date +%s) cargo test --workspace --exclude dml-eval-rs --release --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-profile=search tests/properties packages/dml-eval-rs/tests
+	$(BIN)/python benchmarks/evaluator/random_cases.py $$(date +%s) 2000 300
 	$(BIN)/python benchmarks/training/bench_soak.py 200 $$(date +%s)
+
+mutants: setup ## half an hour: faults built into the evaluator, each of which the tests must find
+	$(BIN)/python packages/dml-eval-rs/mutants/run.py
 
 docs: setup .venv/.docs ## the site, into site/html: runs the tutorials, and fails for a warning or a dead link
 	$(BIN)/python docs/site/build.py site

@@ -48,8 +48,13 @@ def pytest_configure() -> None:
     forkserver.set_forkserver_preload = lambda modules: None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the groups that one worker runs first, so that no worker waits at the end for one of them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the groups that one worker runs first, so that none waits at the end; leave nightly tests to a search."""
+    if config.getoption("hypothesis_profile", None) != "search":
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+        if nightly:
+            config.hook.pytest_deselected(items=nightly)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
@@ -71,8 +76,12 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which of the evaluator's kernels its tests tried, and which they could not: those are no skipped tests."""
-    reports = (report for reports in terminalreporter.stats.values() for report in reports)
+    """Print the evaluator's paths and options, and the kernels that the tests tried: others are no skipped tests."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    for report in reports:
+        for name, text in getattr(report, "user_properties", ()):
+            if name == "matrix":
+                terminalreporter.write_line(text)
     if any("dml-eval-rs" in getattr(report, "nodeid", "") for report in reports):
         native = import_module("dml_eval_rs._native")
         terminalreporter.write_line(f"kernels tested on this CPU: {', '.join(native.kernels())}")

@@ -31,7 +31,7 @@ def recall_at_1(network: torch.nn.Module) -> float:
 
 network = torch.nn.Sequential(torch.nn.Linear(128, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
 loss = CrossBatchMemory(InstanceCrossEntropy(scale=16.0), capacity=512, warmup_steps=50)
-optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
+optimizer = torch.optim.AdamW([*network.parameters(), *loss.parameters()], lr=3e-3, weight_decay=1e-2)
 
 print(f"untrained: Recall@1 {recall_at_1(network):.3f} on unseen classes")
 for _ in range(200):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import metadata
+from pathlib import Path
 
 project = "dml"
 author = "The dml authors"
@@ -56,6 +57,7 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = ["../../site/shown"]  # pages that the tutorials' code writes meanwhile
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_show_sphinx = False
 html_copy_source = False
 pygments_style = "a11y-high-contrast-light"

@@ -29,6 +29,7 @@ SECTIONS = {
         (
             "*/measure",
             "*/your-images",
+            "*/serve",
             "*/your-own-loss",
             "*/a-papers-table",
             "*/verification-thresholds",

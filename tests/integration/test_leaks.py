@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
@@ -102,13 +103,25 @@ def test_the_command_lists_pairs_writes_a_table_and_exits_with_1(world, tmp_path
     assert "no pair of a test image and a training image has a cosine of at least" in none.output
 
 
+def test_a_path_that_is_not_utf8_keeps_its_bytes_in_the_table_and_is_escaped_on_the_screen(
+    world, tmp_path, monkeypatch
+):
+    name = b"data/test/caf\xe9/0.png"
+    leak = module.Leak(0.99, "test", os.fsdecode(name), os.fsdecode(b"caf\xe9"), "0.png", "class 1")
+    monkeypatch.setattr(module, "find_leaks", lambda *arguments, **options: [leak])
+    result = check("--leaks", world[1], "--out", tmp_path / "leaks.csv")
+    assert result.exit_code == 1, result.output
+    assert name in (tmp_path / "leaks.csv").read_bytes()
+    assert "test data/test/caf\\udce9/0.png (caf\\udce9)" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected NAME and --root to count a published data set, or --leaks RUN"),
-        (["cub"], "expected NAME and --root"),
-        (["cub", "--root", "x", "--threshold", "0.5"], "--threshold and --out belong to --leaks RUN"),
-        (["cub", "--leaks", "RUN"], "--leaks searches the run's own data set; omit NAME"),
+        ([], "the name of a published data set and --root, or --leaks RUN"),
+        (["cub"], "expected its folder: --root FOLDER"),
+        (["cub", "--root", "x", "--threshold", "0.5"], "--threshold and --step belong to --leaks RUN"),
+        (["cub", "--leaks", "RUN"], "--leaks searches the run's own data set; omit FOLDER"),
         (["--leaks", "RUN", "--threshold", "2"], "the threshold is 2.0; expected a cosine from -1 to 1"),
         (["--leaks", "nowhere"], "is not a run's folder"),
     ],

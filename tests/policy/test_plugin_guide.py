@@ -1,17 +1,26 @@
-"""The worked data set of the plugin guide runs, and keeps its contract."""
+"""The worked data set of the plugin guide runs, and keeps its contract, as the losses of the pages do."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dml_core.testing import DatasetContract
+from dml_core.testing import DatasetContract, LossContract
 
-GUIDE = Path(__file__).parents[2] / "docs/guide/plugins.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs/guide/plugins.md"
+LOSSES = {
+    "README.md": "SpreadOut",
+    "docs/guide/plugins.md": "CentroidLoss",
+    "docs/tutorials/your-own-loss.md": "SpreadOut",
+    "packages/dml-core/README.md": "CentroidLoss",
+}
+LOSS_TESTS = [name for name in dir(LossContract) if name.startswith("test_")]
 TESTS = [
     "training_and_evaluation_share_no_class",
     "labels_name_a_class_of_every_item",
@@ -63,3 +72,22 @@ def test_its_groups_keep_the_contract(worked, tmp_path, monkeypatch):
 def test_its_hook_provides_it(worked):
     (component,) = worked["dml_datasets"]()
     assert [option.name for option in component.options] == ["file", "train_fraction"]
+
+
+@pytest.mark.parametrize("test", LOSS_TESTS)
+@pytest.mark.parametrize("page", LOSSES)
+def test_a_pages_loss_keeps_the_contract(page, test):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = map(
+        textwrap.dedent, re.findall(r"^ *```python\n(.*?)^ *```", text, flags=re.DOTALL | re.MULTILINE)
+    )
+    names: dict[str, Any] = {"__name__": "page"}
+    exec("import torch\n" + next(block for block in blocks if f"class {LOSSES[page]}(" in block), names)
+    make = names[LOSSES[page]]
+    contract = type("Contract", (LossContract,), {"make_loss": lambda self, classes, dim: make()})
+    getattr(contract(), test)()
+
+
+def test_the_tutorial_counts_the_tests_of_a_loss():
+    text = (ROOT / "docs/tutorials/your-own-loss.md").read_text(encoding="utf-8")
+    assert f"\n{len(LOSS_TESTS)} passed\n" in text

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,34 @@ def test_a_file_outside_the_site_needs_the_repositorys_address(repository, expec
     monkeypatch.setattr(staging, "repository", lambda: repository)
     page = (ROOT / "docs/guide/plugins.md", Path("guide/plugins.md"))
     assert staging.relink("[a](../../examples/bare_loop.py)", *page, OUTSIDE) == expected
+
+
+def test_the_landing_page_begins_as_the_readme(pages):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    opening = pages["index"].partition("## Install")[0]
+    assert opening.split("\n\n")[:2] == readme.split("\n\n")[:2]
+    (picture,) = re.findall(r"!\[[^\]]*\]\(docs/([^)]*)\)", readme)
+    assert f"]({picture})" in opening
+    assert "```python\n" in opening
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which runs the site's search")
+def test_search_lists_guides_before_reference_decisions_and_changes():
+    expected = [
+        ["guide/data", "Data"],
+        ["reference/metrics", "Metrics"],
+        ["internals/architecture", "Architecture"],
+        ["reference/api/dml_core", "dml_core.Split"],
+        ["adr/0005-ranks", "Ranks share the evaluation"],
+        ["reference/api/dml_core.testing", "dml_core.testing.LoggerContract.test_a_run_resumes"],
+    ]
+    program = (ROOT / "docs/site/scorer.js").read_text(encoding="utf-8") + (
+        f"const found = {json.dumps(sorted(expected))};"
+        "const points = ([page, title]) => Scorer.score([page, title, '', null, 5, page, 'text']);"
+        "console.log(JSON.stringify(found.sort((a, b) => points(b) - points(a))));"
+    )
+    done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == expected
 
 
 def test_a_picture_is_found_from_the_copy():

@@ -21,6 +21,92 @@ class MeanPairDistance(nn.Module):
         return ((1 - wide @ wide.T) * positive).sum() / positive.sum().clamp_min(1)
 
 
+class Pairs(nn.Module):
+    """Pair losses of a gallery, by `of_pairs`; correct unless `counts_itself`."""
+
+    counts_itself = False
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        gallery: Tensor | None = None,
+        gallery_labels: Tensor | None = None,
+    ) -> Tensor:
+        own = torch.zeros(len(labels), 1, dtype=torch.bool)
+        if gallery is None:
+            gallery, gallery_labels = embeddings, labels
+            own = torch.eye(len(labels), dtype=torch.bool) & (not self.counts_itself)
+        same = labels[:, None] == gallery_labels
+        cosine = nn.functional.normalize(embeddings) @ nn.functional.normalize(gallery).T
+        return self.of_pairs(cosine, same & ~own, ~same)
+
+    def of_pairs(self, cosine: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class NPair(Pairs):
+    scale = 1.0
+
+    def of_pairs(self, cosine: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        pushed = ((self.scale * cosine).exp() * negative).sum(dim=1, keepdim=True)
+        pulled = torch.log1p(pushed * (-self.scale * cosine).exp()) * positive
+        return pulled.sum() / positive.sum().clamp_min(1)
+
+
+class SteepNPair(NPair):
+    scale = 64.0
+
+
+class OnlyPulls(Pairs):
+    def of_pairs(self, cosine: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return ((1 - cosine) * positive).sum() / positive.sum().clamp_min(1)
+
+
+class SumOfPairs(Pairs):
+    def of_pairs(self, cosine: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return ((0.9 - cosine).relu() ** 2 * positive).sum() + (cosine.relu() * negative).sum()
+
+
+class HardestTriplet(Pairs):
+    def of_pairs(self, cosine: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        far = torch.where(positive, cosine, 2.0).amin(dim=1)
+        near = torch.where(negative, cosine, -2.0).amax(dim=1)
+        return ((near - far + 0.2).relu() * positive.any(dim=1) * negative.any(dim=1)).mean()
+
+
+class PullsToTheCentroid(Pairs):
+    def forward(self, embeddings, labels, gallery=None, gallery_labels=None):
+        own = torch.zeros(len(labels), 1)
+        if gallery is None:
+            gallery, gallery_labels = embeddings, labels
+            own = torch.eye(len(labels)) * (not self.counts_itself)
+        mine = (labels[:, None] == gallery_labels) * (1 - own).to(gallery)
+        return (1 - nn.functional.cosine_similarity(embeddings, mine @ gallery, eps=1e-6)).mean()
+
+
+@pytest.mark.parametrize(
+    "loss", [NPair, SteepNPair, OnlyPulls, SumOfPairs, HardestTriplet, PullsToTheCentroid]
+)
+def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) -> None:
+    class Suite(LossContract):
+        counts_itself = False
+
+        def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+            made = loss()
+            made.counts_itself = self.counts_itself
+            return made
+
+    suite = Suite()
+    suite.test_a_row_is_not_its_own_positive()
+    suite.counts_itself = True
+    if loss is SumOfPairs:  # to which a row's own pair adds nothing
+        suite.test_a_row_is_not_its_own_positive()
+        return
+    with pytest.raises(AssertionError, match="leave out the diagonal, where a row would be its own positive"):
+        suite.test_a_row_is_not_its_own_positive()
+
+
 class Centres(nn.Module):
     """Correct class loss: one minus the cosine with the class's centre."""
 

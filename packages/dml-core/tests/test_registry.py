@@ -139,6 +139,28 @@ def test_an_error_in_a_nested_table_is_found_before_anything_is_built():
         registry_of(CLASSES, WRAPPER).check("losses", table)
 
 
+def test_of_many_names_the_five_nearest_are_listed():
+    many = [
+        Component(f"loss-{word}", Ranked, "a loss") for word in ("one", "two", "three", "four", "five", "tow")
+    ]
+    with pytest.raises(UnknownName) as caught:
+        registry_of(*many).check("losses", {"name": "loss-twoo"})
+    assert str(caught.value).startswith(
+        "unknown loss 'loss-twoo'; did you mean 'loss-two'? nearest: loss-two, "
+    )
+    assert str(caught.value).endswith("; 'dml plugins losses' lists all 6")
+    assert str(caught.value).count("loss-") == 7
+
+
+def test_all_mistakes_of_a_table_and_its_nested_ones_are_reported_together():
+    table = {"name": "wrapper", "num_stps": 5, "loss": {"name": "clases", "temprature": 0.1}}
+    with pytest.raises(UnknownName) as caught:
+        registry_of(CLASSES, WRAPPER).check("losses", table)
+    found = str(caught.value).splitlines()
+    expected = ["unknown loss 'clases'", "no option 'num_stps'", "needs 'num_steps'"]
+    assert [part in line for part, line in zip(expected, found, strict=True)] == [True] * 3
+
+
 def test_an_unknown_name_gives_the_nearest_and_all_known():
     with pytest.raises(
         UnknownName, match=r"unknown loss 'rankde'; did you mean 'ranked'\? known: classes, ranked"
@@ -353,7 +375,7 @@ def test_the_registry_of_this_process_has_the_samplers_of_dml_core():
         ("sup-con", "did you mean 'pml/SupConLoss'?"),
         ("arcface", "did you mean 'arc-face'?"),
         ("soft-tripel", "did you mean 'soft-triple'?"),
-        ("los", "; known:"),
+        ("los", "; nearest:"),
     ],
 )
 def test_another_librarys_class_is_suggested_by_a_word_of_its_name(wrong, suggested):

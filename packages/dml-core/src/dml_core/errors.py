@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -46,6 +46,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     lowered = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ";"
+
+
+def join_errors(errors: Sequence[DmlError]) -> DmlError:
+    """Return one error for several mistakes, a line each; a single one as it is. An unknown name decides the type."""
+    if len(errors) == 1:
+        return errors[0]
+    kind = UnknownName if any(isinstance(error, UnknownName) for error in errors) else InvalidOption
+    return kind("\n".join(map(str, errors)))
 
 
 def describe_error(error: BaseException) -> str:

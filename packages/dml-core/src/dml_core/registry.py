@@ -10,16 +10,18 @@ registry().build(
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 
 from dml_core.components import Component
-from dml_core.errors import DmlError, DuplicateName, InvalidOption, UnknownName, nearest
+from dml_core.errors import DmlError, DuplicateName, InvalidOption, UnknownName, join_errors, nearest
 from dml_core.kinds import CONTEXT, KINDS, SINGULAR, Kind
 from dml_core.plugins import Plugins, Provider, plugins
+
+_LISTED = 5  # names at most in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,17 @@ class Registry:
         """Look up the component of this kind and name.
 
         Raises:
-            UnknownName: if there is none, with the nearest name and the plugins that failed to load.
+            UnknownName: if there is none, with the nearest names and the plugins that failed to load.
             DuplicateName: if two plugins provide one name.
         """
         entries = self.entries(kind)
         if name in entries:
             return entries[name]
-        known = ", ".join(entries) or "none: no installed plugin provides any"
-        message = f"unknown {SINGULAR[kind]} {name!r}{suggest(name, entries)} known: {known}"
+        known = f"known: {', '.join(entries) or 'none: no installed plugin provides any'}"
+        if len(entries) > _LISTED:
+            close = get_close_matches(name, entries, _LISTED, cutoff=0)
+            known = f"nearest: {', '.join(close)}; 'dml plugins {kind}' lists all {len(entries)}"
+        message = f"unknown {SINGULAR[kind]} {name!r}{suggest(name, entries)} {known}"
         family, slash, _ = name.rpartition("/")
         if slash and not any(other.startswith(family + slash) for other in entries):
             message += (
@@ -85,18 +90,6 @@ class Registry:
                 f"install the package that does, or its extra for them, as in 'a-package[{family}]'"
             )
         raise UnknownName(message + self.plugins.describe_failures())
-
-    def check_names(self, kind: Kind, table: Mapping[str, Any]) -> None:
-        """Check that the components of a recipe's table exist; no factory is imported.
-
-        Raises:
-            UnknownName, DuplicateName: as `entry`.
-            InvalidOption: a table without a name.
-        """
-        _, values = self._resolve(kind, table)
-        for value in values.values():
-            if _is_component_table(value):
-                self.check_names(kind, value)
 
     def check(self, kind: Kind, table: Mapping[str, Any]) -> None:
         """Check a recipe's table without making anything.
@@ -109,13 +102,21 @@ class Registry:
         Raises:
             UnknownName, DuplicateName: as `entry`.
             InvalidOption: a key that is no option, a value that doesn't fit the option's annotation, or a required
-                option that neither the table nor the kind's context gives.
+                option that neither the table nor the kind's context gives; or several mistakes.
         """
-        entry, values = self._resolve(kind, table)
-        for value in values.values():
+        if mistakes := list(self.mistakes(kind, table)):
+            raise join_errors(mistakes)
+
+    def mistakes(self, kind: Kind, table: Mapping[str, Any]) -> Iterator[DmlError]:
+        """Yield an error for each mistake that `check` finds, in nested tables, too."""
+        for value in table.values():
             if _is_component_table(value):
-                self.check(kind, value)
-        _check_values(kind, entry, values)
+                yield from self.mistakes(kind, value)
+        try:
+            entry, values = self._resolve(kind, table)
+            yield from _mistakes_of_values(kind, entry, values)
+        except DmlError as error:
+            yield error
 
     def build(self, kind: Kind, table: Mapping[str, Any], context: Mapping[str, Any]) -> Any:
         """Make the component that a recipe's table describes.
@@ -208,7 +209,7 @@ def _describe(kind: Kind, entry: Entry) -> str:
     return f"{SINGULAR[kind]} {entry.component.name!r} ({factory} of {entry.provider})"
 
 
-def _check_values(kind: Kind, entry: Entry, values: Mapping[str, Any]) -> None:
+def _mistakes_of_values(kind: Kind, entry: Entry, values: Mapping[str, Any]) -> Iterator[DmlError]:
     component, context = entry.component, CONTEXT[kind]
     options = {option.name: option for option in component.options}
     for key, value in values.items():
@@ -216,12 +217,12 @@ def _check_values(kind: Kind, entry: Entry, values: Mapping[str, Any]) -> None:
             if component.takes_any_option:
                 continue
             known = [name for name in options if name not in context]
-            raise InvalidOption(
+            yield InvalidOption(
                 f"{_describe(kind, entry)} has no option {key!r}{nearest(key, known)} "
                 f"options: {', '.join(known) or 'none'}"
             )
-        if not _is_component_table(value) and not options[key].fits(value):
-            raise InvalidOption(
+        elif not _is_component_table(value) and not options[key].fits(value):
+            yield InvalidOption(
                 f"{_describe(kind, entry)}: option {key!r} is {value!r}, of type {type(value).__name__}; "
                 f"expected {options[key].expected}"
             )
@@ -231,7 +232,7 @@ def _check_values(kind: Kind, entry: Entry, values: Mapping[str, Any]) -> None:
         if option.required and name not in values and name not in context
     ]
     if missing:
-        raise InvalidOption(
+        yield InvalidOption(
             f"{_describe(kind, entry)} needs {', '.join(map(repr, missing))}; add it to the recipe's table "
             f"(the run gives only {', '.join(context)})"
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, distributed, nn
 
-from dml_core.protocols.losses import centers_per_class_of, is_shardable
+from dml_core.protocols.losses import centers_per_class_of, is_class_loss, is_shardable
 
 NUM_CLASSES = 6
 DIM = 8
@@ -82,6 +83,36 @@ class LossContract(ABC):
         )
         self._assert_close(permuted_value, value, "the loss of a permuted batch")
         self._assert_close(permuted_gradient, gradient[order], "the gradient of a permuted batch")
+
+    def test_a_row_is_not_its_own_positive(self) -> None:
+        """A batch without a gallery is compared as each row with the other rows as its gallery.
+
+        The rows are interchangeable, since permuting coordinates takes any to any other, and each is repeated, so that
+        both ways have the same pairs as often, whatever the loss makes of them. One factor remains, of losses that
+        divide by the number of entries. A row that counts itself, anywhere, changes the direction of the gradient.
+        """
+        if is_class_loss(self._loss()) or not _takes_a_gallery(self._loss()):
+            return
+        places = torch.arange(NUM_CLASSES, device=self.device)
+        in_batch: list[Tensor] = []
+        against_others: list[Tensor] = []
+        for class_size in (1, 2, 3):
+            for levels in ((1.0, 0.5, 0.3), (1.0, -0.2, 0.4), (1.0, 0.9, 0.8)):  # easy, hard and close rows
+                leaf = torch.tensor(levels, dtype=torch.float64, device=self.device, requires_grad=True)
+                rows, labels = _interchangeable_rows(leaf, class_size)
+                in_batch += torch.autograd.grad(self._seeded(rows, labels), leaf, retain_graph=True)
+                for i in range(NUM_CLASSES):
+                    alone, others = torch.full_like(places, i), places[places != i]
+                    value = self._seeded(rows[alone], labels[alone], rows[others], labels[others])
+                    against_others += torch.autograd.grad(value, leaf, retain_graph=True)
+        found = torch.stack(in_batch)
+        expected = torch.stack(against_others).reshape(len(found), NUM_CLASSES, -1).sum(dim=1)
+        factor = (found * expected).sum() / expected.square().sum().clamp_min(1e-30)
+        error = float((found - factor * expected).norm() / found.norm().clamp_min(1e-30))
+        assert error <= 1e3 * self.tolerance, (  # of a loss in float32 with steep slopes
+            "a batch without a gallery isn't compared as each row with the other rows: the gradients differ by "
+            f"{error:.1e} relative; leave out the diagonal, where a row would be its own positive"
+        )
 
     def test_takes_every_integer_dtype_of_labels(self) -> None:
         """Labels in int32 or uint8 give the same loss as in int64."""
@@ -160,6 +191,12 @@ class LossContract(ABC):
         finally:
             distributed.destroy_process_group()
 
+    def _seeded(self, *arguments: Tensor) -> Tensor:
+        loss = self._loss()
+        torch.manual_seed(0)  # for the loss's random numbers
+        value: Tensor = loss(*arguments)
+        return value
+
     def _loss(self) -> nn.Module:
         torch.manual_seed(0)
         return self.make_loss(NUM_CLASSES, DIM).to(self.device)
@@ -204,6 +241,22 @@ class _Step(nn.Module):
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         value: Tensor = self.loss(self.network(features), labels)
         return value
+
+
+def _takes_a_gallery(loss: nn.Module) -> bool:
+    try:
+        inspect.signature(loss.forward).bind(*range(4))
+    except TypeError:
+        return False
+    return True
+
+
+def _interchangeable_rows(levels: Tensor, class_size: int) -> tuple[Tensor, Tensor]:
+    """Return NUM_CLASSES rows (of D) and their labels: `levels` at a row's own place, at its class's, and elsewhere."""
+    place = torch.arange(NUM_CLASSES, device=levels.device)
+    labels = place // class_size
+    kind = 2 - (labels[:, None] == labels).long() - (place[:, None] == place).long()
+    return nn.functional.pad(levels[kind], (0, DIM - NUM_CLASSES)), labels
 
 
 def _value_and_gradient(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
