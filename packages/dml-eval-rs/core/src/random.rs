@@ -23,8 +23,33 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// Draws one of each of `parts` equal parts of 0..n, or all if there are fewer. Evenly spaced ones would fall on a few classes
+    /// where the rows' classes repeat periodically.
+    pub fn spread(mut self, n: usize, parts: usize) -> impl ExactSizeIterator<Item = usize> {
+        let parts = parts.min(n);
+        (0..parts).map(move |part| {
+            let start = part * n / parts;
+            start + self.below((part + 1) * n / parts - start)
+        })
+    }
+
     /// Draws from 0..n, with a bias below n / 2^64.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_over_all_parts_and_no_period() {
+        let drawn: Vec<usize> = Random::new(0).spread(20_000, 128).collect();
+        assert!(drawn.iter().enumerate().all(|(part, i)| (part * 20_000 / 128..(part + 1) * 20_000 / 128).contains(i)));
+        let classes: std::collections::HashSet<usize> = drawn.iter().map(|i| i % 100).collect();
+        assert!(classes.len() > 60);
+        assert!(Random::new(1).spread(3, 128).eq(0..3));
+        assert_eq!(Random::new(1).spread(0, 5).len(), 0);
     }
 }

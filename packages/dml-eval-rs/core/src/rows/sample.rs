@@ -1,11 +1,12 @@
 //! A sample of rows, from which a packing is chosen.
 
 use crate::error::Result;
-use crate::memory::allocate;
+use crate::memory::{allocate, collect};
+use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::side::Side;
 
-/// Evenly spaced rows in the units of the screen: those of the gallery, and those of the queries if they are others.
+/// Some rows in the units of the screen: those of the gallery, and those of the queries if they are others.
 pub(super) struct Sample {
     /// (rows, dim).
     pub rows: Vec<f64>,
@@ -22,14 +23,11 @@ impl Sample {
     /// Copies at most `rows` rows of each side.
     pub fn draw(of: &Dense<'_>, rows: usize) -> Result<Sample> {
         let rows = rows.min(Sample::NUMBERS / of.dim()).max(1);
-        let spaced = |side: Side| {
-            let (all, drawn) = (of.rows(side), rows.min(of.rows(side)));
-            (0..drawn).map(move |i| (i * all / drawn) as u32)
-        };
-        let mut sample = Sample { rows: allocate(2 * rows * of.dim())?, items: spaced(Side::Gallery).collect() };
+        let drawn = |side: Side| Random::new(0).spread(of.rows(side), rows).map(|row| row as u32);
+        let mut sample = Sample { rows: allocate(2 * rows * of.dim())?, items: collect(drawn(Side::Gallery))? };
         let mut row = Vec::new();
-        let queries = spaced(Side::Query).filter(|_| !of.is_own_gallery()).map(|query| (Side::Query, query));
-        for (side, index) in spaced(Side::Gallery).map(|item| (Side::Gallery, item)).chain(queries) {
+        let queries = drawn(Side::Query).filter(|_| !of.is_own_gallery()).map(|query| (Side::Query, query));
+        for (side, index) in drawn(Side::Gallery).map(|item| (Side::Gallery, item)).chain(queries) {
             of.scale_row(side, index as usize, &mut row);
             sample.rows.extend_from_slice(&row);
         }

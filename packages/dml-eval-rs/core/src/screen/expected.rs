@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::{collect, zeros};
+use crate::random::Random;
 use crate::rows::space::Space;
 use crate::side::Side;
 
@@ -13,7 +14,7 @@ const QUERIES: usize = 48;
 /// Gallery items of a sample.
 const ITEMS: usize = 1024;
 
-/// Some queries, evenly spaced, and for each the values of the items of a sample, descending.
+/// Some queries, and for each the values of the items of a sample, descending.
 pub(crate) struct SampledValues {
     pub queries: Vec<u32>,
     items: usize,
@@ -30,9 +31,8 @@ impl SampledValues {
         control: &Control,
     ) -> Result<Self> {
         let gallery = space.rows(Side::Gallery);
-        let spaced = |all: usize, most: usize| (0..all.min(most)).map(move |i| i * all / all.min(most));
-        let queries = collect(spaced(queries.len(), QUERIES).map(|i| queries[i]))?;
-        let items = collect(spaced(gallery, ITEMS).map(|i| i as u32))?;
+        let queries = collect(Random::new(0).spread(queries.len(), QUERIES).map(|i| queries[i]))?;
+        let items = collect(Random::new(1).spread(gallery, ITEMS).map(|i| i as u32))?;
         let mut values: Vec<f64> = zeros(queries.len() * items.len())?;
         space.key_table(&queries, &items, &mut values, control)?;
         values.par_chunks_exact_mut(items.len()).zip(&queries).for_each(|(values, &query)| {
