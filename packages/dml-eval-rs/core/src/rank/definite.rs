@@ -19,6 +19,11 @@ impl Ranks {
         Ranks(counts)
     }
 
+    /// Returns the number of positives.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Counts the positives among the first `k` items.
     fn hits(&self, k: u64) -> usize {
         self.0.partition_point(|rank| *rank <= k)

@@ -14,7 +14,7 @@ use crate::rank::positive::Positive;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
-use crate::rank::table_counter::{count_from_tables, many_positives};
+use crate::rank::tables::{Ranking, many_positives};
 use crate::rank::ties::{TieRules, Ties};
 use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
@@ -71,7 +71,7 @@ pub fn evaluate_ties<S: Comparable>(
     let evaluation = Evaluation { space, matches, rules: rules.into(), metrics: &options.metrics, control };
     let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(rules.into());
     let plan = Plan::new(&matches, budget, peers);
-    control.add_to_total(plan.pairs(&matches, space.rows(Side::Gallery)) as u64);
+    control.add_to_total(plan.pairs(space.rows(Side::Gallery)) as u64);
 
     let mut results: Vec<PerQuery> =
         rules.iter().map(|_| PerQuery::new(queries, &options.metrics)).collect::<Result<_>>()?;
@@ -86,14 +86,11 @@ pub fn evaluate_ties<S: Comparable>(
         let counts = evaluation.count_by_screen(batch.clone())?;
         compute(&mut results, &counts, batch.start)?;
     }
-    for batch in &plan.tabled {
-        let counts = evaluation.count_by_tables(batch.clone())?;
-        compute(&mut results, &counts, batch.start)?;
-    }
+    let ranking = Ranking { relations: &[relation], ties: rules, metrics: &options.metrics };
+    ranking.compute(space, &plan.tabled, &mut results, control)?;
     let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
-    let tabled = plan.tabled.iter().cloned().flatten().filter(|q| matches.many(*q) > 0);
     let is_exchanged = |q: usize| matches.many(q) > 0 || plan.rounds.is_none() && matches.few(q) > 0;
-    let computed: Vec<usize> = screened.chain(tabled).collect();
+    let computed: Vec<usize> = screened.chain(plan.tabled.iter().map(|q| *q as usize)).collect();
     for result in &mut results {
         result.exchange(&computed, queries, is_exchanged, peers)?;
     }
@@ -104,7 +101,7 @@ pub fn evaluate_ties<S: Comparable>(
     Ok(results)
 }
 
-/// The inputs of an evaluation, and its three strategies of counting. Each returns counts that suffice for all metrics.
+/// The inputs of an evaluation, and its two strategies of screening. Each returns counts that suffice for all metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
     matches: Matches<'a>,
@@ -135,17 +132,6 @@ impl<S: Space> Evaluation<'_, S> {
         let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
         traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
-        Ok(counts)
-    }
-
-    /// Computes all keys of queries with many positives.
-    fn count_by_tables(&self, queries: Range<usize>) -> Result<PartialCounts> {
-        let many = |q: usize| self.matches.many(q);
-        let (offsets, positives) = self.finder().find(self.space, queries.clone(), &many, self.control)?;
-        let counts = self.counts(offsets, positives)?;
-        let members: Vec<u32> = queries.clone().filter(|q| many(*q) > 0).map(|q| q as u32).collect();
-        let items = 0..self.space.rows(Side::Gallery);
-        count_from_tables(self.space, &[self.job(&counts, queries.start)], &members, items, self.control)?;
         Ok(counts)
     }
 
@@ -216,9 +202,9 @@ mod tests {
             let space = Dense::new(rows, None, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let relation = Relation::of_labels(&codes, None).unwrap();
             let metrics = [Metric::RPrecision, Metric::ReciprocalRank];
-            let evaluation = |many_positives: usize| Evaluation {
+            let evaluation = Evaluation {
                 space: &space,
-                matches: Matches { relation: &relation, many_positives },
+                matches: Matches { relation: &relation, many_positives: usize::MAX },
                 rules: if all_rules { TieRules::All } else { TieRules::One(Ties::Index) },
                 metrics: &metrics,
                 control: &control,
@@ -226,13 +212,21 @@ mod tests {
             let batch = start.min(n - 1)..n;
             let matches = Matches { relation: &relation, many_positives: usize::MAX };
             let rounds = Plan::new(&matches, usize::MAX, &Alone).rounds.unwrap_or_default();
-            for (counts, queries) in [
-                (evaluation(usize::MAX).count_by_screen(batch.clone()), batch.clone()),
-                (evaluation(0).count_by_tables(batch.clone()), batch),
-                (evaluation(usize::MAX).count_by_symmetry(rounds, &Alone), 0..n),
-            ] {
+            let of_counts = |counts: PartialCounts, first_query: usize| {
                 let mut results = PerQuery::new(n, &metrics).unwrap();
-                results.compute(&counts.unwrap(), Ties::Index, queries.start, None, &control).unwrap();
+                results.compute(&counts, Ties::Index, first_query, None, &control).unwrap();
+                results
+            };
+            let mut tabled = [PerQuery::new(n, &metrics).unwrap()];
+            let tabled_queries: Vec<u32> = batch.clone().map(|q| q as u32).collect();
+            let ranking = Ranking { relations: &[&relation], ties: &[Ties::Index], metrics: &metrics };
+            ranking.compute(&space, &tabled_queries, &mut tabled, &control).unwrap();
+            let [tabled] = tabled;
+            for (results, queries) in [
+                (of_counts(evaluation.count_by_screen(batch.clone()).unwrap(), batch.start), batch.clone()),
+                (of_counts(evaluation.count_by_symmetry(rounds, &Alone).unwrap(), 0), 0..n),
+                (tabled, batch),
+            ] {
                 for q in queries {
                     let found = [results.columns[0][q], results.columns[1][q]];
                     prop_assert_eq!(found.map(f64::to_bits), reference(&space, &codes, q).map(f64::to_bits));

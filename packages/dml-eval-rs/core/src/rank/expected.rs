@@ -92,22 +92,30 @@ pub(crate) struct Groups {
 impl Groups {
     /// Groups at least one positive by complete counts, in the slots of expected ties.
     pub fn new(positives: &[Positive], slots: &[u64]) -> Self {
-        let mut groups = Vec::new();
         let mut at = 0;
-        let mut negatives = 0;
-        for tied in positives.chunk_by(|a, b| a.key == b.key) {
-            negatives += slots[2 * at];
-            let group = Group {
-                before: at as u64 + negatives,
-                positives_before: at as u64,
-                positives: tied.len() as u64,
-                negatives: slots[2 * at + 1],
-            };
-            negatives += group.negatives;
+        Self::of(positives.chunk_by(|a, b| a.key == b.key).map(|tied| {
+            let [before, own] = [slots[2 * at], slots[2 * at + 1]];
             at += tied.len();
-            groups.push(group);
-        }
-        Groups { groups, positives: at as u64 }
+            (before, tied.len() as u64, own)
+        }))
+    }
+
+    /// Takes the groups in order: the negatives before each and after the last, its positives, and its negatives.
+    pub fn of(groups: impl Iterator<Item = (u64, u64, u64)>) -> Self {
+        let (mut before, mut positives_before) = (0, 0);
+        let groups = groups.map(|(negatives_before, positives, negatives)| {
+            before += negatives_before;
+            let group = Group { before: before + positives_before, positives_before, positives, negatives };
+            before += negatives;
+            positives_before += positives;
+            group
+        });
+        Groups { groups: groups.collect(), positives: positives_before }
+    }
+
+    /// Returns the number of positives.
+    pub fn positives(&self) -> usize {
+        self.positives as usize
     }
 
     fn within(&self, k: u64) -> impl Iterator<Item = &Group> {

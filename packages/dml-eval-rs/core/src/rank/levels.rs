@@ -14,7 +14,7 @@ use crate::rank::partial_counts::PartialCounts;
 use crate::rank::plan::batches;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
-use crate::rank::table_counter::{count_from_tables, many_positives};
+use crate::rank::tables::{Ranking, many_positives};
 use crate::rank::ties::Ties;
 use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
@@ -50,16 +50,14 @@ pub fn evaluate_levels<S: Comparable>(
     let is_tabled = |q: usize| relations.iter().any(|relation| relation.number(q) >= many);
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
     let screened = |q: usize| if is_tabled(q) { 0 } else { number(q) };
-    let tabled = |q: usize| if is_tabled(q) { number(q) } else { 0 };
     let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(ties.into());
     let screened_batches = batches(0..queries, screened, budget);
-    let tabled_batches = batches(0..queries, tabled, budget);
+    let tabled: Vec<u32> = (0..queries).filter(|q| is_tabled(*q)).map(|q| q as u32).collect();
     let is_symmetric = relations.iter().all(Relation::is_symmetric) && screened_batches.len() == 1;
     let gallery = space.rows(Side::Gallery);
     let rows = |batches: &[Range<usize>]| batches.iter().map(ExactSizeIterator::len).sum::<usize>();
-    let tables = tabled_batches.iter().cloned().flatten().filter(|q| is_tabled(*q)).count();
     let screens = if is_symmetric { queries * (queries - 1) / 2 } else { rows(&screened_batches) * gallery };
-    control.add_to_total((screens + tables * gallery) as u64);
+    control.add_to_total((screens + tabled.len() * gallery) as u64);
 
     let mut results: Vec<PerQuery> =
         relations.iter().map(|_| PerQuery::new(queries, &options.metrics)).collect::<Result<_>>()?;
@@ -77,14 +75,13 @@ pub fn evaluate_levels<S: Comparable>(
         let start = batch.start;
         compute(levels.count_by_screen(batch, is_symmetric, &|q| !is_tabled(q))?, start)?;
     }
-    for batch in tabled_batches {
-        let start = batch.start;
-        compute(levels.count_by_tables(batch, &is_tabled)?, start)?;
-    }
+    let all: Vec<&Relation<'_>> = relations.iter().collect();
+    let ranking = Ranking { relations: &all, ties: &[ties], metrics: &options.metrics };
+    ranking.compute(space, &tabled, &mut results, control)?;
     Ok(results)
 }
 
-/// The inputs of an evaluation, and its strategies of counting. Each returns the counts of each level.
+/// The inputs of a screen, which returns the counts of each level.
 struct Levels<'a, S> {
     space: &'a S,
     relations: &'a [Relation<'a>],
@@ -129,16 +126,6 @@ impl<S: Space> Levels<'_, S> {
         }
         drop(packing);
         drop(counter);
-        Ok(counts)
-    }
-
-    /// Computes all keys of the wanted queries.
-    fn count_by_tables(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> bool) -> Result<Vec<PartialCounts>> {
-        let counts = self.start(&queries, wanted)?;
-        let jobs = self.jobs(&counts, queries.start);
-        let members: Vec<u32> = queries.filter(|q| wanted(*q)).map(|q| q as u32).collect();
-        count_from_tables(self.space, &jobs, &members, 0..self.space.rows(Side::Gallery), self.control)?;
-        drop(jobs);
         Ok(counts)
     }
 }

@@ -13,6 +13,7 @@ use crate::rank::expected::Groups;
 use crate::rank::gains::{Discounts, Grades};
 use crate::rank::metric::Metric;
 use crate::rank::partial_counts::PartialCounts;
+use crate::rank::positive::Positive;
 use crate::rank::ties::Ties;
 
 /// Metrics of every query, in order; NaN where a query has no match.
@@ -51,7 +52,11 @@ impl PerQuery {
         // Queries of a task.
         const CHUNK: usize = 256;
         counts.check(ties)?;
-        let discounts = Discounts::new(last_discount(counts, &self.metrics), control)?;
+        let items = |q: usize| {
+            counts.positives(q).len() as u64 + counts.slots(q).iter().map(|slot| slot.load(Relaxed)).sum::<u64>()
+        };
+        let most_items = (0..counts.queries()).map(items).max().unwrap_or(0);
+        let discounts = Discounts::new(last_discount(&self.metrics, most_items), control)?;
         let metrics = &self.metrics;
         let all = first_query..first_query + counts.queries();
         let mut columns = collect(self.columns.iter_mut().map(|column| column[all.clone()].chunks_mut(CHUNK)))?;
@@ -64,14 +69,21 @@ impl PerQuery {
                 if control.is_cancelled() {
                     return;
                 }
-                let grades = grades.map(|grades| (grades, first_query + q));
-                let values = row(metrics, counts, ties, q, grades, &discounts, control);
+                let positives = counts.positives(q);
+                let order = Order::new(positives, counts.counts_under(ties, q), ties);
+                let graded = grades.map(|grades| (positives, grades, first_query + q));
+                let values = order.metrics(metrics, graded, &discounts, control);
                 for (column, value) in columns.iter_mut().zip(values) {
                     column[at] = value;
                 }
             }
         });
         control.check()
+    }
+
+    /// Stores the metrics of a query.
+    pub(crate) fn set(&mut self, query: usize, values: &[f64]) {
+        self.columns.iter_mut().zip(values).for_each(|(column, value)| column[query] = *value);
     }
 
     /// Exchanges the metrics with the peers, each of which computed those of other queries; together, those that are `expected`.
@@ -105,9 +117,7 @@ impl PerQuery {
                 )));
             }
             missing[q] = false;
-            for (column, value) in self.columns.iter_mut().zip(values) {
-                column[q] = *value;
-            }
+            self.set(q, values);
         }
         Ok(())
     }
@@ -120,48 +130,59 @@ pub fn mean(values: &[f64]) -> f64 {
 }
 
 /// Returns the last rank whose discount matters: no rank exceeds the number of a query's items.
-fn last_discount(counts: &PartialCounts, metrics: &[Metric]) -> usize {
+pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
     let ks = metrics.iter().filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
-    let Some(k) = ks.max() else { return 0 };
-    let items = |q: usize| {
-        counts.positives(q).len() as u64 + counts.slots(q).iter().map(|slot| slot.load(Relaxed)).sum::<u64>()
-    };
-    (0..counts.queries()).map(items).max().unwrap_or(0).min(k) as usize
+    ks.max().map_or(0, |k| items.min(k) as usize)
 }
 
-/// Computes the metrics of a query that has positives.
-fn row(
-    metrics: &[Metric],
-    counts: &PartialCounts,
-    ties: Ties,
-    q: usize,
-    grades: Option<(&Grades<'_>, usize)>,
-    discounts: &Discounts,
-    control: &Control,
-) -> Vec<f64> {
-    let positives = counts.positives(q);
-    let gain = |i: usize| grades.map_or(1.0, |(grades, query)| grades.grade(query, positives[i].index));
-    let mut gains = Vec::new();
-    if grades.is_some() && metrics.iter().any(|metric| matches!(metric, Metric::Ndcg(_))) {
-        gains.extend((0..positives.len()).map(gain));
-    }
-    let mut sorted = gains.clone();
-    sorted.sort_unstable_by(|a, b| b.total_cmp(a));
-    let best = |k: u64| {
-        let first = positives.len().min(k as usize);
-        if grades.is_none() {
-            discounts.best(std::iter::repeat_n(1.0, first))
-        } else {
-            discounts.best(sorted[..first].iter().copied())
+/// The order of a query's positives, of which there is one at least.
+pub(crate) enum Order {
+    Definite(Ranks),
+    Expected(Groups),
+}
+
+impl Order {
+    /// Derives the order from positives and complete counts, in the slots of a rule for ties.
+    pub fn new(positives: &[Positive], counts: Vec<u64>, ties: Ties) -> Self {
+        match ties {
+            Ties::Expected => Order::Expected(Groups::new(positives, &counts)),
+            _ => Order::Definite(Ranks::new(counts)),
         }
-    };
-    let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
-    let counted = counts.counts_under(ties, q);
-    if ties == Ties::Expected {
-        let groups = Groups::new(positives, &counted);
-        metrics.iter().map(|metric| groups.value(*metric, discounts, gain, best, control)).collect()
-    } else {
-        let ranks = Ranks::new(counted);
-        metrics.iter().map(|metric| ranks.value(*metric, discounts, gain, best)).collect()
+    }
+
+    /// Computes the metrics, given all positives, in order, with their grades and the query's index in these.
+    pub fn metrics(
+        &self,
+        metrics: &[Metric],
+        graded: Option<(&[Positive], &Grades<'_>, usize)>,
+        discounts: &Discounts,
+        control: &Control,
+    ) -> Vec<f64> {
+        let mut gains = Vec::new();
+        if let Some((positives, grades, query)) = graded
+            && metrics.iter().any(|metric| matches!(metric, Metric::Ndcg(_)))
+        {
+            gains.extend(positives.iter().map(|positive| grades.grade(query, positive.index)));
+        }
+        let mut sorted = gains.clone();
+        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+        let number = match self {
+            Order::Definite(ranks) => ranks.len(),
+            Order::Expected(groups) => groups.positives(),
+        };
+        let best = |k: u64| {
+            let first = number.min(k as usize);
+            if graded.is_none() {
+                discounts.best(std::iter::repeat_n(1.0, first))
+            } else {
+                discounts.best(sorted[..first].iter().copied())
+            }
+        };
+        let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
+        let value = |metric: &Metric| match self {
+            Order::Definite(ranks) => ranks.value(*metric, discounts, gain, best),
+            Order::Expected(groups) => groups.value(*metric, discounts, gain, best, control),
+        };
+        metrics.iter().map(value).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 mod count_job;
 mod definite;
+mod distance_ranker;
 pub(crate) mod evaluate;
 mod expected;
 pub(crate) mod gains;
@@ -15,8 +16,9 @@ mod plan;
 pub(crate) mod positive;
 mod positives;
 pub(crate) mod relation;
+mod row_ranker;
 mod screen_counter;
 mod split;
 pub(crate) mod streaming;
-mod table_counter;
+mod tables;
 pub(crate) mod ties;

@@ -71,6 +71,10 @@ impl PartialCounts {
         Ok(partial)
     }
 
+    pub(crate) fn rules(&self) -> TieRules {
+        self.rules
+    }
+
     pub(crate) fn slots_per_positive(&self) -> usize {
         self.slots_per_positive
     }

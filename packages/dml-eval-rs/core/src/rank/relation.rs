@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::error::{Result, argument};
 use crate::memory::{allocate, full};
@@ -11,6 +12,14 @@ use crate::rows::classes::Classes;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
+
+/// What an item is to a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Negative,
+    Match,
+    LeftOut,
+}
 
 /// Codes of both sides, one for each row.
 struct Codes<'a> {
@@ -282,6 +291,30 @@ impl<'a> Relation<'a> {
         self.candidates(query).iter().copied().filter(move |item| !self.leaves_out(query, *item))
     }
 
+    /// Tells what each of some adjoining items is to a query.
+    pub(crate) fn kinds(&self, query: usize, items: Range<usize>, kinds: &mut Vec<Kind>) {
+        let class = self.classes.queries[query];
+        kinds.clear();
+        let of_class = |item: &u32| if *item == class { Kind::Match } else { Kind::Negative };
+        kinds.extend(self.classes.gallery[items.clone()].iter().map(of_class));
+        let mut set = |item: u32, kind: Kind| {
+            if let Some(own) = (item as usize).checked_sub(items.start).and_then(|place| kinds.get_mut(place)) {
+                *own = kind;
+            }
+        };
+        self.uncounted(query).iter().for_each(|item| set(*item, Kind::LeftOut));
+        match &self.candidates {
+            Candidates::Listed(_) => self.matches(query).for_each(|item| set(item, Kind::Match)),
+            Candidates::Labelled(_) if self.groups.is_none() && self.left_out.is_none() => {
+                self.own_item(query).into_iter().for_each(|item| set(item as u32, Kind::LeftOut));
+            }
+            Candidates::Labelled(_) => {
+                let left_out = self.candidates(query).iter().filter(|item| self.leaves_out(query, **item));
+                left_out.for_each(|item| set(*item, Kind::LeftOut));
+            }
+        }
+    }
+
     /// Returns the items that are never counted for a query although their class is another, ascending.
     pub(crate) fn uncounted(&self, query: usize) -> &[u32] {
         match &self.uncounted {
@@ -303,10 +336,5 @@ impl<'a> Relation<'a> {
     /// Returns the class of a query or of an item of this part. A query's negatives are of other classes.
     pub(crate) fn class(&self, side: Side, item: usize) -> u32 {
         if side == Side::Query { self.classes.queries[item] } else { self.classes.gallery[item] }
-    }
-
-    /// Returns the classes of this part's items.
-    pub(crate) fn gallery_classes(&self) -> &[u32] {
-        &self.classes.gallery
     }
 }

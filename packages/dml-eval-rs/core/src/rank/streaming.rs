@@ -8,7 +8,7 @@ use crate::rank::positive::Positive;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
-use crate::rank::table_counter::{count_from_tables, many_positives};
+use crate::rank::tables::{count_from_tables, many_positives};
 use crate::rows::comparable::Comparable;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
 use crate::side::Side;
@@ -42,7 +42,7 @@ pub fn count_negatives<S: Comparable>(
     let threshold = many_positives(space, control);
     let (many, few): (Vec<u32>, Vec<u32>) =
         (0..queries as u32).partition(|q| counts.positives(*q as usize).len() >= threshold);
-    count_from_tables(space, &[job], &many, 0..space.rows(Side::Gallery), control)?;
+    count_from_tables(space, &job, &many, 0..space.rows(Side::Gallery), control)?;
     if few.is_empty() {
         return Ok(());
     }
@@ -82,7 +82,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
     let sides = if split.is_some() { vec![(&rows, &columns), (&columns, &rows)] } else { vec![(&rows, &columns)] };
     for (queries, others) in sides {
         let many: Vec<u32> = (queries.start as u32..queries.end as u32).filter(is_many).collect();
-        count_from_tables(space, &[job], &many, others.clone(), control)?;
+        count_from_tables(space, &job, &many, others.clone(), control)?;
     }
     let counter = ScreenCounter::new(space, job, threshold, control)?;
     let packing = counter.packing(space, pairs, control)?;

@@ -12,7 +12,7 @@ use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
 use crate::rows::panels::Panels;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::space::{Distances, Scratch, Space};
 use crate::side::Side;
 
 /// The widest code, in bytes, well within the range where float32 distances are exact.
@@ -132,6 +132,52 @@ impl Packing for CodePacking<'_, '_> {
     }
 }
 
+impl Distances for Codes<'_> {
+    fn largest(&self) -> usize {
+        self.bits()
+    }
+
+    fn distance_table(&self, queries: &[u32], items: &[u32], distances: &mut [u16], control: &Control) -> Result<()> {
+        let convert = |negatives: &[f32], distances: &mut [u16]| {
+            for (distance, negative) in distances.iter_mut().zip(negatives) {
+                // In the lowest bits of the sum is the number: its unit in the last place is 1.
+                *distance = ((1u32 << 23) as f32 - negative).to_bits() as u16;
+            }
+        };
+        self.table(queries, items, convert, distances, control)
+    }
+}
+
+impl Codes<'_> {
+    fn table<K: Send>(
+        &self,
+        queries: &[u32],
+        items: &[u32],
+        convert: impl Fn(&[f32], &mut [K]) + Sync,
+        keys: &mut [K],
+        control: &Control,
+    ) -> Result<()> {
+        let product = self.kernel.product(Word::Bits);
+        let Tiles { rows, columns, .. } = *self.kernel.tiles(Word::Bits);
+        let shape = Shape { rows, columns, steps: self.steps(), tiles: 1 };
+        fill(
+            shape,
+            (queries, items),
+            |side, rows, width| {
+                let axis = if side == Side::Query { Axis::Rows } else { Axis::Columns };
+                let encode = |lanes: Range<usize>, panel: &mut [u32], _: &mut [()]| {
+                    self.pack(side, axis, rows[lanes].iter().map(|&row| row as usize), width, panel);
+                };
+                Panels::load_together(rows.len(), width, shape.steps, encode).map(|(panels, _)| panels)
+            },
+            |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
+            |_, negatives, keys| self.kernel.vectorize(|| convert(negatives, keys)),
+            keys,
+            control,
+        )
+    }
+}
+
 impl<'a> Space for Codes<'a> {
     type Packing<'s>
         = CodePacking<'s, 'a>
@@ -170,24 +216,14 @@ impl<'a> Space for Codes<'a> {
     }
 
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
-        let product = self.kernel.product(Word::Bits);
-        let Tiles { rows, columns, .. } = *self.kernel.tiles(Word::Bits);
-        let shape = Shape { rows, columns, steps: self.steps(), tiles: 1 };
-        fill(
-            shape,
-            (queries, items),
-            |side, rows, width| {
-                let axis = if side == Side::Query { Axis::Rows } else { Axis::Columns };
-                let encode = |lanes: Range<usize>, panel: &mut [u32], _: &mut [()]| {
-                    self.pack(side, axis, rows[lanes].iter().map(|&row| row as usize), width, panel);
-                };
-                Panels::load_together(rows.len(), width, shape.steps, encode).map(|(panels, _)| panels)
-            },
-            |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
-            |_, negative| 0.0 + f64::from(negative),
-            keys,
-            control,
-        )
+        let convert = |negatives: &[f32], keys: &mut [f64]| {
+            keys.iter_mut().zip(negatives).for_each(|(key, negative)| *key = 0.0 + f64::from(*negative));
+        };
+        self.table(queries, items, convert, keys, control)
+    }
+
+    fn distances(&self) -> Option<&dyn Distances> {
+        Some(self)
     }
 
     fn items_per_positive(&self) -> usize {

@@ -235,6 +235,7 @@ impl<'a> Dense<'a> {
     }
 
     /// Computes the key from a sum over a query and this item.
+    #[inline(always)]
     pub(super) fn key(&self, item: u32, sum: f64) -> f64 {
         // Adding zero turns minus zero, which is tied with zero, into zero.
         0.0 + match self.similarity {

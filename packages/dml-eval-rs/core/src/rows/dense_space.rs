@@ -71,7 +71,13 @@ impl<'a> Space for Dense<'a> {
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |item, sum| self.key(item, sum),
+            |items, sums, keys| {
+                self.kernel.vectorize(|| {
+                    for ((key, item), sum) in keys.iter_mut().zip(items).zip(sums) {
+                        *key = self.key(*item, *sum);
+                    }
+                });
+            },
             keys,
             control,
         )

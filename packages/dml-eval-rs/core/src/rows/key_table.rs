@@ -37,14 +37,14 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
 }
 
 /// Fills `keys`, (queries, items), from tiles: `pack` packs rows of a side into panels of so many lanes, `tile` multiplies a panel of
-/// queries and one of items, and `key` computes a key from an item and its value in the tile.
-pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default>(
+/// queries and one of items, and `convert` computes keys from some items and their values in a tile.
+pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default, K: Send>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),
     pack: impl Fn(Side, &[u32], usize) -> Result<Panels<T>>,
     tile: impl Fn(&[T], &[T], &mut [V]) + Sync,
-    key: impl Fn(u32, V) -> f64 + Sync,
-    keys: &mut [f64],
+    convert: impl Fn(&[u32], &[V], &mut [K]) + Sync,
+    keys: &mut [K],
     control: &Control,
 ) -> Result<()> {
     let Shape { rows: height, columns: width, steps, tiles } = shape;
@@ -74,9 +74,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
                             tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
                             for (line, values) in lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width)) {
                                 let line = &mut line[b * item_block + c * width..][..columns.len()];
-                                for ((out, &item), &value) in line.iter_mut().zip(columns).zip(values) {
-                                    *out = key(item, value);
-                                }
+                                convert(columns, &values[..columns.len()], line);
                             }
                         }
                     }

@@ -13,6 +13,14 @@ pub struct Scratch {
     pub other: Vec<f64>,
 }
 
+/// Distances that are small integers: minus the keys.
+pub trait Distances: Sync {
+    /// Returns the largest distance there may be.
+    fn largest(&self) -> usize;
+    /// Fills `distances` with those of all pairs of these queries and gallery items, query by query, where none exceeds 2^16 − 1.
+    fn distance_table(&self, queries: &[u32], items: &[u32], distances: &mut [u16], control: &Control) -> Result<()>;
+}
+
 /// Two sides of rows, and the order of the gallery for each query.
 ///
 /// The *key* decides: larger is nearer, equal is tied. The *value* grows with the key. A [`Packing`] bounds it.
@@ -36,6 +44,10 @@ pub trait Space: Sync {
     /// Fills `keys` with those of all pairs of these queries and gallery items, query by query: faster per pair than `keys`
     /// where there are many of both. After a cancellation the table is incomplete.
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
+    /// Returns the distances, if they are small integers that alone make the keys.
+    fn distances(&self) -> Option<&dyn Distances> {
+        None
+    }
     /// Gallery items per positive from which on a query has *many positives*, so that computing all of its keys takes less time
     /// than screening: measured (docs/internals/evaluator-speed.md).
     fn items_per_positive(&self) -> usize;

@@ -59,7 +59,7 @@ impl Dense<'_> {
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |_, sum| sum,
+            |_, sums, scores| scores.copy_from_slice(sums),
             scores,
             control,
         )?;

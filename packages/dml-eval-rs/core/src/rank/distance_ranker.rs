@@ -1,0 +1,161 @@
+//! Ranks of a query's positives from the distances of all items, by counting.
+//!
+//! Distances of codes are few integers. How many items have each tells all ranks but those within a distance, which a second look at
+//! the items, in order, tells.
+
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::memory::zeros;
+use crate::rank::definite::Ranks;
+use crate::rank::expected::Groups;
+use crate::rank::metrics::Order;
+use crate::rank::positive::Positive;
+use crate::rank::relation::Kind;
+use crate::rank::ties::Ties;
+
+/// Copies of the counts, for items in turn: an addition to one count waits for the last to the same one.
+const TURNS: usize = 4;
+
+/// Counts of items by their marks: twice the distance, and 1 more for those that match.
+#[derive(Clone)]
+pub(crate) struct DistanceRanker {
+    /// One for each turn, distance and kind.
+    counts: Vec<u32>,
+    distances: usize,
+    /// The slot of the next negative of each distance.
+    slots: Vec<u32>,
+}
+
+impl DistanceRanker {
+    /// The largest distance: twice the one after it has 16 bits.
+    pub const LARGEST: usize = (1 << 15) - 2;
+
+    /// Starts for distances from 0 to `largest`.
+    pub fn new(largest: usize) -> Result<Self> {
+        let distances = largest + 1;
+        Ok(DistanceRanker { counts: zeros(2 * (distances + 1) * TURNS)?, distances, slots: zeros(distances + 1)? })
+    }
+
+    /// Marks the items of a row, and counts them.
+    pub fn count(&mut self, row: &[u16], kinds: &[Kind], marks: &mut Vec<u16>, kernel: &Kernel) {
+        let left_out = 2 * self.distances as u16;
+        marks.resize(row.len(), 0);
+        kernel.vectorize(|| {
+            for ((mark, distance), kind) in marks.iter_mut().zip(row).zip(kinds) {
+                let counted = 2 * distance + u16::from(*kind == Kind::Match);
+                *mark = if *kind == Kind::LeftOut { left_out } else { counted };
+            }
+        });
+        self.counts.fill(0);
+        let stride = self.counts.len() / TURNS;
+        let (turns, rest) = marks.as_chunks::<TURNS>();
+        for marks in turns {
+            for (turn, mark) in marks.iter().enumerate() {
+                self.counts[turn * stride + usize::from(*mark)] += 1;
+            }
+        }
+        rest.iter().for_each(|mark| self.counts[usize::from(*mark)] += 1);
+        let (sums, others) = self.counts.split_at_mut(stride);
+        for others in others.chunks_exact(stride) {
+            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+        }
+    }
+
+    /// Iterates over the negatives and the positives of each distance.
+    fn of_distances(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
+        counts.iter().map(|[negatives, positives]| (*negatives as usize, *positives as usize))
+    }
+
+    /// Orders the positives of a marked row under a rule for ties.
+    pub fn order(&mut self, marks: &[u16], ties: Ties) -> Order {
+        if ties == Ties::Expected {
+            let mut before = 0;
+            return Order::Expected(Groups::of(self.of_distances().filter_map(|(negatives, positives)| {
+                before += negatives as u64;
+                (positives > 0)
+                    .then(|| (std::mem::take(&mut before) - negatives as u64, positives as u64, negatives as u64))
+            })));
+        }
+        let mut counts = vec![0; self.of_distances().map(|(_, positives)| positives).sum::<usize>() + 1];
+        let mut before = 0;
+        if ties != Ties::Index {
+            for (negatives, positives) in self.of_distances() {
+                counts[before + if ties == Ties::Optimistic { positives } else { 0 }] += negatives as u64;
+                before += positives;
+            }
+            return Order::Definite(Ranks::new(counts));
+        }
+        self.first_slots();
+        for mark in marks {
+            let slot = &mut self.slots[usize::from(mark >> 1)];
+            let positive = mark & 1;
+            counts[*slot as usize] += u64::from(1 - positive);
+            *slot += u32::from(positive);
+        }
+        Order::Definite(Ranks::new(counts))
+    }
+
+    /// Sets the slot of each distance to the number of positives before it. Items that are left out come after all.
+    fn first_slots(&mut self) {
+        let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
+        let mut before = 0;
+        for (slot, positives) in self.slots.iter_mut().zip(counts.iter().map(|[_, positives]| *positives).chain([0])) {
+            *slot = before;
+            before += positives;
+        }
+    }
+
+    /// Lists the positives of a marked row, in order.
+    pub fn list_positives(&mut self, marks: &[u16], index: impl Fn(usize) -> u64) -> Vec<Positive> {
+        self.first_slots();
+        let mut positives = vec![Positive { key: 0.0, index: 0 }; self.slots[self.distances] as usize];
+        for (place, mark) in marks.iter().enumerate().filter(|(_, mark)| *mark & 1 == 1) {
+            let slot = &mut self.slots[usize::from(mark >> 1)];
+            positives[*slot as usize] = Positive { key: 0.0 - f64::from(mark >> 1), index: index(place) };
+            *slot += 1;
+        }
+        positives
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::control::Control;
+    use crate::kernel::select;
+    use crate::rank::gains::Discounts;
+    use crate::rank::metric::Metric;
+    use crate::rank::ties::TieRules;
+
+    proptest! {
+        #[test]
+        fn counts_are_those_of_each_negatives_slot(items in proptest::collection::vec((0u16..7, 0u8..3), 1..90), first in 0u64..9) {
+            let kinds: Vec<Kind> =
+                items.iter().map(|(_, kind)| [Kind::Negative, Kind::Match, Kind::LeftOut][usize::from(*kind)]).collect();
+            let row: Vec<u16> = items.iter().map(|(distance, _)| *distance).collect();
+            let of = |kind| {
+                let own = items.iter().zip(&kinds).enumerate().filter(move |(_, (_, own))| **own == kind);
+                own.map(|(i, ((distance, _), _))| Positive { key: 0.0 - f64::from(*distance), index: first + i as u64 })
+            };
+            let mut positives: Vec<Positive> = of(Kind::Match).collect();
+            positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
+            prop_assume!(!positives.is_empty());
+            let (mut ranker, mut marks) = (DistanceRanker::new(6).unwrap(), Vec::new());
+            ranker.count(&row, &kinds, &mut marks, select(None).unwrap());
+            let metrics = [Metric::AveragePrecision, Metric::RPrecision, Metric::ReciprocalRank, Metric::Recall(3)];
+            let (control, discounts) = (Control::default(), Discounts::new(0, &Control::default()).unwrap());
+            for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
+                let rules = TieRules::One(ties);
+                let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
+                of(Kind::Negative).for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
+                let [found, expected] = [ranker.order(&marks, ties), Order::new(&positives, counts, ties)]
+                    .map(|order| order.metrics(&metrics, None, &discounts, &control));
+                prop_assert_eq!(found, expected);
+            }
+            prop_assert_eq!(ranker.list_positives(&marks, |place| first + place as u64), positives);
+        }
+    }
+}
