@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::peers::Peers;
+use crate::rank::choice::Choice;
 use crate::rank::count_job::CountJob;
 use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
@@ -14,7 +15,7 @@ use crate::rank::positive::Positive;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
-use crate::rank::tables::{Ranking, many_positives};
+use crate::rank::tables::Ranking;
 use crate::rank::ties::{TieRules, Ties};
 use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
@@ -66,8 +67,9 @@ pub fn evaluate_ties<S: Comparable>(
     if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
         return Err(Error::NoMatches { queries });
     }
-    let many_positives = many_positives(space, control);
-    let matches = Matches { relation, many_positives };
+    let depth = options.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
+    let tabled = Choice { space, relation, control }.for_evaluation(depth)?;
+    let matches = Matches { relation, tabled: &tabled };
     let evaluation = Evaluation { space, matches, rules: rules.into(), metrics: &options.metrics, control };
     let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(rules.into());
     let plan = Plan::new(&matches, budget, peers);
@@ -89,7 +91,7 @@ pub fn evaluate_ties<S: Comparable>(
     let ranking = Ranking { relations: &[relation], ties: rules, metrics: &options.metrics };
     ranking.compute(space, &plan.tabled, &mut results, control)?;
     let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
-    let is_exchanged = |q: usize| matches.many(q) > 0 || plan.rounds.is_none() && matches.few(q) > 0;
+    let is_exchanged = |q: usize| tabled[q] || plan.rounds.is_none() && matches.few(q) > 0;
     let computed: Vec<usize> = screened.chain(plan.tabled.iter().map(|q| *q as usize)).collect();
     for result in &mut results {
         result.exchange(&computed, queries, is_exchanged, peers)?;
@@ -128,7 +130,7 @@ impl<S: Space> Evaluation<'_, S> {
         let few = |q: usize| self.matches.few(q);
         let (offsets, positives) = self.finder().find(self.space, queries.clone(), &few, self.control)?;
         let counts = self.counts(offsets, positives)?;
-        let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), usize::MAX, self.control)?;
+        let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), &|_| false, self.control)?;
         let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
         traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
@@ -140,7 +142,7 @@ impl<S: Space> Evaluation<'_, S> {
         let few = |q: usize| self.matches.few(q);
         let (offsets, positives) = self.finder().find_with_peers(self.space, &few, peers, self.control)?;
         let counts = self.counts(offsets, positives)?;
-        let counter = ScreenCounter::new(self.space, self.job(&counts, 0), usize::MAX, self.control)?;
+        let counter = ScreenCounter::new(self.space, self.job(&counts, 0), &|_| false, self.control)?;
         let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
         let pairs = rounds.iter().map(Round::pairs).sum::<usize>() as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
@@ -202,15 +204,16 @@ mod tests {
             let space = Dense::new(rows, None, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
             let relation = Relation::of_labels(&codes, None).unwrap();
             let metrics = [Metric::RPrecision, Metric::ReciprocalRank];
+            let screened = vec![false; n];
             let evaluation = Evaluation {
                 space: &space,
-                matches: Matches { relation: &relation, many_positives: usize::MAX },
+                matches: Matches { relation: &relation, tabled: &screened },
                 rules: if all_rules { TieRules::All } else { TieRules::One(Ties::Index) },
                 metrics: &metrics,
                 control: &control,
             };
             let batch = start.min(n - 1)..n;
-            let matches = Matches { relation: &relation, many_positives: usize::MAX };
+            let matches = Matches { relation: &relation, tabled: &screened };
             let rounds = Plan::new(&matches, usize::MAX, &Alone).rounds.unwrap_or_default();
             let of_counts = |counts: PartialCounts, first_query: usize| {
                 let mut results = PerQuery::new(n, &metrics).unwrap();

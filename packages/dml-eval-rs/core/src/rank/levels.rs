@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::peers::Peers;
+use crate::rank::choice::Choice;
 use crate::rank::count_job::CountJob;
 use crate::rank::evaluate::{Options, count_bytes, evaluate};
 use crate::rank::levels_counter::LevelsCounter;
@@ -14,7 +15,7 @@ use crate::rank::partial_counts::PartialCounts;
 use crate::rank::plan::batches;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
-use crate::rank::tables::{Ranking, many_positives};
+use crate::rank::tables::Ranking;
 use crate::rank::ties::Ties;
 use crate::rows::comparable::Comparable;
 use crate::rows::space::Space;
@@ -44,10 +45,14 @@ pub fn evaluate_levels<S: Comparable>(
     if relations.iter().any(|relation| relation.queries() != queries) {
         return argument("the levels have different numbers of queries; expected the same queries at each level");
     }
-    let many = many_positives(space, control);
+    let depth = options.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
+    let tabled = relations
+        .iter()
+        .map(|relation| Choice { space, relation, control }.for_evaluation(depth))
+        .collect::<Result<Vec<_>>>()?;
     let levels = Levels { space, relations, ties, metrics: &options.metrics, control };
-    // All keys of a query with many positives at some level are computed, and serve all levels.
-    let is_tabled = |q: usize| relations.iter().any(|relation| relation.number(q) >= many);
+    // All keys of a query that is tabled at some level serve all levels.
+    let is_tabled = |q: usize| tabled.iter().any(|tabled| tabled[q]);
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
     let screened = |q: usize| if is_tabled(q) { 0 } else { number(q) };
     let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(ties.into());

@@ -44,7 +44,7 @@ impl<'a> LevelsCounter<'a> {
         let (queries, gallery) = join_classes(space, &jobs)?;
         let counts_unlisted = jobs.iter().all(|job| job.relation.leaves_out_own_item_alone());
         let levels =
-            jobs.into_iter().map(|job| ScreenCounter::new(space, job, usize::MAX, control)).collect::<Result<_>>()?;
+            jobs.into_iter().map(|job| ScreenCounter::new(space, job, &|_| false, control)).collect::<Result<_>>()?;
         Ok(LevelsCounter { levels, counts_unlisted, queries, gallery })
     }
 

@@ -1,5 +1,6 @@
 //! Ranks of every query's positives, by counting, and the metrics of these ranks.
 
+mod choice;
 mod count_job;
 mod definite;
 mod distance_ranker;

@@ -5,33 +5,28 @@ use std::ops::Range;
 use crate::peers::{Peers, part};
 use crate::rank::relation::Relation;
 
-/// The number of positives of each query, and the number from which on they are many.
+/// The number of positives of each query, and which queries are ranked by tables of keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Matches<'a> {
     pub relation: &'a Relation<'a>,
-    pub many_positives: usize,
+    pub tabled: &'a [bool],
 }
 
 impl Matches<'_> {
-    /// Returns the number of a query's positives, or 0 where they are many.
+    /// Returns the number of a query's positives, or 0 where tables serve it.
     pub fn few(&self, query: usize) -> usize {
-        Some(self.relation.number(query)).filter(|n| *n < self.many_positives).unwrap_or(0)
-    }
-
-    /// Returns the number of a query's positives, or 0 where they are few.
-    pub fn many(&self, query: usize) -> usize {
-        Some(self.relation.number(query)).filter(|n| *n >= self.many_positives).unwrap_or(0)
+        if self.tabled[query] { 0 } else { self.relation.number(query) }
     }
 }
 
 /// The work of one process.
 pub(crate) struct Plan {
-    /// Rounds over the pairs of the queries with themselves, for the queries with few positives. `None`: these queries are
+    /// Rounds over the pairs of the queries with themselves, for the queries that are screened. `None`: these queries are
     /// screened in batches.
     pub rounds: Option<Vec<Round>>,
-    /// Batches of queries with few positives, to screen against the gallery.
+    /// Batches of queries to screen against the gallery.
     pub screened: Vec<Range<usize>>,
-    /// Queries with many positives, to rank by tables of keys.
+    /// Queries to rank by tables of keys.
     pub tabled: Vec<u32>,
 }
 
@@ -41,13 +36,13 @@ impl Plan {
     /// Pairs are compared once for both of their queries where the queries are their own gallery and fit into one batch.
     pub fn new(matches: &Matches<'_>, budget: usize, peers: &dyn Peers) -> Plan {
         let queries = matches.relation.queries();
-        let (few, many) = (|q: usize| matches.few(q), |q: usize| matches.many(q));
+        let (few, tabled) = (|q: usize| matches.few(q), |q: usize| usize::from(matches.tabled[q]));
         let own_part = |count: &dyn Fn(usize) -> usize| part(peers, queries, |q| u64::from(count(q) > 0));
         let symmetric = matches.relation.is_symmetric() && batches(0..queries, few, budget).len() == 1;
         Plan {
             rounds: symmetric.then(|| Round::all(queries, peers)),
             screened: if symmetric { Vec::new() } else { batches(own_part(&few), few, budget) },
-            tabled: own_part(&many).filter(|q| many(*q) > 0).map(|q| q as u32).collect(),
+            tabled: own_part(&tabled).filter(|q| matches.tabled[*q]).map(|q| q as u32).collect(),
         }
     }
 
@@ -157,7 +152,8 @@ mod tests {
             processes in 1usize..5,
         ) {
             let relation = Relation::of_labels(&labels, (!own_gallery).then_some(&labels[..])).unwrap();
-            let matches = Matches { relation: &relation, many_positives };
+            let tabled: Vec<bool> = (0..labels.len()).map(|q| relation.number(q) >= many_positives.max(1)).collect();
+            let matches = Matches { relation: &relation, tabled: &tabled };
             let plans: Vec<Plan> = (0..processes).map(|rank| Plan::new(&matches, budget, &Isolated(rank, processes))).collect();
             let symmetric = plans[0].rounds.is_some();
             prop_assert!(plans.iter().all(|plan| plan.rounds.is_some() == symmetric));
@@ -166,7 +162,7 @@ mod tests {
                     plans.iter().flat_map(batches).filter(|batch| batch.contains(&q)).count()
                 };
                 let times_tabled = plans.iter().flat_map(|plan| &plan.tabled).filter(|tabled| **tabled as usize == q).count();
-                prop_assert_eq!(times_tabled, usize::from(matches.many(q) > 0));
+                prop_assert_eq!(times_tabled, usize::from(tabled[q]));
                 if matches.few(q) > 0 {
                     prop_assert_eq!(times(|plan| &plan.screened), usize::from(!symmetric));
                 }

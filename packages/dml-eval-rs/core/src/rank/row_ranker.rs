@@ -3,6 +3,8 @@
 //! Keys are mapped to integers that never grow as keys do, so a radix sort orders all items but those of one integer, which exact
 //! keys then order. Any query costs about the same, whatever the number of its positives and wherever they lie.
 
+use std::ops::Range;
+
 use crate::kernel::Kernel;
 use crate::rank::positive::Positive;
 use crate::rank::relation::Kind;
@@ -99,33 +101,43 @@ impl RowRanker {
             within >= last_rank
         });
         let cut = enough.map_or(last >> top, |digit| (digit as u32).max(first >> top).min(last >> top));
-        counts.truncate(cut as usize + 1);
-        let mut of_digits = self.collect(row, (cut + 1) << top, (bits, digits - 1));
-        of_digits.push(counts);
-        for (digit, counts) in (0..).zip(of_digits) {
-            self.sort_digit(INTEGER_SHIFT + digit * bits, counts);
+        let mut lowest = vec![0u32; 1 << bits];
+        self.entries.resize(items, 0);
+        let bound = (cut + 1) << top;
+        let mut found = self.collect(0..row.keys.len(), |place| row.kinds[place] == Kind::Match, bound, &mut lowest, 0);
+        found = self.collect(row.keys.len()..items, |_| true, bound, &mut lowest, found);
+        self.entries.truncate(found);
+        self.sort_digit(INTEGER_SHIFT, lowest);
+        if digits == DIGITS_OF_MANY.1 {
+            let mut middle = vec![0u32; 1 << bits];
+            let shift = INTEGER_SHIFT + bits;
+            self.entries.iter().for_each(|entry| middle[(entry >> shift) as usize & ((1 << bits) - 1)] += 1);
+            self.sort_digit(shift, middle);
         }
+        counts.truncate(cut as usize + 1);
+        self.sort_digit(INTEGER_SHIFT + top, counts);
         self.order_equal(row);
     }
 
-    /// Enters the items whose integers are below a bound. Counts them by each of so many digits, the last of so many bits first.
-    fn collect<I>(&mut self, row: &Row<'_, I>, bound: u32, (bits, digits): (u32, u32)) -> Vec<Vec<u32>> {
-        let mut counts = vec![vec![0; 1 << bits]; digits as usize];
-        self.entries.resize(self.integers.len(), 0);
-        let mut found = 0;
-        let given = std::iter::repeat_n(&Kind::Match, row.given.len());
-        for ((place, integer), kind) in self.integers.iter().enumerate().zip(row.kinds.iter().chain(given)) {
+    /// Enters the items whose integers are below a bound, after those found before. Counts them by their last digit.
+    fn collect(
+        &mut self,
+        places: Range<usize>,
+        is_match: impl Fn(usize) -> bool,
+        bound: u32,
+        lowest: &mut [u32],
+        mut found: usize,
+    ) -> usize {
+        let (entries, integers, mask) = (&mut self.entries[..], &self.integers[places.clone()], lowest.len() - 1);
+        for (place, &integer) in places.zip(integers) {
+            let entry = u64::from(integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT;
             // Without a branch, which the CPU would mispredict.
-            self.entries[found] =
-                u64::from(*integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT | u64::from(*kind == Kind::Match);
-            let counted = u32::from(*integer < bound);
-            found += counted as usize;
-            for (digit, counts) in (0..).zip(&mut counts) {
-                counts[(integer >> (digit * bits)) as usize & ((1 << bits) - 1)] += counted;
-            }
+            entries[found] = entry | u64::from(is_match(place));
+            let counts = integer < bound;
+            found += usize::from(counts);
+            lowest[integer as usize & mask] += u32::from(counts);
         }
-        self.entries.truncate(found);
-        counts
+        found
     }
 
     /// Sorts the entries by a digit, given how many have each; entries with the same digit keep their order.

@@ -92,13 +92,18 @@ fn compute_keys<S: Space>(
 }
 
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count for the queries with fewer than `many_positives` positives; a table of keys serves the others.
-    pub fn new<S: Space>(space: &S, job: CountJob<'a>, many_positives: usize, control: &'a Control) -> Result<Self> {
+    /// Starts a count for the queries that tables of keys don't serve.
+    pub fn new<S: Space>(
+        space: &S,
+        job: CountJob<'a>,
+        is_tabled: &(dyn Fn(usize) -> bool + Sync),
+        control: &'a Control,
+    ) -> Result<Self> {
         let (counts, first_query) = (job.counts, job.first_query);
         let queries = counts.queries();
         let mut values: Vec<f64> = zeros(counts.offsets[queries])?;
         let mut active: Vec<AtomicU32> = zeros(queries)?;
-        let few = |q: usize| Some(counts.positives(q).len()).filter(|n| *n < many_positives).unwrap_or(0);
+        let few = |q: usize| if is_tabled(q) { 0 } else { counts.positives(q).len() };
         let of_queries = split(&mut values, &counts.offsets)?.into_par_iter().zip(&mut active).with_min_len(64);
         of_queries.enumerate().for_each(|(q, (values, active))| {
             for (value, positive) in values.iter_mut().zip(counts.positives(q)) {

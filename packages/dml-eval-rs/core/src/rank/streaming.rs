@@ -2,13 +2,14 @@
 
 use crate::control::Control;
 use crate::error::{Result, argument};
+use crate::rank::choice::Choice;
 use crate::rank::count_job::CountJob;
 use crate::rank::partial_counts::PartialCounts;
 use crate::rank::positive::Positive;
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
-use crate::rank::tables::{count_from_tables, many_positives};
+use crate::rank::tables::count_from_tables;
 use crate::rows::comparable::Comparable;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
 use crate::side::Side;
@@ -39,14 +40,13 @@ pub fn count_negatives<S: Comparable>(
     }
     control.add_to_total(queries as u64 * space.rows(Side::Gallery) as u64);
     let job = CountJob { counts, first_query: 0, relation };
-    let threshold = many_positives(space, control);
-    let (many, few): (Vec<u32>, Vec<u32>) =
-        (0..queries as u32).partition(|q| counts.positives(*q as usize).len() >= threshold);
+    let tabled = Choice { space, relation, control }.for_count(counts)?;
+    let (many, few): (Vec<u32>, Vec<u32>) = (0..queries as u32).partition(|q| tabled[*q as usize]);
     count_from_tables(space, &job, &many, 0..space.rows(Side::Gallery), control)?;
     if few.is_empty() {
         return Ok(());
     }
-    let counter = ScreenCounter::new(space, job, threshold, control)?;
+    let counter = ScreenCounter::new(space, job, &|q| tabled[q], control)?;
     let packing = counter.packing(space, queries as u64 * space.rows(Side::Gallery) as u64, control)?;
     traverse_rectangle(space, &packing, &counter, 0..queries, control)
 }
@@ -77,14 +77,13 @@ pub fn count_symmetric_negatives<S: Comparable>(
     let pairs = if split.is_some() { rows.len() * columns.len() } else { items * items.saturating_sub(1) / 2 } as u64;
     control.add_to_total(pairs);
     let job = CountJob { counts, first_query: 0, relation };
-    let threshold = many_positives(space, control);
-    let is_many = |q: &u32| counts.positives(*q as usize).len() >= threshold;
+    let tabled = Choice { space, relation, control }.for_count(counts)?;
     let sides = if split.is_some() { vec![(&rows, &columns), (&columns, &rows)] } else { vec![(&rows, &columns)] };
     for (queries, others) in sides {
-        let many: Vec<u32> = (queries.start as u32..queries.end as u32).filter(is_many).collect();
+        let many: Vec<u32> = (queries.start as u32..queries.end as u32).filter(|q| tabled[*q as usize]).collect();
         count_from_tables(space, &job, &many, others.clone(), control)?;
     }
-    let counter = ScreenCounter::new(space, job, threshold, control)?;
+    let counter = ScreenCounter::new(space, job, &|q| tabled[q], control)?;
     let packing = counter.packing(space, pairs, control)?;
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }

@@ -22,13 +22,6 @@ use crate::rank::ties::{TieRules, Ties};
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// Returns the number of positives from which on a query has many.
-pub(crate) fn many_positives<S: Space>(space: &S, control: &Control) -> usize {
-    const LEAST: usize = 32;
-    let fastest = || (space.rows(Side::Gallery) / space.items_per_positive()).max(LEAST);
-    control.sizes().many_positives.unwrap_or_else(fastest)
-}
-
 /// What the tables' queries are evaluated for: levels of matches, each under some rules for ties.
 pub(crate) struct Ranking<'a> {
     pub relations: &'a [&'a Relation<'a>],
@@ -56,7 +49,7 @@ impl Ranking<'_> {
         if let Some(codes) = space.distances().filter(|codes| codes.largest() <= DistanceRanker::LARGEST) {
             let ranker = DistanceRanker::new(codes.largest())?;
             for_each_row(
-                (queries, items),
+                (queries, items, space.bytes()),
                 |queries, items, table: &mut [u16]| codes.distance_table(queries, items, table, control),
                 || (ranker.clone(), Buffers::default()),
                 |(ranker, buffers), query, row, _| {
@@ -67,7 +60,7 @@ impl Ranking<'_> {
             )
         } else {
             for_each_row(
-                (queries, items),
+                (queries, items, space.bytes()),
                 |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
                 || (RowRanker::default(), Buffers::default()),
                 |(ranker, buffers), query, row, _| {
@@ -94,6 +87,7 @@ impl Ranking<'_> {
         let mut rows = Vec::new();
         for relation in self.relations {
             let number = relation.number(query as usize);
+            control.took(|| "ranks from keys");
             relation.kinds(query as usize, 0..keys.len(), &mut buffers.kinds);
             let index = |place: usize| relation.gallery_index(place as u32);
             let row = Row { keys, kinds: &buffers.kinds, index, given: &[] };
@@ -137,6 +131,7 @@ impl Ranking<'_> {
         let mut rows = Vec::new();
         let Buffers { kinds, marks } = buffers;
         for relation in self.relations {
+            control.took(|| "ranks from distances");
             relation.kinds(query as usize, 0..distances.len(), kinds);
             ranker.count(distances, kinds, marks, space.kernel());
             let mut positives = Vec::new();
@@ -186,10 +181,11 @@ pub(crate) fn count_from_tables<S: Space>(
     let counts = job.counts;
     let mut ignore = |()| ();
     for_each_row(
-        (queries, items.start as u32..items.end as u32),
+        (queries, items.start as u32..items.end as u32, space.bytes()),
         |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
         || (RowRanker::default(), Buffers::default()),
         |(ranker, buffers), query, keys, start| {
+            control.took(|| "counts from keys");
             let q = query as usize - job.first_query;
             let positives = counts.positives(q);
             let active = counts.count_active(q, positives.len());
@@ -218,9 +214,12 @@ struct Buffers {
     marks: Vec<u16>,
 }
 
+/// Bytes of the input for each key of a table: with more queries in a table, the gallery is packed less often.
+const BYTES_PER_KEY: usize = 16;
+
 /// Fills tables of some queries and all items, and computes a result from each row, given with its query and its first item.
 fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Send>(
-    (queries, items): (&[u32], Range<u32>),
+    (queries, items, bytes): (&[u32], Range<u32>, usize),
     fill: impl Fn(&[u32], &[u32], &mut [T]) -> Result<()>,
     buffers: impl Fn() -> B + Sync + Send,
     compute: impl Fn(&mut B, u32, &[T], usize) -> R + Sync + Send,
@@ -232,13 +231,13 @@ fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Send>(
     }
     let sizes = control.sizes();
     let columns = collect(items.clone())?;
-    let together = (sizes.table_keys / columns.len()).clamp(1, sizes.table_queries).min(queries.len());
+    let keys = sizes.table_keys.max(bytes / BYTES_PER_KEY);
+    let together = (keys / columns.len()).clamp(1, sizes.table_queries).min(queries.len());
     let mut table: Vec<T> = zeros(together * columns.len())?;
     for queries in queries.chunks(together) {
         let table = &mut table[..queries.len() * columns.len()];
         fill(queries, &columns, table)?;
         control.check()?;
-        control.took(|| "counts from tables");
         let rows = table.par_chunks_exact(columns.len()).zip(queries);
         let found: Vec<R> = rows
             .map_init(&buffers, |buffers, (row, &query)| compute(buffers, query, row, items.start as usize))

@@ -226,8 +226,8 @@ impl<'a> Space for Codes<'a> {
         Some(self)
     }
 
-    fn items_per_positive(&self) -> usize {
-        200
+    fn listed_share(&self) -> f64 {
+        0.1
     }
 
     fn bytes(&self) -> usize {

@@ -132,7 +132,7 @@ impl<'a> Dense<'a> {
         }
     }
 
-    fn squares(&self, side: Side) -> &[f64] {
+    pub(super) fn squares(&self, side: Side) -> &[f64] {
         match (side, &self.gallery_squares) {
             (Side::Gallery, Some(squares)) => squares,
             _ => &self.query_squares,
@@ -235,11 +235,19 @@ impl<'a> Dense<'a> {
     }
 
     /// Computes the key from a sum over a query and this item.
-    #[inline(always)]
     pub(super) fn key(&self, item: u32, sum: f64) -> f64 {
+        self.key_of(
+            if self.similarity == Similarity::Cosine { self.squares(Side::Gallery)[item as usize] } else { 0.0 },
+            sum,
+        )
+    }
+
+    /// Computes the key from a sum over a query and an item, and the item's square under the cosine.
+    #[inline(always)]
+    pub(super) fn key_of(&self, square: f64, sum: f64) -> f64 {
         // Adding zero turns minus zero, which is tied with zero, into zero.
         0.0 + match self.similarity {
-            Similarity::Cosine => cosine_key(sum, self.squares(Side::Gallery)[item as usize]),
+            Similarity::Cosine => cosine_key(sum, square),
             Similarity::Dot => sum,
             Similarity::Euclidean => -sum,
         }

@@ -72,10 +72,13 @@ impl<'a> Space for Dense<'a> {
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
             |items, sums, keys| {
+                if self.similarity == Similarity::Cosine {
+                    // Gathered first, so that the divisions are vectorized.
+                    let squares = self.squares(Side::Gallery);
+                    keys.iter_mut().zip(items).for_each(|(key, item)| *key = squares[*item as usize]);
+                }
                 self.kernel.vectorize(|| {
-                    for ((key, item), sum) in keys.iter_mut().zip(items).zip(sums) {
-                        *key = self.key(*item, *sum);
-                    }
+                    keys.iter_mut().zip(sums).for_each(|(key, sum)| *key = self.key_of(*key, *sum));
                 });
             },
             keys,
@@ -83,8 +86,8 @@ impl<'a> Space for Dense<'a> {
         )
     }
 
-    fn items_per_positive(&self) -> usize {
-        50
+    fn listed_share(&self) -> f64 {
+        0.1 + self.queries.dim() as f64 / 3000.0
     }
 
     fn bytes(&self) -> usize {

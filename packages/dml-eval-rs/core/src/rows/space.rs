@@ -48,9 +48,9 @@ pub trait Space: Sync {
     fn distances(&self) -> Option<&dyn Distances> {
         None
     }
-    /// Gallery items per positive from which on a query has *many positives*, so that computing all of its keys takes less time
-    /// than screening: measured (docs/internals/evaluator-speed.md).
-    fn items_per_positive(&self) -> usize;
+    /// Returns the share of a query's items from which on listing them in a screen takes longer than a table of all keys: measured
+    /// (docs/internals/evaluator-speed.md).
+    fn listed_share(&self) -> f64;
     /// The size of both sides in memory, as given.
     fn bytes(&self) -> usize;
 }

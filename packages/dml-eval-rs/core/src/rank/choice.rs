@@ -1,0 +1,102 @@
+//! The choice between a screen and tables of keys, query by query.
+//!
+//! A screen costs little for each item, and much for each value that it lists: those of negatives above the query's lowest positive that
+//! still matters. A table costs the same for every item. A sample of items tells which share a screen would list.
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::memory::{collect, full, zeros};
+use crate::random::Random;
+use crate::rank::partial_counts::PartialCounts;
+use crate::rank::relation::Relation;
+use crate::rows::space::{Scratch, Space};
+use crate::side::Side;
+
+/// Items of the sample, at least so many of the gallery for each, and the most positives among which the lowest is sought.
+const SAMPLE: usize = 128;
+const ITEMS_PER_SAMPLED: usize = 16;
+const POSITIVES: usize = 32;
+/// Queries whose sample is in memory together.
+const TOGETHER: usize = 1 << 14;
+
+/// The queries of a relation to choose for, and the last ranks that matter to their metrics.
+pub(crate) struct Choice<'a, S> {
+    pub space: &'a S,
+    pub relation: &'a Relation<'a>,
+    pub control: &'a Control,
+}
+
+impl<S: Space> Choice<'_, S> {
+    /// Tells for each query of an evaluation whether tables cost less, given the depth of its metrics.
+    pub fn for_evaluation(&self, depth: u64) -> Result<Vec<bool>> {
+        let number = |q: usize| self.relation.number(q);
+        let lowest = |query: u32, scratch: &mut Scratch, keys: &mut Vec<f64>| {
+            let candidates = self.relation.candidates(query as usize);
+            let some = candidates.iter().step_by(candidates.len().div_ceil(POSITIVES).max(1));
+            let matches = some.filter(|item| !self.relation.leaves_out(query as usize, **item));
+            let pairs: Vec<(u32, u32)> = matches.map(|item| (query, *item)).collect();
+            keys.clear();
+            self.space.keys(&pairs, scratch, keys);
+            keys.iter().copied().fold(f64::INFINITY, f64::min)
+        };
+        self.tabled(number, |q| depth.max(number(q) as u64), lowest)
+    }
+
+    /// Tells for each query of a count that goes on whether tables cost less.
+    pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
+        let lowest = |query: u32, _: &mut Scratch, _: &mut Vec<f64>| {
+            let positives = counts.positives(query as usize);
+            positives[counts.count_active(query as usize, positives.len()) - 1].key
+        };
+        self.tabled(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest)
+    }
+
+    fn tabled(
+        &self,
+        number: impl Fn(usize) -> usize,
+        last_rank: impl Fn(usize) -> u64,
+        lowest: impl Fn(u32, &mut Scratch, &mut Vec<f64>) -> f64 + Sync,
+    ) -> Result<Vec<bool>> {
+        let (queries, items) = (self.relation.queries(), self.space.rows(Side::Gallery));
+        if let Some(many) = self.control.sizes().many_positives {
+            return collect((0..queries).map(|q| number(q) >= many.max(1)));
+        }
+        // Of the values above the lowest positive, one is listed only if few before it were larger: 1 + 1/2 + 1/3 + ... times the ranks.
+        // A positive's key and place cost about half as much as a listed value.
+        let listed = |q: usize, share: f64| {
+            let (last, above) = (last_rank(q) as f64, share * items as f64);
+            let negatives = if last < above { last * (1.0 + (above / last).ln()) } else { above };
+            (negatives + number(q) as f64 / 2.0) / items as f64
+        };
+        let worth = self.space.listed_share();
+        // A screen itself counts the items between a few positives, except those tied with one, which codes often are.
+        let counted = if self.space.distances().is_some() { 0 } else { self.control.sizes().counted_brackets };
+        let open: Vec<u32> =
+            (0..queries as u32).filter(|q| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth).collect();
+        let mut tabled = full(queries, false)?;
+        let sample =
+            collect(Random::new(2).spread(items, SAMPLE.min(items.div_ceil(ITEMS_PER_SAMPLED))).map(|i| i as u32))?;
+        let mut keys: Vec<f64> = zeros(open.len().min(TOGETHER) * sample.len())?;
+        for queries in open.chunks(TOGETHER) {
+            let keys = &mut keys[..queries.len() * sample.len()];
+            self.space.key_table(queries, &sample, keys, self.control)?;
+            self.control.check()?;
+            let above = |(scratch, own): &mut (Scratch, Vec<f64>), (keys, query): (&[f64], &u32)| {
+                let lowest = lowest(*query, scratch, own);
+                let class = self.relation.class(Side::Query, *query as usize);
+                let is_above = |(key, item): &(&f64, &u32)| {
+                    **key > lowest && self.relation.class(Side::Gallery, **item as usize) != class
+                };
+                keys.iter().zip(&sample).filter(is_above).count()
+            };
+            let counts: Vec<usize> =
+                keys.par_chunks_exact(sample.len()).zip(queries).map_init(Default::default, above).collect();
+            for (query, above) in queries.iter().zip(counts) {
+                tabled[*query as usize] = listed(*query as usize, above as f64 / sample.len() as f64) > worth;
+            }
+        }
+        Ok(tabled)
+    }
+}
