@@ -103,7 +103,7 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
     """
     rng = np.random.default_rng(seed)
     n = len(labels)
-    noise = {"clusters": 0.01, "isotropic": 1.5}.get(kind, 0.5)
+    noise = {"clusters": 0.01, "isotropic": 1.5}.get(kind, 0.3)
     x = rng.normal(size=(labels.max() + 1, dim))[labels] + noise * rng.normal(size=(n, dim))
     if kind == "subspace":
         x[:, dim // 4 :] *= 1e-3
