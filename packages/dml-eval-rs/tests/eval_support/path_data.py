@@ -9,7 +9,7 @@ import numpy as np
 from dml_eval_rs import _native
 
 NEVER = 2**40
-# Sizes under which a hundred rows of 24 numbers have several tasks, blocks and tables, prefixes and abridged rows.
+# Sizes under which 100 to 150 rows of 24 numbers have several tasks, blocks and tables, prefixes and abridged rows.
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
 _ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
 _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
