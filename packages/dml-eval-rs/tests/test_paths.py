@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 FAMILIES: dict[str, tuple[Mapping[str, Any], Mapping[str, dict[str, int]], int]] = {
     "evaluate": (EVALUATIONS, EVALUATION_WAYS, 100),
-    "search": (SEARCHES, SEARCH_WAYS, 100),
+    "search": (SEARCHES, SEARCH_WAYS, 150),
     "verify": (VERIFICATIONS, VERIFICATION_WAYS, 30),
 }
 _TABLES = ("table of keys", "table of keys in blocks")

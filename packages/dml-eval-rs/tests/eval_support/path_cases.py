@@ -245,7 +245,7 @@ EVALUATIONS: dict[str, Evaluated] = {
     "grades": Evaluated(relevant=True, graded=True, gallery=True, metrics=_RANKS),
     "groups": Evaluated(groups=True),
     "groups in a gallery": Evaluated(groups=True, gallery=True, ignored=True),
-    "junk": Evaluated(junk=(2, 5)),
+    "junk": Evaluated(junk=(0,)),
     "junk in a gallery": Evaluated(junk=(2, 5), gallery=True),
     "distractors": Evaluated(distractors=(1, 4), gallery=True, unmatched="zero"),
     "levels": Evaluated(how="levels"),

@@ -9,7 +9,7 @@ import numpy as np
 from dml_eval_rs import _native
 
 NEVER = 2**40
-# Sizes under which a hundred rows of 24 numbers have several tasks, blocks and tables, prefixes and abridged rows.
+# Sizes under which 100 to 150 rows of 24 numbers have several tasks, blocks and tables, prefixes and abridged rows.
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
 _ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
 _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
@@ -103,7 +103,7 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
     """
     rng = np.random.default_rng(seed)
     n = len(labels)
-    noise = {"clusters": 0.01, "isotropic": 1.5}.get(kind, 0.5)
+    noise = {"clusters": 0.01, "isotropic": 1.5}.get(kind, 0.3)
     x = rng.normal(size=(labels.max() + 1, dim))[labels] + noise * rng.normal(size=(n, dim))
     if kind == "subspace":
         x[:, dim // 4 :] *= 1e-3

@@ -152,19 +152,22 @@ impl PartialCounts {
     ///
     /// A rank beyond R and the metrics' depth matters to no metric, except the first positive's (reciprocal rank, Recall@K).
     /// Counts only grow, so a positive that is inactive once stays so.
+    ///
+    /// Counts for `expected` or for all rules may drop the end of a group of tied positives. The group's first positive then is
+    /// active, so the negatives above the group and tied with it are still counted, and nothing else decides its places under any
+    /// rule. Later groups come after the positive dropped and the negatives that dropped it, so their ranks don't matter. A
+    /// negative below the active positives has no effect, even if it is counted between those of the group.
     pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
         if self.every_rank_matters() {
             return at_most;
         }
-        let positives = self.positives(q);
         let (slots, per_positive) = (self.slots(q), self.slots_per_positive());
         let last = self.last_rank(q);
-        let tied = |i: usize| self.rules.keeps_groups() && positives[i].key == positives[i - 1].key;
         let sum = |slots: &[AtomicU64]| slots.iter().map(|c| c.load(Relaxed)).sum::<u64>();
         let mut negatives = sum(&slots[..1]);
         for i in 1..at_most {
             negatives += sum(&slots[per_positive * (i - 1) + 1..=per_positive * i]);
-            if !tied(i) && i as u64 + 1 + negatives > last {
+            if i as u64 + 1 + negatives > last {
                 return i;
             }
         }
@@ -174,7 +177,11 @@ impl PartialCounts {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::control::Control;
+    use crate::rank::metrics::PerQuery;
 
     const RULES: [TieRules; 5] = [
         TieRules::One(Ties::Index),
@@ -213,6 +220,58 @@ mod tests {
                     assert!(!earlier || active_last <= active_seen, "{rules:?} {seen:?} {last:?}");
                     // A search that begins where an earlier view ended finds the same.
                     assert!(!earlier || counts(rules, last).count_active(0, *active_seen) == *active_last);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Counters find positives by the active ones only. They omit a negative below these, or count it after them.
+        #[test]
+        fn no_metric_depends_on_the_negatives_below_active_positives(
+            mut items in proptest::collection::vec((-2i8..=2, any::<bool>(), any::<bool>(), any::<bool>()), 1..30),
+            order in any::<prop::sample::Index>(), depth in 0u64..8,
+        ) {
+            items[0].1 = true;
+            let metrics = [
+                Metric::Recall(3), Metric::RPrecision, Metric::MapAtR, Metric::ReciprocalRank, Metric::RecallShare(depth + 1),
+                Metric::ReciprocalRankAt(9), Metric::Precision(depth + 1), Metric::AveragePrecisionAt(depth + 1),
+                Metric::Ndcg(depth + 1),
+            ];
+            let metrics = &metrics[..if depth == 0 { 4 } else { metrics.len() }];
+            let item = |(place, &(key, ..)): (usize, &(i8, bool, bool, bool))| Positive { key: key.into(), index: place as u64 };
+            let positives: Vec<_> = items.iter().enumerate().filter(|(_, (_, is_match, ..))| *is_match).map(item).collect();
+            let number = positives.len();
+            let start = order.index(items.len());
+            for rules in RULES {
+                let new = || PartialCounts::new(rules, metrics, vec![0, number], positives.clone(), &[]).unwrap();
+                let (complete, partial) = (new(), new());
+                let mut active = number;
+                for at in (start..items.len()).chain(0..start) {
+                    let (key, is_match, looks, omits) = items[at];
+                    if is_match {
+                        continue;
+                    }
+                    let (key, index) = (f64::from(key), at as u64);
+                    complete.add(0, complete.slot(0, key, index), 1);
+                    if key >= partial.positives(0)[active - 1].key {
+                        partial.add(0, partial.slot_in(0, 0..active, key, index), 1);
+                    } else if !omits {
+                        partial.add(0, partial.slots_per_positive() * active, 1);
+                    }
+                    if looks {
+                        active = partial.count_active(0, active);
+                    }
+                }
+                for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
+                    let values = |counts: &PartialCounts| {
+                        let mut values = PerQuery::new(1, metrics).unwrap();
+                        values.compute(counts, ties, 0, None, &Control::default()).unwrap();
+                        values
+                    };
+                    if rules.serves(ties) {
+                        prop_assert_eq!(values(&partial), values(&complete), "{:?} {:?}", rules, ties);
+                    }
                 }
             }
         }

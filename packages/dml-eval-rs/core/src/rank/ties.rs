@@ -80,11 +80,6 @@ impl TieRules {
         }
     }
 
-    /// Whether positives of one key matter together, so that none is inactive before the others.
-    pub(crate) fn keeps_groups(self) -> bool {
-        self.serves(Ties::Expected)
-    }
-
     /// Finds the slot of a negative, given positives such that all others before the first have larger keys, and all others after
     /// them smaller ones.
     pub(crate) fn slot(self, first: usize, positives: &[Positive], key: f64, index: u64) -> usize {
