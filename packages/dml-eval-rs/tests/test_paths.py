@@ -31,8 +31,9 @@ FAMILIES: dict[str, tuple[Mapping[str, Any], Mapping[str, dict[str, int]], int]]
 _TABLES = ("table of keys", "table of keys in blocks")
 PATHS: dict[str, tuple[str, ...]] = {
     "evaluate": (
-        *_TABLES, "positives by pairs", "positives from tables", "positives dropped", "counts from tables",
-        "counts from tables of parts", "counts of a task added up", "open pairs from a table", "screened in batches",
+        *_TABLES, "positives by pairs", "positives from tables", "positives dropped", "screen or tables by a sample",
+        "ranks from keys", "ranks from distances", "counts from keys", "keys sorted by two digits",
+        "keys sorted by three digits", "counts of a task added up", "open pairs from a table", "screened in batches",
         "rounds of peers", "narrow panel",
     ),
     "search": (
@@ -67,6 +68,10 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("dropped|added up", lambda _, o: o.kind != "clusters", "no negative comes before a positive"),
         ("open pairs", lambda _, o: o.kind != "clusters", "no bound of a negative encloses a positive"),
         ("open pairs", lambda _, o: o.similarity != "hamming", "a screened distance is exact"),
+        ("ranks from", lambda _, o: o.how not in {"shards", "blocks"}, "parts of rows are counted"),
+        ("counts from keys", lambda _, o: o.how in {"shards", "blocks"}, "whole rows are ranked"),
+        ("ranks from keys|sorted", lambda _, o: o.similarity != "hamming", "distances are counted"),
+        ("ranks from distances", lambda _, o: o.similarity == "hamming", "codes alone have distances"),
         ("rounds", lambda name, _: name == "peers", "one process needs one round, lists none"),
         ("batches", lambda _, o: o.how not in {"shards", "blocks"}, "parts are counted in one batch"),
     ),

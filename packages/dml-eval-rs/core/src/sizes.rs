@@ -61,8 +61,8 @@ sizes! {
     table_keys: 4 << 20;
     /// Queries of a table: enough that packing the gallery for them costs little compared with the products.
     table_queries: 512;
-    /// The least number of keys between two removals of inactive positives; at least the number of active ones is used.
-    table_chunk: 1024;
+    /// Items of a row from which on its keys are sorted by three digits instead of two.
+    three_digits: 1 << 17;
     /// The fewest queries, and gallery items, of a class or of a task's open pairs whose keys come from a table.
     class_table: 16;
     /// The most bytes of positives and counts in memory, or this multiple of the inputs' bytes if that is more.

@@ -16,7 +16,7 @@ _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
 _FEW = {"directions": 2, **_TASKS}
 _BATCHES = {"count_bytes": 1, "count_bytes_per_input_byte": 0, "block_bytes": 4000}
 _PARTS = {
-    "table_queries": 7, "table_keys": 20, "table_chunk": 5, "table_query_words": 1, "table_item_words": 1,
+    "table_queries": 7, "table_keys": 20, "table_query_words": 1, "table_item_words": 1,
     "class_table": 2,
 }  # fmt: skip
 _SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER}
@@ -39,7 +39,8 @@ EVALUATION_WAYS: dict[str, dict[str, int]] = {
         "counted_brackets": 1,
     },
     "tables": {"many_positives": 0, "class_table": 2},
-    "tables in parts": {"many_positives": 0, **_PARTS},
+    "tables in parts": {"many_positives": 0, "three_digits": 0, **_PARTS},
+    "by a sample": {**_SKIPPING, "counted_brackets": 1},
     "few and many": {**_SKIPPING, "many_positives": 4, **_PARTS},
 }
 SEARCH_WAYS: dict[str, dict[str, int]] = {
@@ -72,7 +73,7 @@ SIZES: dict[str, list[int | None]] = {
     "directions": [0, 1, 2, 9, 16, 24], "abridged_words": [2, 4, 7, None], "many_positives": [0, 3, NEVER],
     "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER], "local_hits": [0, 1, None],
     "count_bytes": [1, 4000, None], "count_bytes_per_input_byte": [0], "class_table": [1, 3, None],
-    "table_keys": [1, 60, None], "table_queries": [1, 7, None], "table_chunk": [1, 5, None],
+    "table_keys": [1, 60, None], "table_queries": [1, 7, None], "three_digits": [0, None],
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None], "table_neighbours": [0, 3, NEVER],
     "items_per_table_neighbour": [NEVER, None], "nearest_bytes": [1, None], "candidate_bytes": [1, 9000, None],
     "first_spacing": [0, 1, 2, None], "cell_items": [1, 32, None], "range_queries": [1, 9, None],

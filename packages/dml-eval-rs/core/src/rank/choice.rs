@@ -83,6 +83,7 @@ impl<S: Space> Choice<'_, S> {
             let keys = &mut keys[..queries.len() * sample.len()];
             self.space.key_table(queries, &sample, keys, self.control)?;
             self.control.check()?;
+            self.control.took(|| "screen or tables by a sample");
             let above = |(scratch, own): &mut (Scratch, Vec<f64>), (keys, query): (&[f64], &u32)| {
                 let lowest = lowest(*query, scratch, own);
                 let class = self.relation.class(Side::Query, *query as usize);

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::control::Control;
 use crate::kernel::Kernel;
 use crate::rank::positive::Positive;
 use crate::rank::relation::Kind;
@@ -18,7 +19,6 @@ const INTEGER_SHIFT: u32 = 33;
 /// The bits of a digit, and the digits of an integer: few items have the same one. Rows of many items have three shorter digits.
 const DIGITS: (u32, u32) = (11, 2);
 const DIGITS_OF_MANY: (u32, u32) = (10, 3);
-const MANY: usize = 1 << 17;
 /// Keys from which the range of integers is chosen.
 const SAMPLE: usize = 128;
 
@@ -63,9 +63,10 @@ pub(crate) struct RowRanker {
 
 impl RowRanker {
     /// Orders the items of a row down to `last_rank`, the last that matters, and to the first positive.
-    pub fn sort<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, last_rank: u64, kernel: &Kernel) {
+    pub fn sort<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, last_rank: u64, kernel: &Kernel, control: &Control) {
         let items = row.keys.len() + row.given.len();
-        let (bits, digits) = if items < MANY { DIGITS } else { DIGITS_OF_MANY };
+        let (bits, digits) = if items < control.sizes().three_digits { DIGITS } else { DIGITS_OF_MANY };
+        control.took(|| if digits == DIGITS.1 { "keys sorted by two digits" } else { "keys sorted by three digits" });
         let beyond = 1u32 << (bits * digits);
         let (low, high) = row.range();
         let scale = Some(f64::from(beyond - 1) / (high - low)).filter(|scale| scale.is_finite()).unwrap_or(0.0);
@@ -225,6 +226,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::select;
+    use crate::sizes::Sizes;
 
     fn kinds(numbers: &[u8]) -> Vec<Kind> {
         numbers.iter().map(|number| [Kind::Negative, Kind::Match, Kind::LeftOut][usize::from(*number)]).collect()
@@ -236,8 +238,9 @@ mod tests {
             keys in proptest::collection::vec(
                 prop_oneof![(-3i8..3).prop_map(f64::from), -1.0f64..1.0, Just(1e300), Just(-1e300), Just(1e-310)], 1..200),
             numbers in proptest::collection::vec(0u8..3, 200), given in 0usize..6, first in 6u64..9,
-            last_rank in prop_oneof![Just(u64::MAX), 1u64..20],
+            last_rank in prop_oneof![Just(u64::MAX), 1u64..20], many: bool,
         ) {
+            let control = Control::traced(Sizes { three_digits: if many { 0 } else { usize::MAX }, ..Sizes::default() });
             // Some come before the row in the gallery, the others after it.
             let of_given = |(i, &key): (u64, &f64)| Positive { key, index: if i % 2 == 0 { i } else { 1000 + i } };
             let mut given: Vec<Positive> = (0..).zip(&keys).take(given).map(of_given).collect();
@@ -252,7 +255,7 @@ mod tests {
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let mut ranker = RowRanker::default();
-            ranker.sort(&row, last_rank, select(None).unwrap());
+            ranker.sort(&row, last_rank, select(None).unwrap(), &control);
             let found = ranker.list_positives(&row);
             for rules in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected].map(TieRules::One).into_iter().chain([TieRules::All]) {
                 let counts = ranker.counts(&row, rules, &found);

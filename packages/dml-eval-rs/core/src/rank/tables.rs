@@ -91,7 +91,7 @@ impl Ranking<'_> {
             relation.kinds(query as usize, 0..keys.len(), &mut buffers.kinds);
             let index = |place: usize| relation.gallery_index(place as u32);
             let row = Row { keys, kinds: &buffers.kinds, index, given: &[] };
-            ranker.sort(&row, self.last_rank(number), space.kernel());
+            ranker.sort(&row, self.last_rank(number), space.kernel(), control);
             let mut positives = Vec::new();
             if relation.grades().is_some() || self.ties != [Ties::Index] {
                 positives = ranker.list_positives(&row);
@@ -194,7 +194,7 @@ pub(crate) fn count_from_tables<S: Space>(
             buffers.kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::LeftOut);
             let index = |place: usize| job.relation.gallery_index((start + place) as u32);
             let row = Row { keys, kinds: &buffers.kinds, index, given: &positives[..active] };
-            ranker.sort(&row, u64::MAX, space.kernel());
+            ranker.sort(&row, u64::MAX, space.kernel(), control);
             let found = ranker.counts(&row, counts.rules(), positives);
             // Those after the last active positive matter to no metric.
             let slots = counts.slots(q).iter().zip(&found[..found.len() - 1]);
