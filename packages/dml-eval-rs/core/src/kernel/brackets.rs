@@ -69,6 +69,11 @@ impl ItemBrackets {
         self.count
     }
 
+    /// Whether no product passes.
+    pub fn are_impassable(&self) -> bool {
+        self.lowest.iter().all(|low| *low == IMPASSABLE)
+    }
+
     pub(super) fn group(&self, item: usize) -> u32 {
         self.group[item]
     }

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::control::Control;
 use crate::kernel::Kernel;
+use crate::random::Random;
 use crate::rank::positive::Positive;
 use crate::rank::relation::Kind;
 use crate::rank::ties::{TieRules, Ties};
@@ -42,8 +43,7 @@ impl<I: Fn(usize) -> u64> Row<'_, I> {
 
     /// Returns a number below all keys' but a few, and one above.
     fn range(&self) -> (f64, f64) {
-        let spacing = self.keys.len().div_ceil(SAMPLE).max(1);
-        let of_row = self.keys.iter().step_by(spacing).copied();
+        let of_row = Random::new(3).spread(self.keys.len(), SAMPLE).map(|place| self.keys[place]);
         let all = of_row.chain(self.given.iter().map(|positive| positive.key));
         let (low, high) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), key| (low.min(key), high.max(key)));

@@ -246,6 +246,9 @@ fn sweep_task<S: Space, O: Observer>(
             fill_brackets(observer, item, (column, of_columns), task.offset, task.column_margins[column], rests);
         }
     }
+    if of_rows.are_impassable() && of_columns.are_impassable() {
+        return;
+    }
     uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns);
     result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()));
     let sides = if both { Sides::Both } else { Sides::Rows };
