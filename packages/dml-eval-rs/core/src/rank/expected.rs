@@ -134,9 +134,20 @@ impl Groups {
             let density = group.density();
             // Given a positive at the group's k-th place, the rest are equally likely at each other place.
             let rest = if group.size() > 1 { (group.positives - 1) as f64 / (group.size() - 1) as f64 } else { 0.0 };
-            for k in places(group.places_within(k), control) {
-                let found = (group.positives_before + 1) as f64 + k as f64 * rest;
-                precisions += density * found / (group.before + k + 1) as f64;
+            // Terms are computed side by side, which their order of addition doesn't allow of the sum. Whole numbers are exact.
+            let mut terms = [0.0; 64];
+            let (before, found) = ((group.before + 1) as f64, (group.positives_before + 1) as f64);
+            let number = group.places_within(k);
+            for start in (0..number).step_by(terms.len()) {
+                if start % (1 << 16) == 0 && control.is_cancelled() {
+                    break;
+                }
+                let terms = &mut terms[..(number - start).min(64) as usize];
+                for (i, term) in (0u32..).zip(terms.iter_mut()) {
+                    let place = start as f64 + f64::from(i);
+                    *term = density * (found + place * rest) / (before + place);
+                }
+                precisions = terms.iter().fold(precisions, |sum, term| sum + term);
             }
         }
         precisions
