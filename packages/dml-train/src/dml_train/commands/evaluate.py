@@ -159,9 +159,9 @@ def _evaluate_folder(
     registry: Registry,
 ) -> dict[int | None, Evaluation]:
     """Evaluate a run on a folder of images, which is embedded once, for each prefix."""
-    from dml_train.trained.folder_evaluation import embed_classes, evaluate_embedded
+    from dml_train.trained.folder_evaluation import embed_classes
     from dml_train.trained.model import open_model
-    from dml_train.trained.splits import choose_evaluator
+    from dml_train.trained.splits import choose_evaluator, evaluate_embedded
 
     model = open_model(run, registry, step=step)
     measure = choose_evaluator(model.recipe, evaluator, options, registry)

@@ -171,8 +171,8 @@ def _raise_failure(
     if hung and not killed and not causes:
         raise DmlError(
             f"{'ranks' if len(hung) > 1 else 'rank'} {', '.join(map(str, sorted(hung)))} of {nproc} didn't end within "
-            "the timeout (training.timeout) after the signal to stop, and were killed by the launcher: a rank that "
-            f"hangs keeps the others waiting; {advice}",
+            "the timeout (training.timeout) after the signal to stop, so the launcher killed "
+            f"{'them' if len(hung) > 1 else 'it'}: a rank that hangs keeps the others waiting; {advice}",
             arguments=("resume",),
         )
     earliest = min(failures, key=lambda rank: failures[rank].timestamp)

@@ -14,17 +14,14 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dml_core import DmlError, Evaluation, Evaluator, Registry
+from dml_core import DmlError, Evaluation, Registry
 from dml_core import registry as installed
-from dml_train.measure.evaluate import Embedded, evaluate
-from dml_train.measure.levels import select_levels
-from dml_train.measure.prefixes import select_prefix
+from dml_train.measure.evaluate import Embedded
 from dml_train.progress import stage
-from dml_train.recipe.tables import Recipe
 from dml_train.trained.model import TrainedModel, open_model
 from dml_train.trained.overlap import count_training_images
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
-from dml_train.trained.splits import choose_evaluator
+from dml_train.trained.splits import choose_evaluator, evaluate_embedded
 from dml_train.trained.stored_images import open_images
 
 
@@ -94,14 +91,6 @@ def _check_classes(folder: Path, labels: Any) -> None:
             f"{folder} holds {len(labels):,} images of {len(sizes):,} classes, one of each: no query would have a "
             "match; expected FOLDER/CLASS/IMAGE with at least two images of some class"
         )
-
-
-def evaluate_embedded(
-    evaluator: Evaluator, embedded: Embedded, recipe: Recipe, levels: Sequence[str], prefix: int | None
-) -> Evaluation:
-    """Evaluate a run's embeddings, or some of their levels or first numbers."""
-    chosen = select_levels(embedded, recipe, levels) if levels else embedded
-    return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
 
 
 def evaluate_folder(

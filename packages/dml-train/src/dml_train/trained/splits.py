@@ -69,6 +69,14 @@ def find_split(dataset: Dataset, name: SplitName, recipe: Recipe) -> Split:
     return part
 
 
+def evaluate_embedded(
+    evaluator: Evaluator, embedded: Embedded, recipe: Recipe, levels: Sequence[str], prefix: int | None
+) -> Evaluation:
+    """Evaluate a run's embeddings, or some of their levels or first numbers."""
+    chosen = select_levels(embedded, recipe, levels) if levels else embedded
+    return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
+
+
 def evaluate_run(
     run: str | Path,
     *,
@@ -106,8 +114,7 @@ def evaluate_run(
         embedded = Embedded.read(folder)
     else:
         embedded = reopen(folder.path, registry, step)[1].embed_test(console or Console(quiet=True))
-    embedded = select_levels(embedded, recipe, levels) if levels else embedded
-    return evaluate(measure, embedded if prefix is None else select_prefix(embedded, prefix))
+    return evaluate_embedded(measure, embedded, recipe, levels, prefix)
 
 
 def choose_evaluator(
