@@ -53,6 +53,15 @@ pub(crate) fn exchange_sieved(
     Ok(sieved)
 }
 
+/// Joins scores of all ranks, if there are so many in all.
+pub(crate) fn exchange_scores(scores: &[f64], number: u64, peers: &dyn Peers) -> Result<Option<Vec<f64>>> {
+    if reduce(peers, &[scores.len() as u64])?[0] != number {
+        return Ok(None);
+    }
+    let joined = gather(peers, scores, number as usize)?;
+    if joined.iter().any(|score| !score.is_finite()) { wrong("a score that isn't finite") } else { Ok(Some(joined)) }
+}
+
 /// Joins the scores that all ranks kept, at most `capacity` for each search, and adds up their counts.
 pub(crate) fn exchange_observed(
     mut observed: Vec<Observed>,
