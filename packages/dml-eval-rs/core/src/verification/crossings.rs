@@ -10,7 +10,7 @@ use crate::rows::packing::Packing;
 use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::decided::{Decider, Search};
-use crate::verification::exchange::{exchange_observed, exchange_scores, exchange_sieved};
+use crate::verification::exchange::{exchange_kept, exchange_observed, exchange_sieved};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::{Bracket, draw, estimate, share_inside, sort_descending};
@@ -159,33 +159,32 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between all positives, which tells where each level is reached, and finds the crossing among the negatives
-    /// there.
+    /// Counts the negatives between all positives, and finds the crossings among those in brackets. Where they are too many, or a
+    /// bracket misses, the counts tell between which positives the crossing is.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
         let (brackets, _) = self.estimate()?;
-        let (slots, kept) = count_and_keep(space, labels, positives, &brackets, peers, control)?;
+        let (slots, mut kept) = count_and_keep(space, labels, positives, &brackets, peers, control)?;
+        if !peers.is_alone() {
+            kept = exchange_kept(kept, peers)?;
+        }
         let mut found: Vec<Option<Crossing>> = vec![None; self.levels.len()];
         let mut searches = allocate(self.levels.len())?;
-        for ((&level, kept), (found, bracket)) in self.levels.iter().zip(kept).zip(found.iter_mut().zip(&brackets)) {
+        for ((&level, (above, inside)), (found, bracket)) in
+            self.levels.iter().zip(kept).zip(found.iter_mut().zip(&brackets))
+        {
             let mut search = Search::new(level, *bracket);
-            match slots.place(level) {
-                Place::At(crossing) => *found = Some(crossing),
-                Place::Between { above, negatives, range: (low, high) } => {
-                    let mut there = kept.unwrap_or_default();
-                    there.retain(|score| (low..=high).contains(score));
-                    let there = match peers.is_alone() {
-                        true => Some(there).filter(|there| there.len() as u64 == negatives),
-                        false => exchange_scores(&there, negatives, peers)?,
-                    };
-                    if let Some(mut there) = there {
-                        sort_descending(&mut there);
-                        *found = level.cross(above, &there, |score| *score, positives, low, high);
-                    }
-                    (search.outer, search.inner) = ((low, high), (low, high));
+            if let Some(mut inside) = inside {
+                sort_descending(&mut inside);
+                *found = level.cross(above, &inside, |score| *score, positives, bracket.low, bracket.high);
+            }
+            if found.is_none() {
+                match slots.place(level) {
+                    Place::At(crossing) => *found = Some(crossing),
+                    Place::Between(range) => (search.outer, search.inner) = (range, range),
                 }
             }
-            control.took(|| if found.is_some() { "crossings among slots" } else { "slots left open" });
+            control.took(|| if found.is_some() { "crossings among slots" } else { "crossings between slots" });
             searches.push(search);
         }
         Ok((self.decide(found, searches, None)?, slots))

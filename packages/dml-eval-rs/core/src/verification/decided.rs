@@ -153,7 +153,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         let filled = || -> Result<Vec<f64>> {
             let mut table = zeros(all)?;
             let (rows, columns) = (indices(rows.clone())?, indices(columns.clone())?);
-            self.space.score_table(&rows, &columns, &mut table, &Control::default())?;
+            self.space.score_table(&rows, &columns, &mut table, self.control)?;
             Ok(table)
         };
         let Ok(table) = filled() else { return false };

@@ -24,10 +24,15 @@ use crate::verification::sample::Bracket;
 const CELLS: usize = 4096;
 /// Scores that are compared together. More comparisons cost less than a jump that the CPU mispredicts.
 const TOGETHER: usize = 4;
+/// Scores whose cells are computed together.
+const CHUNK: usize = 32;
+/// The most bytes of lists and counts that threads keep apart.
+const COUNTER_BYTES: usize = 48 << 20;
 /// Scores of a thread's list for a part.
 const SHORT: usize = 64;
-/// The most scores of a part, and parts.
-const MOST: usize = 1 << 15;
+/// Parts from which on they hold more positives, so that the lists of all stay in a core's second-level cache, and the most positives.
+const MANY_PARTS: usize = 1024;
+const LARGEST_PART: usize = 1 << 15;
 
 /// Positives and negatives, by score.
 #[derive(Debug, PartialEq)]
@@ -44,8 +49,8 @@ pub struct Slots {
 pub(crate) enum Place {
     /// At a positive's score.
     At(Crossing),
-    /// Between positives: the negatives above, their number there, and the least and the largest number there.
-    Between { above: u64, negatives: u64, range: (f64, f64) },
+    /// Between positives, in this range.
+    Between((f64, f64)),
 }
 
 impl Slots {
@@ -67,7 +72,7 @@ impl Slots {
             if end == 0 || level.reached(above + negatives, positives) {
                 let low = if end == 0 { f64::NEG_INFINITY } else { self.scores[end - 1].next_up() };
                 let high = self.scores.get(end).map_or(f64::INFINITY, |score| score.next_down());
-                return Place::Between { above, negatives, range: (low, high) };
+                return Place::Between((low, high));
             }
             end -= 1;
             above += negatives;
@@ -117,18 +122,28 @@ impl<'a> Ladder<'a> {
         (at + (1u64 << 52) as f64).to_bits() as usize % CELLS
     }
 
-    /// Counts the numbers smaller than a score, the last `N` by comparisons of all, which must be at most [`TOGETHER`].
+    /// Calls `take` with each score, the numbers smaller than it, and those equal to it, 0 or 1. `N` numbers are compared with it
+    /// together, at most [`TOGETHER`].
     #[inline(always)]
-    fn count_smaller<const N: usize>(&self, score: f64) -> usize {
-        let mut before = usize::from(self.before[self.cell(score)]);
-        let mut rest = self.most;
-        while rest > N {
-            let half = rest / 2;
-            let is_smaller = self.numbers.get(before + half - 1).is_some_and(|number| *number < score);
-            before = select_unpredictable(is_smaller, before + half, before);
-            rest -= half;
+    fn place<const N: usize>(&self, scores: &[f64], mut take: impl FnMut(usize, f64, usize, usize)) {
+        for (c, chunk) in scores.chunks(CHUNK).enumerate() {
+            let mut cells = [0; CHUNK];
+            cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = self.cell(*score));
+            for (i, (&score, cell)) in chunk.iter().zip(cells).enumerate() {
+                let mut before = usize::from(self.before[cell]);
+                let mut rest = self.most;
+                while rest > N {
+                    let half = rest / 2;
+                    let is_smaller = self.numbers.get(before + half - 1).is_some_and(|number| *number < score);
+                    before = select_unpredictable(is_smaller, before + half, before);
+                    rest -= half;
+                }
+                let numbers = &self.numbers[before..][..N];
+                let smaller: usize = numbers.iter().map(|number| usize::from(*number < score)).sum();
+                let equal: usize = numbers.iter().map(|number| usize::from(*number == score)).sum();
+                take(CHUNK * c + i, score, before + smaller, equal);
+            }
         }
-        before + self.numbers[before..][..N].iter().map(|number| usize::from(*number < score)).sum::<usize>()
     }
 }
 
@@ -136,7 +151,8 @@ impl<'a> Ladder<'a> {
 struct Part<'a> {
     ladder: Ladder<'a>,
     scores: usize,
-    listed: Mutex<Listed>,
+    /// One for each of some threads.
+    listed: Vec<Mutex<Listed>>,
 }
 
 /// The scores listed for a part, and its counts: negatives behind so many of its scores, and equal to each.
@@ -148,17 +164,14 @@ struct Listed {
 impl Part<'_> {
     #[inline(never)]
     fn count(&self, Listed { scores, counts }: &mut Listed) {
-        for &score in &*scores {
-            let smaller = self.ladder.count_smaller::<TOGETHER>(score);
-            let is_equal = self.ladder.numbers[smaller] == score;
-            counts[smaller + usize::from(is_equal) * (self.scores + 1)] += 1;
-        }
+        let add = |_, _, smaller: usize, equal: usize| counts[smaller + (self.scores + 1) * equal] += 1;
+        self.ladder.place::<TOGETHER>(scores, add);
         scores.clear();
     }
 }
 
-/// Negatives in a bracket; `None` where they were too many.
-type Kept = Option<Vec<f64>>;
+/// The negatives above a bracket, and those inside; `None` where they were too many.
+pub(crate) type Kept = (u64, Option<Vec<f64>>);
 
 /// Counts of negatives, and those in some brackets.
 struct Counter<'a> {
@@ -166,45 +179,65 @@ struct Counter<'a> {
     ends: Ladder<'a>,
     parts: Vec<Part<'a>>,
     brackets: &'a [Bracket],
-    kept: Vec<Mutex<Kept>>,
+    inside: Vec<Mutex<Option<Vec<f64>>>>,
     capacity: usize,
     longest: usize,
+    /// Lists that no thread uses, and the number of all.
+    idle: Mutex<(Vec<Lists>, usize)>,
 }
 
-/// Short lists of a thread, by part.
+/// Short lists of a thread, by part, and which of the parts' lists these are moved to.
 struct Lists {
+    copy: usize,
+    /// Negatives above each bracket.
+    above: Vec<u64>,
     lengths: Vec<u32>,
     scores: Vec<[f64; SHORT]>,
 }
 
 impl Counter<'_> {
+    /// Takes some thread's lists that no other uses, or new ones.
     fn lists(&self) -> Result<Lists> {
-        Ok(Lists { lengths: zeros(self.parts.len())?, scores: full(self.parts.len(), [0.0; SHORT])? })
+        let mut idle = self.idle.lock().expect("no thread panics while it holds the lock");
+        if let Some(lists) = idle.0.pop() {
+            return Ok(lists);
+        }
+        idle.1 += 1;
+        let copy = idle.1 % self.parts[0].listed.len();
+        let above = zeros(self.brackets.len())?;
+        Ok(Lists { copy, above, lengths: zeros(self.parts.len())?, scores: full(self.parts.len(), [0.0; SHORT])? })
     }
 
     /// Moves a short list to that of its part, which is counted if the next one might not fit.
     fn flush(&self, lists: &mut Lists, part: usize) {
         let scores = &lists.scores[part][..std::mem::take(&mut lists.lengths[part]) as usize];
-        self.keep(part, scores);
-        let mut listed = self.parts[part].listed.lock().expect("no thread panics while it holds the lock");
+        self.keep(part, scores, &mut lists.above);
+        let mut listed = self.parts[part].listed[lists.copy].lock().expect("no thread panics while it holds the lock");
         listed.scores.extend_from_slice(scores);
         if listed.scores.len() + SHORT > self.longest {
             self.parts[part].count(&mut listed);
         }
     }
 
-    /// Keeps the scores in brackets.
-    fn keep(&self, part: usize, scores: &[f64]) {
-        let above = if part > 0 { self.ends.numbers[part - 1] } else { f64::NEG_INFINITY };
-        for (&Bracket { low, high, .. }, kept) in self.brackets.iter().zip(&self.kept) {
-            if high <= above || low > self.ends.numbers[part] {
+    /// Keeps the scores in brackets, and counts those above.
+    fn keep(&self, part: usize, scores: &[f64], above: &mut [u64]) {
+        for ((bracket, inside), above) in self.brackets.iter().zip(&self.inside).zip(above) {
+            if bracket.low > self.ends.numbers[part] {
                 continue;
             }
-            let mut kept = kept.lock().expect("no thread panics while it holds the lock");
-            if let Some(list) = &mut *kept {
-                list.extend(scores.iter().filter(|score| (low..=high).contains(*score)));
-                if list.len() > self.capacity {
-                    *kept = None;
+            // All scores are above the last one of the part before.
+            let are_larger = part > 0 && self.ends.numbers[part - 1] >= bracket.high;
+            let count_larger = || scores.iter().map(|score| usize::from(*score > bracket.high)).sum();
+            let larger = if are_larger { scores.len() } else { count_larger() };
+            *above += larger as u64;
+            if larger < scores.len() {
+                let mut inside = inside.lock().expect("no thread panics while it holds the lock");
+                if let Some(list) = &mut *inside {
+                    if list.len() + scores.len() > self.capacity || list.try_reserve(scores.len()).is_err() {
+                        *inside = None;
+                        continue;
+                    }
+                    list.extend(scores.iter().filter(|score| (bracket.low..=bracket.high).contains(*score)));
                 }
             }
         }
@@ -226,15 +259,14 @@ impl Work for Add<'_> {
     #[inline(always)]
     fn run(self) {
         let Add { counter, lists, scores, labels, label } = self;
-        for (&score, &other) in scores.iter().zip(labels) {
-            let part = counter.ends.count_smaller::<1>(score);
+        counter.ends.place::<1>(scores, |i, score, part, _| {
             let length = &mut lists.lengths[part];
             lists.scores[part][*length as usize % SHORT] = score;
-            *length += u32::from(other != label);
+            *length += u32::from(labels[i] != label);
             if *length as usize == SHORT {
                 counter.flush(lists, part);
             }
-        }
+        });
     }
 }
 
@@ -264,23 +296,27 @@ pub(crate) fn count_and_keep(
     let distinct = groups().count();
     let mut scores = allocate(distinct + TOGETHER)?;
     scores.extend(groups().map(|group| group[0]).chain([f64::INFINITY; TOGETHER]));
-    let of_part = sizes.slot_part.max(distinct / MOST).clamp(1, MOST);
+    let of_part = sizes.slot_part.max(distinct / MANY_PARTS).clamp(1, LARGEST_PART);
     let last_of_parts = scores[..distinct - 1].iter().skip(of_part - 1).step_by(of_part);
     let mut ends = allocate(last_of_parts.len() + TOGETHER)?;
     ends.extend(last_of_parts.copied().chain([f64::INFINITY; TOGETHER]));
     let longest = sizes.slot_list.max(SHORT);
+    let bytes = 8 * (2 * distinct + distinct.div_ceil(of_part) * longest);
+    let copies = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());
     let parts = (0..distinct).step_by(of_part).map(|start| {
         let number = of_part.min(distinct - start);
-        let listed = Listed { scores: allocate(longest)?, counts: zeros(2 * number + 1)? };
-        Ok(Part { ladder: Ladder::new(&scores[start..], number)?, scores: number, listed: Mutex::new(listed) })
+        let listed = || Ok(Mutex::new(Listed { scores: allocate(longest)?, counts: zeros(2 * number + 1)? }));
+        let listed = (0..copies).map(|_| listed()).collect::<Result<_>>()?;
+        Ok(Part { ladder: Ladder::new(&scores[start..], number)?, scores: number, listed })
     });
     let counter = Counter {
         ends: Ladder::new(&ends, ends.len() - TOGETHER)?,
         parts: parts.collect::<Result<_>>()?,
         brackets,
-        kept: collect(brackets.iter().map(|_| Mutex::new(Some(Vec::new()))))?,
+        inside: collect(brackets.iter().map(|_| Mutex::new(Some(Vec::new()))))?,
         capacity: sizes.verify_listed / brackets.len().max(1),
         longest,
+        idle: Mutex::default(),
     };
     control.took(|| if counter.parts.len() > 1 { "slots in parts" } else { "slots" });
 
@@ -295,23 +331,30 @@ pub(crate) fn count_and_keep(
             space.kernel().vectorize(Add { counter: &counter, lists, scores, labels, label });
         }
     };
-    let end = |mut lists: Lists| (0..counter.parts.len()).for_each(|part| counter.flush(&mut lists, part));
-    visit_scores(space, part, control, || counter.lists(), visit, end)?;
+    let idle = || counter.idle.lock().expect("no thread panics while it holds the lock");
+    visit_scores(space, part, control, || counter.lists(), visit, |lists| idle().0.push(lists))?;
+    let mut above: Vec<u64> = zeros(brackets.len())?;
+    for mut lists in std::mem::take(&mut idle().0) {
+        (0..counter.parts.len()).for_each(|part| counter.flush(&mut lists, part));
+        above.iter_mut().zip(lists.above).for_each(|(sum, above)| *sum += above);
+    }
 
     let mut numbers = allocate(distinct)?;
     numbers.extend(groups().map(|group| group.len() as u64));
     let mut negatives: Vec<u64> = zeros(2 * distinct + 1)?;
-    let Counter { parts, kept, .. } = counter;
+    let Counter { parts, inside, .. } = counter;
     for (p, part) in parts.into_iter().enumerate() {
-        let mut listed = part.listed.lock().expect("no thread panics while it holds the lock");
-        part.count(&mut listed);
-        let slots = &mut negatives[2 * of_part * p..];
-        let (between, equal) = listed.counts.split_at(part.scores + 1);
-        slots.iter_mut().step_by(2).zip(between).for_each(|(slot, count)| *slot += count);
-        slots.iter_mut().skip(1).step_by(2).zip(equal).for_each(|(slot, count)| *slot += count);
+        for listed in &part.listed {
+            let mut listed = listed.lock().expect("no thread panics while it holds the lock");
+            part.count(&mut listed);
+            let slots = &mut negatives[2 * of_part * p..];
+            let (between, equal) = listed.counts.split_at(part.scores + 1);
+            slots.iter_mut().step_by(2).zip(between).for_each(|(slot, count)| *slot += count);
+            slots.iter_mut().skip(1).step_by(2).zip(equal).for_each(|(slot, count)| *slot += count);
+        }
     }
     scores.truncate(distinct);
     let negatives = if peers.is_alone() { negatives } else { reduce(peers, &negatives)? };
-    let kept = kept.into_iter().map(|kept| kept.into_inner().expect("no thread panics while it holds the lock"));
-    Ok((Slots { scores, positives: numbers, negatives }, kept.collect()))
+    let inside = inside.into_iter().map(|list| list.into_inner().expect("no thread panics while it holds the lock"));
+    Ok((Slots { scores, positives: numbers, negatives }, above.into_iter().zip(inside).collect()))
 }
