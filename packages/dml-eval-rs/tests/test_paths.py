@@ -41,7 +41,10 @@ PATHS: dict[str, tuple[str, ...]] = {
         "candidates pruned by keys", "candidates pruned by all keys", "neighbours from tables",
         "neighbours from tables of parts", "neighbours in batches", "ranges in batches", "narrow panel",
     ),
-    "verify": (*_TABLES, "crossings sieved", "crossings decided"),
+    "verify": (
+        *_TABLES, "slots", "slots in parts", "crossings among slots", "crossings between slots", "crossings sieved",
+        "crossings decided", "negatives decided from a table",
+    ),
 }  # fmt: skip
 # Not in the matrix: what only some numbers cause.
 RARE = {"candidates decided early"}
@@ -90,7 +93,7 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("in blocks", lambda _, o: o.how != "range", "a range needs no table but the choice of directions"),
     ),
     "verify": (
-        ("Float32|crossings", lambda _, o: o.similarity != "hamming", "codes are counted by distance"),
+        ("Float32|crossings|slots|decided", lambda _, o: o.similarity != "hamming", "codes are counted by distance"),
         ("both sides", lambda _, o: not o.gallery, "a pair serves one side"),
         (", rows$", lambda _, o: o.gallery, "an array's pairs are a triangle"),
     ),

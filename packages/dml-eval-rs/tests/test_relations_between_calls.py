@@ -316,7 +316,7 @@ def test_a_verification_is_that_of_its_pairs_in_any_order(rows: Rows, similarity
     assert ours.verify(x, labels, pairs=pairs, similarity=similarity, far=far).to_dict() == whole
     shuffled = np.random.default_rng(6).permutation(len(x))
     assert ours.verify(x[shuffled], labels[shuffled], similarity=similarity, far=far).to_dict() == whole
-    for sizes in ({"verify_sample": 3000, "verify_listed": 4000}, {"score_table": 64}):
+    for sizes in ({"verify_sample": 3000, "verify_listed": 4000}, {"table_item_words": 1, "slot_part": 100}):
         with trial(**sizes):
             assert ours.verify(x, labels, similarity=similarity, far=far).to_dict() == whole
 

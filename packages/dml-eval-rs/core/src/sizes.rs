@@ -95,8 +95,13 @@ sizes! {
     verify_listed: 12 << 20;
     /// The most positives whose scores a verification holds. Each takes 8 bytes, and at most 60 while slots are counted.
     verify_held: 4 << 20;
-    /// Queries, and gallery items, of a table of scores or distances.
-    score_table: 2048;
+    /// The fewest distinct scores of positives between which negatives are counted together: with their counts they stay in a core's
+    /// first-level cache.
+    slot_part: 1024;
+    /// Negatives that are listed for a part before they are counted: enough that fetching the part costs little.
+    slot_list: 4096;
+    /// Queries, and gallery items, of a table of distances.
+    distance_table: 2048;
 }
 
 #[cfg(test)]

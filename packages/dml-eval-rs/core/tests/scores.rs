@@ -8,7 +8,7 @@ use ndarray::Array2;
 use proptest::prelude::*;
 
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
-/// Options for which lists suffice, and for which they overflow.
+/// Samples and lists that suffice, and that overflow.
 const SIZES: [(usize, usize); 4] = [(1 << 20, 1 << 20), (40, 400), (8, 16), (1, 64)];
 
 /// Draws float64 rows of mostly one magnitude, with many equal numbers.
@@ -78,6 +78,7 @@ proptest! {
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         classes in 2u32..6,
         (sample, capacity) in proptest::sample::select(&SIZES[..]),
+        (slot_part, slots) in (1usize..40, any::<bool>()),
         rank in any::<proptest::sample::Index>(),
     ) {
         let (control, n) = (Control::default(), g.as_ref().unwrap_or(&x).nrows());
@@ -106,9 +107,9 @@ proptest! {
                 negatives: negatives.len() as u64,
                 ranks: vec![rank as u64 + 1, 1],
                 equal_errors: true,
-                slots: true,
+                slots,
             };
-            let sizes = Sizes { verify_sample: sample, verify_listed: capacity, ..Sizes::default() };
+            let sizes = Sizes { verify_sample: sample, verify_listed: capacity, slot_part, slot_list: 1, ..Sizes::default() };
             let found = verify(&space, &labels, &tasks, &Alone, &Control::traced(sizes)).unwrap();
             let count = |scores: &[f64], limit: f64, equal: bool| {
                 scores.iter().filter(|s| **s > limit || equal && **s == limit).count() as u64
@@ -126,7 +127,8 @@ proptest! {
             let (equal, total) = (&found.points[2], tasks.positives * tasks.negatives);
             prop_assert!(weight(equal.negatives.above, equal.above) < total);
             prop_assert!(weight(equal.negatives.at_least, equal.at_least) >= total);
-            let slots = found.slots.unwrap();
+            prop_assert_eq!(found.slots.is_some(), slots);
+            let Some(slots) = found.slots else { continue };
             let mut below = 0;
             for (k, score) in slots.scores.iter().enumerate() {
                 below += slots.negatives[2 * k];

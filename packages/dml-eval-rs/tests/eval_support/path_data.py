@@ -63,8 +63,10 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
 }
 VERIFICATION_WAYS: dict[str, dict[str, int]] = {
     "sieved": _TASKS,
-    "decided": {**_TASKS, "verify_sample": 60, "verify_listed": 40, "score_table": 7, **_PARTS},
+    "decided": {**_TASKS, "verify_sample": 60, "verify_listed": 40, "distance_table": 7, **_PARTS},
+    "decided from tables": {"verify_sample": 60, "verify_listed": 40, "pairs_per_open_key": NEVER, **_PARTS},
     "both": {"verify_sample": 200, "verify_listed": 300, "block_bytes": 1},
+    "slots in parts": {"slot_part": 5, "slot_list": 1},
 }
 
 # Each size small, middling, or as ever.
@@ -77,7 +79,8 @@ SIZES: dict[str, list[int | None]] = {
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None], "table_neighbours": [0, 3, NEVER],
     "items_per_table_neighbour": [NEVER, None], "nearest_bytes": [1, None], "candidate_bytes": [1, 9000, None],
     "first_spacing": [0, 1, 2, None], "cell_items": [1, 32, None], "range_queries": [1, 9, None],
-    "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "score_table": [1, 9, None],
+    "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "distance_table": [1, 9, None],
+    "slot_part": [1, 30, None], "slot_list": [1, 100, None],
     "narrow_panel_words": [1, None],
 }  # fmt: skip
 KINDS = ("decaying", "subspace", "offset", "clusters", "duplicates", "isotropic", "shuffled")

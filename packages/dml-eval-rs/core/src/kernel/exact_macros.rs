@@ -31,7 +31,11 @@ macro_rules! exact_product {
                 // ROWS × COLUMNS numbers.
                 unsafe {
                     for _ in 0..each {
-                        let panel: [_; $columns / $wide] = std::array::from_fn(|v| $load(column.add(v * $wide)));
+                        // No closure, which the compiler may leave a call of its own.
+                        let mut panel = [$zero(); $columns / $wide];
+                        for (v, p) in panel.iter_mut().enumerate() {
+                            *p = $load(column.add(v * $wide));
+                        }
                         for (r, sums) in sums.iter_mut().enumerate() {
                             let $q = $one(*row.add(r));
                             for (s, $g) in sums.iter_mut().zip(panel) {

@@ -198,7 +198,7 @@ impl<'a> Dense<'a> {
         }
     }
 
-    pub(super) fn dim(&self) -> usize {
+    pub(crate) fn dim(&self) -> usize {
         self.queries.dim()
     }
 

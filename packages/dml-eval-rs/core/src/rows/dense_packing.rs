@@ -38,16 +38,16 @@ pub struct DensePacking<'s, 'a> {
 impl<'s, 'a> DensePacking<'s, 'a> {
     /// Chooses a packing for the work, from a sample of the rows. Any packing gives correct bounds.
     pub fn new(of: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
-        let sample = Sample::draw(of, Sample::FOR_FRAME)?;
-        let frame = Frame::of_sample(&sample.rows, of.dim(), of.similarity());
-        let whole = DensePacking { of, frame, prefix: None };
+        let whole = DensePacking::whole(of)?;
         let prefix = choose_prefix(of, &whole.frame, whole.steps(), goal, control)?;
         Ok(DensePacking { prefix, ..whole })
     }
 
-    /// Packs whole rows that are not centred, so that products approximate values without an offset.
-    pub(crate) fn whole(of: &'s Dense<'a>) -> Self {
-        DensePacking { of, frame: Frame::around(Vec::new(), &[], of.dim(), of.similarity()), prefix: None }
+    /// Packs whole rows, centred if a sample is alike.
+    pub(crate) fn whole(of: &'s Dense<'a>) -> Result<Self> {
+        let sample = Sample::draw(of, Sample::FOR_FRAME)?;
+        let frame = Frame::of_sample(&sample.rows, of.dim(), of.similarity());
+        Ok(DensePacking { of, frame, prefix: None })
     }
 
     /// Bounds the rounding errors of all pairs.

@@ -5,6 +5,6 @@ pub(crate) mod expected;
 mod preview;
 pub(crate) mod rounding;
 mod tile;
-mod tiling;
+pub(crate) mod tiling;
 pub(crate) mod traverse;
 mod uncounted;

@@ -2,19 +2,25 @@
 
 use crate::control::Control;
 use crate::error::{Result, argument};
+use crate::memory::{allocate, collect};
 use crate::peers::Peers;
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
+use crate::rows::packing::Packing;
 use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::decided::{Decider, Search};
-use crate::verification::exchange::{exchange_observed, exchange_sieved};
+use crate::verification::exchange::{exchange_kept, exchange_observed, exchange_sieved};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
-use crate::verification::sample::{Bracket, draw, estimate, share_inside};
+use crate::verification::sample::{Bracket, draw, estimate, share_inside, sort_descending};
 use crate::verification::sieve::{LISTED_MARGINS, Sieve, SievedCrossing};
-use crate::verification::slots::{Slots, count_slots};
+use crate::verification::slots::{Place, Slots, count_and_keep};
 use crate::verification::traversal::{Both, traverse};
+
+/// Negatives for each score of a sample, from which brackets are estimated, and its least size.
+const NEGATIVES_PER_SAMPLED: u64 = 256;
+const LEAST_SAMPLE: usize = 1 << 12;
 
 /// What a verification asks for.
 #[derive(Clone, Debug)]
@@ -79,7 +85,13 @@ pub fn verify(
         return argument(format!("expected {number} positives, and at least one of either kind"));
     }
     let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
-    let crossings = find_crossings(space, labels, &levels, (&positives, negatives), peers, control)?;
+    let find = Finding { space, labels, levels: &levels, positives: &positives, negatives, peers, control };
+    let (crossings, slots) = if slots {
+        let (crossings, slots) = find.among_slots()?;
+        (crossings, Some(slots))
+    } else {
+        (find.by_screen()?, None)
+    };
 
     let mut points: Vec<Point> =
         crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }).collect();
@@ -96,7 +108,6 @@ pub fn verify(
     } else {
         labels.for_positives(space, control, count)?
     }
-    let slots = slots.then(|| count_slots(space, labels, &positives, peers, control)).transpose()?;
     Ok(Verified { points, slots })
 }
 
@@ -119,70 +130,130 @@ impl Level {
     }
 }
 
-/// Finds the crossings of all levels.
-fn find_crossings(
-    space: &Dense<'_>,
-    labels: &PairLabels<'_>,
-    levels: &[Level],
-    (positives, negatives): (&[f64], u64),
-    peers: &dyn Peers,
-    control: &Control,
-) -> Result<Vec<Crossing>> {
-    if levels.is_empty() {
-        return Ok(Vec::new());
-    }
-    let capacity = control.sizes().verify_listed;
-    // One bound for all values, each of which approximates its score directly.
-    let packing = DensePacking::whole(space);
-    let margin = packing.largest_margin();
-    let sample = draw(space, labels, control.sizes().verify_sample, control)?.filter(|sample| !sample.is_empty());
-    let all = Bracket { low: f64::NEG_INFINITY, middle: 0.0, high: f64::INFINITY };
-    let bracket = |level: &Level| match &sample {
-        Some(sample) => estimate(*level, sample, 0, negatives, positives),
-        None => all,
-    };
-    let brackets: Vec<Bracket> = levels.iter().map(bracket).collect();
-    let wide = space.score_of_value(LISTED_MARGINS * margin);
-    let size = |b: &Bracket| sample.as_ref().map_or(0.0, |sample| share_inside(sample, b, wide) * negatives as f64);
-    let listed = choose_listed(&brackets.iter().map(size).collect::<Vec<_>>(), capacity);
-    drop(sample);
+/// The search for the crossings of all levels.
+struct Finding<'a, 'rows> {
+    space: &'a Dense<'rows>,
+    labels: &'a PairLabels<'a>,
+    levels: &'a [Level],
+    /// The scores of all positives, ascending.
+    positives: &'a [f64],
+    negatives: u64,
+    peers: &'a dyn Peers,
+    control: &'a Control,
+}
 
-    let mut found: Vec<Option<Crossing>> = vec![None; levels.len()];
-    let mut searches: Vec<Search> = levels.iter().zip(&brackets).map(|(l, b)| Search::new(*l, *b)).collect();
-    let mut sieved = listed.clone();
-    let mut decided: Vec<usize> = (0..levels.len()).filter(|i| !listed.contains(i)).collect();
-    let rows = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let kept = (capacity / 16).max(1);
-    while !(sieved.is_empty() && decided.is_empty()) {
-        let brackets: Vec<Bracket> = sieved.iter().map(|&i| brackets[i]).collect();
-        let asked: Vec<Search> = decided.iter().map(|&i| searches[i]).collect();
-        for (kind, levels) in [("sieved", sieved.len()), ("decided", decided.len())] {
-            if levels > 0 {
-                control.took(|| format!("crossings {kind}"));
-            }
+impl Finding<'_, '_> {
+    /// Draws a sample of the negatives, and estimates the levels' brackets.
+    fn estimate(&self) -> Result<(Vec<Bracket>, Option<Vec<f64>>)> {
+        if self.levels.is_empty() {
+            return Ok((Vec::new(), None));
         }
-        let both = Both::new(
-            Sieve::new(space, labels, &brackets, capacity, margin)?,
-            Decider::new(space, labels, &asked, kept, margin, 0)?,
-        );
-        traverse(space, &packing, &both, peers, control)?;
-        let (sieve, decider) = both.finish();
-        let (mut observed, (widened, mut of_brackets)) = (decider.finish(), sieve.finish());
-        if !peers.is_alone() {
-            observed = exchange_observed(observed, kept, peers)?;
-            of_brackets = exchange_sieved(of_brackets, capacity, rows, peers)?;
-        }
-        for (&i, observed) in decided.iter().zip(observed) {
-            found[i] = searches[i].advance(observed, positives);
-        }
-        let crossing = SievedCrossing { space, positives, margin };
-        for ((&i, bracket), of_bracket) in sieved.iter().zip(widened).zip(of_brackets) {
-            found[i] = crossing.find(levels[i], bracket, of_bracket, control)?;
-        }
-        sieved.clear();
-        decided = (0..levels.len()).filter(|i| found[*i].is_none()).collect();
+        let most = self.control.sizes().verify_sample;
+        let size = ((self.negatives / NEGATIVES_PER_SAMPLED) as usize).clamp(most.min(LEAST_SAMPLE), most);
+        let sample = draw(self.space, self.labels, size, self.control)?.filter(|sample| !sample.is_empty());
+        let all = Bracket { low: f64::NEG_INFINITY, middle: 0.0, high: f64::INFINITY };
+        let bracket = |level: &Level| match &sample {
+            Some(sample) => estimate(*level, sample, 0, self.negatives, self.positives),
+            None => all,
+        };
+        Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
-    Ok(found.into_iter().flatten().collect())
+
+    /// Counts the negatives between all positives, and finds the crossings among those in brackets. Where they are too many, or a
+    /// bracket misses, the counts tell between which positives the crossing is.
+    fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
+        let &Finding { space, labels, positives, peers, control, .. } = self;
+        let (brackets, _) = self.estimate()?;
+        let (slots, mut kept) = count_and_keep(space, labels, positives, &brackets, peers, control)?;
+        if !peers.is_alone() {
+            kept = exchange_kept(kept, peers)?;
+        }
+        let mut found: Vec<Option<Crossing>> = vec![None; self.levels.len()];
+        let mut searches = allocate(self.levels.len())?;
+        for ((&level, (above, inside)), (found, bracket)) in
+            self.levels.iter().zip(kept).zip(found.iter_mut().zip(&brackets))
+        {
+            let mut search = Search::new(level, *bracket);
+            if let Some(mut inside) = inside {
+                sort_descending(&mut inside);
+                *found = level.cross(above, &inside, |score| *score, positives, bracket.low, bracket.high);
+            }
+            if found.is_none() {
+                match slots.place(level) {
+                    Place::At(crossing) => *found = Some(crossing),
+                    Place::Between(range) => (search.outer, search.inner) = (range, range),
+                }
+            }
+            control.took(|| if found.is_some() { "crossings among slots" } else { "crossings between slots" });
+            searches.push(search);
+        }
+        Ok((self.decide(found, searches, None)?, slots))
+    }
+
+    /// Finds the crossings by traversals of screened values.
+    fn by_screen(&self) -> Result<Vec<Crossing>> {
+        let (brackets, sample) = self.estimate()?;
+        let searches = collect(self.levels.iter().zip(&brackets).map(|(l, b)| Search::new(*l, *b)))?;
+        self.decide(vec![None; self.levels.len()], searches, Some((&brackets, sample)))
+    }
+
+    /// Finds the crossings that are left: of given brackets and a sample, those whose negatives fit by a sieve, and the others by
+    /// searches.
+    fn decide(
+        &self,
+        mut found: Vec<Option<Crossing>>,
+        mut searches: Vec<Search>,
+        sieve: Option<(&[Bracket], Option<Vec<f64>>)>,
+    ) -> Result<Vec<Crossing>> {
+        let &Finding { space, labels, levels, positives, peers, control, .. } = self;
+        if found.iter().all(Option::is_some) {
+            return Ok(found.into_iter().flatten().collect());
+        }
+        let capacity = control.sizes().verify_listed;
+        let packing = DensePacking::whole(space)?;
+        // One bound for all values.
+        let (margin, offset) = (packing.largest_margin(), packing.offset());
+        let wide = space.score_of_value(LISTED_MARGINS * margin);
+        let (brackets, sample) = sieve.unwrap_or_default();
+        let share = |b: &Bracket| sample.as_ref().map_or(0.0, |sample| share_inside(sample, b, wide));
+        let sizes: Vec<f64> = brackets.iter().map(|b| share(b) * self.negatives as f64).collect();
+        drop(sample);
+        let mut sieved = choose_listed(&sizes, capacity);
+        let mut decided: Vec<usize> =
+            (0..levels.len()).filter(|i| found[*i].is_none() && !sieved.contains(i)).collect();
+        let rows = (space.rows(Side::Query), space.rows(Side::Gallery));
+        let kept = (capacity / 16).max(1);
+        while !(sieved.is_empty() && decided.is_empty()) {
+            let listed: Vec<Bracket> = sieved.iter().map(|&i| brackets[i]).collect();
+            let asked: Vec<Search> = decided.iter().map(|&i| searches[i]).collect();
+            for (kind, levels) in [("sieved", sieved.len()), ("decided", decided.len())] {
+                if levels > 0 {
+                    control.took(|| format!("crossings {kind}"));
+                }
+            }
+            let both = Both::new(
+                Sieve::new(space, labels, &listed, capacity, (margin, offset))?,
+                Decider::new(space, labels, &asked, kept, (margin, offset), 0, control)?,
+            );
+            traverse(space, &packing, &both, peers, control)?;
+            let (sieve, decider) = both.finish();
+            let (mut observed, (widened, mut of_brackets)) = (decider.finish(), sieve.finish());
+            if !peers.is_alone() {
+                observed = exchange_observed(observed, kept, peers)?;
+                of_brackets = exchange_sieved(of_brackets, capacity, rows, peers)?;
+            }
+            for (&i, observed) in decided.iter().zip(observed) {
+                found[i] = searches[i].advance(observed, positives);
+            }
+            let crossing = SievedCrossing { space, positives, margin, offset };
+            for ((&i, bracket), of_bracket) in sieved.iter().zip(widened).zip(of_brackets) {
+                found[i] = crossing.find(levels[i], bracket, of_bracket, control)?;
+            }
+            sieved.clear();
+            decided = (0..levels.len()).filter(|i| found[*i].is_none()).collect();
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
 }
 
 /// Chooses the brackets whose negatives are listed, given their estimated numbers: as many as fit, the smallest first.

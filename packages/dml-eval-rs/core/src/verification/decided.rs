@@ -7,9 +7,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::SweepResult;
-use crate::memory::collect;
+use crate::memory::{collect, zeros};
 use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
@@ -17,7 +18,7 @@ use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 use crate::verification::hashed::{HashedScores, hash};
 use crate::verification::level::{Crossing, Level};
-use crate::verification::pairs::PairLabels;
+use crate::verification::pairs::{PairLabels, indices};
 use crate::verification::sample::{Bracket, estimate, sort_descending};
 
 /// The search for one level's crossing.
@@ -55,14 +56,16 @@ pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     labels: &'a PairLabels<'a>,
     searches: &'a [Search],
-    /// For each search the screened values outside of which no score is in its bracket.
+    /// For each search the products outside of which no score is in its bracket, and what is added to a product.
     open: Vec<(f32, f32)>,
+    offset: f64,
     observed: Vec<Counters>,
     capacity: usize,
     /// The index, in the whole gallery, of the first item.
     first_item: u64,
     /// The brackets of the traversal before its own.
     pub brackets_before: usize,
+    control: &'a Control,
 }
 
 impl Search {
@@ -117,21 +120,47 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         labels: &'a PairLabels<'a>,
         searches: &'a [Search],
         capacity: usize,
-        margin: f64,
+        (margin, offset): (f64, f64),
         first_item: u64,
+        control: &'a Control,
     ) -> Result<Self> {
-        let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX);
+        let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX) - offset;
         let range = |s: &Search| (round_down(value(s.inner.0) - margin), round_up(value(s.inner.1) + margin));
         Ok(Decider {
             space,
             labels,
             searches,
             open: collect(searches.iter().map(range))?,
+            offset,
             observed: collect(searches.iter().map(|_| Counters::default()))?,
             capacity,
             first_item,
             brackets_before: 0,
+            control,
         })
+    }
+
+    /// Takes the scores of some pairs of a task from a table of all, if these are few times as many and fit into memory.
+    fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> bool {
+        let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
+        let all = rows.len() * columns.len();
+        // A table of a few rows is mostly padding.
+        if rows.len().min(columns.len()) < sizes.class_table
+            || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all
+        {
+            return false;
+        }
+        let filled = || -> Result<Vec<f64>> {
+            let mut table = zeros(all)?;
+            let (rows, columns) = (indices(rows.clone())?, indices(columns.clone())?);
+            self.space.score_table(&rows, &columns, &mut table, self.control)?;
+            Ok(table)
+        };
+        let Ok(table) = filled() else { return false };
+        let at = |pair: &(u32, u32)| (pair.0 as usize - rows.start) * columns.len() + pair.1 as usize - columns.start;
+        scores.extend(pairs.iter().map(|pair| table[at(pair)]));
+        self.control.took(|| "negatives decided from a table");
+        true
     }
 
     /// Returns what the traversal found for each search.
@@ -161,7 +190,8 @@ impl Observer for Decider<'_, '_> {
     }
 
     fn brackets(&self, _query: usize, visit: impl FnMut((f64, f64))) {
-        self.open.iter().map(|(low, high)| (f64::from(*low), f64::from(*high))).for_each(visit);
+        let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
+        self.open.iter().map(of_values).for_each(visit);
     }
 
     /// A pair counts once.
@@ -188,7 +218,9 @@ impl Observer for Decider<'_, '_> {
             }
         }
         scores.clear();
-        self.space.scores(pairs, scratch, scores);
+        if !self.take_from_table(task, pairs, scores) {
+            self.space.scores(pairs, scratch, scores);
+        }
         let unlisted = result.row_above.by_bracket().skip(self.brackets_before);
         for (((search, open), observed), unlisted) in
             self.searches.iter().zip(&self.open).zip(&self.observed).zip(unlisted)

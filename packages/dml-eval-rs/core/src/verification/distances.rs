@@ -38,7 +38,7 @@ pub fn count_distances(
     control: &Control,
 ) -> Result<Distances> {
     labels.check(space, space.is_own_gallery())?;
-    let (own, side) = (labels.gallery.is_none(), control.sizes().score_table);
+    let (own, side) = (labels.gallery.is_none(), control.sizes().distance_table);
     let (queries, items) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let first_item = |query: usize| if own { query } else { 0 };
     let part = part(peers, queries, |query| (items - first_item(query)) as u64);

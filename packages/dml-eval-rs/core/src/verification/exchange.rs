@@ -6,6 +6,7 @@ use crate::peers::{Peers, gather, reduce};
 use crate::verification::decided::Observed;
 use crate::verification::hashed::HashedScores;
 use crate::verification::sieve::{Listed, Sieved};
+use crate::verification::slots::Kept;
 
 fn wrong<T>(message: &str) -> Result<T> {
     Err(Error::Exchange(format!("all_gather returned {message}; expected the numbers of all ranks, unchanged")))
@@ -51,6 +52,22 @@ pub(crate) fn exchange_sieved(
         sieved.inside = Some(joined);
     }
     Ok(sieved)
+}
+
+/// Joins the negatives of all ranks in brackets, unless some rank has too many, and adds up those above.
+pub(crate) fn exchange_kept(kept: Vec<Kept>, peers: &dyn Peers) -> Result<Vec<Kept>> {
+    let mut joined = allocate(kept.len())?;
+    for (above, inside) in kept {
+        let counts = [above, u64::from(inside.is_none()), inside.as_ref().map_or(0, Vec::len) as u64];
+        let counts = reduce(peers, &counts)?;
+        let inside =
+            inside.filter(|_| counts[1] == 0).map(|own| gather(peers, &own, counts[2] as usize)).transpose()?;
+        if inside.iter().flatten().any(|score| !score.is_finite()) {
+            return wrong("a score that isn't finite");
+        }
+        joined.push((counts[0], inside));
+    }
+    Ok(joined)
 }
 
 /// Joins the scores that all ranks kept, at most `capacity` for each search, and adds up their counts.

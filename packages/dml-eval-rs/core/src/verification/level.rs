@@ -23,7 +23,8 @@ pub struct Crossing {
 }
 
 impl Level {
-    fn reached(self, negatives: u64, positives: u64) -> bool {
+    /// Whether these numbers of accepted pairs reach the level.
+    pub(crate) fn reached(self, negatives: u64, positives: u64) -> bool {
         u128::from(self.negative) * u128::from(negatives) + u128::from(self.positive) * u128::from(positives)
             >= self.total
     }

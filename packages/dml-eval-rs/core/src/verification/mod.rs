@@ -4,6 +4,7 @@
 //! negatives and positives reach a total. `sieve` finds it by one screened traversal, `decided` where the screen can't, and
 //! `slots` counts the negatives between all positives. In `streaming` a gallery comes in blocks, and `distances` are those of codes.
 
+mod all_scores;
 pub(crate) mod crossings;
 pub(crate) mod decided;
 pub(crate) mod distances;

@@ -22,7 +22,7 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::{PairLabels, pair_scores};
 use crate::verification::sample::{Bracket, sort_descending};
 
-/// A negative with its screened value.
+/// A negative with its product in the screen.
 #[derive(Clone, Copy)]
 pub(crate) struct Listed {
     pub value: f32,
@@ -41,7 +41,9 @@ pub(crate) const LISTED_MARGINS: f64 = 2.0;
 /// Counts and lists of a traversal, for some brackets.
 pub(crate) struct Sieve<'a> {
     labels: &'a PairLabels<'a>,
+    /// Of products: values are larger by the offset.
     brackets: Vec<(f32, f32)>,
+    offset: f64,
     /// Negatives above each bracket.
     above: Vec<AtomicU64>,
     lists: Mutex<Lists>,
@@ -76,15 +78,15 @@ impl<'a> Sieve<'a> {
         labels: &'a PairLabels<'a>,
         brackets: &[Bracket],
         capacity: usize,
-        margin: f64,
+        (margin, offset): (f64, f64),
     ) -> Result<Self> {
-        let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX);
+        let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX) - offset;
         let wide = LISTED_MARGINS * margin;
         let widened = |b: &Bracket| (round_down(value(b.low) - wide), round_up(value(b.high) + wide));
         let brackets = collect(brackets.iter().map(widened))?;
         let above = collect(brackets.iter().map(|_| AtomicU64::new(0)))?;
         let lists = brackets.iter().map(|_| Some(Vec::new())).collect();
-        Ok(Sieve { labels, brackets, above, lists: Mutex::new(Lists { lists, capacity }) })
+        Ok(Sieve { labels, brackets, offset, above, lists: Mutex::new(Lists { lists, capacity }) })
     }
 
     /// Returns the number of brackets.
@@ -104,8 +106,9 @@ impl<'a> Sieve<'a> {
 pub(crate) struct SievedCrossing<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub positives: &'a [f64],
-    /// The bound of the error of a screened value.
+    /// The bound of the error of a screened value, and what is added to a product.
     pub margin: f64,
+    pub offset: f64,
 }
 
 impl SievedCrossing<'_, '_> {
@@ -119,9 +122,10 @@ impl SievedCrossing<'_, '_> {
     ) -> Result<Option<Crossing>> {
         let &SievedCrossing { space, positives, .. } = self;
         let margin = space.score_of_value(self.margin);
-        let score = |listed: &Listed| space.score_of_value(f64::from(listed.value));
+        let score_of = |product: f32| space.score_of_value(f64::from(product) + self.offset);
+        let score = |listed: &Listed| score_of(listed.value);
         let Some(mut list) = inside else { return Ok(None) };
-        let ends = (space.score_of_value(f64::from(low)), space.score_of_value(f64::from(high)));
+        let ends = (score_of(low), score_of(high));
         list.par_sort_unstable_by(|a, b| b.value.total_cmp(&a.value));
         let screened = level.cross(above, &list, score, positives, ends.0, ends.1).map(|crossing| crossing.score);
         let inside = |s: &f64| {
@@ -147,7 +151,8 @@ impl Observer for Sieve<'_> {
     }
 
     fn brackets(&self, _query: usize, visit: impl FnMut((f64, f64))) {
-        self.brackets.iter().map(|(low, high)| (f64::from(*low), f64::from(*high))).for_each(visit);
+        let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
+        self.brackets.iter().map(of_values).for_each(visit);
     }
 
     /// A pair counts once.

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::peers::Alone;
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
+use crate::rows::packing::Packing;
 use crate::verification::crossings::levels;
 use crate::verification::decided::{Decider, Observed, Search};
 use crate::verification::hashed::{HashedScores, sample_block};
@@ -61,8 +62,9 @@ pub fn observe_block(
     control: &Control,
 ) -> Result<Vec<Observed>> {
     labels.check(space, space.is_own_gallery())?;
-    let packing = DensePacking::whole(space);
-    let decider = Decider::new(space, labels, searches, capacity, packing.largest_margin(), first_item)?;
+    let packing = DensePacking::whole(space)?;
+    let approximation = (packing.largest_margin(), packing.offset());
+    let decider = Decider::new(space, labels, searches, capacity, approximation, first_item, control)?;
     traverse(space, &packing, &decider, &Alone, control)?;
     Ok(decider.finish())
 }

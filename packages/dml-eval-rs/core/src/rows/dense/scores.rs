@@ -3,6 +3,8 @@
 //! A key orders the gallery for one query. A score orders all pairs: the dot product and minus the squared distance are scores
 //! already; the cosine's is the root of dot·|dot| / (|q|²·|g|²), with dot's sign. All sums are those of the stated order.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::Dense;
@@ -12,6 +14,7 @@ use crate::exact::{packed_position, padded_len};
 use crate::kernel::Sum;
 use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::rows::matrix::Source;
+use crate::rows::panels::Panels;
 use crate::rows::similarity::Similarity;
 use crate::rows::space::Scratch;
 use crate::side::Side;
@@ -40,23 +43,13 @@ impl Dense<'_> {
         scores: &mut [f64],
         control: &Control,
     ) -> Result<()> {
-        let sum = match self.similarity {
-            Similarity::Euclidean => Sum::Distance,
-            _ if self.queries.is_double() || self.gallery.is_double() => Sum::Dot64,
-            _ => Sum::Dot32,
-        };
+        let (sum, steps) = (self.score_sum(), padded_len(self.queries.dim()));
         let products = &self.kernel.exact;
-        let steps = padded_len(self.queries.dim());
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
             |side, rows, width| {
-                pack_rows(rows, width, steps, |row, scratch, words| {
-                    self.widen(side, row, &mut scratch.other);
-                    for (i, v) in scratch.other.iter().enumerate() {
-                        words[packed_position(i, steps)] = *v;
-                    }
-                })
+                pack_rows(rows, width, steps, |row, scratch, words| self.pack(side, row, scratch, words))
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
             |_, sums, scores| scores.copy_from_slice(sums),
@@ -69,6 +62,54 @@ impl Dense<'_> {
             }
         });
         Ok(())
+    }
+
+    /// Packs some rows for [`score_tile`](Self::score_tile).
+    pub(crate) fn score_panels(&self, side: Side, rows: Range<usize>) -> Result<Panels<f64>> {
+        let products = &self.kernel.exact;
+        let width = if side == Side::Query { products.rows } else { products.columns };
+        let encode =
+            |i: usize, scratch: &mut Scratch, words: &mut [f64]| self.pack(side, rows.start + i, scratch, words);
+        Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode).map(|(panels, _)| panels)
+    }
+
+    /// Computes the scores of some queries and gallery items, each in a panel: (queries, columns of a tile) of `tile`, which has room
+    /// for eight.
+    #[inline]
+    pub(crate) fn score_tile(
+        &self,
+        (queries, query_panel): (Range<usize>, &[f64]),
+        (items, item_panel): (Range<usize>, &[f64]),
+        tile: &mut [f64],
+    ) {
+        self.kernel.exact_tile(self.score_sum(), query_panel, item_panel, tile);
+        let lines = tile.chunks_exact_mut(self.kernel.exact.columns).zip(queries);
+        self.kernel.vectorize(move || match self.similarity {
+            Similarity::Cosine => {
+                let of_items = &self.squares(Side::Gallery)[items];
+                for (line, query) in lines {
+                    let of_query = self.squares(Side::Query)[query];
+                    line.iter_mut().zip(of_items).for_each(|(sum, square)| *sum = cosine(*sum, of_query * square));
+                }
+            }
+            Similarity::Dot => lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum += 0.0)),
+            Similarity::Euclidean => lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum = 0.0 - *sum)),
+        });
+    }
+
+    fn score_sum(&self) -> Sum {
+        match self.similarity {
+            Similarity::Euclidean => Sum::Distance,
+            _ if self.queries.is_double() || self.gallery.is_double() => Sum::Dot64,
+            _ => Sum::Dot32,
+        }
+    }
+
+    fn pack(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [f64]) {
+        self.widen(side, row, &mut scratch.other);
+        for (i, v) in scratch.other.iter().enumerate() {
+            words[packed_position(i, words.len())] = *v;
+        }
     }
 
     /// Converts a score to the units of the screen.
@@ -96,12 +137,19 @@ impl Dense<'_> {
         0.0 + match self.similarity {
             Similarity::Cosine => {
                 let squares = self.squares(Side::Query)[query as usize] * self.squares(Side::Gallery)[item as usize];
-                (sum * sum / squares).sqrt().copysign(sum)
+                cosine(sum, squares)
             }
             Similarity::Dot => sum,
             Similarity::Euclidean => -sum,
         }
     }
+}
+
+/// Computes a cosine from the sum of products and the product of both squared lengths. Adding zero turns minus zero, which is tied
+/// with zero, into zero.
+#[inline(always)]
+fn cosine(sum: f64, squares: f64) -> f64 {
+    0.0 + (sum * sum / squares).sqrt().copysign(sum)
 }
 
 #[cfg(test)]
