@@ -39,6 +39,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         *_TABLES, "first candidates from cells", "first candidates from spaced panels", "candidates pruned by bounds",
         "candidates pruned by keys", "candidates pruned by all keys", "neighbours from tables",
         "neighbours from tables of parts", "neighbours in batches", "ranges in batches", "narrow panel",
+        "bounds by pairs", "bounds from tables", "bounds decided by scores",
     ),
     "verify": (*_TABLES, "crossings sieved", "crossings decided"),
 }  # fmt: skip
@@ -76,13 +77,24 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("by.* keys", lambda _, o: o.similarity != "hamming", "bounds of codes are exact"),
         ("cells", lambda _, o: o.similarity != "hamming", "cells are means of numbers"),
         ("cells", lambda _, o: o.kind != "shuffled", "rows that adjoin aren't alike"),
+        (
+            "cells|neighbours from tables",
+            lambda _, o: o.how != "hard_negatives",
+            "the nearest cells have the item's label; tables filter nothing",
+        ),
+        ("bounds (by pairs|from)", lambda _, o: bool(o.below), "no positive bounds the others"),
+        ("decided by scores", lambda _, o: bool(o.below), "no positive bounds the others"),
         ("both sides", lambda name, _: name == "range", "each query has a threshold of its own"),
         (", rows$", lambda name, _: name != "range", "one threshold serves both sides"),
         ("ranges", lambda name, _: name == "range in a gallery", "an array's own range is one triangle"),
         ("candidates|neighbours", lambda _, o: o.how != "range", "a range has no shortlist"),
         ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans", "k-means takes the 16-bit screen"),
         ("candidates|skipping", lambda _, o: o.how != "kmeans", "a few centroids are one panel"),
-        ("in blocks", lambda _, o: o.how != "range", "a range needs no table but the choice of directions"),
+        (
+            "in blocks",
+            lambda _, o: o.how not in {"range", "hard_negatives"},
+            "directions are chosen, and positives compared, by small tables",
+        ),
     ),
     "verify": (
         ("Float32|crossings", lambda _, o: o.similarity != "hamming", "codes are counted by distance"),

@@ -69,6 +69,8 @@ pub use rows::derived::{Concatenated, Normalized, Selected};
 pub use rows::matrix::{Matrix, Source};
 pub use rows::own_item::OwnItem;
 pub use rows::similarity::Similarity;
+pub use search::filter::Filter;
+pub use search::hard_negatives::{Hardness, hard_negatives};
 pub use search::index_recall::index_recall;
 pub use search::nearest::nearest;
 pub use search::range::{Ranges, range_search};

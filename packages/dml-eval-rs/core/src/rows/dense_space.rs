@@ -51,6 +51,14 @@ impl<'a> Space for Dense<'a> {
         }
     }
 
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
+        self.scores(pairs, scratch, scores);
+    }
+
+    fn value_of_score(&self, score: f64) -> f64 {
+        self.value_of_score(score)
+    }
+
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
         let sum = match self.similarity {
             Similarity::Euclidean => Sum::Distance,

@@ -210,7 +210,7 @@ mod tests {
         let (mut keys, mut indices) = (vec![0; out], vec![0; out]);
         tables.search(space, &control, score, &mut keys, &mut indices).unwrap();
         let (mut screened, mut screened_indices) = (vec![0; out], vec![0; out]);
-        nearest_screened(space, k, tables.own, &control, score, &mut screened, &mut screened_indices).unwrap();
+        nearest_screened(space, k, tables.own.into(), &control, score, &mut screened, &mut screened_indices).unwrap();
         assert_eq!((keys, indices), (screened, screened_indices));
     }
 }

@@ -1,8 +1,10 @@
 //! Searches of a gallery.
 
 mod cells;
+pub(crate) mod filter;
 mod first_candidates;
 mod from_tables;
+pub(crate) mod hard_negatives;
 pub(crate) mod index_recall;
 pub(crate) mod nearest;
 pub(crate) mod range;
