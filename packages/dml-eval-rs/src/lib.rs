@@ -185,9 +185,7 @@ fn knn<'py>(
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
     let own = own_item(exclude_self, &own)?;
     run(py, KNN, threads, progress, |control| {
-        let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?;
-        let score = |query, key| space.similarity_of_key(query, key);
-        dml_eval::nearest(&space, k, own, control, score, out, out_indices)
+        dml_eval::knn((rows, gallery), (similarity, screen, kernel), (k, own), control, out, out_indices)
     })?;
     Ok((similarities, indices))
 }

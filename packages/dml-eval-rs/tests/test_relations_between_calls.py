@@ -251,7 +251,12 @@ class TestSearches:
             assert one[0].tobytes() == scores[q].tobytes()
             assert one[1].tobytes() == items[q].tobytes()
         for kernel in _native.kernels():
-            for sizes in ({"directions": 0}, {"directions": 30}, {"table_neighbours": 0}):
+            for sizes in (
+                {"directions": 0},
+                {"directions": 30},
+                {"table_neighbours": 0},
+                {"few_queries": 2**40},
+            ):
                 with trial(kernel=kernel, **sizes):
                     again = self.search(similarity, x, None, k, exclude_self=True)
                 assert again[0].tobytes() == scores.tobytes()

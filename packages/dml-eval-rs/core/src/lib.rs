@@ -69,6 +69,7 @@ pub use rows::derived::{Concatenated, Normalized, Selected};
 pub use rows::matrix::{Matrix, Source};
 pub use rows::own_item::OwnItem;
 pub use rows::similarity::Similarity;
+pub use search::few_queries::knn;
 pub use search::filter::Filter;
 pub use search::hard_negatives::{Hardness, hard_negatives};
 pub use search::index_recall::index_recall;

@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{UNIT64, packed_position, padded_len};
+use crate::exact::{UNIT64, pack_lanes, padded_len};
 use crate::kernel::{Kernel, Sum};
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
@@ -73,9 +73,7 @@ impl<'a> Space for Dense<'a> {
             |side, rows, width| {
                 pack_rows(rows, width, steps, |row, scratch, words| {
                     self.widen(side, row, &mut scratch.other);
-                    for (i, v) in scratch.other.iter().enumerate() {
-                        words[packed_position(i, steps)] = *v;
-                    }
+                    pack_lanes(&scratch.other, words);
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),

@@ -229,11 +229,11 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     }
 }
 
-/// Whether so many neighbours take less time from tables of keys than from a screen, by the measurements in
+/// Whether so many neighbours of so many items take less time from tables of keys than from a screen, by the measurements in
 /// docs/internals/evaluator-speed.md.
 fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
     let sizes = control.sizes();
-    k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
+    gallery <= sizes.few_items || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
 }
 
 /// Finds the `k` nearest gallery items of every query among those that the screen can't rule out.

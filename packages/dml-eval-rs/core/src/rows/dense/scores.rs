@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::Dense;
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{packed_position, padded_len};
+use crate::exact::{pack_lanes, padded_len};
 use crate::kernel::Sum;
 use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::rows::matrix::Source;
@@ -53,9 +53,7 @@ impl Dense<'_> {
             |side, rows, width| {
                 pack_rows(rows, width, steps, |row, scratch, words| {
                     self.widen(side, row, &mut scratch.other);
-                    for (i, v) in scratch.other.iter().enumerate() {
-                        words[packed_position(i, steps)] = *v;
-                    }
+                    pack_lanes(&scratch.other, words);
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
