@@ -13,8 +13,8 @@ mod verification;
 mod verification_streaming;
 
 use dml_eval::{
-    Average, Codes, Concatenated, Dense, EvaluateOptions, KMeansOptions, Matrix, Metric, Normalized, OwnItem, PerQuery,
-    Precision, Result, Selected, Side, Similarity, Source, Ties,
+    Average, Codes, Concatenated, Dense, EvaluateOptions, Hardness, KMeansOptions, Matrix, Metric, Normalized, OwnItem,
+    PerQuery, Precision, Result, Selected, Side, Similarity, Source, Ties,
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -185,9 +185,38 @@ fn knn<'py>(
     let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
     let own = own_item(exclude_self, &own)?;
     run(py, KNN, threads, progress, |control| {
-        let space = Dense::new(rows, gallery, similarity, screen, kernel, control)?;
-        let score = |query, key| space.similarity_of_key(query, key);
-        dml_eval::nearest(&space, k, own, control, score, out, out_indices)
+        dml_eval::knn((rows, gallery), (similarity, screen, kernel), (k, own), control, out, out_indices)
+    })?;
+    Ok((similarities, indices))
+}
+
+#[pyfunction]
+#[pyo3(signature = (embeddings, labels, k, *, below, margin, similarity, threads=None))]
+#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[expect(clippy::type_complexity, reason = "two arrays")]
+fn hard_negatives<'py>(
+    py: Python<'py>,
+    embeddings: Rows<'py>,
+    labels: PyReadonlyArray1<'py, u32>,
+    k: usize,
+    below: Option<&str>,
+    margin: f64,
+    similarity: &str,
+    threads: Option<usize>,
+) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray2<i64>>)> {
+    let similarity: Similarity = EVALUATE.check(similarity.parse())?;
+    let below = EVALUATE.check(below.map(str::parse::<Hardness>).transpose())?.map(|hardness| (hardness, margin));
+    let kernel = EVALUATE.check(trial::kernel())?;
+    let screen = trial::screen_or(Precision::SixteenBit);
+    let (rows, labels) = (embeddings.matrix(), labels.as_slice()?);
+    let similarities = zeros(py, [rows.rows(), k])?;
+    let indices = zeros(py, [rows.rows(), k])?;
+    let (mut similarities_guard, mut indices_guard) = (similarities.readwrite(), indices.readwrite());
+    let (out, out_indices) = (similarities_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
+    run(py, EVALUATE, threads, None, |control| {
+        out.fill(f32::NAN);
+        let space = Dense::new(rows, None, similarity, screen, kernel, control)?;
+        dml_eval::hard_negatives(&space, labels, k, below, control, out, out_indices)
     })?;
     Ok((similarities, indices))
 }
@@ -303,7 +332,10 @@ mod _native {
     #[pymodule_export]
     use super::verification_streaming::{advance_searches, begin_pairs, begin_searches, count_pairs};
     #[pymodule_export]
-    use super::{ami, ari, binarize, evaluate, evaluate_codes, kernels, kmeans, knn, knn_codes, missing_kernels, nmi};
+    use super::{
+        ami, ari, binarize, evaluate, evaluate_codes, hard_negatives, kernels, kmeans, knn, knn_codes, missing_kernels,
+        nmi,
+    };
 
     /// Whether this build is optimised; an unoptimised one is about fifty times slower.
     #[pymodule_export]

@@ -175,7 +175,7 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
     k = data.draw(st.integers(1, len(y)))
     nearest = reference.nearest(x, y, k, similarity, False)[1]
     for kernel in KERNELS:
-        with trial(kernel=kernel, screen=screen, **how):
+        with trial(kernel=kernel, screen=screen, few_queries=0, few_items=0, **how):
             (columns,) = _native.evaluate(x, y, relation, metrics=names(RECALL_AT), **options)
             _, indices = _native.knn(x, y, k, similarity=similarity, exclude_self=False)
         assert_same(columns, expected, kernel)
@@ -248,7 +248,10 @@ def test_neighbours_are_those_of_a_full_sort(
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
     options: dict[str, Any] = {"exclude_self": exclude_self}
-    how: dict[str, Any] = {}
+    how: dict[str, Any] = {
+        "few_items": data.draw(st.sampled_from([0, 512])),
+        "few_queries": data.draw(st.sampled_from([0, 2**40])),
+    }
     if similarity == "hamming":
         queries, items = (binarize(x) for x in (queries, items))
         gallery, search = None if gallery is None else items, _native.knn_codes
@@ -288,7 +291,7 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
     for kernel, screen in itertools.product(KERNELS, ("float32", "16-bit")):
         results = set()
         for directions in (0, None, 7, 96):
-            with trial(kernel=kernel, screen=screen, directions=directions):
+            with trial(kernel=kernel, screen=screen, directions=directions, few_queries=0, few_items=0):
                 ((columns, _),) = _native.evaluate(
                     x,
                     None,
@@ -315,7 +318,7 @@ def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
         (0.0, 1.0, 64.0, 4096.0), KERNELS, (None, 0, 4, 24), screens
     ):
         directions, screen = how
-        with trial(kernel=kernel, screen=screen, directions=directions):
+        with trial(kernel=kernel, screen=screen, directions=directions, few_queries=0, few_items=0):
             scores, indices = _native.knn(
                 queries + np.float32(offset),
                 gallery + np.float32(offset),
@@ -342,7 +345,7 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     for kernel in KERNELS:
         for screen in ("float32", "16-bit"):
             for threads in (1, 2, 3):
-                with trial(kernel=kernel, screen=screen):
+                with trial(kernel=kernel, screen=screen, few_queries=0, few_items=0):
                     ((columns, _),) = _native.evaluate(
                         x,
                         None,

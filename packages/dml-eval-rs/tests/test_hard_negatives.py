@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from eval_support.mining_reference import hard_negatives as expected
+from eval_support.path_data import SIZES, screens
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,8 +33,12 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
     below: Any = data.draw(st.sampled_from([None, "hardest", "easiest"]))
     margin = data.draw(st.sampled_from([0.0, 0.25, 1.0])) if below else 0.0
     k = data.draw(st.integers(1, n - 1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dml_eval_rs.mining._WIDEST", data.draw(st.sampled_from([0, 1024])))
+    kernel, screen = data.draw(st.sampled_from(screens()))
+    sizes = {
+        name: data.draw(st.sampled_from(SIZES[name]))
+        for name in ("class_table", "table_keys", "first_spacing")
+    }
+    with trial(kernel=kernel, screen=screen, **sizes):
         similarities, found = hard_negatives(
             x,
             labels,
@@ -55,28 +61,24 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 @pytest.mark.parametrize("scale", [1e-160, 1.0, 1e120])
-def test_negatives_far_down_the_rankings_are_found_among_copies(
-    similarity: Any, scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_negatives_far_down_the_rankings_are_found_among_copies(similarity: Any, scale: float) -> None:
     """With every item four times, many scores are equal, and few negatives are below the hardest positive."""
     x = np.tile(X[:40].astype(np.float64), (4, 1)) * scale
     labels = np.tile(LABELS[:40], 4)
     wanted = expected(x, labels, 6, similarity, "hardest", 0.0)
-    monkeypatch.setattr("dml_eval_rs.mining._WIDEST", 0)
     _, found = hard_negatives(x, labels, 6, below="hardest", similarity=similarity)
     assert [row[row >= 0].tolist() for row in found] == wanted
     assert sum(map(len, wanted)) > 300
 
 
 @pytest.mark.parametrize("below", [None, "hardest", "easiest"])
-def test_searches_in_parts_find_the_same(below: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A huge class asks for wider searches than the median class does, and memory for several blocks."""
+def test_a_huge_class_beside_small_ones_changes_nothing(below: Any) -> None:
     labels = np.where(np.arange(150) < 70, 0, LABELS + 1)
     whole = hard_negatives(X, labels, 7, below=below)
     assert [row[row >= 0].tolist() for row in whole[1]] == expected(X, labels, 7, "cosine", below, 0.0)
-    monkeypatch.setattr("dml_eval_rs.mining._ENTRIES", 400)
-    for part, same in zip(hard_negatives(X, labels, 7, below=below), whole, strict=True):
-        np.testing.assert_array_equal(part, same)
+    with trial(class_table=2, table_keys=400, candidate_bytes=1, block_bytes=1):
+        for part, same in zip(hard_negatives(X, labels, 7, below=below), whole, strict=True):
+            np.testing.assert_array_equal(part, same)
 
 
 def test_a_copy_of_a_positive_in_another_class_is_no_semi_hard_negative() -> None:

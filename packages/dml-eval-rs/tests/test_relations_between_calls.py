@@ -251,7 +251,12 @@ class TestSearches:
             assert one[0].tobytes() == scores[q].tobytes()
             assert one[1].tobytes() == items[q].tobytes()
         for kernel in _native.kernels():
-            for sizes in ({"directions": 0}, {"directions": 30}, {"table_neighbours": 0}):
+            for sizes in (
+                {"directions": 0},
+                {"directions": 30},
+                {"table_neighbours": 0},
+                {"few_queries": 2**40},
+            ):
                 with trial(kernel=kernel, **sizes):
                     again = self.search(similarity, x, None, k, exclude_self=True)
                 assert again[0].tobytes() == scores.tobytes()
@@ -302,6 +307,26 @@ class TestSearches:
         for q in range(N):
             expected = [i for i in order[q] if labels[i] != labels[q]][:5]
             assert found[q].tolist() == expected
+
+    @pytest.mark.parametrize("below", ["hardest", "easiest"])
+    def test_hard_negatives_below_a_bound_are_behind_a_positive(
+        self, rows: Rows, similarity: Any, below: Any
+    ) -> None:
+        if similarity == "hamming":
+            pytest.skip("codes have no hard negatives")
+        x, labels = rows.x[:900], rows.labels[:900]
+        similarities, order = ours.knn(x, None, 899, similarity=similarity, exclude_self=True)
+        found = ours.hard_negatives(x, labels, 5, below=below, similarity=similarity)[1]
+        for q in range(900):
+            is_positive = labels[order[q]] == labels[q]
+            of_positives = similarities[q][is_positive]
+            bound = (
+                min(of_positives, default=np.inf) if below == "hardest" else max(of_positives, default=np.inf)
+            )
+            if (similarities[q][~is_positive] == bound).any():  # float64 may tell them apart
+                continue
+            expected = order[q][~is_positive & (similarities[q] < bound)][:5]
+            assert found[q][found[q] >= 0].tolist() == expected.tolist()
 
 
 @pytest.mark.nightly

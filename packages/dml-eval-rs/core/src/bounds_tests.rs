@@ -257,7 +257,8 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
         let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
-            nearest_screened(&space, k, OwnItem::Absent, &control, |_, key| key, &mut keys, &mut indices).unwrap();
+            nearest_screened(&space, k, OwnItem::Absent.into(), &control, |_, key| key, &mut keys, &mut indices)
+                .unwrap();
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
                 let mut all = Vec::new();

@@ -72,7 +72,7 @@ fn sums(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS], term: impl Fn(f64, f64, f64) -> 
             lanes[j] = term(lanes[j], f64::from(q[i]), f64::from(g[i]));
         }
     }
-    lanes.map(combine)
+    [combine(lanes[0]), combine(lanes[1]), combine(lanes[2]), combine(lanes[3])]
 }
 
 /// Computes [`dot`] of several pairs of float32 rows. The product of two float32 is exact in float64, so `FUSED` changes no bit.
@@ -94,8 +94,18 @@ pub(crate) fn padded_len(dim: usize) -> usize {
 }
 
 /// Returns the position of a row's element `i` in a packed row of length `padded`.
+#[cfg(test)]
 pub(crate) fn packed_position(i: usize, padded: usize) -> usize {
     i % LANES * (padded / LANES) + i / LANES
+}
+
+/// Packs a row for exact tiles: the elements of each lane together. Words beyond a lane's elements keep their zeros.
+pub(crate) fn pack_lanes(row: &[f64], packed: &mut [f64]) {
+    for (lane, words) in packed.chunks_exact_mut(packed.len() / LANES).enumerate() {
+        for (word, element) in words.iter_mut().zip(row[lane.min(row.len())..].iter().step_by(LANES)) {
+            *word = *element;
+        }
+    }
 }
 
 /// Combines eight tiles of `size` sums, one for each lane, into the first.

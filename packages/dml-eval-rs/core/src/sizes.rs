@@ -81,6 +81,10 @@ sizes! {
     table_neighbours: 32;
     /// See `table_neighbours`.
     items_per_table_neighbour: 24;
+    /// The most queries that are compared with the rows of a gallery as these lie in memory.
+    few_queries: 32;
+    /// The most items of a gallery whose neighbours are found from tables of keys, however few are wanted.
+    few_items: 128;
     /// The most bytes of nearest items so far in memory, for a search from tables.
     nearest_bytes: 48 << 20;
     /// The least spacing of the panels of first candidates: a larger part would cost more than it spares.

@@ -88,7 +88,7 @@ fn options(metrics: &[Metric]) -> EvaluateOptions {
 }
 
 fn with(many_positives: Option<usize>, directions: Option<usize>) -> Control {
-    Control::traced(Sizes { many_positives, directions, ..Sizes::default() })
+    Control::traced(Sizes { many_positives, directions, few_items: 0, ..Sizes::default() })
 }
 
 /// Numbers of positives from which on all keys of a query are computed: always, from some number on, or never.

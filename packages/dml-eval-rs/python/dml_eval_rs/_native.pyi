@@ -32,6 +32,7 @@ __all__ = [
     "evaluate_codes",
     "evaluate_levels",
     "find_positives",
+    "hard_negatives",
     "index_recall",
     "kernels",
     "kmeans",
@@ -106,6 +107,16 @@ def knn_codes(
     threads: int | None = None,
     progress: _Progress | None = None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...
+def hard_negatives(
+    embeddings: _Rows,
+    labels: npt.NDArray[np.uint32],
+    k: int,
+    *,
+    below: str | None,
+    margin: float,
+    similarity: str,
+    threads: int | None = None,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
 def kmeans(
     x: _Rows | npt.NDArray[np.uint8],
     n_clusters: int,

@@ -279,6 +279,7 @@ class Searched:
     indices: bool = False
     how: str = "knn"
     k: int = 4
+    below: str | None = None
 
     def case(self, n: int, seed: int) -> Case:
         """Make the call on n rows."""
@@ -355,12 +356,12 @@ class Searched:
 
     def _hard_negatives(self, data: Data, own: np.ndarray, options: Any) -> Case:
         expected = mining_reference.hard_negatives(
-            data.queries, data.labels, self.k, self.similarity, "easiest", 0.0
+            data.queries, data.labels, self.k, self.similarity, self.below, 0.0
         )
 
         def call() -> list[list[int]]:
             found = ours.hard_negatives(
-                data.queries, data.labels, self.k, below="easiest", similarity=self.similarity
+                data.queries, data.labels, self.k, below=self.below, similarity=self.similarity
             )[1]
             return [row[row >= 0].tolist() for row in found]
 
@@ -397,6 +398,9 @@ SEARCHES: dict[str, Searched] = {
     "range": Searched(how="range", exclude_self=True),
     "range in a gallery": Searched(how="range", gallery=True, similarity="euclidean"),
     "hard negatives": Searched(how="hard_negatives"),
+    "easiest": Searched(how="hard_negatives", below="easiest"),
+    "hardest": Searched(how="hard_negatives", below="hardest", similarity="euclidean"),
+    "hardest of copies": Searched(how="hard_negatives", below="hardest", kind="duplicates"),
     "k-means": Searched(how="kmeans"),
 }
 

@@ -19,7 +19,8 @@ _PARTS = {
     "table_queries": 7, "table_keys": 20, "table_query_words": 1, "table_item_words": 1,
     "class_table": 2,
 }  # fmt: skip
-_SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER}
+_SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER, "few_queries": 0, "few_items": 0}
+_TABLES = {"table_neighbours": 0, "items_per_table_neighbour": NEVER, "few_queries": 0}
 
 EVALUATION_WAYS: dict[str, dict[str, int]] = {
     "whole rows": {**_SCREEN, "directions": 0, "class_table": NEVER},
@@ -58,8 +59,9 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
         "range_queries": 9,
     },
     "few directions": {**_SCREEN, **_FEW, "first_spacing": NEVER},
-    "tables": {"table_neighbours": 0, "items_per_table_neighbour": NEVER},
-    "tables in parts": {"table_neighbours": 0, "items_per_table_neighbour": NEVER, **_PARTS},
+    "tables": _TABLES,
+    "tables in parts": {**_TABLES, **_PARTS},
+    "few queries": {"few_queries": NEVER},
 }
 VERIFICATION_WAYS: dict[str, dict[str, int]] = {
     "sieved": _TASKS,
@@ -81,7 +83,7 @@ SIZES: dict[str, list[int | None]] = {
     "first_spacing": [0, 1, 2, None], "cell_items": [1, 32, None], "range_queries": [1, 9, None],
     "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "distance_table": [1, 9, None],
     "slot_part": [1, 30, None], "slot_list": [1, 100, None],
-    "narrow_panel_words": [1, None],
+    "narrow_panel_words": [1, None], "few_queries": [0, NEVER], "few_items": [0, 40, None],
 }  # fmt: skip
 KINDS = ("decaying", "subspace", "offset", "clusters", "duplicates", "isotropic", "shuffled")
 

@@ -15,7 +15,7 @@ pub(super) type Exact64 = unsafe fn(&[f64], &[f64]) -> f64;
 pub(super) type Bits = unsafe fn(&[u8], &[u8]) -> u32;
 pub(super) type ExactProduct = unsafe fn(rows: &[f64], columns: &[f64], tile: &mut [f64]);
 
-/// Products in the stated order, of panels packed by [`packed_position`](crate::exact::packed_position).
+/// Products in the stated order, of panels packed by [`pack_lanes`](crate::exact::pack_lanes).
 #[derive(Clone, Copy)]
 pub(crate) struct ExactProducts {
     pub rows: usize,
@@ -148,14 +148,14 @@ impl Kernel {
 
     /// Computes the dot products of pairs of float32 rows of one length, in the stated order.
     pub(crate) fn dots32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
-        assert!(q.iter().chain(&g).all(|row| row.len() == q[0].len()));
+        assert!(have_one_length(&q, &g));
         // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
         unsafe { (self.dots32)(q, g) }
     }
 
     /// Computes the squared distances of pairs of float32 rows of one length, in the stated order.
     pub(crate) fn distances32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
-        assert!(q.iter().chain(&g).all(|row| row.len() == q[0].len()));
+        assert!(have_one_length(&q, &g));
         // SAFETY: as in `dots32`.
         unsafe { (self.distances32)(q, g) }
     }
@@ -199,6 +199,12 @@ impl Kernel {
         // SAFETY: as in `dots32`.
         unsafe { (self.bits)(a, b) }
     }
+}
+
+/// Whether all rows have one length.
+#[inline(always)]
+fn have_one_length(q: &Pairs32<'_>, g: &Pairs32<'_>) -> bool {
+    (0..PAIRS).all(|i| q[i].len() == q[0].len() && g[i].len() == q[0].len())
 }
 
 /// A product that checks its panels' lengths.

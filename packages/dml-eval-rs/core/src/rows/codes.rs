@@ -215,6 +215,14 @@ impl<'a> Space for Codes<'a> {
         }));
     }
 
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
+        self.keys(pairs, scratch, scores);
+    }
+
+    fn value_of_score(&self, score: f64) -> f64 {
+        score
+    }
+
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
         let convert = |negatives: &[f32], keys: &mut [f64]| {
             keys.iter_mut().zip(negatives).for_each(|(key, negative)| *key = 0.0 + f64::from(*negative));

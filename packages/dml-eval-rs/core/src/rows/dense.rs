@@ -1,5 +1,6 @@
 //! Real vectors under a similarity, and the keys that order them.
 
+pub(crate) mod few;
 mod scores;
 
 use crate::control::Control;
@@ -76,6 +77,18 @@ impl<'a> Dense<'a> {
         kernel: &'static Kernel,
         control: &Control,
     ) -> Result<Self> {
+        Dense::unread(queries, gallery, similarity, precision, kernel, control)?.read(control, |_, _, _| ())
+    }
+
+    /// Reads and validates the queries; the gallery remains to be read.
+    pub(crate) fn unread(
+        queries: Matrix<'a>,
+        gallery: Option<Matrix<'a>>,
+        similarity: Similarity,
+        precision: Precision,
+        kernel: &'static Kernel,
+        control: &Control,
+    ) -> Result<Unread<'a>> {
         if queries.dim() == 0 || queries.rows() == 0 {
             let (rows, columns, expected) = (queries.rows(), queries.dim(), "at least one row and one column".into());
             return Err(Error::Shape { side: Side::Query, rows, columns, expected });
@@ -90,22 +103,15 @@ impl<'a> Dense<'a> {
         if u32::try_from(most).is_err() {
             return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
         }
-        let query_squares = validate(&queries, Side::Query, similarity, kernel, control)?;
-        let gallery_squares =
-            gallery.as_ref().map(|g| validate(g, Side::Gallery, similarity, kernel, control)).transpose()?;
-        let longest =
-            query_squares.iter().chain(gallery_squares.iter().flatten()).fold(0.0f64, |m, s| m.max(*s)).sqrt();
-        let scale = match similarity {
-            Similarity::Cosine => 1.0,
-            Similarity::Dot | Similarity::Euclidean => scale_below_one(longest),
-        };
+        let query_squares = validate(&queries, Side::Query, similarity, kernel, control, |_, _| ())?;
         let word = match precision {
             Precision::SixteenBit if kernel.has_int16() && queries.dim() <= LONGEST_INT16 => Word::Int16Pair,
             Precision::SixteenBit if kernel.has_bfloat16() => Word::BFloat16Pair,
             _ => Word::Float32,
         };
+        let gallery_squares = gallery.is_some().then(Vec::new);
         let gallery = gallery.unwrap_or(queries);
-        Ok(Dense { queries, gallery, similarity, kernel, word, query_squares, gallery_squares, scale })
+        Ok(Unread(Dense { queries, gallery, similarity, kernel, word, query_squares, gallery_squares, scale: 1.0 }))
     }
 
     /// Computes the similarity from a key: the cosine, the dot product, or minus the squared distance.
@@ -253,11 +259,48 @@ impl<'a> Dense<'a> {
         }
     }
 
+    /// Replaces the sums over a query and some items, with these squares, by keys.
+    pub(crate) fn keys_of_sums(&self, squares: &[f64], sums: &mut [f64]) {
+        self.kernel.vectorize(|| match self.similarity {
+            Similarity::Cosine => {
+                sums.iter_mut().zip(squares).for_each(|(sum, square)| *sum = 0.0 + cosine_key(*sum, *square));
+            }
+            Similarity::Dot => sums.iter_mut().for_each(|sum| *sum += 0.0),
+            Similarity::Euclidean => sums.iter_mut().for_each(|sum| *sum = 0.0 - *sum),
+        });
+    }
+
     pub(super) fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) {
         out.resize(self.queries.dim(), 0.0);
         self.matrix(side).widen(row, out);
         if rescales(self.matrix(side), self.similarity) {
             rescale(out);
         }
+    }
+}
+
+/// A space whose gallery has not been read.
+pub(crate) struct Unread<'a>(Dense<'a>);
+
+impl<'a> Unread<'a> {
+    /// Widens the queries, which are few.
+    pub fn few_queries(&self) -> Result<few::FewQueries> {
+        self.0.few_queries()
+    }
+
+    /// Reads the gallery once and validates it. `visit` receives the squared lengths of some consecutive items right after these were
+    /// read, valid or not, and the first of them.
+    pub fn read(mut self, control: &Control, visit: impl Fn(&Dense<'a>, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
+        let Dense { similarity, kernel, .. } = self.0;
+        if !self.0.is_own_gallery() {
+            let visit = |first: usize, squares: &[f64]| visit(&self.0, first, squares);
+            let squares = validate(&self.0.gallery, Side::Gallery, similarity, kernel, control, visit)?;
+            self.0.gallery_squares = Some(squares);
+        }
+        let squares = self.0.query_squares.iter().chain(self.0.gallery_squares.iter().flatten());
+        if similarity != Similarity::Cosine {
+            self.0.scale = scale_below_one(squares.fold(0.0f64, |m, s| m.max(*s)).sqrt());
+        }
+        Ok(self.0)
     }
 }

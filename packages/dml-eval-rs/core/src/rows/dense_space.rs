@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{UNIT64, packed_position, padded_len};
+use crate::exact::{UNIT64, pack_lanes, padded_len};
 use crate::kernel::{Kernel, Sum};
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
@@ -51,6 +51,14 @@ impl<'a> Space for Dense<'a> {
         }
     }
 
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
+        self.scores(pairs, scratch, scores);
+    }
+
+    fn value_of_score(&self, score: f64) -> f64 {
+        self.value_of_score(score)
+    }
+
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()> {
         let sum = match self.similarity {
             Similarity::Euclidean => Sum::Distance,
@@ -65,9 +73,7 @@ impl<'a> Space for Dense<'a> {
             |side, rows, width| {
                 pack_rows(rows, width, steps, |row, scratch, words| {
                     self.widen(side, row, &mut scratch.other);
-                    for (i, v) in scratch.other.iter().enumerate() {
-                        words[packed_position(i, steps)] = *v;
-                    }
+                    pack_lanes(&scratch.other, words);
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),

@@ -41,6 +41,10 @@ pub trait Space: Sync {
     fn key_of_screened(&self, screened: f64) -> Option<f64>;
     /// Appends the keys of some pairs (query, gallery item) to `keys`; fastest where pairs of one query adjoin.
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>);
+    /// Appends the scores of some pairs, as `keys` does: numbers that can be compared across queries.
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>);
+    /// Returns the value of an item with this score. A screen's margin covers the rounding of scores, too.
+    fn value_of_score(&self, score: f64) -> f64;
     /// Fills `keys` with those of all pairs of these queries and gallery items, query by query: faster per pair than `keys`
     /// where there are many of both. After a cancellation the table is incomplete.
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::exact::{PAIRS, square};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, prefetch};
 use crate::memory::zeros;
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::rescale;
@@ -15,28 +15,33 @@ use crate::side::Side;
 /// The largest magnitude that the dot product and the Euclidean distance take.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
+/// Rows are fetched so many before they are read: four at a time, they are read faster than CPUs foresee.
+const AHEAD: usize = 16;
+
 /// Whether rows are scaled by a power of two: float64 rows under the cosine, where it changes no bit of a key and no sum
 /// overflows.
 pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }
 
-/// Reads the rows once; returns each row's sum of squares in the stated order, or an error with the first bad row.
+/// Reads the rows once; returns each row's sum of squares in the stated order, or an error with the first bad row. `visit` receives those
+/// of some consecutive rows right after these were read, and the first of them.
 pub(crate) fn validate(
     matrix: &Matrix<'_>,
     side: Side,
     similarity: Similarity,
     kernel: &Kernel,
     control: &Control,
+    visit: impl Fn(usize, &[f64]) + Sync,
 ) -> Result<Vec<f64>> {
-    const ROWS: usize = 256;
+    const ROWS: usize = 64;
     let mut squares: Vec<f64> = zeros(matrix.rows())?;
     squares.par_chunks_mut(ROWS).enumerate().for_each_init(Vec::new, |buffer, (chunk, squares)| {
         if control.is_cancelled() {
             return;
         }
         if let Some(()) = square_in_place(matrix, chunk * ROWS, squares, kernel) {
-            return;
+            return visit(chunk * ROWS, squares);
         }
         buffer.resize(matrix.dim(), 0.0);
         for (i, out) in squares.iter_mut().enumerate() {
@@ -46,6 +51,7 @@ pub(crate) fn validate(
             }
             *out = square(buffer);
         }
+        visit(chunk * ROWS, squares);
     });
     control.check()?;
     // Only float64 rows can be finite and overflow here: their largest magnitudes tell which error it is.
@@ -83,6 +89,9 @@ fn square_in_place(matrix: &Matrix<'_>, first: usize, squares: &mut [f64], kerne
         // A short chunk repeats its last row.
         let row = |i: usize| matrix.slice32(first + chunk * PAIRS + i.min(out.len() - 1));
         let rows = [row(0)?, row(1)?, row(2)?, row(3)?];
+        for ahead in first + chunk * PAIRS + AHEAD..matrix.rows().min(first + (chunk + 1) * PAIRS + AHEAD) {
+            matrix.slice32(ahead).map(prefetch);
+        }
         out.copy_from_slice(&kernel.dots32(rows, rows)[..out.len()]);
     }
     Some(())

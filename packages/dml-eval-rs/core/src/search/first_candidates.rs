@@ -10,11 +10,12 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, Tiles};
 use crate::rows::narrow_panels::multiply;
-use crate::rows::own_item::OwnItem;
 use crate::rows::packing::Packing;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Blocks;
+use crate::screen::rounding::round_down;
 use crate::search::cells::{Cells, Nearness};
+use crate::search::filter::Filter;
 
 /// One panel of so many belongs to the part, where that gives enough lanes.
 const SPACING: usize = 12;
@@ -44,6 +45,7 @@ impl Part {
 /// The largest values so far: for each group, row and lane one of a tile, with its panel.
 struct Largest {
     tile: Vec<f32>,
+    most: Vec<f32>,
     values: Vec<f32>,
     panels: Vec<u32>,
     found: Vec<(f32, u32)>,
@@ -58,6 +60,7 @@ impl Largest {
     fn new(size: usize) -> Self {
         Largest {
             tile: vec![0.0; MAX_TILE],
+            most: Vec::new(),
             values: vec![f32::NEG_INFINITY; size],
             panels: vec![0; size],
             found: Vec::new(),
@@ -70,13 +73,13 @@ impl Largest {
     }
 }
 
-/// Calls `take` with a query and at least k items with their keys, in any order, for each query of the row block for which the column
-/// block has enough items.
+/// Calls `take` with a query and at least k items that count for it, with their keys, in any order, for each query of the row block for
+/// which the column block has enough items. `below` bounds a query's values.
 pub(super) fn first_candidates<S: Space>(
     space: &S,
     packing: &impl Packing,
     blocks: Blocks<'_>,
-    (k, own): (usize, OwnItem<'_>),
+    (k, filter, below): (usize, &Filter<'_>, impl Fn(usize) -> f64 + Sync),
     control: &Control,
     take: impl Fn(usize, &[(u32, f64)]) + Sync,
 ) -> Result<()> {
@@ -88,7 +91,12 @@ pub(super) fn first_candidates<S: Space>(
     };
     let size = height * width;
     let product = kernel.product(packing.word());
-    let cells = Cells::of(columns, packing, kernel, control)?;
+    // The cells nearest to a query have its label, and values above its bound.
+    let cells = if filter.labels.is_some() || filter.below.is_some() {
+        None
+    } else {
+        Cells::of(columns, packing, kernel, control)?
+    };
     control
         .took(|| if cells.is_some() { "first candidates from cells" } else { "first candidates from spaced panels" });
     let most = part.panels.min(LEAST_NEAR.max(NEAR_PER_NEIGHBOUR * k) / width).max(1);
@@ -105,18 +113,25 @@ pub(super) fn first_candidates<S: Space>(
                 Some(cells) => cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness),
                 None => &spaced,
             };
+            // Values from here on may reach the bound.
+            let most = queries.clone().map(|query| {
+                let margin = packing.margin(rows.extents[query - rows.rows.start], columns.worst);
+                round_down(below(query) - packing.offset() - margin)
+            });
+            largest.most.clear();
+            largest.most.extend(most);
             largest.values.fill(f32::NEG_INFINITY);
             for (number, &panel) in panels.iter().enumerate() {
                 let tile = &mut largest.tile[..size];
                 multiply(product, packing.steps(), (rows.panel(row_panel), columns.panel(panel as usize)), tile);
-                kernel.vectorize(|| subtract_rests(tile, width, &blocks, queries.start, panel as usize));
                 let first = columns.rows.start + panel as usize * width;
-                for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
-                    let own = own.of(query).and_then(|own| (own as usize).checked_sub(first));
-                    if let Some(value) = own.and_then(|lane| line.get_mut(lane)) {
-                        *value = f32::NEG_INFINITY;
+                kernel.vectorize(|| {
+                    let of_query = queries.clone().zip(&largest.most);
+                    for (line, (query, most)) in tile.chunks_exact_mut(width).zip(of_query) {
+                        filter.mask(query, first..first + width, *most, line);
                     }
-                }
+                    subtract_rests(tile, width, &blocks, queries.start, panel as usize);
+                });
                 let of_group = number % part.groups * size..(number % part.groups + 1) * size;
                 let (values, panels) = (&mut largest.values[of_group.clone()], &mut largest.panels[of_group]);
                 kernel.vectorize(|| keep_larger(tile, panel, values, panels));
@@ -207,6 +222,7 @@ mod tests {
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::dense_packing::DensePacking;
     use crate::rows::matrix::Matrix;
+    use crate::rows::own_item::OwnItem;
     use crate::rows::packing::{ExpectedThreshold, Goal};
     use crate::rows::similarity::Similarity;
     use crate::screen::traverse::{Observer, Task, traverse_rectangle};
@@ -254,7 +270,7 @@ mod tests {
             control: &Control,
         ) -> Result<()> {
             let take = |query, candidates: &[_]| self.found.lock().unwrap().push((query, candidates.to_vec()));
-            first_candidates(space, packing, blocks, (self.k, self.own), control, take)
+            first_candidates(space, packing, blocks, (self.k, &self.own.into(), |_| f64::INFINITY), control, take)
         }
 
         fn observe<S: Space>(&self, _: &S, _: &Task<'_>, _: &SweepResult, _: &mut Scratch, (): &mut ()) {}

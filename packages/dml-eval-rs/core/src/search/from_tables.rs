@@ -8,35 +8,15 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
+use crate::kernel::Kernel;
 use crate::memory::{allocate, collect, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
+use crate::search::places::{Place, cut};
 use crate::side::Side;
 
-/// Keys between two tests of whether to drop places.
-const CHUNK: usize = 512;
-
-/// A key and an item as one integer, the smaller the nearer: integers compare without a branch that the CPU could mispredict.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place(u128);
-
-impl Place {
-    fn new(key: f64, item: u32) -> Self {
-        let bits = key.to_bits();
-        // In the order of the keys, descending: larger magnitudes of negative keys are further away.
-        let descending = if key.is_sign_negative() { bits } else { !bits ^ (1 << 63) };
-        Place(u128::from(descending) << 32 | u128::from(item))
-    }
-
-    fn key(self) -> f64 {
-        let descending = (self.0 >> 32) as u64;
-        f64::from_bits(if descending >> 63 == 1 { descending } else { !descending ^ (1 << 63) })
-    }
-
-    fn item(self) -> u32 {
-        self.0 as u32
-    }
-}
+/// A divisor of the number of lanes, so that the compiler may keep their largest in vectors.
+const LANES: usize = 8;
 
 /// A search by tables, and the shape of a table.
 struct Tables<'a> {
@@ -99,12 +79,14 @@ impl Tables<'_> {
                 let lines = keys.par_chunks(columns.len()).zip(&mut lists).zip(&rows);
                 let out = scores.par_chunks_mut(k).zip(indices.par_chunks_mut(k));
                 lines.zip(out).try_for_each_init(
-                    || allocate(2 * k + CHUNK),
-                    |places, (((keys, list), &query), (scores, indices))| -> Result<()> {
-                        let places = places.as_mut().map_err(|error| error.clone())?;
-                        places.clear();
-                        places.append(list);
-                        gather(places, k, keys, columns.clone(), self.own.of(query as usize).map(|own| own as u32));
+                    || Gathering::new(k, columns.len()),
+                    |buffers, (((keys, list), &query), (scores, indices))| -> Result<()> {
+                        let buffers = buffers.as_mut().map_err(|error| error.clone())?;
+                        buffers.places.clear();
+                        buffers.places.append(list);
+                        let excluded = self.own.of(query as usize).map(|own| own as u32);
+                        buffers.gather(k, keys, columns.clone(), excluded, space.kernel());
+                        let places = &mut buffers.places;
                         if columns.end < items {
                             list.extend_from_slice(places);
                             return Ok(());
@@ -124,35 +106,60 @@ impl Tables<'_> {
     }
 }
 
-/// Replaces `places` by the k nearest, in any order, of these and the items of a table's line.
-fn gather(places: &mut Vec<Place>, k: usize, keys: &[f64], items: Range<u32>, excluded: Option<u32>) {
-    let mut worst = cut(places, k);
-    for (c, keys) in keys.chunks(CHUNK).enumerate() {
-        let first = items.start + (c * CHUNK) as u32;
-        // Without a branch, which the CPU would mispredict often.
-        let mut found = places.len();
-        places.resize(found + keys.len(), worst);
-        for (item, &key) in (first..).zip(keys) {
-            let place = Place::new(key, item);
-            places[found] = place;
-            found += usize::from((place < worst) & (Some(item) != excluded));
-        }
-        places.truncate(found);
-        if found >= 2 * k {
-            worst = cut(places, k);
-        }
-    }
-    cut(places, k);
+/// A thread's buffers.
+struct Gathering {
+    places: Vec<Place>,
+    maxima: Vec<f64>,
+    found: Vec<u32>,
 }
 
-/// Drops all but the k nearest, and returns the last of these; one beyond any item while there are fewer.
-fn cut(places: &mut Vec<Place>, k: usize) -> Place {
-    if places.len() < k {
-        return Place(u128::MAX);
+impl Gathering {
+    fn new(k: usize, items: usize) -> Result<Self> {
+        Ok(Gathering { places: allocate(k + items)?, maxima: allocate(2 * k + LANES)?, found: allocate(items)? })
     }
-    let (_, &mut worst, _) = places.select_nth_unstable(k - 1);
-    places.truncate(k);
-    worst
+
+    /// Replaces `places` by the k nearest, in any order, of these and the items of a table's line.
+    ///
+    /// The keys are divided into lanes, whose largest are those of different items. So k items other than the excluded one are at least
+    /// the (k + 1)-th largest of them.
+    fn gather(&mut self, k: usize, keys: &[f64], items: Range<u32>, excluded: Option<u32>, kernel: &Kernel) {
+        let Gathering { places, maxima, found } = self;
+        let mut least = f64::NEG_INFINITY;
+        let worst = cut(places, k);
+        if places.len() == k {
+            least = worst.key();
+        }
+        let lanes = (2 * k + 1).next_multiple_of(LANES);
+        if keys.len() >= 2 * lanes {
+            maxima.clear();
+            maxima.extend_from_slice(&keys[..lanes]);
+            for keys in keys[lanes..].chunks(lanes) {
+                kernel.vectorize(|| keep_larger(maxima, keys));
+            }
+            least = least.max(*maxima.select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1);
+        }
+        found.resize(keys.len(), 0);
+        let mut count = 0;
+        for (i, key) in keys.iter().enumerate() {
+            // Without a branch, which the CPU would mispredict often.
+            found[count] = i as u32;
+            count += usize::from(*key >= least);
+        }
+        for i in &found[..count] {
+            let place = Place::new(keys[*i as usize], items.start + i);
+            if place < worst && Some(place.item()) != excluded {
+                places.push(place);
+            }
+        }
+        cut(places, k);
+    }
+}
+
+#[inline(always)]
+fn keep_larger(maxima: &mut [f64], keys: &[f64]) {
+    for (most, key) in maxima.iter_mut().zip(keys) {
+        *most = if key > most { *key } else { *most };
+    }
 }
 
 #[cfg(test)]
@@ -169,17 +176,6 @@ mod tests {
     use crate::search::nearest::nearest_screened;
 
     proptest! {
-        #[test]
-        fn places_are_in_the_order_of_keys_and_items(
-            a in any::<f64>(), b in any::<f64>(), items in (any::<u32>(), any::<u32>()),
-        ) {
-            for (a, b) in [(a, b), (a, a), (-a, a), (0.0, b)] {
-                let (x, y) = (Place::new(a, items.0), Place::new(b, items.1));
-                prop_assert_eq!(x.cmp(&y), b.total_cmp(&a).then(items.0.cmp(&items.1)));
-                prop_assert_eq!((x.key().to_bits(), x.item()), (a.to_bits(), items.0));
-            }
-        }
-
         #[test]
         fn tables_of_any_shape_find_what_the_screen_finds(
             values in proptest::collection::vec(0i8..3, 70 * 5),
@@ -210,7 +206,7 @@ mod tests {
         let (mut keys, mut indices) = (vec![0; out], vec![0; out]);
         tables.search(space, &control, score, &mut keys, &mut indices).unwrap();
         let (mut screened, mut screened_indices) = (vec![0; out], vec![0; out]);
-        nearest_screened(space, k, tables.own, &control, score, &mut screened, &mut screened_indices).unwrap();
+        nearest_screened(space, k, tables.own.into(), &control, score, &mut screened, &mut screened_indices).unwrap();
         assert_eq!((keys, indices), (screened, screened_indices));
     }
 }

@@ -1,9 +1,13 @@
 //! Searches of a gallery.
 
 mod cells;
+pub(crate) mod few_queries;
+pub(crate) mod filter;
 mod first_candidates;
 mod from_tables;
+pub(crate) mod hard_negatives;
 pub(crate) mod index_recall;
 pub(crate) mod nearest;
+mod places;
 pub(crate) mod range;
 mod shortlist;

@@ -10,13 +10,13 @@ use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
 use crate::memory::collect;
 use crate::rows::comparable::Comparable;
-use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Blocks;
 use crate::screen::expected::SampledValues;
 use crate::screen::rounding::{round_down, round_up};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
+use crate::search::filter::Filter;
 use crate::search::first_candidates::first_candidates;
 use crate::search::from_tables::nearest_from_tables;
 use crate::search::shortlist::{Keys, Shortlist};
@@ -24,42 +24,85 @@ use crate::side::Side;
 
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
-/// The group of a query that is no gallery item; an item's group is its index, which is below this.
-const NO_GROUP: u32 = u32::MAX;
+/// In place of a hit whose score reaches the query's bound.
+const REJECTED: u32 = u32::MAX;
 
 /// A search in progress.
-struct Search<'a> {
+struct Search<'a, 'f> {
     k: usize,
     first_query: usize,
-    own: OwnItem<'a>,
+    filter: Filter<'f>,
+    /// The values of the filter's bounds, of the search's queries.
+    below: Vec<f64>,
     shortlists: Vec<Mutex<Shortlist>>,
     /// For each query a lower bound of the k-th nearest item's value, as float32 bits.
     thresholds: Vec<AtomicU32>,
     control: &'a Control,
 }
 
-impl Search<'_> {
+impl Search<'_, '_> {
     fn threshold(&self, q: usize) -> f32 {
         f32::from_bits(self.thresholds[q].load(Relaxed))
     }
+
+    /// Returns the value below which items count for the q-th query.
+    fn below(&self, q: usize) -> f64 {
+        self.below.get(q).copied().unwrap_or(f64::INFINITY)
+    }
+
+    /// Replaces the hits of a row whose scores aren't below the bound; float64 decides those that the screen leaves open.
+    fn reject<S: Space>(
+        &self,
+        space: &S,
+        (task, all, hits): (&Task<'_>, &[Hit], &mut [u32]),
+        (threshold, margin): (f32, f64),
+        scratch: &mut Scratch,
+        Open { places, pairs, scores }: &mut Open,
+    ) {
+        let Some(bounds) = self.filter.below else { return };
+        places.clear();
+        pairs.clear();
+        for (place, h) in hits.iter().enumerate() {
+            let hit = all[*h as usize];
+            let query = task.rows.start + hit.row as usize;
+            let (_, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
+            if upper >= self.below(query - self.first_query) && round_up(upper) >= threshold {
+                places.push(place);
+                pairs.push((query as u32, (task.columns.start + hit.column as usize) as u32));
+            }
+        }
+        if !pairs.is_empty() {
+            self.control.took(|| "bounds decided by scores");
+        }
+        scores.clear();
+        space.scores(pairs, scratch, scores);
+        for ((place, pair), score) in places.iter().zip(&*pairs).zip(&*scores) {
+            if *score >= bounds[pair.0 as usize] {
+                hits[*place] = REJECTED;
+            }
+        }
+    }
 }
 
-impl Observer for Search<'_> {
+impl Observer for Search<'_, '_> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        match side {
-            Side::Gallery => item as u32,
-            Side::Query => self.own.of(item).map_or(NO_GROUP, |own| own as u32),
-        }
+        self.filter.group(side, item)
+    }
+
+    fn uncounted(&self, query: usize) -> &[u32] {
+        self.filter.left_out(query)
     }
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
-        visit((f64::from(self.threshold(query - self.first_query)), f64::INFINITY));
+        let q = query - self.first_query;
+        visit((f64::from(self.threshold(q)), self.below(q)));
     }
 
     fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) -> Result<()> {
-        first_candidates(space, packing, blocks, (self.k, self.own), control, |query, candidates| {
+        let below = |query: usize| self.below(query - self.first_query);
+        first_candidates(space, packing, blocks, (self.k, &self.filter, below), control, |query, candidates| {
             let q = query - self.first_query;
             let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
             self.thresholds[q].store(list.begin(space, candidates).to_bits(), Relaxed);
@@ -72,12 +115,12 @@ impl Observer for Search<'_> {
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
-        Buffers { by_row, keys }: &mut Buffers,
+        Buffers { by_row, keys, open }: &mut Buffers,
     ) {
         by_row.sort(task.rows.len(), &result.row_hits);
         let mut start = 0;
         for row in 0..task.rows.len() {
-            let hits = &by_row.order[start..by_row.ends[row]];
+            let hits = &mut by_row.order[start..by_row.ends[row]];
             start = by_row.ends[row];
             if hits.is_empty() {
                 continue;
@@ -86,7 +129,8 @@ impl Observer for Search<'_> {
             let margin = task.row_margins[row];
             let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
             let mut threshold = self.threshold(q);
-            for &h in hits {
+            self.reject(space, (task, &result.row_hits, hits), (threshold, margin), scratch, open);
+            for &h in hits.iter().filter(|h| **h != REJECTED) {
                 let hit = result.row_hits[h as usize];
                 let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
                 let (lower, upper) = (round_down(lower), round_up(upper));
@@ -108,6 +152,15 @@ impl Observer for Search<'_> {
 struct Buffers {
     by_row: ByRow,
     keys: Keys,
+    open: Open,
+}
+
+/// Hits of a row that may reach the bound.
+#[derive(Default)]
+struct Open {
+    places: Vec<usize>,
+    pairs: Vec<(u32, u32)>,
+    scores: Vec<f64>,
 }
 
 /// The hits of a task, sorted by row.
@@ -138,22 +191,23 @@ impl ByRow {
     }
 }
 
-/// Finds the `k` nearest gallery items of every query: keys and indices, nearest first, ties by index.
+/// Finds the `k` nearest gallery items that count for every query: keys and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. Each query leaves out its
-/// own item.
-pub fn nearest<S: Comparable, T: Send>(
+/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. Where fewer than k items count,
+/// the other indices are −1, and the other scores remain.
+pub fn nearest<'a, S: Comparable, T: Send>(
     space: &S,
     k: usize,
-    own: OwnItem<'_>,
+    filter: impl Into<Filter<'a>>,
     control: &Control,
     score: impl Fn(usize, f64) -> T + Sync,
     scores: &mut [T],
     indices: &mut [i64],
 ) -> Result<()> {
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    own.check(queries, gallery as u64)?;
-    let leaves_out = (0..queries).any(|query| own.of(query).is_some());
+    let filter = filter.into();
+    filter.check(queries, gallery)?;
+    let leaves_out = (0..queries).any(|query| filter.own.of(query).is_some());
     let most = gallery - usize::from(leaves_out);
     if k < 1 || k > most {
         return argument(format!(
@@ -168,25 +222,25 @@ pub fn nearest<S: Comparable, T: Send>(
             indices.len()
         ));
     }
-    if prefers_tables(k, gallery, control) {
-        nearest_from_tables(space, k, own, control, score, scores, indices)
+    if filter.leaves_out_own_alone() && prefers_tables(k, gallery, control) {
+        nearest_from_tables(space, k, filter.own, control, score, scores, indices)
     } else {
-        nearest_screened(space, k, own, control, score, scores, indices)
+        nearest_screened(space, k, filter, control, score, scores, indices)
     }
 }
 
-/// Whether so many neighbours take less time from tables of keys than from a screen, by the measurements in
+/// Whether so many neighbours of so many items take less time from tables of keys than from a screen, by the measurements in
 /// docs/internals/evaluator-speed.md.
 fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
     let sizes = control.sizes();
-    k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
+    gallery <= sizes.few_items || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
 }
 
 /// Finds the `k` nearest gallery items of every query among those that the screen can't rule out.
 pub(crate) fn nearest_screened<S: Space, T: Send>(
     space: &S,
     k: usize,
-    own: OwnItem<'_>,
+    filter: Filter<'_>,
     control: &Control,
     score: impl Fn(usize, f64) -> T + Sync,
     scores: &mut [T],
@@ -200,16 +254,17 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     control.add_to_total(queries as u64 * gallery as u64);
     let thresholds = || {
         let all = collect(0..queries as u32)?;
-        let sampled = SampledValues::compute(
-            space,
-            &all,
-            |query, item| own.of(query as usize) == Some(u64::from(item)),
-            control,
-        )?;
+        let sampled = SampledValues::compute(space, &all, |query, item| filter.leaves_out(query, item), control)?;
         // When a share 1/m of the items was compared, the k-th nearest of these has about the rank m·k among all.
         let halves = |i: usize, query: u32| (0..HALVES).map(move |half| (i, query, k << half, 0.5f64.powi(half + 1)));
         let all = sampled.queries.iter().enumerate().flat_map(|(i, &query)| halves(i, query));
-        let expected = |(i, query, rank, share)| ExpectedThreshold { query, value: sampled.at_rank(i, rank), share };
+        let beyond = |i: usize, query: u32| {
+            filter.below.map_or(0.0, |bounds| sampled.above(i, space.value_of_score(bounds[query as usize]))) as usize
+        };
+        let expected = |(i, query, rank, share)| {
+            let value = sampled.at_rank(i, beyond(i, query) + rank);
+            ExpectedThreshold { query, value, share }
+        };
         Ok(all.map(expected).collect())
     };
     let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
@@ -219,7 +274,11 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
         let mut search = Search {
             k,
             first_query: first,
-            own,
+            filter,
+            below: match filter.below {
+                Some(bounds) => collect(bounds[rows.clone()].iter().map(|bound| space.value_of_score(*bound)))?,
+                None => Vec::new(),
+            },
             shortlists: collect(rows.clone().map(|query| Mutex::new(Shortlist::new(query, k))))?,
             thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
             control,
@@ -230,11 +289,12 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
             <(Scratch, Keys)>::default,
             |(scratch, keys), (q, (list, (scores, indices)))| {
                 let list = list.get_mut().expect("no thread panics while it holds the lock");
-                for ((out_score, index), (key, item)) in
-                    scores.iter_mut().zip(indices).zip(list.decide(space, scratch, keys))
-                {
-                    *out_score = score(first + q, key);
-                    *index = i64::from(item);
+                let found = list.decide(space, scratch, keys).map(Some).chain(std::iter::repeat(None));
+                for ((out_score, index), found) in scores.iter_mut().zip(indices).zip(found) {
+                    *index = found.map_or(-1, |(_, item)| i64::from(item));
+                    if let Some((key, _)) = found {
+                        *out_score = score(first + q, key);
+                    }
                 }
             },
         );
@@ -253,6 +313,7 @@ mod tests {
     use crate::random::Random;
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::matrix::Matrix;
+    use crate::rows::own_item::OwnItem;
     use crate::rows::similarity::Similarity;
     use crate::sizes::Sizes;
 
@@ -281,9 +342,15 @@ mod tests {
         #[test]
         fn neighbours_are_the_first_by_key_and_index(
             k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(), leaves_out in any::<bool>(), seed in any::<u64>(),
+            (has_labels, has_lists, has_bounds) in (any::<bool>(), any::<bool>(), any::<bool>()),
         ) {
             let x = rows(of_a_class, is_in_order, seed);
-            let own = if leaves_out { OwnItem::SameIndex } else { OwnItem::Absent };
+            let own = if leaves_out || has_labels { OwnItem::SameIndex } else { OwnItem::Absent };
+            let mut random = Random::new(seed ^ 1);
+            let labels: Vec<u32> = (0..ITEMS as u32).map(|i| if is_in_order { i % 2 } else { i / of_a_class as u32 }).collect();
+            let lists: Vec<Vec<u32>> =
+                (0..ITEMS).map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect()).collect();
+            let mut below = Vec::new();
             let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
             for (kernel, directions) in names().into_iter().flat_map(|name| [(name, Some(0)), (name, Some(30))]) {
                 let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());
@@ -292,20 +359,38 @@ mod tests {
                 if expected.is_empty() {
                     for query in 0..ITEMS as u32 {
                         let pairs: Vec<_> = (0..ITEMS as u32).map(|item| (query, item)).collect();
-                        let mut keys = Vec::new();
+                        let (mut keys, mut scores) = (Vec::new(), Vec::new());
                         dense.keys(&pairs, &mut Scratch::default(), &mut keys);
+                        dense.scores(&pairs, &mut Scratch::default(), &mut scores);
+                        let bound = scores[random.below(ITEMS)];
+                        below.push(bound);
                         let mut all: Vec<(f64, i64)> = keys.into_iter().zip(0..).collect();
-                        all.retain(|(_, item)| !leaves_out || *item != i64::from(query));
+                        all.retain(|(_, item)| {
+                            let other = *item as usize;
+                            (other != query as usize || matches!(own, OwnItem::Absent))
+                                && !(has_labels && labels[other] == labels[query as usize])
+                                && !(has_lists && lists[query as usize].contains(&(other as u32)))
+                                && (!has_bounds || scores[other] < bound)
+                        });
                         all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                         all.truncate(k);
                         expected.push(all);
                     }
                 }
                 let (mut keys, mut items) = (vec![0.0; ITEMS * k], vec![0; ITEMS * k]);
-                nearest_screened(&dense, k, own, &control, |_, key| key, &mut keys, &mut items).unwrap();
+                let (bounds, list) = (below.clone(), |query: usize| lists[query].as_slice());
+                let filter = Filter {
+                    own,
+                    labels: has_labels.then_some((&labels, &labels)),
+                    left_out: if has_lists { Some(&list) } else { None },
+                    below: has_bounds.then_some(&bounds),
+                };
+                nearest_screened(&dense, k, filter, &control, |_, key| key, &mut keys, &mut items).unwrap();
                 let found = keys.chunks(k).zip(items.chunks(k));
                 for (query, (expected, (keys, items))) in expected.iter().zip(found).enumerate() {
-                    let found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();
+                    let mut found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();
+                    found.truncate(expected.len());
+                    prop_assert!(items[expected.len()..].iter().all(|item| *item == -1));
                     prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, directions, query);
                 }
             }

@@ -117,7 +117,7 @@ impl Shortlist {
         threshold
     }
 
-    /// Decides the k nearest of at least k candidates by key, ties by index: their keys and indices, nearest first.
+    /// Decides the k nearest candidates by key, ties by index: their keys and indices, nearest first.
     pub fn decide<S: Space>(
         &mut self,
         space: &S,

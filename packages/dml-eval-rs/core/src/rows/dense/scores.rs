@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::Dense;
 use crate::control::Control;
 use crate::error::Result;
-use crate::exact::{packed_position, padded_len};
+use crate::exact::{pack_lanes, padded_len};
 use crate::kernel::Sum;
 use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::rows::matrix::Source;
@@ -107,9 +107,7 @@ impl Dense<'_> {
 
     fn pack(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [f64]) {
         self.widen(side, row, &mut scratch.other);
-        for (i, v) in scratch.other.iter().enumerate() {
-            words[packed_position(i, words.len())] = *v;
-        }
+        pack_lanes(&scratch.other, words);
     }
 
     /// Converts a score to the units of the screen.

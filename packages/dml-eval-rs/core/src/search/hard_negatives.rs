@@ -1,0 +1,115 @@
+//! Hard negatives: the nearest items of other labels, perhaps only those less similar than an item's positives.
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::error::{Error, Result, argument};
+use crate::memory::{full, zeros};
+use crate::rows::classes::Classes;
+use crate::rows::dense::Dense;
+use crate::rows::own_item::OwnItem;
+use crate::rows::space::{Scratch, Space};
+use crate::search::filter::Filter;
+use crate::search::nearest::nearest;
+use crate::side::Side;
+
+/// The positive whose score bounds those of an item's negatives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardness {
+    /// The one with the lowest score.
+    Hardest,
+    /// The one with the highest score.
+    Easiest,
+}
+
+impl std::str::FromStr for Hardness {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "hardest" => Ok(Hardness::Hardest),
+            "easiest" => Ok(Hardness::Easiest),
+            _ => argument(format!("unknown bound {name:?}; expected hardest or easiest")),
+        }
+    }
+}
+
+/// Finds the `k` nearest items of other labels of every item, as [`nearest`] does; with `below`, only items whose score is below that
+/// of this positive, less a margin. An item without a positive has no bound.
+pub fn hard_negatives(
+    space: &Dense<'_>,
+    labels: &[u32],
+    k: usize,
+    below: Option<(Hardness, f64)>,
+    control: &Control,
+    similarities: &mut [f32],
+    indices: &mut [i64],
+) -> Result<()> {
+    let items = space.rows(Side::Query);
+    if !space.is_own_gallery() || labels.len() != items {
+        return argument(format!("there are {} labels; expected {items}, and no other gallery", labels.len()));
+    }
+    let bounds = match below {
+        Some((hardness, margin)) => {
+            let mut bounds = positive_scores(space, labels, hardness, control)?;
+            bounds.iter_mut().for_each(|bound| *bound -= margin);
+            bounds
+        }
+        None => Vec::new(),
+    };
+    let filter =
+        Filter { labels: Some((labels, labels)), below: below.map(|_| bounds.as_slice()), ..OwnItem::SameIndex.into() };
+    let score = |query, key| space.similarity_of_key(query, key);
+    nearest(space, k, filter, control, score, similarities, indices)
+}
+
+/// Computes the score of each item with its hardest or easiest positive, or infinity where it has none: pair by pair in small classes,
+/// from tables in large ones.
+fn positive_scores(space: &Dense<'_>, labels: &[u32], hardness: Hardness, control: &Control) -> Result<Vec<f64>> {
+    let classes = Classes::new(labels)?;
+    let count = labels.iter().max().map_or(0, |last| last + 1);
+    let mut bounds = full(labels.len(), f64::INFINITY)?;
+    let (worst, pick): (f64, fn(f64, f64) -> f64) = match hardness {
+        Hardness::Hardest => (f64::INFINITY, f64::min),
+        Hardness::Easiest => (f64::NEG_INFINITY, f64::max),
+    };
+    let found = (0..count).into_par_iter().map_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
+        let (members, sizes) = (classes.members(label), control.sizes());
+        let mut of_class = full(members.len(), if members.len() > 1 { worst } else { f64::INFINITY })?;
+        let is_small = members.len() < sizes.class_table;
+        control.took(|| if is_small { "bounds by pairs" } else { "bounds from tables" });
+        let mut scores: Vec<f64> = Vec::new();
+        let mut start = 0;
+        while start < members.len() {
+            control.check()?;
+            // Each pair once: some items, and those from the first of them on.
+            let items = &members[start..];
+            let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
+            scores.clear();
+            if is_small {
+                pairs.clear();
+                pairs.extend(queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))));
+                space.scores(pairs, scratch, &mut scores);
+            } else {
+                scores = zeros(queries.len() * items.len())?;
+                space.score_table(queries, items, &mut scores, control)?;
+            }
+            for (i, line) in scores.chunks(items.len()).enumerate() {
+                let (first, others) = of_class[start + i..].split_first_mut().expect("the line's own item");
+                for (bound, score) in others.iter_mut().zip(&line[i + 1..]) {
+                    *bound = pick(*bound, *score);
+                    *first = pick(*first, *score);
+                }
+            }
+            start += queries.len();
+        }
+        Ok(of_class)
+    });
+    for (label, of_class) in found.collect::<Result<Vec<Vec<f64>>>>()?.into_iter().enumerate() {
+        for (item, bound) in classes.members(label as u32).iter().zip(of_class) {
+            bounds[*item as usize] = bound;
+        }
+    }
+    control.check()?;
+    Ok(bounds)
+}
