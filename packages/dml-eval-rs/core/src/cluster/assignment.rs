@@ -1,24 +1,44 @@
 //! Each row's nearest centroid, decided in float64.
 
+use std::sync::{Mutex, MutexGuard};
+
 use ndarray::{Array2, ArrayView2};
+use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::kernel::Kernel;
+use crate::kernel::{Hit, Kernel, SweepResult};
 use crate::memory::{collect, zeros};
 use crate::peers::{Peers, gather, part};
+use crate::random::Random;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::derived::Selected;
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::own_item::OwnItem;
+use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::similarity::Similarity;
+use crate::rows::space::{Scratch, Space};
+use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::nearest::nearest;
+use crate::side::Side;
+
+/// Rows whose distances a thread computes at a time, and rows from whose distances a packing is chosen.
+const ROWS: usize = 256;
+const SAMPLED: usize = 48;
 
 /// The nearest centroid of every row, and its squared distance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Assignment {
     pub labels: Vec<u32>,
     pub distances: Vec<f64>,
+}
+
+impl Assignment {
+    /// Returns the part of some rows.
+    fn select(&self, rows: &[usize]) -> Result<Assignment> {
+        let labels = collect(rows.iter().map(|row| self.labels[*row]))?;
+        Ok(Assignment { labels, distances: collect(rows.iter().map(|row| self.distances[*row]))? })
+    }
 }
 
 /// Assigns every row to its nearest centroid. With peers each assigns a part of the rows.
@@ -29,39 +49,157 @@ pub(crate) fn assign(
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Assignment> {
-    if peers.is_alone() {
-        return assign_here(x, centroids, kernel, control);
-    }
+    share(x, centroids, None, (kernel, peers, control), |space, _| {
+        let rows = space.rows(Side::Query);
+        let (mut labels, mut distances): (Vec<i64>, Vec<f64>) = (zeros(rows)?, zeros(rows)?);
+        nearest(space, 1, OwnItem::Absent, control, |_, key| 0.0 - key, &mut distances, &mut labels)?;
+        Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
+    })
+}
+
+/// Assigns rows by some work, which gets the space of rows and centroids, and what these rows start from. With peers each does a part
+/// of the rows.
+fn share(
+    x: &Matrix<'_>,
+    centroids: &Array2<f64>,
+    start: Option<&Assignment>,
+    (kernel, peers, control): (&'static Kernel, &dyn Peers, &Control),
+    work: impl Fn(&Dense<'_>, Assignment) -> Result<Assignment>,
+) -> Result<Assignment> {
+    // Centroids of single-precision rows are single-precision numbers, and such rows are compared in place.
+    let narrow = collect(centroids.iter().map(|v| *v as f32))?;
+    let narrow = ArrayView2::from_shape(centroids.dim(), &narrow).expect("as many numbers as the centroids have");
+    let centroids = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow) };
     let rows = collect(part(peers, x.rows(), |_| 1))?;
-    let Assignment { labels, distances } = if rows.is_empty() {
+    let selected = Selected(x, &rows);
+    let own = if peers.is_alone() { x.view() } else { Matrix::Derived(&selected) };
+    let start = start.map_or_else(|| Ok(Assignment::default()), |start| start.select(&rows))?;
+    let done = if rows.is_empty() {
         Assignment::default()
     } else {
-        assign_here(&Matrix::Derived(&Selected(x, &rows)), centroids, kernel, control)?
+        let (similarity, precision) = (Similarity::Euclidean, Precision::SixteenBit);
+        work(&Dense::new(own, Some(centroids), similarity, precision, kernel, control)?, start)?
     };
+    if peers.is_alone() {
+        return Ok(done);
+    }
+    let Assignment { labels, distances } = done;
     let labels = collect(labels.into_iter().map(f64::from))?;
     let (labels, distances) = (gather(peers, &labels, x.rows())?, gather(peers, &distances, x.rows())?);
-    let is_label = |label: &f64| label.fract() == 0.0 && (0.0..centroids.nrows() as f64).contains(label);
+    let is_label = |label: &f64| label.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(label);
     if !(labels.iter().all(is_label) && distances.iter().all(|d| d.is_finite() && *d >= 0.0)) {
         return Err(Error::Exchange("all_gather returned numbers that are no centroids' indices or distances".into()));
     }
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-fn assign_here(
+/// Moves rows to centroids that are nearer than those that they start from. `indices` are those of the centroids among all: if these
+/// are not all, no row starts from any of them, and else the distances to start from are computed.
+fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
-    kernel: &'static Kernel,
-    control: &Control,
+    indices: Option<&[usize]>,
+    start: &Assignment,
+    (kernel, peers, control): (&'static Kernel, &dyn Peers, &Control),
 ) -> Result<Assignment> {
-    // Centroids of single-precision rows are single-precision numbers, and such rows are compared in place.
-    let narrow = collect(centroids.iter().map(|v| *v as f32))?;
-    let narrow = ArrayView2::from_shape(centroids.dim(), &narrow).expect("as many numbers as the centroids have");
-    let centroids = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow) };
-    let space = Dense::new(x.view(), Some(centroids), Similarity::Euclidean, Precision::SixteenBit, kernel, control)?;
-    let mut labels: Vec<i64> = zeros(x.rows())?;
-    let mut distances: Vec<f64> = zeros(x.rows())?;
-    nearest(&space, 1, OwnItem::Absent, control, |_, key| 0.0 - key, &mut distances, &mut labels)?;
-    Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
+    share(x, centroids, Some(start), (kernel, peers, control), |space, mut start| {
+        control.took(|| "centroids nearer than the last");
+        if indices.is_none() {
+            let chunks = start.distances.par_chunks_mut(ROWS).zip(start.labels.par_chunks(ROWS));
+            chunks.enumerate().for_each_init(<(Scratch, Vec<f64>)>::default, |(scratch, keys), (c, (out, labels))| {
+                let pair = |(i, label): (usize, &u32)| ((ROWS * c + i) as u32, *label);
+                let pairs: Vec<(u32, u32)> = labels.iter().enumerate().map(pair).collect();
+                keys.clear();
+                space.keys(&pairs, scratch, keys);
+                out.iter_mut().zip(keys).for_each(|(out, key)| *out = 0.0 - *key);
+            });
+        }
+        let rows = start.labels.len();
+        let value = |row: usize, distance: f64| space.value(row, -distance);
+        let search = Improving {
+            indices,
+            value: &value,
+            best: collect((0..rows).map(|row| Mutex::new((start.distances[row], start.labels[row]))))?,
+        };
+        let thresholds = || {
+            let expected = |row: usize| ExpectedThreshold {
+                query: row as u32,
+                value: value(row, start.distances[row]),
+                share: 1.0,
+            };
+            Ok(Random::new(0).spread(rows, SAMPLED).map(expected).collect())
+        };
+        let pairs = rows as u64 * centroids.nrows() as u64;
+        control.add_to_total(pairs);
+        let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
+        traverse_rectangle(space, &packing, &search, 0..rows, control)?;
+        for (row, best) in search.best.into_iter().enumerate() {
+            (start.distances[row], start.labels[row]) =
+                best.into_inner().expect("no thread panics while it holds the lock");
+        }
+        Ok(start)
+    })
+}
+
+/// Rows that are compared with centroids that may be nearer.
+struct Improving<'a> {
+    indices: Option<&'a [usize]>,
+    /// Computes the value of a row and a centroid at a distance.
+    value: &'a (dyn Fn(usize, f64) -> f64 + Sync),
+    /// Each row's least distance so far, and its centroid.
+    best: Vec<Mutex<(f64, u32)>>,
+}
+
+impl Improving<'_> {
+    fn best(&self, row: usize) -> MutexGuard<'_, (f64, u32)> {
+        self.best[row].lock().expect("no thread panics while it holds the lock")
+    }
+}
+
+impl Observer for Improving<'_> {
+    type Buffers = (Vec<(u32, u32)>, Vec<f64>);
+
+    fn group(&self, side: Side, item: usize) -> u32 {
+        match side {
+            Side::Gallery => item as u32,
+            // Its own centroid is the one to beat.
+            Side::Query => {
+                if self.indices.is_none() {
+                    self.best(item).1
+                } else {
+                    u32::MAX
+                }
+            }
+        }
+    }
+
+    fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
+        visit(((self.value)(query, self.best(query).0), f64::INFINITY));
+    }
+
+    fn observe<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        (pairs, keys): &mut Self::Buffers,
+    ) {
+        pairs.clear();
+        let pair = |hit: &Hit| {
+            ((task.rows.start + hit.row as usize) as u32, (task.columns.start + hit.column as usize) as u32)
+        };
+        pairs.extend(result.row_hits.iter().map(pair));
+        keys.clear();
+        space.keys(pairs, scratch, keys);
+        for (&(row, centroid), key) in pairs.iter().zip(keys) {
+            let candidate = (0.0 - *key, self.indices.map_or(centroid, |indices| indices[centroid as usize] as u32));
+            let mut best = self.best(row as usize);
+            if candidate < *best {
+                *best = candidate;
+            }
+        }
+    }
 }
 
 /// Updates an assignment to the result of `assign`, with less work once few centroids move.
@@ -72,31 +210,27 @@ pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
     moved: &[bool],
-    mut assignment: Assignment,
+    assignment: Assignment,
     kernel: &'static Kernel,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Assignment> {
+    let by = (kernel, peers, control);
     let moved_centroids: Vec<usize> = (0..moved.len()).filter(|c| moved[*c]).collect();
     let moved_rows: Vec<usize> = (0..x.rows()).filter(|row| moved[assignment.labels[*row] as usize]).collect();
     if 4 * moved_rows.len() > 3 * x.rows() || 4 * moved_centroids.len() > 3 * moved.len() {
-        return assign(x, centroids, kernel, peers, control);
+        return improve(x, centroids, None, &assignment, by);
     }
-    let nearest_moved = assign(x, &centroids.select(ndarray::Axis(0), &moved_centroids), kernel, peers, control)?;
-    for row in 0..x.rows() {
-        let candidate = (nearest_moved.distances[row], moved_centroids[nearest_moved.labels[row] as usize] as u32);
-        if candidate < (assignment.distances[row], assignment.labels[row]) {
-            (assignment.distances[row], assignment.labels[row]) = candidate;
-        }
-    }
+    let some = centroids.select(ndarray::Axis(0), &moved_centroids);
+    let mut improved = improve(x, &some, Some(&moved_centroids), &assignment, by)?;
     if !moved_rows.is_empty() {
-        let nearest_of_all = assign(&Matrix::Derived(&Selected(x, &moved_rows)), centroids, kernel, peers, control)?;
+        let start = assignment.select(&moved_rows)?;
+        let of_all = improve(&Matrix::Derived(&Selected(x, &moved_rows)), centroids, None, &start, by)?;
         for (i, &row) in moved_rows.iter().enumerate() {
-            (assignment.distances[row], assignment.labels[row]) =
-                (nearest_of_all.distances[i], nearest_of_all.labels[i]);
+            (improved.distances[row], improved.labels[row]) = (of_all.distances[i], of_all.labels[i]);
         }
     }
-    Ok(assignment)
+    Ok(improved)
 }
 
 #[cfg(test)]
