@@ -41,7 +41,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "candidates pruned by keys", "candidates pruned by all keys", "neighbours from tables",
         "neighbours from tables of parts", "neighbours in batches", "ranges in batches", "narrow panel",
         "few queries",
-        "bounds by pairs", "bounds from tables", "bounds decided by scores",
+        "bounds by pairs", "bounds from tables", "bounds decided by scores", "centroids nearer than the last",
     ),
     "verify": (
         *_TABLES, "slots", "slots in parts", "crossings among slots", "crossings between slots", "crossings sieved",
@@ -103,7 +103,8 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("ranges", lambda name, _: name == "range in a gallery", "an array's own range is one triangle"),
         ("candidates|neighbours", lambda _, o: o.how != "range", "a range has no shortlist"),
         ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans", "k-means takes the 16-bit screen"),
-        ("candidates|skipping", lambda _, o: o.how != "kmeans", "a few centroids are one panel"),
+        ("candidates from|pruned", lambda _, o: o.how != "kmeans", "a few centroids are one panel"),
+        ("centroids", lambda _, o: o.how == "kmeans", "nothing else has centroids"),
         (
             "in blocks",
             lambda _, o: o.how not in {"range", "hard_negatives"},

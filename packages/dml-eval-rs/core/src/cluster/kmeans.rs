@@ -3,7 +3,7 @@
 use ndarray::Array2;
 use rayon::prelude::*;
 
-use crate::cluster::assignment::{assign, reassign};
+use crate::cluster::assignment::{Assignment, assign, reassign};
 use crate::cluster::initial_centroids::{draw_centroids, zero_centroids};
 use crate::control::Control;
 use crate::error::{Result, argument};
@@ -91,7 +91,7 @@ fn lloyd(
     let mut iterations = 0;
     while iterations < options.max_iterations {
         iterations += 1;
-        let next = means(x, &assignment.labels, &assignment.distances, options.clusters, control)?;
+        let next = means(x, &assignment, options.clusters, kernel, control)?;
         let moved: Vec<bool> = centroids.rows().into_iter().zip(next.rows()).map(|(a, b)| a != b).collect();
         centroids = next;
         if !moved.contains(&true) {
@@ -105,9 +105,15 @@ fn lloyd(
 
 /// Computes the means of the clusters, each summed in the order of its rows. An empty cluster takes a row that is far from its
 /// own centroid.
-fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize, control: &Control) -> Result<Array2<f64>> {
-    let mut labels = collect(labels.iter().copied())?;
-    fill_empty_clusters(&mut labels, distances, clusters)?;
+fn means(
+    x: Matrix<'_>,
+    assignment: &Assignment,
+    clusters: usize,
+    kernel: &'static Kernel,
+    control: &Control,
+) -> Result<Array2<f64>> {
+    let mut labels = collect(assignment.labels.iter().copied())?;
+    fill_empty_clusters(&mut labels, &assignment.distances, clusters)?;
     let classes = Classes::new(&labels)?;
     let mut centroids = zero_centroids(clusters, x.dim())?;
     let single = !x.is_double();
@@ -115,16 +121,19 @@ fn means(x: Matrix<'_>, labels: &[u32], distances: &[f64], clusters: usize, cont
         || vec![0.0; x.dim()],
         |row, (cluster, mut centroid)| {
             let members = classes.members(cluster as u32);
+            let sums = centroid.as_slice_mut().expect("a row's numbers adjoin");
             for &m in members {
                 if control.is_cancelled() {
                     return;
                 }
-                x.widen(m as usize, row);
-                for (c, v) in centroid.iter_mut().zip(row.iter()) {
-                    *c += v;
+                if let Some(values) = x.slice32(m as usize) {
+                    kernel.vectorize(|| sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += f64::from(*v)));
+                } else {
+                    x.widen(m as usize, row);
+                    sums.iter_mut().zip(row.iter()).for_each(|(sum, v)| *sum += v);
                 }
             }
-            for c in &mut centroid {
+            for c in sums {
                 *c /= members.len() as f64;
                 if single {
                     *c = f64::from(*c as f32);
