@@ -442,7 +442,9 @@ class Verified:
         call: Any = ours.verify_codes if self.similarity == "hamming" else ours.verify
 
         def measure(**more: Any) -> Any:
-            calls = [call(*given, metrics=m, **options, **more) for m in (("tar", "eer", "auc"), ("tar", "eer"))]
+            calls = [
+                call(*given, metrics=m, **options, **more) for m in (("tar", "eer", "auc"), ("tar", "eer"))
+            ]
             return tuple((dict(found.tar), found.eer, found.auc) for found in calls)
 
         if self.how == "peers":
