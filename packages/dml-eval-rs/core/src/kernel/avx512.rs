@@ -91,7 +91,11 @@ macro_rules! int16 {
             // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
             unsafe {
                 for _ in 0..steps - AFFINE_STEPS {
-                    let panel: [_; VECTORS] = std::array::from_fn(|v| _mm512_loadu_si512(column.add(16 * v).cast()));
+                    // Not by `from_fn`, into which the compiler may inline no intrinsics.
+                    let mut panel = [_mm512_setzero_si512(); VECTORS];
+                    for (v, p) in panel.iter_mut().enumerate() {
+                        *p = _mm512_loadu_si512(column.add(16 * v).cast());
+                    }
                     for (r, sum) in sums.iter_mut().enumerate() {
                         let $x = _mm512_set1_epi32(*row.add(r));
                         for (s, $p) in sum.iter_mut().zip(panel) {
@@ -103,8 +107,11 @@ macro_rules! int16 {
                     column = column.add(COLUMNS);
                 }
                 let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
-                let scales: [_; VECTORS] = std::array::from_fn(|v| _mm512_loadu_ps(column.add(16 * v)));
-                let biases: [_; VECTORS] = std::array::from_fn(|v| _mm512_loadu_ps(column.add(COLUMNS + 16 * v)));
+                let (mut scales, mut biases) = ([_mm512_setzero_ps(); VECTORS], [_mm512_setzero_ps(); VECTORS]);
+                for v in 0..VECTORS {
+                    scales[v] = _mm512_loadu_ps(column.add(16 * v));
+                    biases[v] = _mm512_loadu_ps(column.add(COLUMNS + 16 * v));
+                }
                 for (r, sum) in sums.iter().enumerate() {
                     let (scale, bias) = (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
                     for (v, s) in sum.iter().enumerate() {
