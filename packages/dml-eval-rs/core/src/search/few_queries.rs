@@ -75,17 +75,18 @@ mod tests {
         #[test]
         fn few_queries_of_any_layout_find_what_the_screen_finds(
             values in proptest::collection::vec(0i8..4, 90 * 20),
-            (queries, dim, k) in (1usize..9, 1usize..20, 1usize..30),
-            (is_double, is_reversed) in (any::<bool>(), any::<bool>()),
+            (queries, dim, k, items) in (1usize..9, 1usize..20, 1usize..30, 57usize..81),
+            (are_double, is_reversed) in (any::<[bool; 2]>(), any::<bool>()),
             has_own in any::<bool>(),
         ) {
-            let y = Array2::from_shape_fn((80, dim), |(i, j)| f32::from(values[20 * i + j]) + 0.5);
+            let y = Array2::from_shape_fn((items, dim), |(i, j)| f32::from(values[20 * i + j]) + 0.5);
             let y = if is_reversed { y.slice(s![..;-1, ..;-1]) } else { y.view() };
             let x = Array2::from_shape_fn((queries, dim), |(i, j)| y[[7 * i, j]]);
             let (wide_x, wide_y) = (x.mapv(f64::from), y.mapv(f64::from));
-            let sides = || match is_double {
-                true => (Matrix::F64(wide_x.view()), Some(Matrix::F64(wide_y.view()))),
-                false => (Matrix::F32(x.view()), Some(Matrix::F32(y))),
+            let sides = || {
+                let queries = if are_double[0] { Matrix::F64(wide_x.view()) } else { Matrix::F32(x.view()) };
+                let items = if are_double[1] { Matrix::F64(wide_y.view()) } else { Matrix::F32(y) };
+                (queries, Some(items))
             };
             let indices: Vec<i64> = (0..queries as i64).map(|i| if i % 3 == 2 { -1 } else { 7 * i }).collect();
             let own = if has_own { OwnItem::Listed(&indices) } else { OwnItem::Absent };

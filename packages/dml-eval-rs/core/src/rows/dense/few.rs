@@ -46,11 +46,14 @@ impl Dense<'_> {
         }
     }
 
-    /// Computes the sums of float32 rows from one on in place; `None` if a row has another type.
+    /// Computes the sums of float32 rows from one on in place; `None` if a row has another type, or no query is in place.
     fn sums_in_place(&self, few: &[&[f32]], start: usize, sums: &mut [f64]) -> Option<()> {
-        let rows = sums.len() / few.len().max(1);
+        if few.is_empty() {
+            return None;
+        }
         // Fewer rows repeat the last.
-        let row = |i: usize| self.gallery.slice32(start + i.min(rows.max(1) - 1));
+        let last = sums.len() / few.len() - 1;
+        let row = |i: usize| self.gallery.slice32(start + i.min(last));
         let together: [&[f32]; PAIRS] = [row(0)?, row(1)?, row(2)?, row(3)?];
         for (i, of_few) in few.iter().enumerate() {
             let found = match self.similarity {
@@ -61,6 +64,6 @@ impl Dense<'_> {
                 *sum = found;
             }
         }
-        (!few.is_empty()).then_some(())
+        Some(())
     }
 }
