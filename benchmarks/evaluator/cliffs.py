@@ -2,7 +2,7 @@
 
     python benchmarks/evaluator/cliffs.py rows [--only TEXT ...] [--kernel NAME] [--peers]
     python benchmarks/evaluator/cliffs.py scan [--items 10000] [--kernel NAME]
-    python benchmarks/evaluator/cliffs.py curve [--items 10000] [--out curve.svg]
+    python benchmarks/evaluator/cliffs.py curve [--items 10000] [--out curve.png]
 
 `rows` times ordinary uses that once took many times as long as their neighbours, with `--peers` beside a library's.
 `scan` times each function for each kind of data, number of classes and k; it marks a cell that costs more than three
@@ -260,7 +260,7 @@ def curve(n: int, out: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel="matches of a query", ylabel="ns a pair, one thread")
     axes.set_title(f"All average precision, {n:,} items")
     axes.legend()
-    figure.savefig(out, bbox_inches="tight", metadata={"Date": None})
+    figure.savefig(out, bbox_inches="tight", metadata={"Software": None})
 
 
 def main() -> None:
@@ -272,7 +272,7 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="time the peers, too")
     parser.add_argument("--kernel", help="another kernel than the fastest")
     parser.add_argument("--items", type=int, default=10_000)
-    parser.add_argument("--out", default="curve.svg")
+    parser.add_argument("--out", default="curve.png")
     arguments = parser.parse_args()
     print(machine())
     if arguments.kernel:

@@ -22,7 +22,9 @@ def test_every_tool_runs_and_each_failure_is_named(tmp_path, failing, ending):
         file.write_text(f"#!/bin/sh\necho ran {tool}\nexit {int(tool in failing)}\n", encoding="utf-8")
         file.chmod(0o755)
     # `make test` runs this, and a make within a make says which folders it enters and leaves.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
     done = subprocess.run(
         ["make", "--old-file=setup", "check", f"CHECKS={' '.join(CHECKS)}", f"BIN={tmp_path}"],
         cwd=ROOT, capture_output=True, text=True, check=False, env=environment,
