@@ -21,7 +21,7 @@ const POSITIVES: usize = 32;
 /// Queries whose sample is in memory together.
 const TOGETHER: usize = 1 << 14;
 
-/// The queries of a relation to choose for, and the last ranks that matter to their metrics.
+/// A relation whose queries are to be screened or ranked from tables.
 pub(crate) struct Choice<'a, S> {
     pub space: &'a S,
     pub relation: &'a Relation<'a>,

@@ -266,7 +266,7 @@ mod tests {
                 prop_assert_eq!(&found[..], &positives[..found.len()]);
                 let last = per_positive * found.len();
                 prop_assert_eq!(&counts[..last], &expected[..last]);
-                // The ranks of what was left away are beyond the last.
+                // All items up to the last rank are kept.
                 let before = counts[..last].iter().sum::<u64>() + found.len() as u64;
                 let kept = before + counts[last];
                 prop_assert!(found.len() == positives.len() || kept >= last_rank);

@@ -106,7 +106,7 @@ impl Ranking<'_> {
             for &ties in self.ties {
                 let rules = TieRules::One(ties);
                 let mut counts = ranker.counts(&row, rules, &positives);
-                // Positives that were left away are beyond all ranks that matter.
+                // Positives beyond the kept items are beyond all ranks that matter.
                 *counts.last_mut().expect("there is one of the negatives after all positives") += keys.len() as u64;
                 counts.resize(rules.slots_per_positive() * number + 1, 0);
                 let order = || Order::new(&positives, counts, ties);
