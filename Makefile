@@ -93,7 +93,7 @@ soak: setup ## an hour: new examples for the property tests, and training killed
 	$(BIN)/python benchmarks/evaluator/random_cases.py $$(date +%s) 2000 300
 	$(BIN)/python benchmarks/training/bench_soak.py 200 $$(date +%s)
 
-mutants: setup ## long, a minute or two for each: faults built into the evaluator, each of which the tests must find
+mutants: setup ## long, half a minute for each: faults built into the evaluator, each of which the tests must find
 	$(BIN)/python packages/dml-eval-rs/mutants/run.py
 
 docs: setup .venv/.docs ## the site, into site/html: runs the tutorials, and fails for a warning or a dead link

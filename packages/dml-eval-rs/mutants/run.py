@@ -1,6 +1,6 @@
 """Kill every mutant: each fault of mutants.toml is built into the evaluator, and the tests must fail.
 
-Usage: python packages/dml-eval-rs/mutants/run.py [NAME ...]
+Usage: python packages/dml-eval-rs/mutants/run.py [GROUP/NAME ...]
 It works in a copy of the repository, keeps the build in target/mutants, and exits with 1 if a mutant survives.
 """
 
@@ -73,7 +73,10 @@ def suites(copy: Path) -> dict[str, Callable[[], bool]]:
 
 
 def main(names: list[str]) -> int:
-    """Try the named mutants, or all; print which tests killed each."""
+    """Try the named mutants (GROUP/NAME), or all; print which tests killed each."""
+    chosen = {name: mutant for name, mutant in mutants().items() if not names or name in names}
+    if unknown := sorted(set(names) - chosen.keys()):
+        sys.exit(f"no mutants {', '.join(unknown)}; expected GROUP/NAME of mutants.toml")
     survivors = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "repository"
@@ -84,9 +87,7 @@ def main(names: list[str]) -> int:
         tests = suites(copy)
         if not tests["paths"]():
             sys.exit("the tests fail without a mutant; expected them to pass")
-        for name, mutant in mutants().items():
-            if names and name.partition("/")[2] not in names:
-                continue
+        for name, mutant in chosen.items():
             source, start = source_of(mutant, copy), time.perf_counter()
             original = source.read_text()
             source.write_text(original.replace(mutant["from"], mutant["to"]))
