@@ -43,16 +43,17 @@ impl<'a> Space for Dense<'a> {
         None
     }
 
-    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) {
+    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()> {
         let first = keys.len();
-        self.sums(pairs, scratch, keys);
+        self.sums(pairs, scratch, keys)?;
         for (key, &(_, g)) in keys[first..].iter_mut().zip(pairs) {
             *key = self.key(g, *key);
         }
+        Ok(())
     }
 
-    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
-        self.scores(pairs, scratch, scores);
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
+        self.scores(pairs, scratch, scores)
     }
 
     fn value_of_score(&self, score: f64) -> f64 {
@@ -72,8 +73,9 @@ impl<'a> Space for Dense<'a> {
             (queries, items),
             |side, rows, width| {
                 pack_rows(rows, width, steps, |row, scratch, words| {
-                    self.widen(side, row, &mut scratch.other);
+                    self.widen(side, row, &mut scratch.other)?;
                     pack_lanes(&scratch.other, words);
+                    Ok(())
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),

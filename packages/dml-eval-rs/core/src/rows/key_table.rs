@@ -5,6 +5,7 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
+use crate::memory::{each, full};
 use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
@@ -30,7 +31,7 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     rows: &[u32],
     width: usize,
     steps: usize,
-    encode: impl Fn(usize, &mut Scratch, &mut [T]) + Sync,
+    encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<()> + Sync,
 ) -> Result<Panels<T>> {
     let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(rows[i] as usize, scratch, words);
     Panels::load(rows.len(), width, steps, row).map(|(panels, _)| panels)
@@ -63,12 +64,13 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
         let query_panels = pack(Side::Query, block_queries, height)?;
         for (b, block_items) in items.chunks(item_block).enumerate() {
             let item_panels = pack(Side::Gallery, block_items, width)?;
-            keys.par_chunks_mut(together * height * items.len()).enumerate().for_each_init(
-                || vec![V::default(); tiles * height * width],
+            each(
+                keys.par_chunks_mut(together * height * items.len()).enumerate(),
+                || full(tiles * height * width, V::default()),
                 |values, (group, keys)| {
                     for (c, columns) in block_items.chunks(width).enumerate() {
                         if control.is_cancelled() {
-                            return;
+                            return Ok(());
                         }
                         for (r, lines) in keys.chunks_mut(height * items.len()).enumerate() {
                             tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
@@ -78,8 +80,9 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
                             }
                         }
                     }
+                    Ok(())
                 },
-            );
+            )?;
         }
     }
     Ok(())
