@@ -87,8 +87,9 @@ bench: setup ## the benchmarks beside the peers: evaluator, losses, trainer (abo
 gpu: setup ## on a machine with a GPU: its tests and the benchmarks, into gpu-results.md to send in
 	$(BIN)/python benchmarks/gpu.py
 
-soak: setup ## an hour: new examples for the property tests, and training killed and resumed at random moments
+soak: setup ## an hour: new examples for the property tests, each allocation failing, and training killed and resumed at random moments
 	PROPTEST_RNG_SEED=$$(date +%s) cargo test --workspace --exclude dml-eval-rs --release --quiet
+	cargo test --package dml-eval --release --quiet --test out_of_memory -- --all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-profile=search tests/properties packages/dml-eval-rs/tests
 	$(BIN)/python benchmarks/evaluator/random_cases.py $$(date +%s) 2000 300
 	$(BIN)/python benchmarks/training/bench_soak.py 200 $$(date +%s)
