@@ -1,0 +1,98 @@
+"""Where memory is scarce each function raises MemoryError or returns what it returns with enough; no signal ends it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+
+# A process of its own, which forks for each call and each limit: what the call may add to the address space.
+STARVED = """
+import hashlib, os, pickle, resource, sys, traceback
+import numpy as np
+from dml_eval_rs import *
+
+rng = np.random.default_rng(0)
+x, y = (rng.standard_normal((rows, 48), dtype=np.float32) for rows in (2500, 2000))
+labels, other_labels = rng.integers(0, 400, len(x)), rng.integers(0, 400, len(y))
+codes = np.packbits(rng.integers(0, 2, (2500, 256), dtype=np.uint8), axis=1)
+each = np.sort(rng.integers(0, 25, (len(x), 100)) + 25 * np.arange(100), axis=1)
+ignored = np.arange(0, each.size + 1, 100), each.ravel()
+
+
+def streamed_pairs():
+    verifier = StreamingVerifier(x[:500], labels[:500], far=[1e-3], threads=1)
+    while verifier.begin_pass():
+        for start in (0, 1000):
+            verifier.add_block(y[start : start + 1000], other_labels[start : start + 1000], start)
+    return verifier.result()
+
+
+def run(call, added):
+    if added is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (size + added, resource.RLIM_INFINITY))
+    try:
+        found = eval(call)
+    except MemoryError:
+        return b"MemoryError"
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return hashlib.sha256(pickle.dumps(found)).digest()
+
+
+# Forks, so that none has memory left over from another's call.
+def fork(call, added):
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, run(call, added))
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.close(writing)
+    found = os.read(reading, 100)
+    os.close(reading)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return found or f"exit code {code}"
+
+
+with open("/proc/self/status") as status:
+    size = next(int(line.split()[1]) for line in status if line.startswith("VmSize")) * 1024
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+outcomes = {}
+for call in eval(sys.argv[1]):
+    names = {fork(call, None): "right", b"MemoryError": "MemoryError"}
+    outcomes[call] = [names.get(found := fork(call, added), found) for added in eval(sys.argv[2])]
+print(outcomes)
+"""
+
+CALLS = [
+    "verify(x, labels, threads=1)",
+    "verify(x[:800], labels[:800], y, other_labels, threads=2)",
+    "range_search(x, y, 0.2, threads=1)",
+    "knn(x, y, 100, threads=1)",
+    "hard_negatives(x, labels, 20, threads=2)",
+    "knn_codes(codes, codes, 50, threads=1)",
+    "evaluate(x, labels, ignored=ignored, threads=2)",
+    "evaluate_shards([x[:900], x[900:]], labels, block=700, threads=1)",
+    "knn_shards([x[:900], x[900:]], None, 20, block=700, threads=1)",
+    "streamed_pairs()",
+]
+# Bytes that a call may add: too few for its threads' stacks, and more and more.
+LIMITS = [2**step for step in (20, 22, 23, 24, 25, 26, 27, 29)]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_scarce_memory_is_a_memory_error_or_enough() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARVED, repr(CALLS), repr(LIMITS)],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    outcomes = ast.literal_eval(done.stdout.splitlines()[-1])
+    wrong = {call: found for call, found in outcomes.items() if set(found) != {"right", "MemoryError"}}
+    assert not wrong, done.stderr
