@@ -54,18 +54,21 @@ impl ItemBrackets {
         self.group[item] = group;
     }
 
-    /// Sets an item's b-th bracket.
-    pub fn set(&mut self, item: usize, b: usize, (low, high): (f32, f32)) -> Result<()> {
-        if b >= self.count {
-            for ends in [&mut self.low, &mut self.high] {
-                ends.try_resize((b + 1) * self.items, IMPASSABLE)?;
-            }
-            self.count = b + 1;
+    /// Makes room for one more bracket of each item.
+    #[cold]
+    pub fn grow(&mut self) -> Result<()> {
+        for ends in [&mut self.low, &mut self.high] {
+            ends.try_resize((self.count + 1) * self.items, IMPASSABLE)?;
         }
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Sets an item's b-th bracket, for which there is room.
+    pub fn set(&mut self, item: usize, b: usize, (low, high): (f32, f32)) {
         self.low[b * self.items + item] = low;
         self.high[b * self.items + item] = high;
         self.lowest[item] = self.lowest[item].min(low);
-        Ok(())
     }
 
     /// Returns the most brackets of an item, at least one.

@@ -68,9 +68,8 @@ impl SweepResult {
         self.column_above.reset(columns, column_brackets)
     }
 
-    /// Reserves room for the hits of a tile of so many values, so that its sweep, which can't fail, allocates nothing.
-    #[inline(always)]
-    pub(super) fn make_room(&mut self, sides: Sides, values: usize) -> Result<()> {
+    /// Reserves room for the hits of tiles of so many values, so that their sweeps, which can't fail, allocate nothing.
+    pub fn make_room(&mut self, sides: Sides, values: usize) -> Result<()> {
         self.row_hits.make_room(values)?;
         if sides == Sides::Both { self.column_hits.make_room(values) } else { Ok(()) }
     }
@@ -78,7 +77,7 @@ impl SweepResult {
 
 /// Adds a hit of a tile, for which there is room.
 #[inline(always)]
-#[expect(clippy::disallowed_methods, reason = "Tiles::sweep reserves room for a whole tile")]
+#[expect(clippy::disallowed_methods, reason = "room for all values of a tile is reserved before its sweep")]
 pub(super) fn add(hits: &mut Vec<Hit>, hit: Hit) {
     debug_assert!(hits.len() < hits.capacity());
     hits.push(hit);
@@ -190,7 +189,12 @@ mod tests {
         brackets.reset(items.len()).unwrap();
         for (i, (group, of_item)) in items.iter().enumerate() {
             brackets.set_group(i, *group);
-            of_item.iter().enumerate().for_each(|(b, ends)| brackets.set(i, b, *ends).unwrap());
+            for (b, ends) in of_item.iter().enumerate() {
+                if b == brackets.count() {
+                    brackets.grow().unwrap();
+                }
+                brackets.set(i, b, *ends);
+            }
         }
         brackets
     }
@@ -223,8 +227,9 @@ mod tests {
                 let (rows, columns) = (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
                 let mut result = SweepResult::default();
                 result.reset((height, rows.count()), (width, columns.count())).unwrap();
+                result.make_room(Sides::Both, height * width).unwrap();
                 let sides = if both { Sides::Both } else { Sides::Rows };
-                tiles.sweep(sides, &tile, (&rows, &columns), (0..height, 0), &mut result).unwrap();
+                tiles.sweep(sides, &tile, (&rows, &columns), (0..height, 0), &mut result);
                 let check = |items: &[Item], others: &[Item], above: &Above, hits: Vec<(usize, usize, f32)>, at: &dyn Fn(usize, usize) -> f32| {
                     for (i, item) in items.iter().enumerate() {
                         let values: Vec<_> = others.iter().enumerate().map(|(j, other)| (other.0, at(i, j))).collect();

@@ -43,7 +43,7 @@ impl Frame {
             }
         }
         if square(&centre) < WORTH_CENTRING * square(sample) / rows {
-            centre.clear();
+            centre = Vec::new();
         }
         Frame::around(centre, sample, dim, similarity)
     }

@@ -186,7 +186,7 @@ mod tests {
                 of_rows.reset(panels * kernel.number_tiles.rows).unwrap();
                 of_columns.reset(kernel.number_tiles.columns).unwrap();
                 for row in 0..panels * kernel.number_tiles.rows {
-                    of_rows.set(row, 0, (threshold, f32::INFINITY)).unwrap();
+                    of_rows.set(row, 0, (threshold, f32::INFINITY));
                 }
                 preview.left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0))).count_ones() as usize
             };

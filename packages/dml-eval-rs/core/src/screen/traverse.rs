@@ -122,8 +122,11 @@ fn fill_brackets<O: Observer>(
 ) -> Result<()> {
     let (mut b, mut result) = (0, Ok(()));
     observer.brackets(query, |bracket| {
-        if result.is_ok() {
-            result = brackets.set(item, b, product_thresholds(bracket, offset, margin, rests));
+        if b == brackets.count() {
+            result = brackets.grow();
+        }
+        if b < brackets.count() {
+            brackets.set(item, b, product_thresholds(bracket, offset, margin, rests));
         }
         b += 1;
     });
@@ -267,6 +270,7 @@ fn sweep_task<S: Space, O: Observer>(
         }
         let at = (first_panel..first_panel + panels, column_panel);
         let mut left = preview.left(kernel, blocks, at, (of_rows, (of_columns, j)));
+        result.make_room(sides, left.count_ones() as usize * height * width)?;
         while left != 0 {
             let panel = left.trailing_zeros() as usize;
             left &= left - 1;
@@ -280,7 +284,7 @@ fn sweep_task<S: Space, O: Observer>(
             )?;
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
             uncounted.mask(tile, (i, j));
-            tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result)?;
+            tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
         }
     }
     control.took(|| {
