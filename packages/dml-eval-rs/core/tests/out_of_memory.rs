@@ -500,11 +500,14 @@ fn binarized(run: &Run) {
     });
 }
 
-/// All cases by name.
-fn cases() -> Vec<(&'static str, Box<dyn Fn(&Run)>)> {
+/// A name, and what it checks.
+type Case = (&'static str, Box<dyn Fn(&Run)>);
+
+/// Returns all cases.
+fn cases() -> Vec<Case> {
     use Precision::{Float32, SixteenBit};
     use Similarity::{Cosine, Dot, Euclidean};
-    let mut cases: Vec<(&'static str, Box<dyn Fn(&Run)>)> = Vec::new();
+    let mut cases: Vec<Case> = Vec::new();
     let mut add = |name, case: Box<dyn Fn(&Run)>| cases.push((name, case));
     const TABLED: &[(&str, usize)] = &[("many_positives", 1), ("table_keys", 4000)];
     const SCREENED: &[(&str, usize)] = &[("many_positives", 1 << 40), ("directions", 0), ("block_bytes", 60_000)];

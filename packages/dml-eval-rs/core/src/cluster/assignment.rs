@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard};
 use ndarray::{Array2, ArrayView2};
 use rayon::prelude::*;
 
-use crate::cluster::initial_centroids::copy_rows;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::kernel::{Hit, Kernel, SweepResult};
@@ -40,6 +39,20 @@ impl Assignment {
         let labels = collect(rows.iter().map(|row| self.labels[*row]))?;
         Ok(Assignment { labels, distances: collect(rows.iter().map(|row| self.distances[*row]))? })
     }
+}
+
+/// Makes centroids that are all zero.
+pub(crate) fn zero_centroids(clusters: usize, dim: usize) -> Result<Array2<f64>> {
+    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?).expect("as many zeros as the shape has"))
+}
+
+/// Copies some rows, as centroids.
+pub(crate) fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
+    let mut centroids = zero_centroids(rows.len(), x.dim())?;
+    for (mut centroid, row) in centroids.rows_mut().into_iter().zip(rows) {
+        x.widen(*row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
+    }
+    Ok(centroids)
 }
 
 /// Assigns every row to its nearest centroid. With peers each assigns a part of the rows.

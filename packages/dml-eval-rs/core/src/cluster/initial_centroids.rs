@@ -3,12 +3,12 @@
 use ndarray::Array2;
 use rayon::prelude::*;
 
-use crate::cluster::assignment::assign;
+use crate::cluster::assignment::{assign, copy_rows};
 use crate::control::Control;
 use crate::error::Result;
 use crate::exact::squared_distance;
 use crate::kernel::Kernel;
-use crate::memory::{Grow, allocate, each, full, zeros};
+use crate::memory::{Grow, allocate, each, full};
 use crate::peers::Peers;
 use crate::random::Random;
 use crate::rows::matrix::{Matrix, Source};
@@ -17,11 +17,6 @@ use crate::rows::matrix::{Matrix, Source};
 const PLUS_PLUS_WORK: f64 = 1e9;
 /// Rows that a thread takes at a time.
 const CHUNK: usize = 256;
-
-/// Makes centroids that are all zero.
-pub(crate) fn zero_centroids(clusters: usize, dim: usize) -> Result<Array2<f64>> {
-    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?).expect("as many zeros as the shape has"))
-}
 
 /// Draws the first centroids: by k-means++ (Arthur and Vassilvitskii 2007) where that is quick, in batches where it is not.
 pub(crate) fn draw_centroids(
@@ -38,15 +33,6 @@ pub(crate) fn draw_centroids(
         draw_in_batches(&x, clusters, random, kernel, peers, control)?
     };
     copy_rows(&x, &drawn)
-}
-
-/// Copies some rows, as centroids.
-pub(crate) fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
-    let mut centroids = zero_centroids(rows.len(), x.dim())?;
-    for (mut centroid, row) in centroids.rows_mut().into_iter().zip(rows) {
-        x.widen(*row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
-    }
-    Ok(centroids)
 }
 
 /// Draws distinct rows in a few batches, the first evenly and each later one in proportion to the squared distance from all

@@ -3,8 +3,8 @@
 use ndarray::Array2;
 use rayon::prelude::*;
 
-use crate::cluster::assignment::{Assignment, assign, reassign};
-use crate::cluster::initial_centroids::{draw_centroids, zero_centroids};
+use crate::cluster::assignment::{Assignment, assign, reassign, zero_centroids};
+use crate::cluster::initial_centroids::draw_centroids;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::Kernel;
