@@ -171,6 +171,7 @@ impl Codes<'_> {
                 Panels::load_together(rows.len(), width, shape.steps, encode).map(|(panels, _)| panels)
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
+            |_| (),
             |_, negatives, keys| self.kernel.vectorize(|| convert(negatives, keys)),
             keys,
             control,

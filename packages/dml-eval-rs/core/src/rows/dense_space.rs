@@ -67,6 +67,7 @@ impl<'a> Space for Dense<'a> {
         };
         let products = &self.kernel.exact;
         let steps = padded_len(self.queries.dim());
+        let squares = if self.similarity == Similarity::Cosine { self.squares(Side::Gallery) } else { &[] };
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
@@ -77,15 +78,16 @@ impl<'a> Space for Dense<'a> {
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |items, sums, keys| {
-                if self.similarity == Similarity::Cosine {
-                    // Gathered first, so that the divisions are vectorized.
-                    let squares = self.squares(Side::Gallery);
-                    keys.iter_mut().zip(items).for_each(|(key, item)| *key = squares[*item as usize]);
-                }
-                self.kernel.vectorize(|| {
-                    keys.iter_mut().zip(sums).for_each(|(key, sum)| *key = self.key_of(*key, *sum));
-                });
+            |item| if squares.is_empty() { 0.0 } else { squares[item as usize] },
+            |squares, sums, keys| {
+                self.kernel.vectorize(
+                    #[inline(always)]
+                    || {
+                        for ((key, square), sum) in keys.iter_mut().zip(squares).zip(sums) {
+                            *key = self.key_of(*square, *sum);
+                        }
+                    },
+                );
             },
             keys,
             control,

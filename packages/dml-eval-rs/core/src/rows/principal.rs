@@ -30,6 +30,7 @@ pub(super) fn multiply(
             pack_rows(rows, width, dim, |row, _, words| words.copy_from_slice(&of[row * dim..][..dim]))
         },
         |rows, columns, tile: &mut [f64]| kernel.fused_tile(rows, columns, tile),
+        |_| (),
         |_, sums, products| products.copy_from_slice(sums),
         &mut products,
         control,
