@@ -1,9 +1,12 @@
 //! Conversions of numpy arrays to views.
 
-use dml_eval::ndarray::ArrayView2;
+use dml_eval::ndarray::{ArrayView2, Dim, Dimension};
 use dml_eval::{Error, Matrix, Result, Source};
 use half::f16;
-use numpy::{Element, PyArray2, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    Element, PyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -134,7 +137,23 @@ pub fn optional_slice<'a, T: Element>(array: &'a Option<PyReadonlyArray1<'_, T>>
 }
 
 /// Creates an array of zeros by numpy's function, which raises a MemoryError if the allocation fails.
-pub fn zeros<'py, T: Element>(py: Python<'py>, shape: [usize; 2]) -> PyResult<Bound<'py, PyArray2<T>>> {
+pub fn zeros<'py, T: Element, const N: usize>(
+    py: Python<'py>,
+    shape: [usize; N],
+) -> PyResult<Bound<'py, PyArray<T, Dim<[usize; N]>>>>
+where
+    Dim<[usize; N]>: Dimension,
+{
     let array = py.import("numpy")?.call_method1("zeros", (shape, numpy::dtype::<T>(py)))?;
     Ok(array.cast_into()?)
+}
+
+/// Copies numbers to an array; raises a MemoryError if the allocation fails.
+pub fn copy<'py, T: Element>(
+    py: Python<'py>,
+    numbers: impl ExactSizeIterator<Item = T>,
+) -> PyResult<Bound<'py, PyArray1<T>>> {
+    let array = zeros(py, [numbers.len()])?;
+    array.readwrite().as_slice_mut()?.iter_mut().zip(numbers).for_each(|(out, number)| *out = number);
+    Ok(array)
 }

@@ -8,6 +8,7 @@ use crate::peers::run_with_peers;
 use crate::relation::{RelationArrays, RelationView};
 use crate::{CODES, EVALUATE, Metrics, NumpyColumns, columns, metrics, to_numpy, trial};
 
+#[expect(clippy::disallowed_methods, reason = "levels are few")]
 #[pyfunction]
 #[pyo3(signature = (embeddings, gallery, relations, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]

@@ -1,5 +1,7 @@
 //! Python bindings of `dml-eval`: they convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
 
+#![deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod convert;
 mod index_recall;
 mod levels;
@@ -14,7 +16,7 @@ mod verification_streaming;
 
 use dml_eval::{
     Average, Codes, Concatenated, Dense, EvaluateOptions, Hardness, KMeansOptions, Matrix, Metric, Normalized, OwnItem,
-    PerQuery, Precision, Result, Selected, Side, Similarity, Source, Ties,
+    PerQuery, Precision, Result, Selected, Side, Similarity, Source, Ties, collect,
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -41,6 +43,7 @@ type Metrics<Columns> = (Columns, usize);
 
 /// Names the metrics, computes their means, and counts the queries without a match, which are misses if `zero`: a part of the
 /// work, to be done in `run`.
+#[expect(clippy::disallowed_methods, reason = "metrics are few")]
 fn columns(results: PerQuery, zero: bool) -> Metrics<Vec<Column<Vec<f64>>>> {
     let unmatched = results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());
     let named = results.metrics.into_par_iter().zip(results.columns).map(|(metric, mut values)| {
@@ -53,14 +56,17 @@ fn columns(results: PerQuery, zero: bool) -> Metrics<Vec<Column<Vec<f64>>>> {
     (named.collect(), unmatched)
 }
 
+#[expect(clippy::disallowed_methods, reason = "metrics are few")]
 fn metrics(names: &[String]) -> Result<Vec<Metric>> {
     names.iter().map(|name| name.parse()).collect()
 }
 
+#[expect(clippy::disallowed_methods, reason = "rules are few")]
 fn tie_rules(names: &[String]) -> Result<Vec<Ties>> {
     names.iter().map(|name| name.parse()).collect()
 }
 
+#[expect(clippy::disallowed_methods, reason = "metrics are few")]
 fn to_numpy(py: Python<'_>, (columns, unmatched): Metrics<Vec<Column<Vec<f64>>>>) -> Metrics<NumpyColumns<'_>> {
     (columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect(), unmatched)
 }
@@ -68,6 +74,7 @@ fn to_numpy(py: Python<'_>, (columns, unmatched): Metrics<Vec<Column<Vec<f64>>>>
 #[pyfunction]
 #[pyo3(signature = (embeddings, gallery, relation, *, similarity, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[expect(clippy::disallowed_methods, reason = "rules are few")]
 fn evaluate<'py>(
     py: Python<'py>,
     embeddings: Rows<'py>,
@@ -108,6 +115,7 @@ fn evaluate<'py>(
 #[pyfunction]
 #[pyo3(signature = (codes, gallery_codes, relation, *, metrics, ties, zero_unmatched=false, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[expect(clippy::disallowed_methods, reason = "rules are few")]
 fn evaluate_codes<'py>(
     py: Python<'py>,
     codes: PyReadonlyArray2<'py, u8>,
@@ -276,11 +284,12 @@ fn kmeans<'py>(
         let scaled = if unit { Some(Normalized::new(all, control)?) } else { None };
         let x: &dyn Source = scaled.as_ref().map_or(all, |scaled| scaled);
         let found = dml_eval::kmeans(Matrix::Derived(x), options, kernel, peers, control)?;
-        let single = (!all.is_double()).then(|| found.centroids.mapv(|v| v as f32));
+        let narrow = || collect(found.centroids.iter().map(|v| *v as f32));
+        let single = if all.is_double() { None } else { Some(narrow()?) };
         Ok((found, single))
     })?;
     let centroids = match single {
-        Some(centroids) => centroids.into_pyarray(py).into_any(),
+        Some(centroids) => centroids.into_pyarray(py).reshape(found.centroids.dim())?.into_any(),
         None => found.centroids.into_pyarray(py).into_any(),
     };
     Ok((found.labels.into_pyarray(py), centroids, found.inertia, found.iterations))

@@ -2,12 +2,15 @@
 
 use std::sync::Mutex;
 
-use dml_eval::{Alone, Control, Error, Peers, Result};
-use numpy::{Element, PyArray1, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use dml_eval::{Alone, Control, Error, Peers, Result, collect};
+use numpy::{Element, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::convert::copy;
 use crate::running::{ArgumentNames, run};
+
+const NAMES: ArgumentNames = ArgumentNames::one("peers");
 
 /// A Python object with `rank`, `world_size`, `all_gather` and `all_reduce`.
 struct PythonPeers {
@@ -39,20 +42,22 @@ impl Peers for PythonPeers {
 
     fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
         self.exchange(|peers| {
-            let gathered = peers.call_method1("all_gather", (PyArray1::from_slice(peers.py(), numbers),))?;
+            let gathered = peers.call_method1("all_gather", (copy(peers.py(), numbers.iter().copied())?,))?;
             numbers_of(&gathered, "all_gather", "float64")
         })
     }
 
     fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
         self.exchange(|peers| {
-            let signed = PyArray1::from_iter(peers.py(), counts.iter().map(|c| *c as i64));
+            let signed = copy(peers.py(), counts.iter().map(|c| *c as i64))?;
             let sums = peers.call_method1("all_reduce", (signed,))?;
-            let counts = numbers_of::<i64>(&sums, "all_reduce", "int64")?.into_iter().map(u64::try_from);
-            let counts: std::result::Result<_, _> = counts.collect();
-            counts.map_err(|_| {
-                PyValueError::new_err("peers.all_reduce returned a negative count; expected sums of counts")
-            })
+            let counts = numbers_of::<i64>(&sums, "all_reduce", "int64")?;
+            if counts.iter().any(|count| *count < 0) {
+                return Err(PyValueError::new_err(
+                    "peers.all_reduce returned a negative count; expected sums of counts",
+                ));
+            }
+            NAMES.check(collect(counts.into_iter().map(|count| count as u64)))
         })
     }
 }
@@ -60,7 +65,7 @@ impl Peers for PythonPeers {
 /// Copies the one-dimensional array that a method of the peers returned.
 fn numbers_of<T: Element + Copy>(found: &Bound<'_, PyAny>, method: &str, dtype: &str) -> PyResult<Vec<T>> {
     if let Ok(array) = found.extract::<PyReadonlyArray1<'_, T>>() {
-        return Ok(array.as_array().iter().copied().collect());
+        return NAMES.check(collect(array.as_array().iter().copied()));
     }
     let came = match found.cast::<PyUntypedArray>() {
         Ok(array) => format!("an array of {} dimensions and dtype {}", array.ndim(), array.dtype()),

@@ -19,6 +19,9 @@ use crate::trial;
 /// The interval between two checks for signals, and two reports of progress.
 const INTERVAL: Duration = Duration::from_millis(50);
 
+/// What a thread's stack takes at most. Larger allocations don't come from memory that was freed before.
+const THREAD_BYTES: usize = 64 << 20;
+
 /// The names of a Python function's arguments for the two sides.
 #[derive(Clone, Copy)]
 pub struct ArgumentNames {
@@ -73,6 +76,14 @@ impl ArgumentNames {
     }
 }
 
+/// Converts the error of starting a thread, which the system reports alike for want of memory and for a limit of threads.
+fn no_thread(reason: io::Error) -> PyErr {
+    if Vec::<u8>::new().try_reserve_exact(THREAD_BYTES).is_err() {
+        return PyMemoryError::new_err(format!("out of memory: can't start a thread: {reason}"));
+    }
+    PyOSError::new_err(format!("can't start a thread: {reason}"))
+}
+
 /// Started threads, joined when this is dropped.
 #[derive(Default)]
 struct Threads(Vec<JoinHandle<()>>);
@@ -88,6 +99,7 @@ impl Drop for Threads {
 
 /// Runs `work` in a pool of `threads` threads (0 for rayon's default), which have ended when this returns or panics. If the system
 /// refuses a thread, `work` doesn't run.
+#[expect(clippy::disallowed_methods, reason = "threads are few")]
 fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     // Dropped after the pool, which asks its threads to end but doesn't wait for them.
     let mut started = Threads::default();
@@ -123,7 +135,6 @@ pub fn run<T: Send>(
     };
     let result = py.detach(|| {
         std::thread::scope(|scope| {
-            let no_thread = |reason: io::Error| PyOSError::new_err(format!("can't start a thread: {reason}"));
             let (control, (finished, waiting)) = (&control, channel::<()>());
             let worker = std::thread::Builder::new().spawn_scoped(scope, move || {
                 // Dropped when this thread ends, also in a panic, which wakes the waiting thread.

@@ -21,6 +21,7 @@ type Counts<'py> = Bound<'py, PyArray1<u64>>;
 #[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, peers=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "the fields of Verified")]
+#[expect(clippy::disallowed_methods, reason = "points are few")]
 pub fn verify<'py>(
     py: Python<'py>,
     embeddings: Rows<'py>,

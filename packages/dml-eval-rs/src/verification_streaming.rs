@@ -5,7 +5,7 @@ use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
-use crate::convert::{Rows, optional_slice};
+use crate::convert::{Rows, copy, optional_slice};
 use crate::running::{ArgumentNames, run};
 use crate::trial;
 
@@ -17,9 +17,9 @@ type Hashes<'py> = Bound<'py, PyArray1<u64>>;
 type ObservedArrays<'py> = (u64, u64, Scores<'py>, Hashes<'py>, u32);
 type ObservedSlices<'py> = (u64, u64, PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, u64>, u32);
 
-fn to_arrays(py: Python<'_>, kept: HashedScores) -> (Scores<'_>, Hashes<'_>, u32) {
-    let (scores, hashes): (Vec<f64>, Vec<u64>) = kept.scores.into_iter().unzip();
-    (scores.into_pyarray(py), hashes.into_pyarray(py), kept.zeros)
+fn to_arrays(py: Python<'_>, kept: HashedScores) -> PyResult<(Scores<'_>, Hashes<'_>, u32)> {
+    let (scores, hashes) = (kept.scores.iter().map(|of| of.0), kept.scores.iter().map(|of| of.1));
+    Ok((copy(py, scores)?, copy(py, hashes)?, kept.zeros))
 }
 
 /// Returns the scores of a block's positives, ascending, and a sample of its negatives: scores, hashes, zeros.
@@ -48,10 +48,11 @@ pub fn begin_pairs<'py>(
         let space = Dense::new(rows, Some(block), similarity.parse()?, Precision::Float32, kernel, control)?;
         dml_eval::begin_block(&space, &labels, first_item, zeros, capacity, control)
     })?;
-    Ok((positives.into_pyarray(py), to_arrays(py, sample)))
+    Ok((positives.into_pyarray(py), to_arrays(py, sample)?))
 }
 
 /// The ranges of searches, outer and inner: (searches, 4).
+#[expect(clippy::disallowed_methods, reason = "searches are few")]
 fn ranges_of(searches: &[Search]) -> Array2<f64> {
     let ranges = searches.iter().map(|s| [s.outer.0, s.outer.1, s.inner.0, s.inner.1]);
     Array2::from(ranges.collect::<Vec<_>>())
@@ -72,6 +73,7 @@ impl Levels<'_> {
     }
 
     /// Restores searches from their ranges.
+    #[expect(clippy::disallowed_methods, reason = "searches are few")]
     fn restore(&self, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Search> {
         let ranges = ranges.as_array();
         let restored = self.begin(Vec::new()).into_iter().zip(ranges.outer_iter());
@@ -102,6 +104,7 @@ pub fn begin_searches<'py>(
 #[pyo3(signature = (queries, labels, block, block_labels, ranges, *, positives, slots, similarity, first_item, capacity, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 #[expect(clippy::type_complexity, reason = "what each search observed, and an array")]
+#[expect(clippy::disallowed_macros, clippy::disallowed_methods, reason = "searches are few")]
 pub fn count_pairs<'py>(
     py: Python<'py>,
     queries: Rows<'py>,
@@ -133,10 +136,13 @@ pub fn count_pairs<'py>(
         Ok((observed, slots))
     })?;
     let arrays = |Observed { above, inside, kept }: Observed| {
-        let (scores, hashes, zeros) = to_arrays(py, kept);
-        (above, inside, scores, hashes, zeros)
+        let (scores, hashes, zeros) = to_arrays(py, kept)?;
+        Ok((above, inside, scores, hashes, zeros))
     };
-    Ok((observed.into_iter().map(arrays).collect(), slots.map(|slots| slots.negatives.into_pyarray(py))))
+    Ok((
+        observed.into_iter().map(arrays).collect::<PyResult<_>>()?,
+        slots.map(|slots| slots.negatives.into_pyarray(py)),
+    ))
 }
 
 /// Advances searches by what a pass observed: returns their ranges, and each crossing that is found (score, negatives above it and at
@@ -145,6 +151,7 @@ pub fn count_pairs<'py>(
 #[pyo3(signature = (ranks, equal_errors, positives, negatives, ranges, observed, *, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "the levels of searches, their ranges and what was observed")]
 #[expect(clippy::type_complexity, reason = "an array, and the fields of Crossing")]
+#[expect(clippy::disallowed_methods, reason = "searches are few")]
 pub fn advance_searches<'py>(
     py: Python<'py>,
     ranks: Vec<u64>,

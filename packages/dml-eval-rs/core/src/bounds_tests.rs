@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use ndarray::Array2;
 
 use crate::control::Control;
+use crate::error::Result;
 use crate::kernel::{Kernel, SweepResult, names, select};
 use crate::peers::Alone;
 use crate::random::Random;
@@ -50,7 +51,14 @@ impl Observer for Listed {
         visit((f64::NEG_INFINITY, f64::INFINITY));
     }
 
-    fn observe<S: Space>(&self, _: &S, task: &Task<'_>, result: &SweepResult, _: &mut Scratch, (): &mut ()) {
+    fn observe<S: Space>(
+        &self,
+        _: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        _: &mut Scratch,
+        (): &mut (),
+    ) -> Result<()> {
         let mut seen = self.0.lock().unwrap();
         for hit in &result.row_hits {
             let (row, column) = (hit.row as usize, hit.column as usize);
@@ -62,6 +70,7 @@ impl Observer for Listed {
             let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, task.column_margins[column]);
             seen.push((task.columns.start + column, task.rows.start + row, lower, upper));
         }
+        Ok(())
     }
 }
 
@@ -103,7 +112,7 @@ fn fraction_of(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: boo
     assert_eq!(seen.len(), pairs);
     let fraction = |(query, item, lower, upper): (usize, usize, f64, f64)| {
         let mut keys = Vec::new();
-        space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys);
+        space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys).unwrap();
         (space.value(query, keys[0]) - (lower + upper) / 2.0).abs() / ((upper - lower) / 2.0)
     };
     seen.into_iter().map(fraction).fold(0.0, f64::max)
@@ -262,7 +271,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
                 let mut all = Vec::new();
-                space.keys(&pairs, &mut Scratch::default(), &mut all);
+                space.keys(&pairs, &mut Scratch::default(), &mut all).unwrap();
                 let mut order: Vec<i64> = (0..items as i64).collect();
                 order.sort_by(|a, b| all[*b as usize].total_cmp(&all[*a as usize]).then(a.cmp(b)));
                 assert_eq!(indices[query * k..][..k], order[..k], "{} {precision:?} {similarity:?} {k}", kernel.name);
@@ -346,7 +355,7 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
     fn check<S: Space>(space: &S, all: &[u32], pairs: &[(u32, u32)]) {
         let (mut table, mut one_by_one) = (vec![0.0; pairs.len()], Vec::new());
         space.key_table(all, all, &mut table, &Control::default()).unwrap();
-        space.keys(pairs, &mut Scratch::default(), &mut one_by_one);
+        space.keys(pairs, &mut Scratch::default(), &mut one_by_one).unwrap();
         let differing = table.iter().zip(&one_by_one).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         assert_eq!(differing, 0, "{}", space.kernel().name);
     }

@@ -1,5 +1,6 @@
 //! Control of a long computation: progress, cancellation, the sizes that it works by, and the paths that it took.
 
+#[expect(clippy::disallowed_types, reason = "paths are few")]
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -8,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::sizes::Sizes;
 
 /// How often a computation took each path, by name.
+#[expect(clippy::disallowed_types, reason = "paths are few")]
 pub type Paths = BTreeMap<String, u64>;
 
 /// Progress of a computation and the flag that cancels it, shared between the computing and the waiting thread.

@@ -1,5 +1,11 @@
 //! Allocations that grow with the input. One that fails is an error, and does not abort the process.
+//!
+//! Outside this module a vector grows by these functions alone: clippy.toml names the methods of the standard library and of rayon
+//! whose allocations abort the process. Work in parallel that may fail is [`each`], or [`collect_each`] for its results.
 
+#![expect(clippy::disallowed_methods, reason = "each call follows a reservation that succeeded")]
+
+use rayon::prelude::*;
 use zerocopy::FromZeros;
 
 use crate::error::{Error, Result};
@@ -28,6 +34,114 @@ pub fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
     let mut vector = allocate(items.len())?;
     vector.extend(items);
     Ok(vector)
+}
+
+/// Collects the results of an iterator of known length, up to the first error.
+pub fn try_collect<T>(items: impl ExactSizeIterator<Item = Result<T>>) -> Result<Vec<T>> {
+    let mut vector = allocate(items.len())?;
+    for item in items {
+        vector.push(item?);
+    }
+    Ok(vector)
+}
+
+/// Collects an iterator of unknown length, which is iterated over twice so that the vector is allocated at its final size.
+pub(crate) fn collect_counted<T>(items: impl Iterator<Item = T> + Clone) -> Result<Vec<T>> {
+    let mut vector = allocate(items.clone().count())?;
+    vector.extend(items);
+    Ok(vector)
+}
+
+/// Growth of a vector that can fail. The vector is unchanged then, apart from the items that `try_extend` has added.
+pub(crate) trait Grow<T> {
+    /// Adds an item.
+    fn try_push(&mut self, item: T) -> Result<()>;
+    /// Adds the items of an iterator: if the vector is empty and their number is known, at its final size.
+    fn try_extend(&mut self, items: impl IntoIterator<Item = T>) -> Result<()>;
+    /// Reserves room for so many more items.
+    fn make_room(&mut self, more: usize) -> Result<()>;
+    /// Shortens the vector, or adds copies of a value, to this length.
+    fn try_resize(&mut self, len: usize, value: T) -> Result<()>
+    where
+        T: Clone;
+}
+
+impl<T> Grow<T> for Vec<T> {
+    #[inline(always)]
+    fn try_push(&mut self, item: T) -> Result<()> {
+        self.make_room(1)?;
+        self.push(item);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn try_extend(&mut self, items: impl IntoIterator<Item = T>) -> Result<()> {
+        let items = items.into_iter();
+        let (least, most) = items.size_hint();
+        self.make_room(least)?;
+        if most == Some(least) {
+            self.extend(items);
+            return Ok(());
+        }
+        for item in items {
+            self.try_push(item)?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn make_room(&mut self, more: usize) -> Result<()> {
+        if more > self.capacity() - self.len() { reserve(self, more) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn try_resize(&mut self, len: usize, value: T) -> Result<()>
+    where
+        T: Clone,
+    {
+        self.make_room(len.saturating_sub(self.len()))?;
+        self.resize(len, value);
+        Ok(())
+    }
+}
+
+/// Reserves room: exactly for an empty vector, else for more items to come.
+#[cold]
+fn reserve<T>(vector: &mut Vec<T>, more: usize) -> Result<()> {
+    let reserved = match vector.is_empty() && more > 1 {
+        true => vector.try_reserve_exact(more),
+        false => vector.try_reserve(more),
+    };
+    reserved.map_err(|_| out_of_memory::<T>(more))
+}
+
+/// Borrows what was made, or returns the error of making it.
+pub(crate) fn ready<T>(made: &mut Result<T>) -> Result<&mut T> {
+    made.as_mut().map_err(|error| error.clone())
+}
+
+/// Works on items in parallel, with scratch that `make` makes for each part of them. Stops at an error, and returns it.
+pub(crate) fn each<I: ParallelIterator, S>(
+    items: I,
+    make: impl Fn() -> Result<S> + Sync + Send,
+    work: impl Fn(&mut S, I::Item) -> Result<()> + Sync + Send,
+) -> Result<()> {
+    items.try_for_each_init(make, |scratch, item| work(ready(scratch)?, item))
+}
+
+/// Collects the results of work on items in parallel, as [`each`] does it.
+pub(crate) fn collect_each<I: IndexedParallelIterator, S, T: Default + Send>(
+    items: I,
+    make: impl Fn() -> Result<S> + Sync + Send,
+    work: impl Fn(&mut S, I::Item) -> Result<T> + Sync + Send,
+) -> Result<Vec<T>> {
+    let mut results = allocate(items.len())?;
+    results.resize_with(items.len(), T::default);
+    each(items.zip(&mut results), make, |scratch, (item, result)| {
+        *result = work(scratch, item)?;
+        Ok(())
+    })?;
+    Ok(results)
 }
 
 fn out_of_memory<T>(len: usize) -> Error {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::memory::allocate;
+use crate::memory::{Grow, allocate, collect};
 
 /// The processes that share a computation, as one of them sees them.
 ///
@@ -42,11 +42,11 @@ impl Peers for Alone {
     }
 
     fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>> {
-        Ok(numbers.to_vec())
+        collect(numbers.iter().copied())
     }
 
     fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>> {
-        Ok(counts.to_vec())
+        collect(counts.iter().copied())
     }
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
     const HEADER: usize = 2;
     let (own_rank, ranks) = (peers.rank(), peers.world_size());
     let mut sent = allocate(HEADER + numbers.len())?;
-    sent.extend([own_rank as f64, numbers.len() as f64]);
-    sent.extend_from_slice(numbers);
+    sent.try_extend([own_rank as f64, numbers.len() as f64])?;
+    sent.try_extend(numbers.iter().copied())?;
     let received = peers.all_gather(&sent)?;
     if received.len() != HEADER * ranks + expected {
         return wrong(format!(
@@ -91,7 +91,7 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
                 "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, in rank {rank}'s place"
             ));
         }
-        gathered.extend_from_slice(part);
+        gathered.try_extend(part.iter().copied())?;
         rest = after;
     }
     if gathered.len() != expected {
@@ -106,8 +106,8 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
 pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     let total = |counts: &[u64]| counts.iter().fold(0u64, |sum, count| sum.wrapping_add(*count));
     let mut sent = allocate(counts.len() + 2)?;
-    sent.extend_from_slice(counts);
-    sent.extend([total(counts), 1]);
+    sent.try_extend(counts.iter().copied())?;
+    sent.try_extend([total(counts), 1])?;
     let mut sums = peers.all_reduce(&sent)?;
     if sums.len() != sent.len() {
         return wrong(format!(

@@ -4,7 +4,7 @@ use crate::cluster::pair_sort::{PIECE, sort_pairs};
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::logarithm::ln;
-use crate::memory::{collect, zeros};
+use crate::memory::{collect, collect_counted, zeros};
 
 /// How the two partitions' entropies are averaged in the normalized mutual information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,8 @@ fn contingency(a: &[u32], b: &[u32], control: &Control) -> Result<Contingency> {
         Ok(sizes)
     };
     let pairs = sort_pairs(collect(a.iter().copied().zip(b.iter().copied()))?, PIECE, control)?;
-    let cells = pairs.chunk_by(|x, y| x == y).map(|same| (same[0].0, same[0].1, same.len() as u64)).collect();
+    let cells = pairs.chunk_by(|x, y| x == y).map(|same| (same[0].0, same[0].1, same.len() as u64));
+    let cells = collect_counted(cells)?;
     Ok(Contingency { n: a.len() as u64, a: sizes(a)?, b: sizes(b)?, cells })
 }
 
@@ -110,13 +111,13 @@ impl Contingency {
     /// It depends on the sizes alone, so equal sizes are computed once: few sizes are distinct, even among many clusters.
     fn expected_mutual_information(&self, control: &Control) -> Result<f64> {
         let distinct = |sizes: &[u64]| {
-            let mut sorted: Vec<u64> = sizes.iter().copied().filter(|s| *s > 0).collect();
+            let mut sorted = collect_counted(sizes.iter().copied().filter(|s| *s > 0))?;
             sorted.sort_unstable();
-            sorted.chunk_by(|x, y| x == y).map(|c| (c[0], c.len() as f64)).collect::<Vec<_>>()
+            collect_counted(sorted.chunk_by(|x, y| x == y).map(|c| (c[0], c.len() as f64)))
         };
-        let columns = distinct(&self.b);
+        let columns = distinct(&self.b)?;
         let mut expected = 0.0;
-        for (a, a_times) in distinct(&self.a) {
+        for (a, a_times) in distinct(&self.a)? {
             for &(b, b_times) in &columns {
                 control.check()?;
                 expected += a_times * b_times * expected_information_of_pair(a, b, self.n);

@@ -5,10 +5,11 @@ use std::sync::{Mutex, MutexGuard};
 use ndarray::{Array2, ArrayView2};
 use rayon::prelude::*;
 
+use crate::cluster::initial_centroids::copy_rows;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::kernel::{Hit, Kernel, SweepResult};
-use crate::memory::{collect, zeros};
+use crate::memory::{Grow, collect, collect_counted, each, zeros};
 use crate::peers::{Peers, gather, part};
 use crate::random::Random;
 use crate::rows::dense::{Dense, Precision};
@@ -106,13 +107,16 @@ fn improve(
         control.took(|| "centroids nearer than the last");
         if indices.is_none() {
             let chunks = start.distances.par_chunks_mut(ROWS).zip(start.labels.par_chunks(ROWS));
-            chunks.enumerate().for_each_init(<(Scratch, Vec<f64>)>::default, |(scratch, keys), (c, (out, labels))| {
+            let make = || Ok(<(Scratch, Vec<_>, Vec<_>)>::default());
+            each(chunks.enumerate(), make, |(scratch, pairs, keys), (c, (out, labels))| {
                 let pair = |(i, label): (usize, &u32)| ((ROWS * c + i) as u32, *label);
-                let pairs: Vec<(u32, u32)> = labels.iter().enumerate().map(pair).collect();
+                pairs.clear();
+                pairs.try_extend(labels.iter().enumerate().map(pair))?;
                 keys.clear();
-                space.keys(&pairs, scratch, keys);
+                space.keys(pairs, scratch, keys)?;
                 out.iter_mut().zip(keys).for_each(|(out, key)| *out = 0.0 - *key);
-            });
+                Ok(())
+            })?;
         }
         let rows = start.labels.len();
         let value = |row: usize, distance: f64| space.value(row, -distance);
@@ -127,7 +131,7 @@ fn improve(
                 value: value(row, start.distances[row]),
                 share: 1.0,
             };
-            Ok(Random::new(0).spread(rows, SAMPLED).map(expected).collect())
+            collect(Random::new(0).spread(rows, SAMPLED).map(expected))
         };
         let pairs = rows as u64 * centroids.nrows() as u64;
         control.add_to_total(pairs);
@@ -184,14 +188,14 @@ impl Observer for Improving<'_> {
         result: &SweepResult,
         scratch: &mut Scratch,
         (pairs, keys): &mut Self::Buffers,
-    ) {
+    ) -> Result<()> {
         pairs.clear();
         let pair = |hit: &Hit| {
             ((task.rows.start + hit.row as usize) as u32, (task.columns.start + hit.column as usize) as u32)
         };
-        pairs.extend(result.row_hits.iter().map(pair));
+        pairs.try_extend(result.row_hits.iter().map(pair))?;
         keys.clear();
-        space.keys(pairs, scratch, keys);
+        space.keys(pairs, scratch, keys)?;
         for (&(row, centroid), key) in pairs.iter().zip(keys) {
             let candidate = (0.0 - *key, self.indices.map_or(centroid, |indices| indices[centroid as usize] as u32));
             let mut best = self.best(row as usize);
@@ -199,6 +203,7 @@ impl Observer for Improving<'_> {
                 *best = candidate;
             }
         }
+        Ok(())
     }
 }
 
@@ -216,12 +221,12 @@ pub(crate) fn reassign(
     control: &Control,
 ) -> Result<Assignment> {
     let by = (kernel, peers, control);
-    let moved_centroids: Vec<usize> = (0..moved.len()).filter(|c| moved[*c]).collect();
-    let moved_rows: Vec<usize> = (0..x.rows()).filter(|row| moved[assignment.labels[*row] as usize]).collect();
+    let moved_centroids = collect_counted((0..moved.len()).filter(|c| moved[*c]))?;
+    let moved_rows = collect_counted((0..x.rows()).filter(|row| moved[assignment.labels[*row] as usize]))?;
     if 4 * moved_rows.len() > 3 * x.rows() || 4 * moved_centroids.len() > 3 * moved.len() {
         return improve(x, centroids, None, &assignment, by);
     }
-    let some = centroids.select(ndarray::Axis(0), &moved_centroids);
+    let some = copy_rows(&Matrix::F64(centroids.view()), &moved_centroids)?;
     let mut improved = improve(x, &some, Some(&moved_centroids), &assignment, by)?;
     if !moved_rows.is_empty() {
         let start = assignment.select(&moved_rows)?;

@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::exact::squared_distance;
 use crate::kernel::Kernel;
-use crate::memory::{full, zeros};
+use crate::memory::{Grow, allocate, each, full, zeros};
 use crate::peers::Peers;
 use crate::random::Random;
 use crate::rows::matrix::{Matrix, Source};
@@ -41,7 +41,7 @@ pub(crate) fn draw_centroids(
 }
 
 /// Copies some rows, as centroids.
-fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
+pub(crate) fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
     let mut centroids = zero_centroids(rows.len(), x.dim())?;
     for (mut centroid, row) in centroids.rows_mut().into_iter().zip(rows) {
         x.widen(*row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
@@ -63,17 +63,17 @@ fn draw_in_batches(
 ) -> Result<Vec<usize>> {
     const ROUNDS: usize = 8;
     let mut distances = full(x.rows(), 1.0)?;
-    let mut drawn: Vec<usize> = Vec::new();
+    let mut drawn: Vec<usize> = allocate(clusters)?;
     for round in 0.. {
         let wanted = (clusters - drawn.len()).div_ceil(ROUNDS.saturating_sub(round).max(1));
-        let mut batch = sample(&distances, wanted, random);
+        let mut batch = sample(&distances, wanted, random)?;
         if batch.is_empty() {
             // Every row coincides with a centroid: take any rows that are not drawn yet.
             let mut unused = full(x.rows(), true)?;
             drawn.iter().for_each(|row| unused[*row] = false);
-            batch.extend((0..x.rows()).filter(|row| unused[*row]).take(clusters - drawn.len()));
+            batch.try_extend((0..x.rows()).filter(|row| unused[*row]).take(clusters - drawn.len()))?;
         }
-        drawn.extend(&batch);
+        drawn.try_extend(batch.iter().copied())?;
         if drawn.len() == clusters {
             break;
         }
@@ -91,45 +91,45 @@ fn draw_in_batches(
 ///
 /// Systematic sampling: a point in every `wanted`-th part of the total. An index whose weight spans several points is drawn
 /// once, so fewer may be drawn.
-fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Vec<usize> {
+fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usize>> {
     let step = weights.iter().sum::<f64>() / wanted as f64;
     let mut next = random.uniform() * step;
     let mut sum = 0.0;
-    let mut drawn = Vec::with_capacity(wanted);
+    let mut drawn = allocate(wanted)?;
     for (i, &weight) in weights.iter().enumerate() {
         sum += weight;
         if weight > 0.0 && sum > next && drawn.len() < wanted {
-            drawn.push(i);
+            drawn.try_push(i)?;
             while next < sum {
                 next += step;
             }
         }
     }
-    drawn
+    Ok(drawn)
 }
 
 /// Draws rows one by one, each with a chance in proportion to the squared distance from the earlier ones (k-means++).
 fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
     let n = x.rows();
-    let mut drawn = vec![random.below(n)];
+    let mut drawn = allocate(clusters)?;
+    drawn.try_push(random.below(n))?;
     let mut distances = full(n, f64::INFINITY)?;
     let mut used = full(n, false)?;
     let mut first_unused = 0;
-    let mut centroid = vec![0.0; x.dim()];
+    let mut centroid = full(x.dim(), 0.0)?;
     while drawn.len() < clusters {
         control.check()?;
         let last = drawn[drawn.len() - 1];
         used[last] = true;
         x.widen(last, &mut centroid);
-        distances.par_chunks_mut(CHUNK).enumerate().for_each_init(
-            || vec![0.0; x.dim()],
-            |row, (chunk, distances)| {
-                for (i, d) in distances.iter_mut().enumerate() {
-                    x.widen(chunk * CHUNK + i, row);
-                    *d = d.min(squared_distance(&centroid, row.as_slice()));
-                }
-            },
-        );
+        let make = || full(x.dim(), 0.0);
+        each(distances.par_chunks_mut(CHUNK).enumerate(), make, |row, (chunk, distances)| {
+            for (i, d) in distances.iter_mut().enumerate() {
+                x.widen(chunk * CHUNK + i, row);
+                *d = d.min(squared_distance(&centroid, row.as_slice()));
+            }
+            Ok(())
+        })?;
         let total: f64 = distances.iter().sum();
         let mut left = random.uniform() * total;
         let mut pick = None;
@@ -143,12 +143,12 @@ fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control:
             }
         }
         // Where all rows coincide with centroids, take the first row that is not drawn yet.
-        drawn.push(pick.unwrap_or_else(|| {
+        drawn.try_push(pick.unwrap_or_else(|| {
             while used[first_unused] {
                 first_unused += 1;
             }
             first_unused
-        }));
+        }))?;
     }
     Ok(drawn)
 }
@@ -176,7 +176,7 @@ mod tests {
         let mut times = [0u32; 100];
         let mut random = Random::new(5);
         for _ in 0..4000 {
-            sample(&weights, 5, &mut random).into_iter().for_each(|i| times[i] += 1);
+            sample(&weights, 5, &mut random).unwrap().into_iter().for_each(|i| times[i] += 1);
         }
         for (i, &count) in times.iter().enumerate() {
             let expected = 4000.0 * 5.0 * weights[i] / 450.0;

@@ -8,7 +8,7 @@ use crate::cluster::initial_centroids::{draw_centroids, zero_centroids};
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::Kernel;
-use crate::memory::{collect, zeros};
+use crate::memory::{collect, each, full, zeros};
 use crate::peers::Peers;
 use crate::random::Random;
 use crate::rows::classes::Classes;
@@ -92,7 +92,7 @@ fn lloyd(
     while iterations < options.max_iterations {
         iterations += 1;
         let next = means(x, &assignment, options.clusters, kernel, control)?;
-        let moved: Vec<bool> = centroids.rows().into_iter().zip(next.rows()).map(|(a, b)| a != b).collect();
+        let moved = collect(centroids.rows().into_iter().zip(next.rows()).map(|(a, b)| a != b))?;
         centroids = next;
         if !moved.contains(&true) {
             break;
@@ -117,15 +117,14 @@ fn means(
     let classes = Classes::new(&labels)?;
     let mut centroids = zero_centroids(clusters, x.dim())?;
     let single = !x.is_double();
-    centroids.axis_iter_mut(ndarray::Axis(0)).into_par_iter().enumerate().for_each_init(
-        || vec![0.0; x.dim()],
+    each(
+        centroids.axis_iter_mut(ndarray::Axis(0)).into_par_iter().enumerate(),
+        || full(x.dim(), 0.0),
         |row, (cluster, mut centroid)| {
             let members = classes.members(cluster as u32);
             let sums = centroid.as_slice_mut().expect("a row's numbers adjoin");
             for &m in members {
-                if control.is_cancelled() {
-                    return;
-                }
+                control.check()?;
                 if let Some(values) = x.slice32(m as usize) {
                     kernel.vectorize(|| sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += f64::from(*v)));
                 } else {
@@ -139,9 +138,9 @@ fn means(
                     *c = f64::from(*c as f32);
                 }
             }
+            Ok(())
         },
-    );
-    control.check()?;
+    )?;
     Ok(centroids)
 }
 

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::brackets::{ItemBrackets, Thresholds};
-use super::sweep::{Hit, Sides, SweepResult};
+use super::sweep::{Hit, Sides, SweepResult, add};
 
 /// Counts and lists the values of a tile of so many vectors, of both sides or of the rows alone.
 #[target_feature(enable = "avx2,fma,popcnt")]
@@ -83,7 +83,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
 fn list(mut mask: i32, v: usize, line: &[f32], (row, column): (usize, usize), hits: &mut Vec<Hit>) {
     while mask != 0 {
         let c = 8 * v + mask.trailing_zeros() as usize;
-        hits.push(Hit { row: row as u32, column: (column + c) as u32, value: line[c] });
+        add(hits, Hit { row: row as u32, column: (column + c) as u32, value: line[c] });
         mask &= mask - 1;
     }
 }

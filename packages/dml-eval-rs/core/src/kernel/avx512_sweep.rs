@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::brackets::{ItemBrackets, Thresholds};
-use super::sweep::{Hit, Sides, SweepResult};
+use super::sweep::{Hit, Sides, SweepResult, add};
 use super::tiles::Tiles;
 
 pub(super) const ROWS: usize = 8;
@@ -93,7 +93,7 @@ pub(super) fn sweep<const BOTH: bool>(
 fn list(mut mask: u16, v: usize, line: &[f32], (row, column): (usize, usize), hits: &mut Vec<Hit>) {
     while mask != 0 {
         let c = 16 * v + mask.trailing_zeros() as usize;
-        hits.push(Hit { row: row as u32, column: (column + c) as u32, value: line[c] });
+        add(hits, Hit { row: row as u32, column: (column + c) as u32, value: line[c] });
         mask &= mask - 1;
     }
 }

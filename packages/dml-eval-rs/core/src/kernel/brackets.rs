@@ -5,6 +5,9 @@
 
 use std::ops::Range;
 
+use crate::error::Result;
+use crate::memory::Grow;
+
 /// Thresholds of the rows or of the columns of a tile. Two items with the same `group` are never compared.
 #[derive(Clone, Copy)]
 pub(crate) struct Thresholds<'a> {
@@ -35,15 +38,15 @@ pub(crate) struct ItemBrackets {
 
 impl ItemBrackets {
     /// Starts so many items, none of which has a bracket or is compared with another.
-    pub fn reset(&mut self, items: usize) {
+    pub fn reset(&mut self, items: usize) -> Result<()> {
         self.items = items;
         self.count = 1;
         for (ends, len) in [(&mut self.low, items), (&mut self.high, items), (&mut self.lowest, items + MAX_ROWS)] {
             ends.clear();
-            ends.resize(len, IMPASSABLE);
+            ends.try_resize(len, IMPASSABLE)?;
         }
         self.group.clear();
-        self.group.resize(items, u32::MAX);
+        self.group.try_resize(items, u32::MAX)
     }
 
     /// Sets an item's group.
@@ -52,16 +55,17 @@ impl ItemBrackets {
     }
 
     /// Sets an item's b-th bracket.
-    pub fn set(&mut self, item: usize, b: usize, (low, high): (f32, f32)) {
+    pub fn set(&mut self, item: usize, b: usize, (low, high): (f32, f32)) -> Result<()> {
         if b >= self.count {
-            self.count = b + 1;
             for ends in [&mut self.low, &mut self.high] {
-                ends.resize(self.count * self.items, IMPASSABLE);
+                ends.try_resize((b + 1) * self.items, IMPASSABLE)?;
             }
+            self.count = b + 1;
         }
         self.low[b * self.items + item] = low;
         self.high[b * self.items + item] = high;
         self.lowest[item] = self.lowest[item].min(low);
+        Ok(())
     }
 
     /// Returns the most brackets of an item, at least one.

@@ -125,11 +125,14 @@ proptest! {
                     let row_edge = Thresholds { low: low.get(), high: high.get(), group: group.get() };
                     let column_edge = Thresholds { low: column_low.get(), high: column_high.get(), group: column_group.get() };
                     let (mut found, mut expected) = (SweepResult::default(), SweepResult::default());
-                    found.reset((tall, 1), (width, 1));
-                    expected.reset((tall, 1), (width, 1));
+                    found.reset((tall, 1), (width, 1)).unwrap();
+                    found.make_room(Sides::Both, tall * width).unwrap();
+                    expected.reset((tall, 1), (width, 1)).unwrap();
+                    expected.make_room(Sides::Both, tall * width).unwrap();
                     tiles.sweep_first(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
                     let mut of_rows = SweepResult::default();
-                    of_rows.reset((tall, 1), (width, 1));
+                    of_rows.reset((tall, 1), (width, 1)).unwrap();
+                    of_rows.make_room(Sides::Both, tall * width).unwrap();
                     tiles.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
                     for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
                         let (r, c) = (at / width, at % width);

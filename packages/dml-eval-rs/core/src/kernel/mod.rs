@@ -66,10 +66,9 @@ pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
         None => Ok(usable().next().unwrap_or(&portable::KERNEL)),
         Some(name) => usable().find(|k| k.name == name).map_or_else(
             || {
-                let names: Vec<_> = usable().map(|k| k.name).collect();
                 argument(format!(
                     "kernel {name:?} is not one that this CPU can run; expected one of {}",
-                    names.join(", ")
+                    names().join(", ")
                 ))
             },
             Ok,
@@ -78,11 +77,13 @@ pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
 }
 
 /// Lists the names of the kernels that this CPU can run, fastest first.
+#[expect(clippy::disallowed_methods, reason = "kernels are few")]
 pub fn names() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| (k.available)()).map(|k| k.name).collect()
 }
 
 /// Lists the names of the kernels of this build that this CPU can't run.
+#[expect(clippy::disallowed_methods, reason = "kernels are few")]
 pub fn missing() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| !(k.available)()).map(|k| k.name).collect()
 }

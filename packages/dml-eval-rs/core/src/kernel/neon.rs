@@ -205,10 +205,10 @@ fn list(
         }
         let hit = Hit { row: origin.0 + r as u32, column: origin.1 + c as u32, value };
         if value >= rows.low[r] && value <= rows.high[r] {
-            result.row_hits.push(hit);
+            sweep::add(&mut result.row_hits, hit);
         }
         if value >= columns.low[c] && value <= columns.high[c] {
-            result.column_hits.push(hit);
+            sweep::add(&mut result.column_hits, hit);
         }
     }
 }

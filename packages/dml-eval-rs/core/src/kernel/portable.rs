@@ -158,7 +158,7 @@ fn sweep<const C: usize, const BOTH: bool>(
                 if value > high {
                     result.row_above.of(0)[row as usize] += 1;
                 } else if value >= low {
-                    result.row_hits.push(Hit { row, column, value });
+                    sweep::add(&mut result.row_hits, Hit { row, column, value });
                 }
                 if !BOTH {
                     continue;
@@ -166,7 +166,7 @@ fn sweep<const C: usize, const BOTH: bool>(
                 if value > columns.high[c] {
                     result.column_above.of(0)[column as usize] += 1;
                 } else if value >= columns.low[c] {
-                    result.column_hits.push(Hit { row, column, value });
+                    sweep::add(&mut result.column_hits, Hit { row, column, value });
                 }
             }
         }

@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use super::brackets::ItemBrackets;
+use crate::error::Result;
+use crate::memory::Grow;
 
 /// The sides of a tile whose thresholds its values are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +29,10 @@ pub(crate) struct Above {
 }
 
 impl Above {
-    fn reset(&mut self, items: usize, brackets: usize) {
+    fn reset(&mut self, items: usize, brackets: usize) -> Result<()> {
         self.items = items;
         self.counts.clear();
-        self.counts.resize(items * brackets, 0);
+        self.counts.try_resize(items * brackets, 0)
     }
 
     /// Returns the counts of each bracket, item by item.
@@ -55,12 +57,31 @@ pub(crate) struct SweepResult {
 
 impl SweepResult {
     /// Starts a task of so many rows and columns, each side with at most so many brackets an item.
-    pub fn reset(&mut self, (rows, row_brackets): (usize, usize), (columns, column_brackets): (usize, usize)) {
-        self.row_above.reset(rows, row_brackets);
-        self.column_above.reset(columns, column_brackets);
+    pub fn reset(
+        &mut self,
+        (rows, row_brackets): (usize, usize),
+        (columns, column_brackets): (usize, usize),
+    ) -> Result<()> {
         self.row_hits.clear();
         self.column_hits.clear();
+        self.row_above.reset(rows, row_brackets)?;
+        self.column_above.reset(columns, column_brackets)
     }
+
+    /// Reserves room for the hits of a tile of so many values, so that its sweep, which can't fail, allocates nothing.
+    #[inline(always)]
+    pub(super) fn make_room(&mut self, sides: Sides, values: usize) -> Result<()> {
+        self.row_hits.make_room(values)?;
+        if sides == Sides::Both { self.column_hits.make_room(values) } else { Ok(()) }
+    }
+}
+
+/// Adds a hit of a tile, for which there is room.
+#[inline(always)]
+#[expect(clippy::disallowed_methods, reason = "Tiles::sweep reserves room for a whole tile")]
+pub(super) fn add(hits: &mut Vec<Hit>, hit: Hit) {
+    debug_assert!(hits.len() < hits.capacity());
+    hits.push(hit);
 }
 
 /// Sweeps a tile of `C` columns, which begins at `column` of the task, and whose rows are these.
@@ -111,7 +132,7 @@ pub(super) fn several<const C: usize>(
             };
             list(&within, |c| {
                 uncount(c, &mut result.row_above);
-                result.row_hits.push(hit(c));
+                add(&mut result.row_hits, hit(c));
             });
         }
         if any_column != 0 {
@@ -132,7 +153,7 @@ pub(super) fn several<const C: usize>(
             };
             list(&within, |c| {
                 uncount(c, &mut result.column_above);
-                result.column_hits.push(hit(c));
+                add(&mut result.column_hits, hit(c));
             });
         }
     }
@@ -166,10 +187,10 @@ mod tests {
 
     fn fill(items: &[Item]) -> ItemBrackets {
         let mut brackets = ItemBrackets::default();
-        brackets.reset(items.len());
+        brackets.reset(items.len()).unwrap();
         for (i, (group, of_item)) in items.iter().enumerate() {
             brackets.set_group(i, *group);
-            of_item.iter().enumerate().for_each(|(b, ends)| brackets.set(i, b, *ends));
+            of_item.iter().enumerate().for_each(|(b, ends)| brackets.set(i, b, *ends).unwrap());
         }
         brackets
     }
@@ -201,9 +222,9 @@ mod tests {
                 let groups = || column_items.iter().map(|(group, _)| (*group, Vec::new())).collect::<Vec<Item>>();
                 let (rows, columns) = (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
                 let mut result = SweepResult::default();
-                result.reset((height, rows.count()), (width, columns.count()));
+                result.reset((height, rows.count()), (width, columns.count())).unwrap();
                 let sides = if both { Sides::Both } else { Sides::Rows };
-                tiles.sweep(sides, &tile, (&rows, &columns), (0..height, 0), &mut result);
+                tiles.sweep(sides, &tile, (&rows, &columns), (0..height, 0), &mut result).unwrap();
                 let check = |items: &[Item], others: &[Item], above: &Above, hits: Vec<(usize, usize, f32)>, at: &dyn Fn(usize, usize) -> f32| {
                     for (i, item) in items.iter().enumerate() {
                         let values: Vec<_> = others.iter().enumerate().map(|(j, other)| (other.0, at(i, j))).collect();

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::brackets::{ItemBrackets, Thresholds};
 use super::sweep::{Sides, SweepResult};
+use crate::error::Result;
 
 /// Compares a tile with the thresholds of its rows and columns.
 pub(crate) type Sweep = unsafe fn(
@@ -49,7 +50,8 @@ impl Tiles {
         (rows, columns): (&ItemBrackets, &ItemBrackets),
         (tile_rows, column): (Range<usize>, usize),
         result: &mut SweepResult,
-    ) {
+    ) -> Result<()> {
+        result.make_room(sides, self.rows * self.columns)?;
         if rows.count() == 1 && columns.count() == 1 {
             let origin = (tile_rows.start as u32, column as u32);
             let of_columns = columns.first(column..column + self.columns);
@@ -58,6 +60,7 @@ impl Tiles {
             // SAFETY: `select` returns a kernel only where the CPU has its instructions; the function checks its indices.
             unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
         }
+        Ok(())
     }
 
     pub(super) fn sweep_first(

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{collect, full, zeros};
+use crate::memory::{collect, collect_counted, collect_each, full, zeros};
 use crate::random::Random;
 use crate::rank::partial_counts::PartialCounts;
 use crate::rank::relation::Relation;
@@ -36,10 +36,10 @@ impl<S: Space> Choice<'_, S> {
             let candidates = self.relation.candidates(query as usize);
             let some = candidates.iter().step_by(candidates.len().div_ceil(POSITIVES).max(1));
             let matches = some.filter(|item| !self.relation.leaves_out(query as usize, **item));
-            let pairs: Vec<(u32, u32)> = matches.map(|item| (query, *item)).collect();
+            let pairs = collect_counted(matches.map(|item| (query, *item)))?;
             keys.clear();
-            self.space.keys(&pairs, scratch, keys);
-            keys.iter().copied().fold(f64::INFINITY, f64::min)
+            self.space.keys(&pairs, scratch, keys)?;
+            Ok(keys.iter().copied().fold(f64::INFINITY, f64::min))
         };
         self.tabled(number, |q| depth.max(number(q) as u64), lowest)
     }
@@ -48,7 +48,7 @@ impl<S: Space> Choice<'_, S> {
     pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
         let lowest = |query: u32, _: &mut Scratch, _: &mut Vec<f64>| {
             let positives = counts.positives(query as usize);
-            positives[counts.count_active(query as usize, positives.len()) - 1].key
+            Ok(positives[counts.count_active(query as usize, positives.len()) - 1].key)
         };
         self.tabled(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest)
     }
@@ -57,7 +57,7 @@ impl<S: Space> Choice<'_, S> {
         &self,
         number: impl Fn(usize) -> usize,
         last_rank: impl Fn(usize) -> u64,
-        lowest: impl Fn(u32, &mut Scratch, &mut Vec<f64>) -> f64 + Sync,
+        lowest: impl Fn(u32, &mut Scratch, &mut Vec<f64>) -> Result<f64> + Sync,
     ) -> Result<Vec<bool>> {
         let (queries, items) = (self.relation.queries(), self.space.rows(Side::Gallery));
         if let Some(many) = self.control.sizes().many_positives {
@@ -73,8 +73,8 @@ impl<S: Space> Choice<'_, S> {
         let worth = self.space.listed_share();
         // A screen itself counts the items between a few positives, except those tied with one, which codes often are.
         let counted = if self.space.distances().is_some() { 0 } else { self.control.sizes().counted_brackets };
-        let open: Vec<u32> =
-            (0..queries as u32).filter(|q| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth).collect();
+        let is_open = |q: &u32| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth;
+        let open = collect_counted((0..queries as u32).filter(is_open))?;
         let mut tabled = full(queries, false)?;
         let sample =
             collect(Random::new(2).spread(items, SAMPLE.min(items.div_ceil(ITEMS_PER_SAMPLED))).map(|i| i as u32))?;
@@ -85,15 +85,15 @@ impl<S: Space> Choice<'_, S> {
             self.control.check()?;
             self.control.took(|| "screen or tables by a sample");
             let above = |(scratch, own): &mut (Scratch, Vec<f64>), (keys, query): (&[f64], &u32)| {
-                let lowest = lowest(*query, scratch, own);
+                let lowest = lowest(*query, scratch, own)?;
                 let class = self.relation.class(Side::Query, *query as usize);
                 let is_above = |(key, item): &(&f64, &u32)| {
                     **key > lowest && self.relation.class(Side::Gallery, **item as usize) != class
                 };
-                keys.iter().zip(&sample).filter(is_above).count()
+                Ok(keys.iter().zip(&sample).filter(is_above).count())
             };
-            let counts: Vec<usize> =
-                keys.par_chunks_exact(sample.len()).zip(queries).map_init(Default::default, above).collect();
+            let of_queries = keys.par_chunks_exact(sample.len()).zip(queries);
+            let counts = collect_each(of_queries, || Ok(Default::default()), above)?;
             for (query, above) in queries.iter().zip(counts) {
                 tabled[*query as usize] = listed(*query as usize, above as f64 / sample.len() as f64) > worth;
             }

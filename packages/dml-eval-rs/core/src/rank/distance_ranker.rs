@@ -5,7 +5,7 @@
 
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::zeros;
+use crate::memory::{Grow, full, zeros};
 use crate::rank::definite::Ranks;
 use crate::rank::expected::Groups;
 use crate::rank::metrics::Order;
@@ -17,7 +17,6 @@ use crate::rank::ties::Ties;
 const TURNS: usize = 4;
 
 /// Counts of items by their marks: twice the distance, and 1 more for those that match.
-#[derive(Clone)]
 pub(crate) struct DistanceRanker {
     /// One for each turn, distance and kind.
     counts: Vec<u32>,
@@ -37,9 +36,9 @@ impl DistanceRanker {
     }
 
     /// Marks the items of a row, and counts them.
-    pub fn count(&mut self, row: &[u16], kinds: &[Kind], marks: &mut Vec<u16>, kernel: &Kernel) {
+    pub fn count(&mut self, row: &[u16], kinds: &[Kind], marks: &mut Vec<u16>, kernel: &Kernel) -> Result<()> {
         let left_out = 2 * self.distances as u16;
-        marks.resize(row.len(), 0);
+        marks.try_resize(row.len(), 0)?;
         kernel.vectorize(|| {
             for ((mark, distance), kind) in marks.iter_mut().zip(row).zip(kinds) {
                 let counted = 2 * distance + u16::from(*kind == Kind::Match);
@@ -59,6 +58,7 @@ impl DistanceRanker {
         for others in others.chunks_exact(stride) {
             sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
         }
+        Ok(())
     }
 
     /// Iterates over the negatives and the positives of each distance.
@@ -68,23 +68,28 @@ impl DistanceRanker {
     }
 
     /// Orders the positives of a marked row under a rule for ties.
-    pub fn order(&mut self, marks: &[u16], ties: Ties) -> Order {
+    pub fn order(&mut self, marks: &[u16], ties: Ties) -> Result<Order> {
         if ties == Ties::Expected {
             let mut before = 0;
-            return Order::Expected(Groups::of(self.of_distances().filter_map(|(negatives, positives)| {
-                before += negatives as u64;
-                (positives > 0)
-                    .then(|| (std::mem::take(&mut before) - negatives as u64, positives as u64, negatives as u64))
-            })));
+            let number = self.of_distances().filter(|(_, positives)| *positives > 0).count();
+            let groups = Groups::of(
+                number,
+                self.of_distances().filter_map(|(negatives, positives)| {
+                    before += negatives as u64;
+                    (positives > 0)
+                        .then(|| (std::mem::take(&mut before) - negatives as u64, positives as u64, negatives as u64))
+                }),
+            );
+            return groups.map(Order::Expected);
         }
-        let mut counts = vec![0; self.of_distances().map(|(_, positives)| positives).sum::<usize>() + 1];
+        let mut counts = full(self.of_distances().map(|(_, positives)| positives).sum::<usize>() + 1, 0)?;
         let mut before = 0;
         if ties != Ties::Index {
             for (negatives, positives) in self.of_distances() {
                 counts[before + if ties == Ties::Optimistic { positives } else { 0 }] += negatives as u64;
                 before += positives;
             }
-            return Order::Definite(Ranks::new(counts));
+            return Ok(Order::Definite(Ranks::new(counts)));
         }
         self.first_slots();
         for mark in marks {
@@ -93,7 +98,7 @@ impl DistanceRanker {
             counts[*slot as usize] += u64::from(1 - positive);
             *slot += u32::from(positive);
         }
-        Order::Definite(Ranks::new(counts))
+        Ok(Order::Definite(Ranks::new(counts)))
     }
 
     /// Sets the slot of each distance to the number of positives before it. Items that are left out come after all.
@@ -107,15 +112,15 @@ impl DistanceRanker {
     }
 
     /// Lists the positives of a marked row, in order.
-    pub fn list_positives(&mut self, marks: &[u16], index: impl Fn(usize) -> u64) -> Vec<Positive> {
+    pub fn list_positives(&mut self, marks: &[u16], index: impl Fn(usize) -> u64) -> Result<Vec<Positive>> {
         self.first_slots();
-        let mut positives = vec![Positive { key: 0.0, index: 0 }; self.slots[self.distances] as usize];
+        let mut positives = full(self.slots[self.distances] as usize, Positive { key: 0.0, index: 0 })?;
         for (place, mark) in marks.iter().enumerate().filter(|(_, mark)| *mark & 1 == 1) {
             let slot = &mut self.slots[usize::from(mark >> 1)];
             positives[*slot as usize] = Positive { key: 0.0 - f64::from(mark >> 1), index: index(place) };
             *slot += 1;
         }
-        positives
+        Ok(positives)
     }
 }
 
@@ -144,7 +149,7 @@ mod tests {
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let (mut ranker, mut marks) = (DistanceRanker::new(6).unwrap(), Vec::new());
-            ranker.count(&row, &kinds, &mut marks, select(None).unwrap());
+            ranker.count(&row, &kinds, &mut marks, select(None).unwrap()).unwrap();
             let metrics = [Metric::AveragePrecision, Metric::RPrecision, Metric::ReciprocalRank, Metric::Recall(3)];
             let (control, discounts) = (Control::default(), Discounts::new(0, &Control::default()).unwrap());
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
@@ -152,10 +157,10 @@ mod tests {
                 let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
                 of(Kind::Negative).for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
                 let [found, expected] = [ranker.order(&marks, ties), Order::new(&positives, counts, ties)]
-                    .map(|order| order.metrics(&metrics, None, &discounts, &control));
+                    .map(|order| order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap());
                 prop_assert_eq!(found, expected);
             }
-            prop_assert_eq!(ranker.list_positives(&marks, |place| first + place as u64), positives);
+            prop_assert_eq!(ranker.list_positives(&marks, |place| first + place as u64).unwrap(), positives);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
+use crate::memory::{collect_counted, try_collect};
 use crate::peers::Peers;
 use crate::rank::choice::Choice;
 use crate::rank::count_job::CountJob;
@@ -72,11 +73,10 @@ pub fn evaluate_ties<S: Comparable>(
     let matches = Matches { relation, tabled: &tabled };
     let evaluation = Evaluation { space, matches, rules: rules.into(), metrics: &options.metrics, control };
     let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(rules.into());
-    let plan = Plan::new(&matches, budget, peers);
+    let plan = Plan::new(&matches, budget, peers)?;
     control.add_to_total(plan.pairs(space.rows(Side::Gallery)) as u64);
 
-    let mut results: Vec<PerQuery> =
-        rules.iter().map(|_| PerQuery::new(queries, &options.metrics)).collect::<Result<_>>()?;
+    let mut results = try_collect(rules.iter().map(|_| PerQuery::new(queries, &options.metrics)))?;
     let compute = |results: &mut [PerQuery], counts: &PartialCounts, first_query: usize| {
         let mut each = results.iter_mut().zip(rules);
         each.try_for_each(|(result, ties)| result.compute(counts, *ties, first_query, relation.grades(), control))
@@ -92,7 +92,7 @@ pub fn evaluate_ties<S: Comparable>(
     ranking.compute(space, &plan.tabled, &mut results, control)?;
     let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
     let is_exchanged = |q: usize| tabled[q] || plan.rounds.is_none() && matches.few(q) > 0;
-    let computed: Vec<usize> = screened.chain(plan.tabled.iter().map(|q| *q as usize)).collect();
+    let computed = collect_counted(screened.chain(plan.tabled.iter().map(|q| *q as usize)))?;
     for result in &mut results {
         result.exchange(&computed, queries, is_exchanged, peers)?;
     }
@@ -178,7 +178,7 @@ mod tests {
     fn reference<S: Space>(space: &S, labels: &[u32], query: usize) -> [f64; 2] {
         let key = |item: usize| {
             let mut keys = Vec::new();
-            space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys);
+            space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys).unwrap();
             keys[0]
         };
         let others: Vec<usize> = (0..labels.len()).filter(|item| *item != query).collect();
@@ -214,7 +214,7 @@ mod tests {
             };
             let batch = start.min(n - 1)..n;
             let matches = Matches { relation: &relation, tabled: &screened };
-            let rounds = Plan::new(&matches, usize::MAX, &Alone).rounds.unwrap_or_default();
+            let rounds = Plan::new(&matches, usize::MAX, &Alone).unwrap().rounds.unwrap_or_default();
             let of_counts = |counts: PartialCounts, first_query: usize| {
                 let mut results = PerQuery::new(n, &metrics).unwrap();
                 results.compute(&counts, Ties::Index, first_query, None, &control).unwrap();

@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use crate::control::Control;
+use crate::error::Result;
+use crate::memory::{Grow, allocate};
 use crate::rank::gains::Discounts;
 use crate::rank::metric::Metric;
 use crate::rank::positive::Positive;
@@ -91,26 +93,32 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Groups at least one positive by complete counts, in the slots of expected ties.
-    pub fn new(positives: &[Positive], slots: &[u64]) -> Self {
+    pub fn new(positives: &[Positive], slots: &[u64]) -> Result<Self> {
         let mut at = 0;
-        Self::of(positives.chunk_by(|a, b| a.key == b.key).map(|tied| {
-            let [before, own] = [slots[2 * at], slots[2 * at + 1]];
-            at += tied.len();
-            (before, tied.len() as u64, own)
-        }))
+        let tied = |a: &Positive, b: &Positive| a.key == b.key;
+        let number = positives.chunk_by(tied).count();
+        Self::of(
+            number,
+            positives.chunk_by(tied).map(|tied| {
+                let [before, own] = [slots[2 * at], slots[2 * at + 1]];
+                at += tied.len();
+                (before, tied.len() as u64, own)
+            }),
+        )
     }
 
-    /// Takes the groups in order: the negatives before each and after the last, its positives, and its negatives.
-    pub fn of(groups: impl Iterator<Item = (u64, u64, u64)>) -> Self {
+    /// Takes so many groups in order: the negatives before each and after the last, its positives, and its negatives.
+    pub fn of(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
         let (mut before, mut positives_before) = (0, 0);
-        let groups = groups.map(|(negatives_before, positives, negatives)| {
+        let mut collected = allocate(number)?;
+        collected.try_extend(groups.map(|(negatives_before, positives, negatives)| {
             before += negatives_before;
             let group = Group { before: before + positives_before, positives_before, positives, negatives };
             before += negatives;
             positives_before += positives;
             group
-        });
-        Groups { groups: groups.collect(), positives: positives_before }
+        }))?;
+        Ok(Groups { groups: collected, positives: positives_before })
     }
 
     /// Returns the number of positives.

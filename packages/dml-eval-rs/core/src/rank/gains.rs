@@ -3,7 +3,7 @@
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::logarithm::ln;
-use crate::memory::allocate;
+use crate::memory::{Grow, allocate};
 use crate::rank::lists::Lists;
 
 /// The grade of each match that a relation lists.
@@ -43,7 +43,7 @@ impl Discounts {
         for start in (1..=last).step_by(BETWEEN_LOOKS) {
             control.check()?;
             let ranks = start..=last.min(start + BETWEEN_LOOKS - 1);
-            discounts.extend(ranks.map(|rank| std::f64::consts::LN_2 / ln((rank + 1) as f64)));
+            discounts.try_extend(ranks.map(|rank| std::f64::consts::LN_2 / ln((rank + 1) as f64)))?;
         }
         Ok(Discounts(discounts))
     }

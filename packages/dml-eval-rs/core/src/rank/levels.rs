@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::control::Control;
 use crate::error::{Result, argument};
+use crate::memory::{collect, collect_counted, try_collect};
 use crate::peers::Peers;
 use crate::rank::choice::Choice;
 use crate::rank::count_job::CountJob;
@@ -34,9 +35,10 @@ pub fn evaluate_levels<S: Comparable>(
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Vec<PerQuery>> {
-    let options = Options { may_lack_matches: true, ..options.clone() };
+    let options = Options { may_lack_matches: true, metrics: collect(options.metrics.iter().copied())? };
     if relations.len() < 2 || !peers.is_alone() {
-        return relations.iter().map(|relation| evaluate(space, relation, ties, &options, peers, control)).collect();
+        let each = relations.iter().map(|relation| evaluate(space, relation, ties, &options, peers, control));
+        return try_collect(each);
     }
     for relation in relations {
         relation.check(space)?;
@@ -46,26 +48,23 @@ pub fn evaluate_levels<S: Comparable>(
         return argument("the levels have different numbers of queries; expected the same queries at each level");
     }
     let depth = options.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-    let tabled = relations
-        .iter()
-        .map(|relation| Choice { space, relation, control }.for_evaluation(depth))
-        .collect::<Result<Vec<_>>>()?;
+    let tabled = relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
+    let tabled = try_collect(tabled)?;
     let levels = Levels { space, relations, ties, metrics: &options.metrics, control };
     // All keys of a query that is tabled at some level serve all levels.
     let is_tabled = |q: usize| tabled.iter().any(|tabled| tabled[q]);
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum::<usize>();
     let screened = |q: usize| if is_tabled(q) { 0 } else { number(q) };
     let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(ties.into());
-    let screened_batches = batches(0..queries, screened, budget);
-    let tabled: Vec<u32> = (0..queries).filter(|q| is_tabled(*q)).map(|q| q as u32).collect();
+    let screened_batches = batches(0..queries, screened, budget)?;
+    let tabled = collect_counted((0..queries).filter(|q| is_tabled(*q)).map(|q| q as u32))?;
     let is_symmetric = relations.iter().all(Relation::is_symmetric) && screened_batches.len() == 1;
     let gallery = space.rows(Side::Gallery);
     let rows = |batches: &[Range<usize>]| batches.iter().map(ExactSizeIterator::len).sum::<usize>();
     let screens = if is_symmetric { queries * (queries - 1) / 2 } else { rows(&screened_batches) * gallery };
     control.add_to_total((screens + tabled.len() * gallery) as u64);
 
-    let mut results: Vec<PerQuery> =
-        relations.iter().map(|_| PerQuery::new(queries, &options.metrics)).collect::<Result<_>>()?;
+    let mut results = try_collect(relations.iter().map(|_| PerQuery::new(queries, &options.metrics)))?;
     let mut compute = |counts: Vec<PartialCounts>, first_query: usize| -> Result<()> {
         for ((result, counts), relation) in results.iter_mut().zip(counts).zip(relations) {
             result.compute(&counts, ties, first_query, relation.grades(), control)?;
@@ -80,7 +79,7 @@ pub fn evaluate_levels<S: Comparable>(
         let start = batch.start;
         compute(levels.count_by_screen(batch, is_symmetric, &|q| !is_tabled(q))?, start)?;
     }
-    let all: Vec<&Relation<'_>> = relations.iter().collect();
+    let all = collect(relations.iter())?;
     let ranking = Ranking { relations: &all, ties: &[ties], metrics: &options.metrics };
     ranking.compute(space, &tabled, &mut results, control)?;
     Ok(results)
@@ -104,12 +103,12 @@ impl<S: Space> Levels<'_, S> {
                 finder.find(self.space, queries.clone(), &|q| usize::from(wanted(q)), self.control)?;
             PartialCounts::new(self.ties, self.metrics, offsets, positives, &[])
         };
-        self.relations.iter().map(find).collect()
+        try_collect(self.relations.iter().map(find))
     }
 
-    fn jobs<'b>(&'b self, counts: &'b [PartialCounts], first_query: usize) -> Vec<CountJob<'b>> {
+    fn jobs<'b>(&'b self, counts: &'b [PartialCounts], first_query: usize) -> Result<Vec<CountJob<'b>>> {
         let levels = counts.iter().zip(self.relations);
-        levels.map(|(counts, relation)| CountJob { counts, first_query, relation }).collect()
+        collect(levels.map(|(counts, relation)| CountJob { counts, first_query, relation }))
     }
 
     /// Screens the wanted queries against the gallery, or each pair once for both where the queries are their own.
@@ -120,7 +119,7 @@ impl<S: Space> Levels<'_, S> {
         wanted: &dyn Fn(usize) -> bool,
     ) -> Result<Vec<PartialCounts>> {
         let counts = self.start(&queries, wanted)?;
-        let counter = LevelsCounter::new(self.space, self.jobs(&counts, queries.start), self.control)?;
+        let counter = LevelsCounter::new(self.space, self.jobs(&counts, queries.start)?, self.control)?;
         let items = self.space.rows(Side::Gallery);
         let pairs = if is_symmetric { items * items.saturating_sub(1) / 2 } else { queries.len() * items };
         let packing = counter.packing(self.space, pairs as u64, self.control)?;

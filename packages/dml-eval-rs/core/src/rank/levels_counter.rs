@@ -4,12 +4,14 @@
 //! thresholds, so each level takes its own negatives from the list. Unlisted are those above the first positive of every level:
 //! they match at none, so they count at each, unless a level leaves out items.
 
-use std::collections::HashMap;
 use std::ops::Range;
+
+use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Above, Hit, SweepResult};
+use crate::memory::{Grow, allocate, try_collect, zeros};
 use crate::rank::count_job::CountJob;
 use crate::rank::screen_counter::{Buffers, ScreenCounter, TaskSide};
 use crate::rows::space::{Scratch, Space};
@@ -43,8 +45,7 @@ impl<'a> LevelsCounter<'a> {
     pub fn new<S: Space>(space: &S, jobs: Vec<CountJob<'a>>, control: &'a Control) -> Result<Self> {
         let (queries, gallery) = join_classes(space, &jobs)?;
         let counts_unlisted = jobs.iter().all(|job| job.relation.leaves_out_own_item_alone());
-        let levels =
-            jobs.into_iter().map(|job| ScreenCounter::new(space, job, &|_| false, control)).collect::<Result<_>>()?;
+        let levels = try_collect(jobs.into_iter().map(|job| ScreenCounter::new(space, job, &|_| false, control)))?;
         Ok(LevelsCounter { levels, counts_unlisted, queries, gallery })
     }
 
@@ -65,37 +66,45 @@ impl<'a> LevelsCounter<'a> {
         listed: impl Iterator<Item = Listed> + Clone,
         scratch: &mut Scratch,
         buffers: &mut LevelsBuffers,
-    ) {
+    ) -> Result<()> {
         for level in &self.levels {
             let LevelsBuffers { counter, listed: of_level, queries: own } = buffers;
             own.clear();
-            own.extend((first_query..first_query + queries).map(|query| level.lowest_and_class(query)));
+            own.try_extend((first_query..first_query + queries).map(|query| level.lowest_and_class(query)))?;
             of_level.clear();
-            of_level.extend(listed.clone().filter(|(i, item, (_, highest))| {
+            of_level.try_extend(listed.clone().filter(|(i, item, (_, highest))| {
                 let (lowest, class) = own[*i as usize];
                 *highest >= lowest && level.is_negative(first_query + *i as usize, class, *item)
-            }));
+            }))?;
             let side = TaskSide { first_query, queries, items: items.clone(), above, hits: of_level.iter().copied() };
-            level.count_side(space, side, scratch, counter);
+            level.count_side(space, side, scratch, counter)?;
         }
+        Ok(())
     }
 }
 
 /// Encodes the classes of all levels together: two codes are equal if and only if the classes are at every level.
 fn join_classes<S: Space>(space: &S, jobs: &[CountJob<'_>]) -> Result<(Vec<u32>, Vec<u32>)> {
     let sides = [Side::Query, Side::Gallery];
-    let mut joined = sides.map(|side| crate::memory::zeros::<u32>(space.rows(side)));
+    let [queries, gallery] = sides.map(|side| zeros::<u32>(space.rows(side)));
+    let mut joined = [queries?, gallery?];
+    let mut distinct = allocate(joined.iter().map(Vec::len).sum())?;
     for job in jobs {
-        let mut codes: HashMap<(u32, u32), u32> = HashMap::new();
+        let class = |side, (item, code): (usize, &u32)| (*code, job.relation.class(side, item));
+        distinct.clear();
+        for (joined, side) in joined.iter().zip(sides) {
+            distinct.try_extend(joined.iter().enumerate().map(|of| class(side, of)))?;
+        }
+        distinct.par_sort_unstable();
+        distinct.dedup();
         for (joined, side) in joined.iter_mut().zip(sides) {
-            for (item, code) in joined.as_mut().map_err(|error| error.clone())?.iter_mut().enumerate() {
-                let next = codes.len() as u32;
-                *code = *codes.entry((*code, job.relation.class(side, item))).or_insert(next);
-            }
+            joined.par_iter_mut().enumerate().for_each(|(item, code)| {
+                *code = distinct.partition_point(|other| *other < class(side, (item, code))) as u32;
+            });
         }
     }
     let [queries, gallery] = joined;
-    Ok((queries?, gallery?))
+    Ok((queries, gallery))
 }
 
 impl Observer for LevelsCounter<'_> {
@@ -119,14 +128,14 @@ impl Observer for LevelsCounter<'_> {
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut LevelsBuffers,
-    ) {
+    ) -> Result<()> {
         let row_margin = |h: &Hit| task.row_margins[h.row as usize];
         let of_rows = result.row_hits.iter().map(|h| {
             let bounds = task.bounds(h.row, h.column, h.value, row_margin(h));
             (h.row, (task.columns.start + h.column as usize) as u32, bounds)
         });
         let rows = (task.rows.start, task.rows.len());
-        self.count_side(space, rows, &task.columns, &result.row_above, of_rows, scratch, buffers);
+        self.count_side(space, rows, &task.columns, &result.row_above, of_rows, scratch, buffers)?;
         if task.symmetric {
             let column_margin = |h: &Hit| task.column_margins[h.column as usize];
             let of_columns = result.column_hits.iter().map(|h| {
@@ -134,7 +143,8 @@ impl Observer for LevelsCounter<'_> {
                 (h.column, (task.rows.start + h.row as usize) as u32, bounds)
             });
             let columns = (task.columns.start, task.columns.len());
-            self.count_side(space, columns, &task.rows, &result.column_above, of_columns, scratch, buffers);
+            self.count_side(space, columns, &task.rows, &result.column_above, of_columns, scratch, buffers)?;
         }
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::memory::{allocate, collect, full};
+use crate::memory::{Grow, allocate, collect, full, try_collect};
 use crate::peers::{Peers, gather};
 use crate::rank::definite::Ranks;
 use crate::rank::expected::Groups;
@@ -28,8 +28,8 @@ pub struct PerQuery {
 impl PerQuery {
     /// Starts with NaN for every query.
     pub fn new(queries: usize, metrics: &[Metric]) -> Result<Self> {
-        let columns = metrics.iter().map(|_| full(queries, f64::NAN)).collect::<Result<_>>()?;
-        Ok(PerQuery { metrics: metrics.to_vec(), columns })
+        let columns = try_collect(metrics.iter().map(|_| full(queries, f64::NAN)))?;
+        Ok(PerQuery { metrics: collect(metrics.iter().copied())?, columns })
     }
 
     /// Returns a metric's values, one for each query; `None` if it was not requested.
@@ -61,23 +61,26 @@ impl PerQuery {
         let all = first_query..first_query + counts.queries();
         let mut columns = collect(self.columns.iter_mut().map(|column| column[all.clone()].chunks_mut(CHUNK)))?;
         let starts = (0..counts.queries()).step_by(CHUNK);
-        let tasks = starts.map(|start| (start, columns.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>()));
-        tasks.collect::<Vec<_>>().into_par_iter().for_each(|(start, mut columns)| {
+        let tasks = try_collect(starts.map(|start| {
+            let mut parts = allocate(columns.len())?;
+            parts.try_extend(columns.iter_mut().filter_map(Iterator::next))?;
+            Ok((start, parts))
+        }))?;
+        tasks.into_par_iter().try_for_each(|(start, mut columns)| {
             let queries = start..(start + CHUNK).min(counts.queries());
             for (at, q) in queries.enumerate().filter(|(_, q)| !counts.positives(*q).is_empty()) {
                 // One query may take long where very many items are tied.
-                if control.is_cancelled() {
-                    return;
-                }
+                control.check()?;
                 let positives = counts.positives(q);
-                let order = Order::new(positives, counts.counts_under(ties, q), ties);
+                let order = Order::new(positives, counts.counts_under(ties, q)?, ties)?;
                 let graded = grades.map(|grades| (positives, grades, first_query + q));
-                let values = order.metrics(metrics, graded, &discounts, control);
+                let values = order.metrics(metrics, graded, &discounts, control)?;
                 for (column, value) in columns.iter_mut().zip(values) {
                     column[at] = value;
                 }
             }
-        });
+            Ok(())
+        })?;
         control.check()
     }
 
@@ -100,8 +103,8 @@ impl PerQuery {
         let width = 1 + self.columns.len();
         let mut rows = allocate(computed.len() * width)?;
         for &q in computed {
-            rows.push(q as f64);
-            rows.extend(self.columns.iter().map(|column| column[q]));
+            rows.try_push(q as f64)?;
+            rows.try_extend(self.columns.iter().map(|column| column[q]))?;
         }
         let mut missing = collect((0..queries).map(expected))?;
         let number = missing.iter().filter(|missing| **missing).count();
@@ -143,11 +146,11 @@ pub(crate) enum Order {
 
 impl Order {
     /// Derives the order from positives and complete counts, in the slots of a rule for ties.
-    pub fn new(positives: &[Positive], counts: Vec<u64>, ties: Ties) -> Self {
-        match ties {
-            Ties::Expected => Order::Expected(Groups::new(positives, &counts)),
+    pub fn new(positives: &[Positive], counts: Vec<u64>, ties: Ties) -> Result<Self> {
+        Ok(match ties {
+            Ties::Expected => Order::Expected(Groups::new(positives, &counts)?),
             _ => Order::Definite(Ranks::new(counts)),
-        }
+        })
     }
 
     /// Computes the metrics, given all positives, in order, with their grades and the query's index in these.
@@ -157,14 +160,14 @@ impl Order {
         graded: Option<(&[Positive], &Grades<'_>, usize)>,
         discounts: &Discounts,
         control: &Control,
-    ) -> Vec<f64> {
+    ) -> Result<Vec<f64>> {
         let mut gains = Vec::new();
         if let Some((positives, grades, query)) = graded
             && metrics.iter().any(|metric| matches!(metric, Metric::Ndcg(_)))
         {
-            gains.extend(positives.iter().map(|positive| grades.grade(query, positive.index)));
+            gains.try_extend(positives.iter().map(|positive| grades.grade(query, positive.index)))?;
         }
-        let mut sorted = gains.clone();
+        let mut sorted = collect(gains.iter().copied())?;
         sorted.sort_unstable_by(|a, b| b.total_cmp(a));
         let number = match self {
             Order::Definite(ranks) => ranks.len(),
@@ -183,6 +186,6 @@ impl Order {
             Order::Definite(ranks) => ranks.value(*metric, discounts, gain, best),
             Order::Expected(groups) => groups.value(*metric, discounts, gain, best, control),
         };
-        metrics.iter().map(value).collect()
+        collect(metrics.iter().map(value))
     }
 }

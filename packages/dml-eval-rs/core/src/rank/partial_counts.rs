@@ -104,8 +104,8 @@ impl PartialCounts {
     }
 
     /// Returns the counts of the `q`-th query in the slots of one of the rules that they serve.
-    pub(crate) fn counts_under(&self, ties: Ties, q: usize) -> Vec<u64> {
-        let counts = self.slots(q).iter().map(|count| count.load(Relaxed)).collect();
+    pub(crate) fn counts_under(&self, ties: Ties, q: usize) -> Result<Vec<u64>> {
+        let counts = collect(self.slots(q).iter().map(|count| count.load(Relaxed)))?;
         self.rules.counts_under(ties, self.positives(q), counts)
     }
 

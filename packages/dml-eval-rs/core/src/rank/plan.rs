@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::error::Result;
+use crate::memory::{Grow, collect_counted};
 use crate::peers::{Peers, part};
 use crate::rank::relation::Relation;
 
@@ -34,16 +36,16 @@ impl Plan {
     /// Plans this process's part, with at most `budget` positives in memory (or one query's, if it has more).
     ///
     /// Pairs are compared once for both of their queries where the queries are their own gallery and fit into one batch.
-    pub fn new(matches: &Matches<'_>, budget: usize, peers: &dyn Peers) -> Plan {
+    pub fn new(matches: &Matches<'_>, budget: usize, peers: &dyn Peers) -> Result<Plan> {
         let queries = matches.relation.queries();
         let (few, tabled) = (|q: usize| matches.few(q), |q: usize| usize::from(matches.tabled[q]));
         let own_part = |count: &dyn Fn(usize) -> usize| part(peers, queries, |q| u64::from(count(q) > 0));
-        let symmetric = matches.relation.is_symmetric() && batches(0..queries, few, budget).len() == 1;
-        Plan {
-            rounds: symmetric.then(|| Round::all(queries, peers)),
-            screened: if symmetric { Vec::new() } else { batches(own_part(&few), few, budget) },
-            tabled: own_part(&tabled).filter(|q| matches.tabled[*q]).map(|q| q as u32).collect(),
-        }
+        let symmetric = matches.relation.is_symmetric() && batches(0..queries, few, budget)?.len() == 1;
+        Ok(Plan {
+            rounds: symmetric.then(|| Round::all(queries, peers)).transpose()?,
+            screened: if symmetric { Vec::new() } else { batches(own_part(&few), few, budget)? },
+            tabled: collect_counted(own_part(&tabled).filter(|q| matches.tabled[*q]).map(|q| q as u32))?,
+        })
     }
 
     /// Counts the pairs to compare with a gallery of so many items.
@@ -65,13 +67,15 @@ impl Round {
     ///
     /// With peers there are several rounds, between which counts are added up. The counts of a few items' pairs raise the
     /// thresholds of all: if each process counted these pairs, it would cost more than the products.
-    fn all(items: usize, peers: &dyn Peers) -> Vec<Round> {
-        let edges = if peers.is_alone() { vec![0, items] } else { vec![0, items / 64, items / 16, items / 4, items] };
+    fn all(items: usize, peers: &dyn Peers) -> Result<Vec<Round>> {
+        let edges = [0, items / 64, items / 16, items / 4, items];
+        let edges = if peers.is_alone() { &[0, items][..] } else { &edges };
         let round = |rows: Range<usize>| {
             let columns = part(peers, items, |c| Round::rows_before(&rows, c) as u64);
             Round { rows, columns }
         };
-        edges.windows(2).map(|edge| round(edge[0]..edge[1])).filter(|round| !round.rows.is_empty()).collect()
+        let edges = edges.windows(2).map(|edge| edge[0]..edge[1]).filter(|rows| !rows.is_empty());
+        collect_counted(edges.map(round))
     }
 
     /// Counts the rows before a column.
@@ -86,21 +90,25 @@ impl Round {
 }
 
 /// Splits the queries into batches of at most `budget` positives, or of one query with more, and omits batches without any.
-pub(crate) fn batches(queries: Range<usize>, positives: impl Fn(usize) -> usize, budget: usize) -> Vec<Range<usize>> {
+pub(crate) fn batches(
+    queries: Range<usize>,
+    positives: impl Fn(usize) -> usize,
+    budget: usize,
+) -> Result<Vec<Range<usize>>> {
     let mut batches = Vec::new();
     let (mut start, mut sum) = (queries.start, 0);
     for q in queries.clone() {
         let n = positives(q);
         if sum > 0 && sum + n > budget {
-            batches.push(start..q);
+            batches.try_push(start..q)?;
             (start, sum) = (q, 0);
         }
         sum += n;
     }
     if sum > 0 {
-        batches.push(start..queries.end);
+        batches.try_push(start..queries.end)?;
     }
-    batches
+    Ok(batches)
 }
 
 #[cfg(test)]
@@ -115,7 +123,7 @@ mod tests {
         fn batches_hold_every_positive_once_within_the_budget(
             positives in proptest::collection::vec(0usize..9, 0..40), budget in 0usize..30,
         ) {
-            let found = batches(0..positives.len(), |q| positives[q], budget);
+            let found = batches(0..positives.len(), |q| positives[q], budget).unwrap();
             let sum = |batch: &Range<usize>| positives[batch.clone()].iter().sum::<usize>();
             prop_assert_eq!(found.iter().map(sum).sum::<usize>(), positives.iter().sum::<usize>());
             prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].start));
@@ -130,7 +138,7 @@ mod tests {
             let mut times = vec![0; items * items];
             let mut pairs = 0;
             for rank in 0..processes {
-                for round in Round::all(items, &Isolated(rank, processes)) {
+                for round in Round::all(items, &Isolated(rank, processes)).unwrap() {
                     pairs += round.pairs();
                     for row in round.rows.clone() {
                         round.columns.clone().filter(|c| *c > row).for_each(|c| times[row * items + c] += 1);
@@ -154,7 +162,8 @@ mod tests {
             let relation = Relation::of_labels(&labels, (!own_gallery).then_some(&labels[..])).unwrap();
             let tabled: Vec<bool> = (0..labels.len()).map(|q| relation.number(q) >= many_positives.max(1)).collect();
             let matches = Matches { relation: &relation, tabled: &tabled };
-            let plans: Vec<Plan> = (0..processes).map(|rank| Plan::new(&matches, budget, &Isolated(rank, processes))).collect();
+            let plan = |rank| Plan::new(&matches, budget, &Isolated(rank, processes)).unwrap();
+            let plans: Vec<Plan> = (0..processes).map(plan).collect();
             let symmetric = plans[0].rounds.is_some();
             prop_assert!(plans.iter().all(|plan| plan.rounds.is_some() == symmetric));
             for q in 0..labels.len() {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::memory::{allocate, collect, zeros};
+use crate::memory::{Grow, allocate, collect, each, zeros};
 use crate::peers::{Peers, gather, part};
 use crate::rank::positive::Positive;
 use crate::rank::relation::Relation;
@@ -26,10 +26,10 @@ impl PositiveFinder<'_> {
     /// Computes the start of each query's positives, and the end of the last; queries for which `wanted` is 0 have none.
     fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
         let mut offsets = allocate(queries.len() + 1)?;
-        offsets.push(0);
+        offsets.try_push(0)?;
         for query in queries {
             let number = if wanted(query) > 0 { self.0.number(query) } else { 0 };
-            offsets.push(offsets[offsets.len() - 1] + number);
+            offsets.try_push(offsets[offsets.len() - 1] + number)?;
         }
         Ok(offsets)
     }
@@ -46,23 +46,28 @@ impl PositiveFinder<'_> {
         let mut positives: Vec<Positive> = zeros(offsets[queries.len()])?;
         let mut parts: Vec<Part<'_>> = allocate(queries.len())?;
         let all = queries.zip(split(&mut positives, &offsets)?);
-        parts.extend(all.filter(|(_, part)| !part.is_empty()).map(|(query, part)| (query as u32, part)));
+        parts.try_extend(all.filter(|(_, part)| !part.is_empty()).map(|(query, part)| (query as u32, part)))?;
         // In place: a stable sort would allocate.
         let id = |part: &Part<'_>| self.0.candidates_id(part.0 as usize);
         parts.par_sort_unstable_by_key(|part| (id(part), part.0));
         let sizes = control.sizes();
-        let classes: Vec<&mut [Part<'_>]> = parts.chunk_by_mut(|a, b| id(a) == id(b)).collect();
-        classes.into_par_iter().try_for_each_init(Buffers::default, |buffers, class| {
-            let members = self.0.candidates(class[0].0 as usize);
-            if class.len().min(members.len()) < sizes.class_table {
-                control.took(|| "positives by pairs");
-                class.iter_mut().for_each(|part| self.find_by_pairs(space, part, buffers, control));
-                return Ok(());
-            }
-            let mut tables = class.chunks_mut((sizes.table_keys / members.len().max(1)).max(1));
-            control.took(|| "positives from tables");
-            tables.try_for_each(|parts| self.find_by_table(space, members, parts, control))
-        })?;
+        let same = |a: &Part<'_>, b: &Part<'_>| id(a) == id(b);
+        let mut classes = allocate(parts.chunk_by(same).count())?;
+        classes.try_extend(parts.chunk_by_mut(same))?;
+        each(
+            classes.into_par_iter(),
+            || Ok(Buffers::default()),
+            |buffers, class| {
+                let members = self.0.candidates(class[0].0 as usize);
+                if class.len().min(members.len()) < sizes.class_table {
+                    control.took(|| "positives by pairs");
+                    return class.iter_mut().try_for_each(|part| self.find_by_pairs(space, part, buffers, control));
+                }
+                let mut tables = class.chunks_mut((sizes.table_keys / members.len().max(1)).max(1));
+                control.took(|| "positives from tables");
+                tables.try_for_each(|parts| self.find_by_table(space, members, parts, control))
+            },
+        )?;
         control.check()?;
         Ok((offsets, positives))
     }
@@ -89,25 +94,31 @@ impl PositiveFinder<'_> {
         }
         let items = (0..queries).filter(|q| wanted(*q) > 0).flat_map(|q| self.0.matches(q));
         let mut positives = allocate(keys.len())?;
-        positives.extend(items.zip(keys).map(|(item, key)| Positive { key, index: self.0.gallery_index(item) }));
+        let positive = |(item, key)| Positive { key, index: self.0.gallery_index(item) };
+        positives.try_extend(items.zip(keys).map(positive))?;
         Ok((offsets, positives))
     }
 
-    fn find_by_pairs<S: Space>(&self, space: &S, part: &mut Part<'_>, buffers: &mut Buffers, control: &Control) {
+    fn find_by_pairs<S: Space>(
+        &self,
+        space: &S,
+        part: &mut Part<'_>,
+        buffers: &mut Buffers,
+        control: &Control,
+    ) -> Result<()> {
         let Buffers { pairs, keys, scratch } = buffers;
         let mut matches = self.0.matches(part.0 as usize);
         for slots in part.1.chunks_mut(Self::PAIRS) {
-            if control.is_cancelled() {
-                return;
-            }
+            control.check()?;
             pairs.clear();
-            pairs.extend(matches.by_ref().take(slots.len()).map(|item| (part.0, item)));
+            pairs.try_extend(matches.by_ref().take(slots.len()).map(|item| (part.0, item)))?;
             keys.clear();
-            space.keys(pairs, scratch, keys);
+            space.keys(pairs, scratch, keys)?;
             for ((slot, key), pair) in slots.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
                 *slot = Positive { key: *key, index: self.0.gallery_index(pair.1) };
             }
         }
+        Ok(())
     }
 
     fn find_by_table<S: Space>(

@@ -1,11 +1,12 @@
 //! Which gallery items match a query, and which its ranking leaves out.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use crate::error::{Result, argument};
-use crate::memory::{allocate, full};
+use crate::memory::{Grow, allocate, collect, full};
 use crate::rank::gains::Grades;
 use crate::rank::lists::Lists;
 use crate::rows::classes::Classes;
@@ -160,10 +161,10 @@ impl<'a> Relation<'a> {
     /// Counts each query's matches, and lists the items that must not be counted although their class is another.
     fn count(mut self) -> Result<Self> {
         let (queries, gallery) = (&self.classes.queries, &self.classes.gallery);
-        let mut of_group: HashMap<(u32, u32), u32> = HashMap::new();
-        for (&label, &group) in gallery.iter().zip(self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery)) {
-            *of_group.entry((label, group)).or_default() += 1;
-        }
+        // The label and the group of each item, sorted: equal ones are counted by searching for their ends.
+        let of_items = self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery);
+        let mut of_items = collect(gallery.iter().copied().zip(of_items.iter().copied()))?;
+        of_items.par_sort_unstable();
         let mut numbers = allocate(queries.len())?;
         let listed = match &self.candidates {
             Candidates::Labelled(_) => None,
@@ -172,27 +173,30 @@ impl<'a> Relation<'a> {
         let most = [listed, self.left_out.as_ref()].map(|lists| lists.map_or(0, |lists| lists.items.len()));
         let mut offsets = allocate(queries.len() + 1)?;
         let mut items = allocate(most.iter().sum::<usize>() + queries.len())?;
-        offsets.push(0);
+        offsets.try_push(0)?;
         let mut named = Vec::new();
         for q in 0..queries.len() {
             named.clear();
-            named.extend(self.own_item(q).map(|item| item as u32));
-            named.extend_from_slice(self.left_out.map_or(&[], |lists| lists.of(q)));
+            named.try_extend(self.own_item(q).map(|item| item as u32))?;
+            named.try_extend(self.left_out.map_or(&[][..], |lists| lists.of(q)).iter().copied())?;
             named.sort_unstable();
             named.dedup();
             let left_out = named.iter().filter(|item| self.is_candidate(q, **item) && !self.shares_group(q, **item));
-            let of_group =
-                self.groups.as_ref().and_then(|groups| of_group.get(&(queries[q], groups.queries[q]))).unwrap_or(&0);
-            numbers.push((self.candidates(q).len() - left_out.count()) as u32 - of_group);
+            let of_group = self.groups.as_ref().map_or(0, |groups| {
+                let own = (queries[q], groups.queries[q]);
+                let from = &of_items[of_items.partition_point(|other| *other < own)..];
+                from.partition_point(|other| *other == own)
+            });
+            numbers.try_push((self.candidates(q).len() - left_out.count() - of_group) as u32)?;
             if listed.is_some() {
-                named.extend_from_slice(self.candidates(q));
+                named.try_extend(self.candidates(q).iter().copied())?;
                 named.sort_unstable();
                 named.dedup();
-                items.extend_from_slice(&named);
+                items.try_extend(named.iter().copied())?;
             } else {
-                items.extend(named.iter().filter(|item| gallery[**item as usize] != queries[q]));
+                items.try_extend(named.iter().copied().filter(|item| gallery[*item as usize] != queries[q]))?;
             }
-            offsets.push(items.len());
+            offsets.try_push(items.len())?;
         }
         self.numbers = numbers;
         self.uncounted = (!items.is_empty()).then_some((offsets, items));
@@ -292,11 +296,11 @@ impl<'a> Relation<'a> {
     }
 
     /// Tells what each of some adjoining items is to a query.
-    pub(crate) fn kinds(&self, query: usize, items: Range<usize>, kinds: &mut Vec<Kind>) {
+    pub(crate) fn kinds(&self, query: usize, items: Range<usize>, kinds: &mut Vec<Kind>) -> Result<()> {
         let class = self.classes.queries[query];
         kinds.clear();
         let of_class = |item: &u32| if *item == class { Kind::Match } else { Kind::Negative };
-        kinds.extend(self.classes.gallery[items.clone()].iter().map(of_class));
+        kinds.try_extend(self.classes.gallery[items.clone()].iter().map(of_class))?;
         let mut set = |item: u32, kind: Kind| {
             if let Some(own) = (item as usize).checked_sub(items.start).and_then(|place| kinds.get_mut(place)) {
                 *own = kind;
@@ -313,6 +317,7 @@ impl<'a> Relation<'a> {
                 left_out.for_each(|item| set(*item, Kind::LeftOut));
             }
         }
+        Ok(())
     }
 
     /// Returns the items that are never counted for a query although their class is another, ascending.

@@ -6,7 +6,9 @@
 use std::ops::Range;
 
 use crate::control::Control;
+use crate::error::Result;
 use crate::kernel::Kernel;
+use crate::memory::{Grow, collect_counted, full};
 use crate::random::Random;
 use crate::rank::positive::Positive;
 use crate::rank::relation::Kind;
@@ -71,15 +73,20 @@ pub(crate) struct RowRanker {
 
 impl RowRanker {
     /// Orders the items of a row down to `last_rank`, the last that matters, and to the first positive.
-    pub fn sort<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, last_rank: u64, kernel: &Kernel, control: &Control) {
+    pub fn sort<I: Fn(usize) -> u64>(
+        &mut self,
+        row: &Row<'_, I>,
+        last_rank: u64,
+        kernel: &Kernel,
+        control: &Control,
+    ) -> Result<()> {
         let items = row.keys.len() + row.given.len();
         let (bits, digits) = if items < control.sizes().three_digits { DIGITS } else { DIGITS_OF_MANY };
         let beyond = 1u32 << (bits * digits);
         self.shift = bits * digits - items.ilog2().saturating_sub(2).min(BUCKET_BITS);
-        self.map_to_integers(row, beyond, kernel);
-        self.fill_buckets(row, beyond, last_rank);
-        self.entries.clear();
-        self.entries.resize(items, 0);
+        self.map_to_integers(row, beyond, kernel)?;
+        self.fill_buckets(row, beyond, last_rank)?;
+        self.entries.try_resize(items, 0)?;
         let found = self.list(0..row.keys.len(), |place| row.kinds[place] == Kind::Match, 0);
         let found = self.list(row.keys.len()..items, |_| true, found);
         self.entries.truncate(found);
@@ -89,20 +96,21 @@ impl RowRanker {
         } else {
             control
                 .took(|| if digits == DIGITS.1 { "keys sorted by two digits" } else { "keys sorted by three digits" });
-            (0..digits).for_each(|digit| self.sort_digit(INTEGER_SHIFT + bits * digit, bits));
+            (0..digits).try_for_each(|digit| self.sort_digit(INTEGER_SHIFT + bits * digit, bits))?;
         }
         self.order_equal(row);
+        Ok(())
     }
 
     /// Maps the keys that count to integers below `beyond`.
-    fn map_to_integers<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, kernel: &Kernel) {
+    fn map_to_integers<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, kernel: &Kernel) -> Result<()> {
         let (low, high) = row.range();
         let scale = Some(f64::from(beyond - 1) / (high - low)).filter(|scale| scale.is_finite()).unwrap_or(0.0);
         let integer = move |key: f64| {
             // In the lowest bits of the sum is the rounded number: its unit in the last place is 1.
             (((high - key) * scale).max(0.0).min(f64::from(beyond - 1)) + (1u64 << 52) as f64).to_bits() as u32
         };
-        self.integers.resize(row.keys.len() + row.given.len(), 0);
+        self.integers.try_resize(row.keys.len() + row.given.len(), 0)?;
         let (of_row, of_given) = self.integers.split_at_mut(row.keys.len());
         kernel.vectorize(
             #[inline(always)]
@@ -114,12 +122,13 @@ impl RowRanker {
             },
         );
         of_given.iter_mut().zip(row.given).for_each(|(out, positive)| *out = integer(positive.key));
+        Ok(())
     }
 
     /// Decides of which buckets the items are listed, and counts those of the others.
-    fn fill_buckets<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, last_rank: u64) {
+    fn fill_buckets<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, last_rank: u64) -> Result<()> {
         self.buckets.clear();
-        self.buckets.resize(1 + (beyond >> self.shift) as usize, 0);
+        self.buckets.try_resize(1 + (beyond >> self.shift) as usize, 0)?;
         let kinds = row.kinds.iter().map(|kind| u64::from(*kind == Kind::Match)).chain(row.given.iter().map(|_| 1));
         for (integer, is_match) in self.integers.iter().zip(kinds) {
             // Twice the items, and whether a positive is among them.
@@ -134,10 +143,11 @@ impl RowRanker {
         for (b, bucket) in self.buckets.iter_mut().enumerate() {
             let (number, has_positive) = (*bucket >> 1, *bucket & 1);
             let matters = u64::from(b <= last && (b <= first || before < last_rank));
-            *bucket = 2 * self.unlisted | has_positive & matters;
+            *bucket = (2 * self.unlisted) | (has_positive & matters);
             before += number;
             self.unlisted += number * matters * (1 - has_positive);
         }
+        Ok(())
     }
 
     /// Enters the items whose buckets are listed, after those found before.
@@ -158,21 +168,22 @@ impl RowRanker {
     }
 
     /// Sorts the entries by a digit of so many bits; entries with the same digit keep their order.
-    fn sort_digit(&mut self, shift: u32, bits: u32) {
+    fn sort_digit(&mut self, shift: u32, bits: u32) -> Result<()> {
         let digit = |entry: &u64| (entry >> shift) as usize & ((1 << bits) - 1);
-        let mut places = vec![0u32; 1 << bits];
+        let mut places = full(1 << bits, 0u32)?;
         self.entries.iter().for_each(|entry| places[digit(entry)] += 1);
         let mut before = 0;
         for place in &mut places {
             (*place, before) = (before, before + *place);
         }
-        self.spare.resize(self.entries.len(), 0);
+        self.spare.try_resize(self.entries.len(), 0)?;
         for entry in &self.entries {
             let place = &mut places[digit(entry)];
             self.spare[*place as usize] = *entry;
             *place += 1;
         }
         std::mem::swap(&mut self.entries, &mut self.spare);
+        Ok(())
     }
 
     /// Orders the entries of one integer by their keys, if a positive is among them, and marks those of equal keys.
@@ -202,15 +213,20 @@ impl RowRanker {
     }
 
     /// Lists the positives among the sorted items, in order.
-    pub fn list_positives<I: Fn(usize) -> u64>(&self, row: &Row<'_, I>) -> Vec<Positive> {
-        self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)).collect()
+    pub fn list_positives<I: Fn(usize) -> u64>(&self, row: &Row<'_, I>) -> Result<Vec<Positive>> {
+        collect_counted(self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)))
     }
 
     /// Counts the sorted negatives in the slots of some rules for ties, given the positives in order, unless ties go by index alone.
-    pub fn counts<I: Fn(usize) -> u64>(&self, row: &Row<'_, I>, rules: TieRules, positives: &[Positive]) -> Vec<u64> {
+    pub fn counts<I: Fn(usize) -> u64>(
+        &self,
+        row: &Row<'_, I>,
+        rules: TieRules,
+        positives: &[Positive],
+    ) -> Result<Vec<u64>> {
         let number = self.entries.iter().map(|entry| entry & 1).sum::<u64>() as usize;
         let per_positive = rules.slots_per_positive();
-        let mut counts = vec![0; per_positive * number + 1];
+        let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
             // First the items before each positive: a count of negatives one by one would wait for itself.
@@ -222,7 +238,7 @@ impl RowRanker {
             for after in (1..=number).rev() {
                 counts[after] -= counts[after - 1] + 1;
             }
-            return counts;
+            return Ok(counts);
         }
         let mut unlisted = 0;
         for tied in self.entries.chunk_by(|_, next| next & TIED != 0) {
@@ -240,7 +256,7 @@ impl RowRanker {
             before += own;
         }
         counts[per_positive * before] += self.unlisted - unlisted;
-        counts
+        Ok(counts)
     }
 }
 
@@ -279,10 +295,10 @@ mod tests {
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let mut ranker = RowRanker::default();
-            ranker.sort(&row, last_rank, select(None).unwrap(), &control);
-            let found = ranker.list_positives(&row);
+            ranker.sort(&row, last_rank, select(None).unwrap(), &control).unwrap();
+            let found = ranker.list_positives(&row).unwrap();
             for rules in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected].map(TieRules::One).into_iter().chain([TieRules::All]) {
-                let counts = ranker.counts(&row, rules, &found);
+                let counts = ranker.counts(&row, rules, &found).unwrap();
                 let per_positive = rules.slots_per_positive();
                 let mut expected = vec![0; per_positive * positives.len() + 1];
                 of(Kind::Negative).iter().for_each(|n| expected[rules.slot(0, &positives, n.key, n.index)] += 1);

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Above, Hit, SweepResult};
-use crate::memory::zeros;
+use crate::memory::{Grow, allocate, collect, collect_counted, zeros};
 use crate::rank::count_job::CountJob;
 use crate::rank::split::split;
 use crate::rows::packing::{ExpectedThreshold, Goal};
@@ -68,27 +68,22 @@ fn compute_keys<S: Space>(
     scratch: &mut Scratch,
     keys: &mut Vec<f64>,
     control: &Control,
-) {
+) -> Result<()> {
     let (all, sizes) = (queries.len() * items.len(), control.sizes());
     // A table of a few rows is mostly padding, which takes a gigabyte if they are long.
     let are_few = queries.len().min(items.len()) < sizes.class_table;
     if are_few || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all || pairs.is_empty() {
-        space.keys(pairs, scratch, keys);
-        return;
+        return space.keys(pairs, scratch, keys);
     }
-    let indices = |of: &Range<usize>| (of.start as u32..of.end as u32).collect::<Vec<u32>>();
-    let mut table = vec![0.0; all];
-    let filled = space.key_table(&indices(queries), &indices(items), &mut table, &Control::default());
-    if filled.is_err() {
-        // Without memory for the table.
-        space.keys(pairs, scratch, keys);
-        return;
-    }
+    let indices = |of: &Range<usize>| collect(of.start as u32..of.end as u32);
+    let mut table: Vec<f64> = zeros(all)?;
+    space.key_table(&indices(queries)?, &indices(items)?, &mut table, &Control::default())?;
     let of_pair = |&(query, item): &(u32, u32)| {
         table[(query as usize - queries.start) * items.len() + item as usize - items.start]
     };
-    keys.extend(pairs.iter().map(of_pair));
+    keys.try_extend(pairs.iter().map(of_pair))?;
     control.took(|| "open pairs from a table");
+    Ok(())
 }
 
 impl<'a> ScreenCounter<'a> {
@@ -119,14 +114,14 @@ impl<'a> ScreenCounter<'a> {
         let (job, counts) = (&self.job, self.job.counts);
         let thresholds = || {
             let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
-            let queries: Vec<u32> = counted.map(|q| (q + job.first_query) as u32).collect();
+            let queries = collect_counted(counted.map(|q| (q + job.first_query) as u32))?;
             let is_match = |query: u32, item: u32| {
                 let [query_class, item_class] =
                     [(Side::Query, query), (Side::Gallery, item)].map(|(side, i)| job.relation.class(side, i as usize));
                 query_class == item_class || job.relation.uncounted(query as usize).binary_search(&item).is_ok()
             };
             let sampled = SampledValues::compute(space, &queries, is_match, control)?;
-            let mut expected = Vec::new();
+            let mut expected = allocate(2 * sampled.queries.len())?;
             for (i, &query) in sampled.queries.iter().enumerate() {
                 let q = query as usize - job.first_query;
                 let values = self.active_values(q);
@@ -135,8 +130,8 @@ impl<'a> ScreenCounter<'a> {
                 let last = first.min(sampled.at_rank(i, rank)).max(lowest);
                 // The lowest positive is dropped once as many negatives above it are counted as ranks matter.
                 let share = (rank as f64 / sampled.above(i, lowest).max(1.0)).min(1.0);
-                expected.push(ExpectedThreshold { query, value: lowest, share });
-                expected.push(ExpectedThreshold { query, value: last, share: 1.0 - share });
+                expected.try_push(ExpectedThreshold { query, value: lowest, share })?;
+                expected.try_push(ExpectedThreshold { query, value: last, share: 1.0 - share })?;
             }
             Ok(expected)
         };
@@ -215,13 +210,13 @@ impl<'a> ScreenCounter<'a> {
         side: TaskSide<'_, impl ExactSizeIterator<Item = (u32, u32, (f64, f64))>>,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
-    ) {
+    ) -> Result<()> {
         let TaskSide { first_query, queries, items, above, hits } = side;
         let Buffers { open, keys, negatives, local } = buffers;
         let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
         open.clear();
         negatives.clear();
-        negatives.resize(queries, 0);
+        negatives.try_resize(queries, 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
                 // The negatives above a positive are those above the one before it, and some more. A query without it has none.
@@ -234,7 +229,7 @@ impl<'a> ScreenCounter<'a> {
         local.clear();
         if hits.len() > self.control.sizes().local_hits * queries {
             self.control.took(|| "counts of a task added up");
-            local.resize(LOCAL_SLOTS * queries, 0);
+            local.try_resize(LOCAL_SLOTS * queries, 0)?;
         }
         for (i, item, bounds) in hits {
             let q = first + i as usize;
@@ -248,7 +243,7 @@ impl<'a> ScreenCounter<'a> {
                     counts.add(q, counts.slots_per_positive() * before, 1);
                 }
             } else {
-                open.push(((q + job.first_query) as u32, item));
+                open.try_push(((q + job.first_query) as u32, item))?;
             }
         }
         for (at, &negatives) in local.iter().enumerate().filter(|(_, negatives)| **negatives > 0) {
@@ -257,7 +252,7 @@ impl<'a> ScreenCounter<'a> {
         }
         open.sort_unstable();
         keys.clear();
-        compute_keys(space, open, &(first_query..first_query + queries), &items, scratch, keys, self.control);
+        compute_keys(space, open, &(first_query..first_query + queries), &items, scratch, keys, self.control)?;
         for (&(query, item), &key) in open.iter().zip(keys.iter()) {
             let q = query as usize - job.first_query;
             counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
@@ -267,6 +262,7 @@ impl<'a> ScreenCounter<'a> {
                 self.update_active(first + i, negatives);
             }
         }
+        Ok(())
     }
 }
 
@@ -298,7 +294,7 @@ impl Observer for ScreenCounter<'_> {
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
-    ) {
+    ) -> Result<()> {
         let column = |h: &Hit| {
             let bounds = task.bounds(h.row, h.column, h.value, task.row_margins[h.row as usize]);
             (h.row, (task.columns.start + h.column as usize) as u32, bounds)
@@ -310,7 +306,7 @@ impl Observer for ScreenCounter<'_> {
             above: &result.row_above,
             hits: result.row_hits.iter().map(column),
         };
-        self.count_side(space, rows, scratch, buffers);
+        self.count_side(space, rows, scratch, buffers)?;
         if task.symmetric {
             let row = |h: &Hit| {
                 let bounds = task.bounds(h.row, h.column, h.value, task.column_margins[h.column as usize]);
@@ -323,7 +319,8 @@ impl Observer for ScreenCounter<'_> {
                 above: &result.column_above,
                 hits: result.column_hits.iter().map(row),
             };
-            self.count_side(space, columns, scratch, buffers);
+            self.count_side(space, columns, scratch, buffers)?;
         }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! One slice for each query of an array that holds all queries' entries in order, so that threads can write them.
 
 use crate::error::Result;
-use crate::memory::allocate;
+use crate::memory::{Grow, allocate};
 
 /// Splits an array at offsets: the start of each query's entries, and the end of the last.
 pub(crate) fn split<'a, T>(all: &'a mut [T], offsets: &[usize]) -> Result<Vec<&'a mut [T]>> {
@@ -9,7 +9,7 @@ pub(crate) fn split<'a, T>(all: &'a mut [T], offsets: &[usize]) -> Result<Vec<&'
     let mut rest = all;
     for part in offsets.windows(2) {
         let (own, after) = rest.split_at_mut(part[1] - part[0]);
-        parts.push(own);
+        parts.try_push(own)?;
         rest = after;
     }
     Ok(parts)

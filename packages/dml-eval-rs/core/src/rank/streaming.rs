@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::error::{Result, argument};
+use crate::memory::collect_counted;
 use crate::rank::choice::Choice;
 use crate::rank::count_job::CountJob;
 use crate::rank::partial_counts::PartialCounts;
@@ -41,9 +42,9 @@ pub fn count_negatives<S: Comparable>(
     control.add_to_total(queries as u64 * space.rows(Side::Gallery) as u64);
     let job = CountJob { counts, first_query: 0, relation };
     let tabled = Choice { space, relation, control }.for_count(counts)?;
-    let (many, few): (Vec<u32>, Vec<u32>) = (0..queries as u32).partition(|q| tabled[*q as usize]);
+    let many = collect_counted((0..queries as u32).filter(|q| tabled[*q as usize]))?;
     count_from_tables(space, &job, &many, 0..space.rows(Side::Gallery), control)?;
-    if few.is_empty() {
+    if many.len() == queries {
         return Ok(());
     }
     let counter = ScreenCounter::new(space, job, &|q| tabled[q], control)?;
@@ -78,9 +79,9 @@ pub fn count_symmetric_negatives<S: Comparable>(
     control.add_to_total(pairs);
     let job = CountJob { counts, first_query: 0, relation };
     let tabled = Choice { space, relation, control }.for_count(counts)?;
-    let sides = if split.is_some() { vec![(&rows, &columns), (&columns, &rows)] } else { vec![(&rows, &columns)] };
-    for (queries, others) in sides {
-        let many: Vec<u32> = (queries.start as u32..queries.end as u32).filter(|q| tabled[*q as usize]).collect();
+    let sides = [(&rows, &columns), (&columns, &rows)];
+    for &(queries, others) in &sides[..if split.is_some() { 2 } else { 1 }] {
+        let many = collect_counted((queries.start as u32..queries.end as u32).filter(|q| tabled[*q as usize]))?;
         count_from_tables(space, &job, &many, others.clone(), control)?;
     }
     let counter = ScreenCounter::new(space, job, &|q| tabled[q], control)?;
@@ -129,7 +130,7 @@ mod tests {
                             continue;
                         }
                         let mut keys = Vec::new();
-                        space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys);
+                        space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys).unwrap();
                         let index = if item < at { first + item as u64 } else { first_items[1] + (item - at) as u64 };
                         expected.add(query, expected.slot(query, keys[0], index), 1);
                     }

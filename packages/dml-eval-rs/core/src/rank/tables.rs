@@ -1,6 +1,5 @@
 //! Queries whose ranks come from tables of all their keys, since a screen would leave most values open.
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +8,7 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{collect, zeros};
+use crate::memory::{Grow, allocate, collect, collect_each, full, zeros};
 use crate::rank::count_job::CountJob;
 use crate::rank::distance_ranker::DistanceRanker;
 use crate::rank::gains::Discounts;
@@ -47,13 +46,12 @@ impl Ranking<'_> {
             results.iter_mut().zip(rows).for_each(|(result, row)| result.set(query as usize, &row));
         };
         if let Some(codes) = space.distances().filter(|codes| codes.largest() <= DistanceRanker::LARGEST) {
-            let ranker = DistanceRanker::new(codes.largest())?;
             for_each_row(
                 (queries, items, space.bytes()),
                 |queries, items, table: &mut [u16]| codes.distance_table(queries, items, table, control),
-                || (ranker.clone(), Buffers::default()),
+                || Ok((DistanceRanker::new(codes.largest())?, Buffers::default())),
                 |(ranker, buffers), query, row, _| {
-                    (query, self.by_distances(space, query, row, ranker, buffers, discounts, control))
+                    Ok((query, self.by_distances(space, query, row, ranker, buffers, discounts, control)?))
                 },
                 &mut store,
                 control,
@@ -62,9 +60,9 @@ impl Ranking<'_> {
             for_each_row(
                 (queries, items, space.bytes()),
                 |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
-                || (RowRanker::default(), Buffers::default()),
+                || Ok((RowRanker::default(), Buffers::default())),
                 |(ranker, buffers), query, row, _| {
-                    (query, self.by_keys(space, query, row, ranker, buffers, discounts, control))
+                    Ok((query, self.by_keys(space, query, row, ranker, buffers, discounts, control)?))
                 },
                 &mut store,
                 control,
@@ -83,37 +81,38 @@ impl Ranking<'_> {
         buffers: &mut Buffers,
         discounts: &Discounts,
         control: &Control,
-    ) -> Vec<Vec<f64>> {
-        let mut rows = Vec::new();
+    ) -> Result<Vec<Vec<f64>>> {
+        let mut rows = allocate(self.relations.len() * self.ties.len())?;
         for relation in self.relations {
             let number = relation.number(query as usize);
             control.took(|| "ranks from keys");
-            relation.kinds(query as usize, 0..keys.len(), &mut buffers.kinds);
+            relation.kinds(query as usize, 0..keys.len(), &mut buffers.kinds)?;
             let index = |place: usize| relation.gallery_index(place as u32);
             let row = Row { keys, kinds: &buffers.kinds, index, given: &[] };
-            ranker.sort(&row, self.last_rank(number), space.kernel(), control);
+            ranker.sort(&row, self.last_rank(number), space.kernel(), control)?;
             let mut positives = Vec::new();
             if relation.grades().is_some() || self.ties != [Ties::Index] {
-                positives = ranker.list_positives(&row);
+                positives = ranker.list_positives(&row)?;
                 if positives.len() < number {
                     // Gains of the best order are those of all.
-                    let known: HashSet<u64> = positives.iter().map(|positive| positive.index).collect();
+                    let mut known = collect(positives.iter().map(|positive| positive.index))?;
+                    known.sort_unstable();
                     let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
-                    let rest = all.filter(|index| !known.contains(index));
-                    positives.extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }));
+                    let rest = all.filter(|index| known.binary_search(index).is_err());
+                    positives.try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
                 }
             }
             for &ties in self.ties {
                 let rules = TieRules::One(ties);
-                let mut counts = ranker.counts(&row, rules, &positives);
+                let mut counts = ranker.counts(&row, rules, &positives)?;
                 // Positives beyond the kept items are beyond all ranks that matter.
                 *counts.last_mut().expect("there is one of the negatives after all positives") += keys.len() as u64;
-                counts.resize(rules.slots_per_positive() * number + 1, 0);
+                counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
                 let order = || Order::new(&positives, counts, ties);
-                rows.push(self.metrics(relation, query, order, &positives, discounts, control));
+                rows.try_push(self.metrics(relation, query, order, &positives, discounts, control)?)?;
             }
         }
-        rows
+        Ok(rows)
     }
 
     /// Computes the metrics of a query at each level and under each rule from its distances.
@@ -127,23 +126,23 @@ impl Ranking<'_> {
         buffers: &mut Buffers,
         discounts: &Discounts,
         control: &Control,
-    ) -> Vec<Vec<f64>> {
-        let mut rows = Vec::new();
+    ) -> Result<Vec<Vec<f64>>> {
+        let mut rows = allocate(self.relations.len() * self.ties.len())?;
         let Buffers { kinds, marks } = buffers;
         for relation in self.relations {
             control.took(|| "ranks from distances");
-            relation.kinds(query as usize, 0..distances.len(), kinds);
-            ranker.count(distances, kinds, marks, space.kernel());
+            relation.kinds(query as usize, 0..distances.len(), kinds)?;
+            ranker.count(distances, kinds, marks, space.kernel())?;
             let mut positives = Vec::new();
             if relation.grades().is_some() {
-                positives = ranker.list_positives(marks, |place| relation.gallery_index(place as u32));
+                positives = ranker.list_positives(marks, |place| relation.gallery_index(place as u32))?;
             }
             for &ties in self.ties {
                 let order = || ranker.order(marks, ties);
-                rows.push(self.metrics(relation, query, order, &positives, discounts, control));
+                rows.try_push(self.metrics(relation, query, order, &positives, discounts, control)?)?;
             }
         }
-        rows
+        Ok(rows)
     }
 
     /// Computes the metrics of a query from the order of its positives. These are listed if they have grades.
@@ -151,16 +150,16 @@ impl Ranking<'_> {
         &self,
         relation: &Relation<'_>,
         query: u32,
-        order: impl FnOnce() -> Order,
+        order: impl FnOnce() -> Result<Order>,
         positives: &[Positive],
         discounts: &Discounts,
         control: &Control,
-    ) -> Vec<f64> {
+    ) -> Result<Vec<f64>> {
         if relation.number(query as usize) == 0 {
-            return vec![f64::NAN; self.metrics.len()];
+            return full(self.metrics.len(), f64::NAN);
         }
         let graded = relation.grades().map(|grades| (positives, grades, query as usize));
-        order().metrics(self.metrics, graded, discounts, control)
+        order()?.metrics(self.metrics, graded, discounts, control)
     }
 
     /// Returns the last rank that matters to a query with so many positives.
@@ -183,24 +182,25 @@ pub(crate) fn count_from_tables<S: Space>(
     for_each_row(
         (queries, items.start as u32..items.end as u32, space.bytes()),
         |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
-        || (RowRanker::default(), Buffers::default()),
+        || Ok((RowRanker::default(), Buffers::default())),
         |(ranker, buffers), query, keys, start| {
             control.took(|| "counts from keys");
             let q = query as usize - job.first_query;
             let positives = counts.positives(q);
             let active = counts.count_active(q, positives.len());
-            job.relation.kinds(query as usize, start..start + keys.len(), &mut buffers.kinds);
+            job.relation.kinds(query as usize, start..start + keys.len(), &mut buffers.kinds)?;
             // Its own positives are given.
             buffers.kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::LeftOut);
             let index = |place: usize| job.relation.gallery_index((start + place) as u32);
             let row = Row { keys, kinds: &buffers.kinds, index, given: &positives[..active] };
-            ranker.sort(&row, u64::MAX, space.kernel(), control);
-            let found = ranker.counts(&row, counts.rules(), positives);
+            ranker.sort(&row, u64::MAX, space.kernel(), control)?;
+            let found = ranker.counts(&row, counts.rules(), positives)?;
             // Those after the last active positive matter to no metric.
             let slots = counts.slots(q).iter().zip(&found[..found.len() - 1]);
             slots.filter(|(_, found)| **found > 0).for_each(|(slot, found)| {
                 slot.fetch_add(*found, Relaxed);
             });
+            Ok(())
         },
         &mut ignore,
         control,
@@ -218,11 +218,11 @@ struct Buffers {
 const BYTES_PER_KEY: usize = 16;
 
 /// Fills tables of some queries and all items, and computes a result from each row, given with its query and its first item.
-fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Send>(
+fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Default + Send>(
     (queries, items, bytes): (&[u32], Range<u32>, usize),
     fill: impl Fn(&[u32], &[u32], &mut [T]) -> Result<()>,
-    buffers: impl Fn() -> B + Sync + Send,
-    compute: impl Fn(&mut B, u32, &[T], usize) -> R + Sync + Send,
+    buffers: impl Fn() -> Result<B> + Sync + Send,
+    compute: impl Fn(&mut B, u32, &[T], usize) -> Result<R> + Sync + Send,
     receive: &mut impl FnMut(R),
     control: &Control,
 ) -> Result<()> {
@@ -239,9 +239,8 @@ fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Send>(
         fill(queries, &columns, table)?;
         control.check()?;
         let rows = table.par_chunks_exact(columns.len()).zip(queries);
-        let found: Vec<R> = rows
-            .map_init(&buffers, |buffers, (row, &query)| compute(buffers, query, row, items.start as usize))
-            .collect();
+        let found =
+            collect_each(rows, &buffers, |buffers, (row, &query)| compute(buffers, query, row, items.start as usize))?;
         found.into_iter().for_each(&mut *receive);
         control.advance(table.len() as u64);
     }

@@ -16,6 +16,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result, argument};
+use crate::memory::full;
 use crate::rank::positive::Positive;
 
 /// The order of a match and a non-match with the same key.
@@ -112,12 +113,12 @@ impl TieRules {
     }
 
     /// Moves the counts of a query with these positives to the slots of one of the rules that they serve.
-    pub(crate) fn counts_under(self, ties: Ties, positives: &[Positive], counts: Vec<u64>) -> Vec<u64> {
+    pub(crate) fn counts_under(self, ties: Ties, positives: &[Positive], counts: Vec<u64>) -> Result<Vec<u64>> {
         if self != TieRules::All {
-            return counts;
+            return Ok(counts);
         }
         let per_positive = TieRules::One(ties).slots_per_positive();
-        let mut own = vec![0; per_positive * positives.len() + 1];
+        let mut own = full(per_positive * positives.len() + 1, 0)?;
         let mut above = 0;
         for group in positives.chunk_by(|a, b| a.key == b.key) {
             let Range { start, end } = above..above + group.len();
@@ -134,7 +135,7 @@ impl TieRules {
             above = end;
         }
         own[per_positive * above] += counts[3 * above];
-        own
+        Ok(own)
     }
 }
 
@@ -164,8 +165,8 @@ mod tests {
             let all = count(TieRules::All, &positives, &negatives);
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
                 let own = count(ties.into(), &positives, &negatives);
-                prop_assert_eq!(&TieRules::All.counts_under(ties, &positives, all.clone()), &own, "{:?}", ties);
-                prop_assert_eq!(&TieRules::One(ties).counts_under(ties, &positives, own.clone()), &own);
+                prop_assert_eq!(TieRules::All.counts_under(ties, &positives, all.clone()), Ok(own.clone()), "{:?}", ties);
+                prop_assert_eq!(TieRules::One(ties).counts_under(ties, &positives, own.clone()), Ok(own));
             }
             // Positives of larger keys may be left out.
             let start = start.min(positives.len());

@@ -40,6 +40,7 @@ impl Abridged {
             out_first.copy_from_slice(first);
             out_affine.copy_from_slice(affine);
             write_lengths(others, lengths);
+            Ok(())
         };
         let steps = kept + 1 + AFFINE_STEPS;
         let (panels, _) = Panels::load_together(rows, width, steps, abridge)?;
@@ -84,9 +85,10 @@ mod tests {
             let mut words = RowWords::new(Word::Int16Pair);
             for (lane, coordinates) in rows[range].iter().enumerate() {
                 let size = measure(coordinates);
-                words.round(&Numbers { coordinates, size, rest: None, bias: Some(bias), axis: Axis::Rows });
+                words.round(&Numbers { coordinates, size, rest: None, bias: Some(bias), axis: Axis::Rows })?;
                 words.write(lane, lanes, panel);
             }
+            Ok(())
         };
         NarrowPanels::load(rows.len(), lanes, steps, encode, usize::MAX).unwrap().0
     }

@@ -1,6 +1,7 @@
 //! Binary codes under the Hamming distance: the screen is exact and leaves only ties.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
@@ -8,6 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::kernel::{Kernel, Tiles, Word};
+use crate::memory::{Grow, each, full};
 use crate::rows::key_table::{Shape, fill};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::packing::{Axis, Extent, Goal, Packing};
@@ -115,8 +117,17 @@ impl Packing for CodePacking<'_, '_> {
         self.0.steps()
     }
 
-    fn encode(&self, side: Side, axis: Axis, rows: Range<usize>, width: usize, panel: &mut [u32], _: &mut [Extent]) {
+    fn encode(
+        &self,
+        side: Side,
+        axis: Axis,
+        rows: Range<usize>,
+        width: usize,
+        panel: &mut [u32],
+        _: &mut [Extent],
+    ) -> Result<()> {
         self.0.pack(side, axis, rows, width, panel);
+        Ok(())
     }
 
     fn is_sorted(&self) -> bool {
@@ -167,12 +178,12 @@ impl Codes<'_> {
                 let axis = if side == Side::Query { Axis::Rows } else { Axis::Columns };
                 let encode = |lanes: Range<usize>, panel: &mut [u32], _: &mut [()]| {
                     self.pack(side, axis, rows[lanes].iter().map(|&row| row as usize), width, panel);
+                    Ok(())
                 };
                 Panels::load_together(rows.len(), width, shape.steps, encode).map(|(panels, _)| panels)
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
-            |_| (),
-            |_, negatives, keys| self.kernel.vectorize(|| convert(negatives, keys)),
+            (|_| (), |_: &[()], negatives: &[f32], keys: &mut [K]| self.kernel.vectorize(|| convert(negatives, keys))),
             keys,
             control,
         )
@@ -209,15 +220,15 @@ impl<'a> Space for Codes<'a> {
         Some(screened)
     }
 
-    fn keys(&self, pairs: &[(u32, u32)], _scratch: &mut Scratch, keys: &mut Vec<f64>) {
-        keys.extend(pairs.iter().map(|&(q, g)| {
+    fn keys(&self, pairs: &[(u32, u32)], _scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()> {
+        keys.try_extend(pairs.iter().map(|&(q, g)| {
             let (q, g) = (self.code(Side::Query, q as usize), self.code(Side::Gallery, g as usize));
             0.0 - f64::from(self.kernel.differing_bits(q, g))
-        }));
+        }))
     }
 
-    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
-        self.keys(pairs, scratch, scores);
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
+        self.keys(pairs, scratch, scores)
     }
 
     fn value_of_score(&self, score: f64) -> f64 {
@@ -255,28 +266,23 @@ pub fn binarize(x: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'_, u8>, c
     if threshold.is_nan() {
         return argument("threshold is NaN; expected a number");
     }
-    let bad_rows = out
-        .axis_iter_mut(ndarray::Axis(0))
-        .into_par_iter()
-        .enumerate()
-        .map_init(
-            || vec![0.0; dim],
-            |row, (i, mut code)| {
-                if control.is_cancelled() {
-                    return None;
-                }
-                x.widen(i, row);
-                for (byte, values) in code.iter_mut().zip(row.chunks(8)) {
-                    *byte = values.iter().enumerate().fold(0, |b, (k, &v)| b | (u8::from(v > threshold) << (7 - k)));
-                }
-                if row.iter().all(|v| v.is_finite()) { None } else { Some(i) }
-            },
-        )
-        .flatten()
-        .collect::<Vec<usize>>();
-    control.check()?;
-    match bad_rows.first() {
-        None => Ok(()),
-        Some(&row) => Err(Error::NonFinite { side: Side::Query, row, count: bad_rows.len() }),
+    let (first_bad, count) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0));
+    let codes = out.axis_iter_mut(ndarray::Axis(0)).into_par_iter().enumerate();
+    let make = || full(dim, 0.0);
+    each(codes, make, |row, (i, mut code)| {
+        control.check()?;
+        x.widen(i, row);
+        for (byte, values) in code.iter_mut().zip(row.chunks(8)) {
+            *byte = values.iter().enumerate().fold(0, |b, (k, &v)| b | (u8::from(v > threshold) << (7 - k)));
+        }
+        if !row.iter().all(|v| v.is_finite()) {
+            first_bad.fetch_min(i, Relaxed);
+            count.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    })?;
+    match count.into_inner() {
+        0 => Ok(()),
+        count => Err(Error::NonFinite { side: Side::Query, row: first_bad.into_inner(), count }),
     }
 }

@@ -7,6 +7,7 @@ use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::exact::{PAIRS, cosine_key};
 use crate::kernel::{Kernel, Word, prefetch};
+use crate::memory::Grow;
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::{rescale, scale_below_one};
 use crate::rows::similarity::Similarity;
@@ -77,7 +78,7 @@ impl<'a> Dense<'a> {
         kernel: &'static Kernel,
         control: &Control,
     ) -> Result<Self> {
-        Dense::unread(queries, gallery, similarity, precision, kernel, control)?.read(control, |_, _, _| ())
+        Dense::unread(queries, gallery, similarity, precision, kernel, control)?.read(control, |_, _, _| Ok(()))
     }
 
     /// Reads and validates the queries; the gallery remains to be read.
@@ -103,7 +104,7 @@ impl<'a> Dense<'a> {
         if u32::try_from(most).is_err() {
             return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
         }
-        let query_squares = validate(&queries, Side::Query, similarity, kernel, control, |_, _| ())?;
+        let query_squares = validate(&queries, Side::Query, similarity, kernel, control, |_, _| Ok(()))?;
         let word = match precision {
             Precision::SixteenBit if kernel.has_int16() && queries.dim() <= LONGEST_INT16 => Word::Int16Pair,
             Precision::SixteenBit if kernel.has_bfloat16() => Word::BFloat16Pair,
@@ -154,28 +155,32 @@ impl<'a> Dense<'a> {
     }
 
     /// Appends the sums of products (or squared distances) of some pairs to `sums`; fastest where pairs of one query adjoin.
-    pub(super) fn sums(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, sums: &mut Vec<f64>) {
+    pub(super) fn sums(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, sums: &mut Vec<f64>) -> Result<()> {
         let first = sums.len();
-        if !self.sum_in_place(pairs, sums) {
-            sums.truncate(first);
-            let mut q = std::mem::take(&mut scratch.query);
-            for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
-                self.widen(Side::Query, of_query[0].0 as usize, &mut q);
-                for &(_, g) in of_query {
-                    self.widen(Side::Gallery, g as usize, &mut scratch.other);
-                    sums.push(match self.similarity {
-                        Similarity::Euclidean => self.kernel.distance64(&q, &scratch.other),
-                        _ => self.kernel.dot64(&q, &scratch.other),
-                    });
-                }
-            }
-            scratch.query = q;
+        sums.try_resize(first + pairs.len(), 0.0)?;
+        let sums = &mut sums[first..];
+        if self.sum_in_place(pairs, sums) {
+            return Ok(());
         }
+        let Scratch { query, other } = scratch;
+        let same_query = |a: &(u32, u32), b: &(u32, u32)| a.0 == b.0;
+        let mut sums = sums.iter_mut();
+        for of_query in pairs.chunk_by(same_query) {
+            self.widen(Side::Query, of_query[0].0 as usize, query)?;
+            for (&(_, g), sum) in of_query.iter().zip(&mut sums) {
+                self.widen(Side::Gallery, g as usize, other)?;
+                *sum = match self.similarity {
+                    Similarity::Euclidean => self.kernel.distance64(query, other),
+                    _ => self.kernel.dot64(query, other),
+                };
+            }
+        }
+        Ok(())
     }
 
     /// Computes sums of products (or squared distances) from float32 rows in place; returns false if a row has another type.
-    fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut Vec<f64>) -> bool {
-        for together in pairs.chunks(PAIRS) {
+    fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut [f64]) -> bool {
+        for (together, sums) in pairs.chunks(PAIRS).zip(sums.chunks_mut(PAIRS)) {
             let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
             for (slot, &(query, item)) in together.iter().enumerate() {
                 match (self.queries.slice32(query as usize), self.gallery.slice32(item as usize)) {
@@ -191,7 +196,7 @@ impl<'a> Dense<'a> {
                 Similarity::Euclidean => self.kernel.distances32(q, g),
                 _ => self.kernel.dots32(q, g),
             };
-            sums.extend(&found[..together.len()]);
+            sums.copy_from_slice(&found[..together.len()]);
         }
         true
     }
@@ -224,20 +229,20 @@ impl<'a> Dense<'a> {
 
     /// Copies a row in the units of the screen.
     #[inline(always)]
-    pub(super) fn scale_row(&self, side: Side, row: usize, out: &mut Vec<f64>) {
+    pub(super) fn scale_row(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Result<()> {
         let factor = match self.similarity {
             Similarity::Cosine => 1.0 / self.squares(side)[row].sqrt(),
             Similarity::Dot | Similarity::Euclidean => self.scale,
         };
         if let Some(numbers) = self.matrix(side).slice32(row) {
             out.clear();
-            out.extend(numbers.iter().map(|v| f64::from(*v) * factor));
-            return;
+            return out.try_extend(numbers.iter().map(|v| f64::from(*v) * factor));
         }
-        self.widen(side, row, out);
+        self.widen(side, row, out)?;
         for v in out {
             *v *= factor;
         }
+        Ok(())
     }
 
     /// Computes the key from a sum over a query and this item.
@@ -270,12 +275,13 @@ impl<'a> Dense<'a> {
         });
     }
 
-    pub(super) fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) {
-        out.resize(self.queries.dim(), 0.0);
+    pub(super) fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Result<()> {
+        out.try_resize(self.queries.dim(), 0.0)?;
         self.matrix(side).widen(row, out);
         if rescales(self.matrix(side), self.similarity) {
             rescale(out);
         }
+        Ok(())
     }
 }
 
@@ -290,7 +296,11 @@ impl<'a> Unread<'a> {
 
     /// Reads the gallery once and validates it. `visit` receives the squared lengths of some consecutive items right after these were
     /// read, valid or not, and the first of them.
-    pub fn read(mut self, control: &Control, visit: impl Fn(&Dense<'a>, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
+    pub fn read(
+        mut self,
+        control: &Control,
+        visit: impl Fn(&Dense<'a>, usize, &[f64]) -> Result<()> + Sync,
+    ) -> Result<Dense<'a>> {
         let Dense { similarity, kernel, .. } = self.0;
         if !self.0.is_own_gallery() {
             let visit = |first: usize, squares: &[f64]| visit(&self.0, first, squares);

@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::exact::{UNIT32, UNIT64};
 use crate::kernel::Word;
+use crate::memory::{full, ready};
 use crate::rows::dense::Dense;
 use crate::rows::encoding::{Encoding, Lanes};
 use crate::rows::frame::Frame;
@@ -46,31 +47,31 @@ impl<'s, 'a> DensePacking<'s, 'a> {
     /// Packs whole rows, centred if a sample is alike.
     pub(crate) fn whole(of: &'s Dense<'a>) -> Result<Self> {
         let sample = Sample::draw(of, Sample::FOR_FRAME)?;
-        let frame = Frame::of_sample(&sample.rows, of.dim(), of.similarity());
+        let frame = Frame::of_sample(&sample.rows, of.dim(), of.similarity())?;
         Ok(DensePacking { of, frame, prefix: None })
     }
 
     /// Bounds the rounding errors of all pairs.
-    pub(crate) fn largest_margin(&self) -> f64 {
+    pub(crate) fn largest_margin(&self) -> Result<f64> {
         let worst = |side: Side| {
             let extents = (0..self.of.rows(side)).into_par_iter().map_init(
-                || vec![0; self.steps()],
+                || full(self.steps(), 0),
                 |words, row| {
                     let mut extent = [Extent::default()];
-                    self.encode(side, Axis::Rows, row..row + 1, 1, words, &mut extent);
-                    extent[0]
+                    self.encode(side, Axis::Rows, row..row + 1, 1, ready(words)?, &mut extent)?;
+                    Ok(extent[0])
                 },
             );
-            extents.reduce(Extent::default, Extent::max)
+            extents.try_reduce(Extent::default, |a, b| Ok(a.max(b)))
         };
-        self.margin(worst(Side::Query), worst(Side::Gallery))
+        Ok(self.margin(worst(Side::Query)?, worst(Side::Gallery)?))
     }
 
     /// Makes a packing of rows that are not centred, along these directions.
     #[cfg(test)]
     pub fn along(of: &'s Dense<'a>, directions: &[f64]) -> Self {
         let sample = Sample::draw(of, 256).unwrap().rows;
-        let frame = Frame::around(Vec::new(), &sample, of.dim(), of.similarity());
+        let frame = Frame::around(Vec::new(), &sample, of.dim(), of.similarity()).unwrap();
         let prefix = Prefix::new(of.kernel(), directions, of.dim(), &Control::default()).unwrap();
         DensePacking { of, frame, prefix: Some(prefix) }
     }
@@ -85,7 +86,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
             .collect();
         let mut kinds = Vec::new();
         for centre in [Vec::new(), mean] {
-            let frame = || Frame::around(centre.clone(), &sample, dim, similarity);
+            let frame = || Frame::around(centre.clone(), &sample, dim, similarity).unwrap();
             kinds.push(DensePacking { of, frame: frame(), prefix: None });
             let mut rows = sample.clone();
             rows.chunks_exact_mut(dim).for_each(|row| {
@@ -130,9 +131,9 @@ impl Packing for DensePacking<'_, '_> {
         width: usize,
         panel: &mut [u32],
         extents: &mut [Extent],
-    ) {
+    ) -> Result<()> {
         let lanes = Lanes { side, axis, rows, width, panel, extents };
-        self.of.kernel().vectorize(Encoding { of: self.of, frame: &self.frame, prefix: self.prefix.as_ref(), lanes });
+        self.of.kernel().vectorize(Encoding { of: self.of, frame: &self.frame, prefix: self.prefix.as_ref(), lanes })
     }
 
     fn is_sorted(&self) -> bool {

@@ -43,16 +43,17 @@ impl<'a> Space for Dense<'a> {
         None
     }
 
-    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) {
+    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()> {
         let first = keys.len();
-        self.sums(pairs, scratch, keys);
+        self.sums(pairs, scratch, keys)?;
         for (key, &(_, g)) in keys[first..].iter_mut().zip(pairs) {
             *key = self.key(g, *key);
         }
+        Ok(())
     }
 
-    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
-        self.scores(pairs, scratch, scores);
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
+        self.scores(pairs, scratch, scores)
     }
 
     fn value_of_score(&self, score: f64) -> f64 {
@@ -68,27 +69,29 @@ impl<'a> Space for Dense<'a> {
         let products = &self.kernel.exact;
         let steps = padded_len(self.queries.dim());
         let squares = if self.similarity == Similarity::Cosine { self.squares(Side::Gallery) } else { &[] };
+        let of_item = |item: u32| if squares.is_empty() { 0.0 } else { squares[item as usize] };
+        let convert = |squares: &[f64], sums: &[f64], keys: &mut [f64]| {
+            self.kernel.vectorize(
+                #[inline(always)]
+                || {
+                    for ((key, square), sum) in keys.iter_mut().zip(squares).zip(sums) {
+                        *key = self.key_of(*square, *sum);
+                    }
+                },
+            );
+        };
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
             |side, rows, width| {
                 pack_rows(rows, width, steps, |row, scratch, words| {
-                    self.widen(side, row, &mut scratch.other);
+                    self.widen(side, row, &mut scratch.other)?;
                     pack_lanes(&scratch.other, words);
+                    Ok(())
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |item| if squares.is_empty() { 0.0 } else { squares[item as usize] },
-            |squares, sums, keys| {
-                self.kernel.vectorize(
-                    #[inline(always)]
-                    || {
-                        for ((key, square), sum) in keys.iter_mut().zip(squares).zip(sums) {
-                            *key = self.key_of(*square, *sum);
-                        }
-                    },
-                );
-            },
+            (of_item, convert),
             keys,
             control,
         )

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::exact::square;
-use crate::memory::zeros;
+use crate::memory::{each, full, zeros};
 use crate::rows::matrix::Source;
 use crate::rows::scaling::rescale;
 
@@ -91,22 +91,18 @@ impl<'a> Normalized<'a> {
     pub fn new(of: &'a dyn Source, control: &Control) -> Result<Self> {
         const ROWS: usize = 256;
         let mut factors: Vec<f64> = zeros(of.rows())?;
-        factors.par_chunks_mut(ROWS).enumerate().for_each_init(
-            || vec![0.0; of.dim()],
-            |row, (chunk, factors)| {
-                for (i, factor) in factors.iter_mut().enumerate() {
-                    if control.is_cancelled() {
-                        return;
-                    }
-                    of.widen(chunk * ROWS + i, row);
-                    if of.is_double() {
-                        rescale(row);
-                    }
-                    *factor = 1.0 / square(row).sqrt();
+        let make = || full(of.dim(), 0.0);
+        each(factors.par_chunks_mut(ROWS).enumerate(), make, |row, (chunk, factors)| {
+            for (i, factor) in factors.iter_mut().enumerate() {
+                control.check()?;
+                of.widen(chunk * ROWS + i, row);
+                if of.is_double() {
+                    rescale(row);
                 }
-            },
-        );
-        control.check()?;
+                *factor = 1.0 / square(row).sqrt();
+            }
+            Ok(())
+        })?;
         Ok(Normalized { of, factors })
     }
 }

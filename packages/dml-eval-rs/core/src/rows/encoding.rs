@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use crate::error::Result;
 use crate::exact::{UNIT64, square};
 use crate::kernel::Work;
+use crate::memory::full;
 use crate::rows::dense::Dense;
 use crate::rows::frame::{Frame, Framed};
 use crate::rows::packing::{Axis, Extent};
@@ -35,10 +37,10 @@ pub(super) struct Encoding<'a, 'rows> {
 }
 
 impl Work for Encoding<'_, '_> {
-    type Output = ();
+    type Output = Result<()>;
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self) -> Result<()> {
         match self.prefix {
             Some(prefix) => self.run_along(prefix),
             None => self.run_whole(),
@@ -48,39 +50,41 @@ impl Work for Encoding<'_, '_> {
 
 impl Encoding<'_, '_> {
     #[inline(always)]
-    fn run_whole(self) {
+    fn run_whole(self) -> Result<()> {
         let Encoding { of, frame, lanes, .. } = self;
         let (mut row, mut words) = (Vec::new(), RowWords::new(of.word()));
         for (lane, (index, extent)) in lanes.rows.zip(lanes.extents).enumerate() {
-            of.scale_row(lanes.side, index, &mut row);
+            of.scale_row(lanes.side, index, &mut row)?;
             let framed = frame.enter(&mut row);
-            *extent = round_row((of, frame, None), lanes.axis, &row, framed, &mut words);
+            *extent = round_row((of, frame, None), lanes.axis, &row, framed, &mut words)?;
             words.write(lane, lanes.width, lanes.panel);
         }
+        Ok(())
     }
 
     #[inline(always)]
-    fn run_along(self, prefix: &Prefix) {
+    fn run_along(self, prefix: &Prefix) -> Result<()> {
         let Encoding { of, frame, lanes, .. } = self;
         let (together, dim) = (prefix.rows(), of.dim());
         let (mut row, mut words) = (Vec::new(), RowWords::new(of.word()));
-        let (mut framed, mut rounded) = (vec![Framed::default(); together], vec![0.0; dim * together]);
+        let (mut framed, mut rounded) = (full(together, Framed::default())?, full(dim * together, 0.0)?);
         let mut coordinates = Coordinates::default();
         for first in (0..lanes.rows.len()).step_by(together) {
             let group = first..(first + together).min(lanes.rows.len());
             let rounded = &mut rounded[..group.len() * dim];
             for ((lane, rounded), framed) in group.clone().zip(rounded.chunks_exact_mut(dim)).zip(&mut framed) {
                 of.prefetch(lanes.side, lanes.rows.start + lane + AHEAD);
-                of.scale_row(lanes.side, lanes.rows.start + lane, &mut row);
+                of.scale_row(lanes.side, lanes.rows.start + lane, &mut row)?;
                 let square = if of.similarity() == Similarity::Cosine { 1.0 } else { square(&row) };
                 *framed = frame.enter_rounded(&row, square, rounded);
             }
-            prefix.coordinates(rounded, &mut coordinates);
+            prefix.coordinates(rounded, &mut coordinates)?;
             for ((lane, own), framed) in group.zip(coordinates.found.chunks_exact(prefix.len())).zip(&framed) {
-                lanes.extents[lane] = round_row((of, frame, Some(prefix)), lanes.axis, own, *framed, &mut words);
+                lanes.extents[lane] = round_row((of, frame, Some(prefix)), lanes.axis, own, *framed, &mut words)?;
                 words.write(lane, lanes.width, lanes.panel);
             }
         }
+        Ok(())
     }
 }
 
@@ -92,7 +96,7 @@ fn round_row(
     coordinates: &[f64],
     framed: Framed,
     words: &mut RowWords,
-) -> Extent {
+) -> Result<Extent> {
     let size = measure(coordinates);
     // The numbers were rounded before, and so were the sums of their squares.
     let mut rounding = framed.length * (of.dim() as f64 + 8.0) * 2.0 * UNIT64;
@@ -104,12 +108,12 @@ fn round_row(
         rest = Some((prefix.rest(framed.square, size.square, rounding, framed.length) as f32).next_up());
     }
     let bias = frame.is_biased().then_some(framed.bias);
-    let rounded = words.round(&Numbers { coordinates, size, rest, bias, axis });
-    Extent {
+    let rounded = words.round(&Numbers { coordinates, size, rest, bias, axis })?;
+    Ok(Extent {
         norm,
         residual: rounded.residual + rounding,
         rest: rounded.rest,
         bias: bias.unwrap_or(0.0).abs(),
         length: framed.length,
-    }
+    })
 }

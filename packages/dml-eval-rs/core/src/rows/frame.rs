@@ -3,7 +3,9 @@
 //! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2 − |cⱼ|²/2. So in either case a value is
 //! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. The biases b are counted from their mean, so that they are small, too.
 
+use crate::error::Result;
 use crate::exact::{dot, square};
+use crate::memory::full;
 use crate::rows::similarity::Similarity;
 
 /// The least share of the rows' squared lengths that their mean's has where rows are centred.
@@ -32,9 +34,9 @@ pub(super) struct Frame {
 
 impl Frame {
     /// Chooses a frame for rows like those of a sample, (rows, dim).
-    pub fn of_sample(sample: &[f64], dim: usize, similarity: Similarity) -> Self {
+    pub fn of_sample(sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let rows = (sample.len() / dim) as f64;
-        let mut centre = vec![0.0; dim];
+        let mut centre = full(dim, 0.0)?;
         for row in sample.chunks_exact(dim) {
             for (sum, v) in centre.iter_mut().zip(row) {
                 *sum += v / rows;
@@ -48,17 +50,21 @@ impl Frame {
 
     /// Makes the frame with this centre, or none if it is empty. Biases are counted from their mean over a sample, or from 0 if it
     /// is empty, as it may be without a centre.
-    pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Self {
+    pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let centre_length = square(&centre).sqrt();
         let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };
         if frame.is_biased() && !sample.is_empty() {
             let rows = (sample.len() / dim) as f64;
-            let bias = |row: &[f64]| frame.enter(&mut row.to_vec()).bias;
+            let mut buffer = full(dim, 0.0)?;
+            let bias = |row: &[f64]| {
+                buffer.copy_from_slice(row);
+                frame.enter(&mut buffer).bias
+            };
             frame.mean_bias = sample.chunks_exact(dim).map(bias).sum::<f64>() / rows;
             let constant = if similarity == Similarity::Euclidean { 0.0 } else { square(&frame.centre) };
             frame.offset = -2.0 * frame.mean_bias - constant;
         }
-        frame
+        Ok(frame)
     }
 
     /// Whether a number is subtracted from every product of a row.
@@ -120,7 +126,7 @@ mod tests {
         for shift in [0.0, 0.2, 1.0, 30.0] {
             let sample: Vec<f64> = (0..40 * DIM).map(|_| random.uniform() - 0.5 + shift).collect();
             for similarity in [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean] {
-                let frame = Frame::of_sample(&sample, DIM, similarity);
+                let frame = Frame::of_sample(&sample, DIM, similarity).unwrap();
                 assert_eq!(frame.centre.is_empty(), shift < 0.05);
                 for (x, y) in sample.chunks_exact(DIM).zip(sample.chunks_exact(DIM).skip(7)) {
                     let (mut c, mut d) = (x.to_vec(), y.to_vec());

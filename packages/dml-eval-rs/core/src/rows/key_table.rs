@@ -5,6 +5,7 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
+use crate::memory::{Grow, allocate, each, full};
 use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
@@ -30,7 +31,7 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     rows: &[u32],
     width: usize,
     steps: usize,
-    encode: impl Fn(usize, &mut Scratch, &mut [T]) + Sync,
+    encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<()> + Sync,
 ) -> Result<Panels<T>> {
     let row = |i: usize, scratch: &mut Scratch, words: &mut [T]| encode(rows[i] as usize, scratch, words);
     Panels::load(rows.len(), width, steps, row).map(|(panels, _)| panels)
@@ -43,8 +44,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     (queries, items): (&[u32], &[u32]),
     pack: impl Fn(Side, &[u32], usize) -> Result<Panels<T>>,
     tile: impl Fn(&[T], &[T], &mut [V]) + Sync,
-    of_item: impl Fn(u32) -> I + Sync,
-    convert: impl Fn(&[I], &[V], &mut [K]) + Sync,
+    (of_item, convert): (impl Fn(u32) -> I + Sync, impl Fn(&[I], &[V], &mut [K]) + Sync),
     keys: &mut [K],
     control: &Control,
 ) -> Result<()> {
@@ -64,14 +64,15 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
         let query_panels = pack(Side::Query, block_queries, height)?;
         for (b, block_items) in items.chunks(item_block).enumerate() {
             let item_panels = pack(Side::Gallery, block_items, width)?;
-            keys.par_chunks_mut(together * height * items.len()).enumerate().for_each_init(
-                || (vec![V::default(); tiles * height * width], Vec::with_capacity(width)),
+            each(
+                keys.par_chunks_mut(together * height * items.len()).enumerate(),
+                || Ok((full(tiles * height * width, V::default())?, allocate(width)?)),
                 |(values, of_columns), (group, keys)| {
                     for (c, columns) in block_items.chunks(width).enumerate() {
                         of_columns.clear();
-                        of_columns.extend(columns.iter().map(|item| of_item(*item)));
+                        of_columns.try_extend(columns.iter().map(|item| of_item(*item)))?;
                         if control.is_cancelled() {
-                            return;
+                            return Ok(());
                         }
                         for (r, lines) in keys.chunks_mut(height * items.len()).enumerate() {
                             tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
@@ -81,8 +82,9 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
                             }
                         }
                     }
+                    Ok(())
                 },
-            );
+            )?;
         }
     }
     Ok(())

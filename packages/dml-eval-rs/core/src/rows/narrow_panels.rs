@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::kernel::CheckedProduct;
+use crate::memory::{Grow, full};
 use crate::rows::panels::Panels;
 
 /// Steps for which a narrow panel is padded at a time.
@@ -38,7 +39,7 @@ impl NarrowPanels {
         rows: usize,
         width: usize,
         steps: usize,
-        encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) + Sync,
+        encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
         narrow_from: usize,
     ) -> Result<(Self, Vec<E>)> {
         Self::pack(rows, width, steps, steps * width > narrow_from, encode)
@@ -49,7 +50,7 @@ impl NarrowPanels {
         width: usize,
         steps: usize,
         is_long: bool,
-        encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) + Sync,
+        encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let lanes = rows % width;
         // With more rows, padding would cost less memory than a narrow panel costs time.
@@ -61,9 +62,9 @@ impl NarrowPanels {
         if is_narrow {
             let (panel, last) =
                 Panels::load_together(lanes, lanes, steps, |_, panel: &mut [u32], extras: &mut [E]| {
-                    encode(padded..rows, lanes, panel, extras);
+                    encode(padded..rows, lanes, panel, extras)
                 })?;
-            extras.extend(last);
+            extras.try_extend(last)?;
             narrow = Some(Narrow { panel, position: padded / width, lanes });
         }
         Ok((NarrowPanels { width, whole, narrow }, extras))
@@ -114,11 +115,12 @@ pub(crate) fn multiply(
     steps: usize,
     (rows, columns): (Panel<'_>, Panel<'_>),
     tile: &mut [f32],
-) {
+) -> Result<()> {
     if rows.lanes == rows.width && columns.lanes == columns.width {
         product.tile(steps, rows.words, columns.words, tile);
+        Ok(())
     } else {
-        multiply_in_chunks(product, steps, (rows, columns), tile);
+        multiply_in_chunks(product, steps, (rows, columns), tile)
     }
 }
 
@@ -128,10 +130,10 @@ fn multiply_in_chunks(
     steps: usize,
     (rows, columns): (Panel<'_>, Panel<'_>),
     tile: &mut [f32],
-) {
+) -> Result<()> {
     assert!(product.is_sum(), "rows of int16 are too short for narrow panels");
-    let (mut row_words, mut column_words) = (vec![0; CHUNK * rows.width], vec![0; CHUNK * columns.width]);
-    let mut part = vec![0.0; rows.width * columns.width];
+    let (mut row_words, mut column_words) = (full(CHUNK * rows.width, 0)?, full(CHUNK * columns.width, 0)?);
+    let mut part = full(rows.width * columns.width, 0.0)?;
     tile.fill(0.0);
     for from in (0..steps).step_by(CHUNK) {
         let to = (from + CHUNK).min(steps);
@@ -141,6 +143,7 @@ fn multiply_in_chunks(
             *sum += value;
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -167,6 +170,7 @@ mod tests {
                 let panel = |lanes: usize, numbers: &[f32]| {
                     let encode = |lane: usize, _: &mut Scratch, words: &mut [u32]| {
                         words.iter_mut().enumerate().for_each(|(step, word)| *word = numbers[step * lanes + lane].to_bits());
+                        Ok(())
                     };
                     Panels::load(lanes, lanes, steps, encode).unwrap().0
                 };
@@ -174,7 +178,7 @@ mod tests {
                 let row_panel = Panel { words: row_panel.panel(0), lanes: rows, width: height };
                 let column_panel = Panel { words: column_panel.panel(0), lanes: columns, width };
                 let mut tile = vec![f32::NAN; height * width];
-                multiply(kernel.product(Word::Float32), steps, (row_panel, column_panel), &mut tile);
+                multiply(kernel.product(Word::Float32), steps, (row_panel, column_panel), &mut tile).unwrap();
                 for r in 0..rows {
                     for c in 0..columns {
                         let sum: f32 = (0..steps).map(|step| x[step * rows + r] * y[step * columns + c]).sum();
@@ -192,6 +196,7 @@ mod tests {
                     panel[(STEPS - 1) * lanes + lane] = row as u32 + 1;
                     extras[lane] = row;
                 }
+                Ok(())
             };
             let (panels, extras) = NarrowPanels::pack(rows, width, STEPS, is_long, encode).unwrap();
             prop_assert_eq!(extras, (0..rows).collect::<Vec<_>>());

@@ -76,7 +76,7 @@ pub trait Packing: Sync {
         width: usize,
         panel: &mut [u32],
         extents: &mut [Extent],
-    );
+    ) -> Result<()>;
     /// Bounds the rounding errors for any pair of a row and a column within these extents.
     fn margin(&self, row: Extent, column: Extent) -> f64;
     /// The number to add to every product.

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use zerocopy::FromZeros;
 
 use crate::error::Result;
-use crate::memory::{full, zeros};
+use crate::memory::{each, full, zeros};
 use crate::rows::space::Scratch;
 
 /// Packed rows. A panel holds the words of `width` rows: `panel[step * width + lane]`.
@@ -22,22 +22,24 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         rows: usize,
         width: usize,
         steps: usize,
-        encode: impl Fn(usize, &mut Scratch, &mut [T]) -> E + Sync,
+        encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<E> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let words_per_panel = steps * width;
         let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
         let mut extras = full(rows, E::default())?;
-        words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate().for_each_init(
-            || (Scratch::default(), vec![T::default(); steps]),
+        each(
+            words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate(),
+            || Ok((Scratch::default(), full(steps, T::default())?)),
             |(scratch, row), (p, (panel, extras))| {
                 for (lane, extra) in extras.iter_mut().enumerate() {
-                    *extra = encode(p * width + lane, scratch, row);
+                    *extra = encode(p * width + lane, scratch, row)?;
                     for (step, word) in row.iter().enumerate() {
                         panel[step * width + lane] = *word;
                     }
                 }
+                Ok(())
             },
-        );
+        )?;
         Ok((Panels { words, words_per_panel }, extras))
     }
 
@@ -46,16 +48,13 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         rows: usize,
         width: usize,
         steps: usize,
-        encode: impl Fn(Range<usize>, &mut [T], &mut [E]) + Sync,
+        encode: impl Fn(Range<usize>, &mut [T], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let words_per_panel = steps * width;
         let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
         let mut extras = full(rows, E::default())?;
-        words
-            .par_chunks_mut(words_per_panel)
-            .zip(extras.par_chunks_mut(width))
-            .enumerate()
-            .for_each(|(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras));
+        let panels = words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate();
+        panels.try_for_each(|(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras))?;
         Ok((Panels { words, words_per_panel }, extras))
     }
 

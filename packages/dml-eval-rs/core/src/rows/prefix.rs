@@ -9,6 +9,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::exact::{UNIT32, UNIT64};
 use crate::kernel::{Kernel, Word};
+use crate::memory::Grow;
 use crate::rows::panels::Panels;
 use crate::rows::principal::multiply;
 
@@ -75,6 +76,7 @@ impl Prefix {
             for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
                 *out = (*v as f32).to_bits();
             }
+            Ok(())
         })?;
         // Of both factors, the product, and the sums.
         let operations = (PART.min(dim) as f64 + 8.0) * UNIT32;
@@ -105,13 +107,13 @@ impl Prefix {
 
     /// Computes the coordinates of some rows, (at most `self.rows()`, dim).
     #[inline(always)]
-    pub fn coordinates(&self, rows: &[f32], buffers: &mut Coordinates) {
+    pub fn coordinates(&self, rows: &[f32], buffers: &mut Coordinates) -> Result<()> {
         let (height, width) = (self.kernel.number_tiles.rows, self.kernel.number_tiles.columns);
         let Coordinates { found, factors, tile } = buffers;
         found.clear();
-        found.resize(height * self.count, 0.0);
-        factors.resize(height * PART, 0);
-        tile.resize(height * width, 0.0);
+        found.try_resize(height * self.count, 0.0)?;
+        factors.try_resize(height * PART, 0)?;
+        tile.try_resize(height * width, 0.0)?;
         let product = self.kernel.product(Word::Float32);
         for from in (0..self.dim).step_by(PART) {
             let steps = PART.min(self.dim - from);
@@ -127,6 +129,7 @@ impl Prefix {
                 }
             }
         }
+        Ok(())
     }
 
     /// Bounds the distance of the computed coordinates of a row from the exact ones, by its squared length, whose rounding errors
@@ -157,7 +160,7 @@ mod tests {
         let exact: Vec<f64> = row.iter().map(|v| f64::from(*v)).collect();
         let prefix = Prefix::new(kernel, directions, row.len(), &Control::default()).unwrap();
         let mut coordinates = Coordinates::default();
-        prefix.coordinates(row, &mut coordinates);
+        prefix.coordinates(row, &mut coordinates).unwrap();
         let found = &coordinates.found[..prefix.len()];
         let errors = directions.chunks_exact(row.len()).zip(found).map(|(d, found)| (dot(&exact, d) - found).powi(2));
         errors.sum::<f64>().sqrt() / prefix.rounding(square(&exact), square(&exact).sqrt())

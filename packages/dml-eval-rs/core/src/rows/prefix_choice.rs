@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Word;
-use crate::memory::allocate;
+use crate::memory::{Grow, allocate, collect, collect_counted, collect_each, full, try_collect};
 use crate::rows::dense::Dense;
 use crate::rows::frame::{Frame, Framed};
 use crate::rows::packing::{ExpectedThreshold, Goal};
@@ -63,14 +63,17 @@ pub(super) fn choose_prefix(
         return Ok(None);
     }
     let Sample { mut rows, items } = Sample::draw(of, drawn)?;
-    let framed: Vec<Framed> = rows.chunks_exact_mut(dim).map(|row| frame.enter(row)).collect();
+    let framed = collect(rows.chunks_exact_mut(dim).map(|row| frame.enter(row)))?;
     let some = &rows[..EFFECTIVE.min(framed.len()) * dim];
     if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
     }
     // Rows of both sides, as many together as are drawn of one.
-    let some: Vec<f64> =
-        rows.chunks_exact(dim).step_by(if of.is_own_gallery() { 1 } else { 2 }).collect::<Vec<_>>().concat();
+    let every = if of.is_own_gallery() { 1 } else { 2 };
+    let mut some = allocate(framed.len().div_ceil(every) * dim)?;
+    for row in rows.chunks_exact(dim).step_by(every) {
+        some.try_extend(row.iter().copied())?;
+    }
     let (directions, thresholds) =
         rayon::join(|| principal_directions(kernel, &some, dim, count, control), goal.thresholds);
     let (directions, thresholds) = (directions?, thresholds?);
@@ -133,42 +136,39 @@ fn passing_shares(
     let spacing = items.len().div_ceil(ITEMS);
     let mut item_rows = allocate(items.len().div_ceil(spacing) * dim)?;
     for row in rows.chunks_exact(dim).take(items.len()).step_by(spacing) {
-        item_rows.extend_from_slice(row);
+        item_rows.try_extend(row.iter().copied())?;
     }
-    let (items, framed): (Vec<u32>, Vec<_>) =
-        items.iter().copied().zip(framed.iter().copied()).step_by(spacing).unzip();
-    let by_query: Vec<&[ExpectedThreshold]> = thresholds.chunk_by(|a, b| a.query == b.query).collect();
+    let framed = collect(framed.iter().copied().take(items.len()).step_by(spacing))?;
+    let items = collect(items.iter().copied().step_by(spacing))?;
+    let by_query = collect_counted(thresholds.chunk_by(|a, b| a.query == b.query))?;
     let mut queries = allocate(by_query.len() * dim)?;
-    let mut row = Vec::new();
+    let mut row = allocate(dim)?;
     let mut framed_queries = allocate(by_query.len())?;
     for thresholds in &by_query {
-        of.scale_row(Side::Query, thresholds[0].query as usize, &mut row);
-        framed_queries.push(frame.enter(&mut row));
-        queries.extend_from_slice(&row);
+        of.scale_row(Side::Query, thresholds[0].query as usize, &mut row)?;
+        framed_queries.try_push(frame.enter(&mut row))?;
+        queries.try_extend(row.iter().copied())?;
     }
     let of_items = multiply(kernel, &item_rows, directions, dim, control)?;
     let of_queries = multiply(kernel, &queries, directions, dim, control)?;
     let steps = count / DIRECTIONS;
     let rests = |square: f64, coordinates: &[f64]| {
         let mut left = square;
-        coordinates
-            .chunks_exact(DIRECTIONS)
-            .map(|part| {
-                left -= part.iter().map(|v| v * v).sum::<f64>();
-                left.max(0.0).sqrt()
-            })
-            .collect::<Vec<f64>>()
+        collect(coordinates.chunks_exact(DIRECTIONS).map(|part| {
+            left -= part.iter().map(|v| v * v).sum::<f64>();
+            left.max(0.0).sqrt()
+        }))
     };
-    let item_rests: Vec<_> =
-        framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.square, item)).collect();
+    let item_rests =
+        try_collect(framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.square, item)))?;
     let error = match of.word() {
         Word::BFloat16Pair => BFLOAT16_ERROR,
         Word::Int16Pair => INT16_ERROR,
         Word::Float32 | Word::Bits => 0.0,
     };
     let of_query = |((thresholds, query), framed_query): ((&&[ExpectedThreshold], &[f64]), &Framed)| {
-        let (mut passed, mut pairs) = (vec![0.0; steps], 0.0);
-        let query_rests = rests(framed_query.square, query);
+        let (mut passed, mut pairs) = (full(steps, 0.0)?, 0.0);
+        let query_rests = rests(framed_query.square, query)?;
         for (((index, item), item_rests), framed_item) in
             items.iter().zip(of_items.chunks_exact(count)).zip(&item_rests).zip(&framed)
         {
@@ -185,12 +185,12 @@ fn passing_shares(
                 passed[step] += thresholds.iter().filter(|t| most >= t.value).map(|t| t.share).sum::<f64>();
             }
         }
-        (passed, pairs)
+        Ok((passed, pairs))
     };
     let queries = by_query.par_iter().zip(of_queries.par_chunks_exact(count)).zip(&framed_queries);
-    let found: Vec<_> = queries.map(of_query).collect();
+    let found = collect_each(queries, || Ok(()), |(), query| of_query(query))?;
     let pairs = found.iter().map(|(_, pairs)| pairs).sum::<f64>().max(1.0);
-    Ok((0..steps).map(|step| found.iter().map(|(passed, _)| passed[step]).sum::<f64>() / pairs).collect())
+    collect((0..steps).map(|step| found.iter().map(|(passed, _)| passed[step]).sum::<f64>() / pairs))
 }
 
 #[cfg(test)]

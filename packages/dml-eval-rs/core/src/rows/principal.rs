@@ -5,7 +5,7 @@
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::{collect, zeros};
+use crate::memory::{Grow, allocate, collect, zeros};
 use crate::rows::key_table::{Shape, fill, pack_rows};
 use crate::side::Side;
 
@@ -27,11 +27,13 @@ pub(super) fn multiply(
         (&rows, &columns),
         |side, rows, width| {
             let of = if side == Side::Query { a } else { b };
-            pack_rows(rows, width, dim, |row, _, words| words.copy_from_slice(&of[row * dim..][..dim]))
+            pack_rows(rows, width, dim, |row, _, words| {
+                words.copy_from_slice(&of[row * dim..][..dim]);
+                Ok(())
+            })
         },
         |rows, columns, tile: &mut [f64]| kernel.fused_tile(rows, columns, tile),
-        |_| (),
-        |_, sums, products| products.copy_from_slice(sums),
+        (|_| (), |_: &[()], sums: &[f64], products: &mut [f64]| products.copy_from_slice(sums)),
         &mut products,
         control,
     )?;
@@ -103,9 +105,14 @@ pub(super) fn principal_directions(
         let coordinates = multiply(kernel, &directions, sample, dim, control)?;
         directions = multiply(kernel, &coordinates, &columns, rows, control)?;
         // The longest first: the first keeps its direction, and the others what is orthogonal to it.
-        let mut order: Vec<&[f64]> = directions.chunks_exact(dim).collect();
-        order.sort_by(|a, b| kernel.dot64(b, b).total_cmp(&kernel.dot64(a, a)));
-        directions = order.concat();
+        let lengths = collect(directions.chunks_exact(dim).map(|row| kernel.dot64(row, row)))?;
+        let mut order = collect(0..lengths.len())?;
+        order.sort_unstable_by(|&a, &b| lengths[b].total_cmp(&lengths[a]).then(a.cmp(&b)));
+        let mut sorted = allocate(directions.len())?;
+        for row in order {
+            sorted.try_extend(directions[row * dim..][..dim].iter().copied())?;
+        }
+        directions = sorted;
         orthonormalize(kernel, &mut directions, dim, if iteration == ITERATIONS { 2 } else { 1 });
     }
     Ok(directions)

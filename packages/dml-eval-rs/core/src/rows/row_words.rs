@@ -3,7 +3,9 @@
 //! A row of int16 has a scale of its own, σ: its numbers are a·σ with integers a. Two rows' integers have a product below 2³¹, so
 //! their sum in 32 bits is exact, whatever its parts. Its last two words are σ and the bias, both float32.
 
+use crate::error::Result;
 use crate::kernel::{AFFINE_STEPS, Word};
+use crate::memory::Grow;
 use crate::rows::packing::Axis;
 
 /// The number of bfloat16 whose sum is a float32.
@@ -115,20 +117,20 @@ impl RowWords {
 
     /// Rounds the numbers of a row, and replaces `words`.
     #[inline(always)]
-    pub fn round(&mut self, numbers: &Numbers<'_>) -> Rounded {
+    pub fn round(&mut self, numbers: &Numbers<'_>) -> Result<Rounded> {
         self.words.clear();
         match self.word {
             Word::Int16Pair => self.round_to_int16(numbers),
             Word::BFloat16Pair => {
-                let rounded = self.round_to_floats(numbers, PIECES, bfloat16, bfloat16_above);
+                let rounded = self.round_to_floats(numbers, PIECES, bfloat16, bfloat16_above)?;
                 let pair = |pair: &[f32]| pair.get(1).map_or(0, |v| v.to_bits()) | (pair[0].to_bits() >> 16);
-                self.words.extend(self.floats.chunks(2).map(pair));
-                rounded
+                self.words.try_extend(self.floats.chunks(2).map(pair))?;
+                Ok(rounded)
             }
             Word::Float32 | Word::Bits => {
-                let rounded = self.round_to_floats(numbers, 1, |v| v, |v| v);
-                self.words.extend(self.floats.iter().map(|v| v.to_bits()));
-                rounded
+                let rounded = self.round_to_floats(numbers, 1, |v| v, |v| v)?;
+                self.words.try_extend(self.floats.iter().map(|v| v.to_bits()))?;
+                Ok(rounded)
             }
         }
     }
@@ -149,10 +151,10 @@ impl RowWords {
         pieces: usize,
         nearest: impl Fn(f32) -> f32,
         above: impl Fn(f32) -> f32,
-    ) -> Rounded {
+    ) -> Result<Rounded> {
         let mut residual2 = [0.0; LANES];
         self.floats.clear();
-        self.floats.resize(numbers.coordinates.len(), 0.0);
+        self.floats.try_resize(numbers.coordinates.len(), 0.0)?;
         in_lanes(numbers.coordinates, &mut self.floats, |x, out| {
             for ((exact, out), residual2) in x.iter().zip(out).zip(&mut residual2) {
                 *out = nearest(*exact as f32);
@@ -161,7 +163,7 @@ impl RowWords {
             }
         });
         let rest = numbers.rest.map(above);
-        self.floats.extend(rest);
+        self.floats.try_extend(rest)?;
         if let Some(bias) = numbers.bias {
             let mut left = -bias as f32;
             let mut all = [1.0; 2 * PIECES];
@@ -170,14 +172,14 @@ impl RowWords {
                 *piece = nearest(left);
                 left -= *piece;
             }
-            self.floats.extend_from_slice(&all[..2 * pieces]);
+            self.floats.try_extend(all[..2 * pieces].iter().copied())?;
         }
-        Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(rest.unwrap_or(0.0)) }
+        Ok(Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(rest.unwrap_or(0.0)) })
     }
 
     /// Rounds to multiples of a scale: the coordinates to nearest, the rest up.
     #[inline(always)]
-    fn round_to_int16(&mut self, numbers: &Numbers<'_>) -> Rounded {
+    fn round_to_int16(&mut self, numbers: &Numbers<'_>) -> Result<Rounded> {
         let Numbers { coordinates, size, rest, bias, .. } = numbers;
         let exact_rest = f64::from(rest.unwrap_or(0.0));
         let count = coordinates.len() + usize::from(rest.is_some());
@@ -189,7 +191,7 @@ impl RowWords {
         let (step, inverse) = (f64::from(scale), 1.0 / f64::from(scale));
         let mut residual2 = [0.0; LANES];
         self.integers.clear();
-        self.integers.resize(coordinates.len(), 0);
+        self.integers.try_resize(coordinates.len(), 0)?;
         in_lanes(coordinates, &mut self.integers, |x, out| {
             for ((exact, out), residual2) in x.iter().zip(out).zip(&mut residual2) {
                 let shifted = exact * inverse + ROUNDING;
@@ -199,15 +201,16 @@ impl RowWords {
             }
         });
         let above = rest.map(|_| (exact_rest * inverse) as i16 + 1);
-        self.integers.extend(above);
+        self.integers.try_extend(above)?;
         debug_assert!(self.integers.iter().map(|v| i64::from(*v).pow(2)).sum::<i64>() < 1 << 31);
         if self.integers.len() % 2 == 1 {
-            self.integers.push(0);
+            self.integers.try_push(0)?;
         }
         let (pairs, _) = self.integers.as_chunks::<2>();
-        self.words.extend(pairs.iter().map(|[low, high]| u32::from(*low as u16) | u32::from(*high as u16) << 16));
-        self.words.extend([scale.to_bits(), (-bias.unwrap_or(0.0) as f32).to_bits()]);
-        Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(above.unwrap_or(0)) * step }
+        self.words
+            .try_extend(pairs.iter().map(|[low, high]| u32::from(*low as u16) | u32::from(*high as u16) << 16))?;
+        self.words.try_extend([scale.to_bits(), (-bias.unwrap_or(0.0) as f32).to_bits()])?;
+        Ok(Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(above.unwrap_or(0)) * step })
     }
 }
 
@@ -233,7 +236,7 @@ mod tests {
             let mut row = RowWords::new(Word::Int16Pair);
             let (size, bias) = (measure(&coordinates), Some(0.25));
             let numbers = Numbers { coordinates: &coordinates, size, rest, bias, axis: Axis::Rows };
-            let rounded = row.round(&numbers);
+            let rounded = row.round(&numbers).unwrap();
             let count = len + usize::from(rest.is_some());
             prop_assert_eq!(row.words.len(), steps(Word::Int16Pair, count, true));
             let (pairs, affine) = row.words.split_at(row.words.len() - AFFINE_STEPS);

@@ -1,7 +1,7 @@
 //! A sample of rows, from which a packing is chosen.
 
 use crate::error::Result;
-use crate::memory::{allocate, collect};
+use crate::memory::{Grow, allocate, collect};
 use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::side::Side;
@@ -25,11 +25,11 @@ impl Sample {
         let rows = rows.min(Sample::NUMBERS / of.dim()).max(1);
         let drawn = |side: Side| Random::new(0).spread(of.rows(side), rows).map(|row| row as u32);
         let mut sample = Sample { rows: allocate(2 * rows * of.dim())?, items: collect(drawn(Side::Gallery))? };
-        let mut row = Vec::new();
+        let mut row = allocate(of.dim())?;
         let queries = drawn(Side::Query).filter(|_| !of.is_own_gallery()).map(|query| (Side::Query, query));
         for (side, index) in drawn(Side::Gallery).map(|item| (Side::Gallery, item)).chain(queries) {
-            of.scale_row(side, index as usize, &mut row);
-            sample.rows.extend_from_slice(&row);
+            of.scale_row(side, index as usize, &mut row)?;
+            sample.rows.try_extend(row.iter().copied())?;
         }
         Ok(sample)
     }

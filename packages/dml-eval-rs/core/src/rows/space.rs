@@ -40,9 +40,9 @@ pub trait Space: Sync {
     /// Returns the key, where the screened value determines it.
     fn key_of_screened(&self, screened: f64) -> Option<f64>;
     /// Appends the keys of some pairs (query, gallery item) to `keys`; fastest where pairs of one query adjoin.
-    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>);
+    fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()>;
     /// Appends the scores of some pairs, as `keys` does: numbers that can be compared across queries.
-    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>);
+    fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()>;
     /// Returns the value of an item with this score. A screen's margin covers the rounding of scores, too.
     fn value_of_score(&self, score: f64) -> f64;
     /// Fills `keys` with those of all pairs of these queries and gallery items, query by query: faster per pair than `keys`

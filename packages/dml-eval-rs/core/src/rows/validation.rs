@@ -1,12 +1,14 @@
 //! Validation of rows, which yields their squared lengths.
 
+use std::cell::RefCell;
+
 use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::exact::{PAIRS, square};
 use crate::kernel::{Kernel, prefetch};
-use crate::memory::zeros;
+use crate::memory::{Grow, each, full, zeros};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::scaling::rescale;
 use crate::rows::similarity::Similarity;
@@ -32,32 +34,35 @@ pub(crate) fn validate(
     similarity: Similarity,
     kernel: &Kernel,
     control: &Control,
-    visit: impl Fn(usize, &[f64]) + Sync,
+    visit: impl Fn(usize, &[f64]) -> Result<()> + Sync,
 ) -> Result<Vec<f64>> {
     const ROWS: usize = 64;
     let mut squares: Vec<f64> = zeros(matrix.rows())?;
-    squares.par_chunks_mut(ROWS).enumerate().for_each_init(Vec::new, |buffer, (chunk, squares)| {
-        if control.is_cancelled() {
-            return;
-        }
-        if let Some(()) = square_in_place(matrix, chunk * ROWS, squares, kernel) {
-            return visit(chunk * ROWS, squares);
-        }
-        buffer.resize(matrix.dim(), 0.0);
-        for (i, out) in squares.iter_mut().enumerate() {
-            matrix.widen(chunk * ROWS + i, buffer);
-            if rescales(matrix, similarity) && buffer.iter().all(|v| v.is_finite()) {
-                rescale(buffer);
+    each(
+        squares.par_chunks_mut(ROWS).enumerate(),
+        || Ok(Vec::new()),
+        |buffer, (chunk, squares)| {
+            control.check()?;
+            if let Some(()) = square_in_place(matrix, chunk * ROWS, squares, kernel) {
+                return visit(chunk * ROWS, squares);
             }
-            *out = square(buffer);
-        }
-        visit(chunk * ROWS, squares);
-    });
-    control.check()?;
+            buffer.try_resize(matrix.dim(), 0.0)?;
+            for (i, out) in squares.iter_mut().enumerate() {
+                matrix.widen(chunk * ROWS + i, buffer);
+                if rescales(matrix, similarity) && buffer.iter().all(|v| v.is_finite()) {
+                    rescale(buffer);
+                }
+                *out = square(buffer);
+            }
+            visit(chunk * ROWS, squares)
+        },
+    )?;
     // Only float64 rows can be finite and overflow here: their largest magnitudes tell which error it is.
+    let is_suspect = squares.iter().any(|square| !square.is_finite() || *square > LARGEST);
+    let buffer = RefCell::new(full(if is_suspect { matrix.dim() } else { 0 }, 0.0)?);
     let magnitude = |row: usize| {
-        let mut buffer = vec![0.0; matrix.dim()];
-        matrix.widen(row, &mut buffer);
+        let buffer = &mut *buffer.borrow_mut();
+        matrix.widen(row, buffer);
         buffer.iter().fold(0.0f64, |m, v| if v.is_finite() { m.max(v.abs()) } else { f64::INFINITY })
     };
     let first_and_count = |bad: &dyn Fn(usize) -> bool| -> Option<(usize, usize)> {

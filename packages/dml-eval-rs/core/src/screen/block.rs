@@ -36,7 +36,7 @@ impl Block {
     ) -> Result<Block> {
         let start = rows.start;
         let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extents: &mut [Extent]| {
-            packing.encode(side, axis, start + rows.start..start + rows.end, lanes, panel, extents);
+            packing.encode(side, axis, start + rows.start..start + rows.end, lanes, panel, extents)
         };
         // The products of int16 and of codes take whole panels; their rows are never long.
         let may_be_narrow = matches!(packing.word(), Word::Float32 | Word::BFloat16Pair);

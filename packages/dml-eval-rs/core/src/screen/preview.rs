@@ -53,6 +53,7 @@ mod tests {
 
     use super::*;
     use crate::control::Control;
+    use crate::error::Result;
     use crate::kernel::{Hit, SweepResult, names, select};
     use crate::random::Random;
     use crate::rows::dense::{Dense, Precision};
@@ -91,7 +92,14 @@ mod tests {
             visit((self.least.map_or(f64::NEG_INFINITY, |least| threshold(least, query)), f64::INFINITY));
         }
 
-        fn observe<S: Space>(&self, _: &S, task: &Task<'_>, result: &SweepResult, _: &mut Scratch, (): &mut ()) {
+        fn observe<S: Space>(
+            &self,
+            _: &S,
+            task: &Task<'_>,
+            result: &SweepResult,
+            _: &mut Scratch,
+            (): &mut (),
+        ) -> Result<()> {
             let mut found = self.found.lock().unwrap();
             let mut add = |hit: &Hit, (own, other): (usize, usize), margin: f64| {
                 let (_, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
@@ -110,6 +118,7 @@ mod tests {
                     }
                 }
             }
+            Ok(())
         }
     }
 
@@ -174,10 +183,10 @@ mod tests {
             let panels = ROWS / kernel.number_tiles.rows;
             let left = |preview: &mut Preview, threshold: f32| {
                 let (mut of_rows, mut of_columns) = (ItemBrackets::default(), ItemBrackets::default());
-                of_rows.reset(panels * kernel.number_tiles.rows);
-                of_columns.reset(kernel.number_tiles.columns);
+                of_rows.reset(panels * kernel.number_tiles.rows).unwrap();
+                of_columns.reset(kernel.number_tiles.columns).unwrap();
                 for row in 0..panels * kernel.number_tiles.rows {
-                    of_rows.set(row, 0, (threshold, f32::INFINITY));
+                    of_rows.set(row, 0, (threshold, f32::INFINITY)).unwrap();
                 }
                 preview.left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0))).count_ones() as usize
             };

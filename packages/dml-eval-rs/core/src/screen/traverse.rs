@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{ItemBrackets, MAX_TILE, Sides, SweepResult, Tiles};
-use crate::memory::collect;
+use crate::memory::{collect, each, full};
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
 use crate::rows::space::{Scratch, Space};
@@ -63,7 +63,7 @@ pub(crate) trait Observer: Sync {
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut Self::Buffers,
-    );
+    ) -> Result<()>;
 }
 
 /// A rectangle of pairs.
@@ -119,12 +119,15 @@ fn fill_brackets<O: Observer>(
     offset: f64,
     margin: f64,
     rests: f64,
-) {
-    let mut b = 0;
+) -> Result<()> {
+    let (mut b, mut result) = (0, Ok(()));
     observer.brackets(query, |bracket| {
-        brackets.set(item, b, product_thresholds(bracket, offset, margin, rests));
+        if result.is_ok() {
+            result = brackets.set(item, b, product_thresholds(bracket, offset, margin, rests));
+        }
         b += 1;
     });
+    result
 }
 
 fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
@@ -193,12 +196,11 @@ fn traverse_blocks<S: Space, O: Observer>(
     let row_margins = collect(rows.extents.iter().map(|&e| packing.margin(e, columns.worst)))?;
     let column_margins = collect(columns.extents.iter().map(|&e| packing.margin(e, rows.worst)))?;
     let grid = TaskGrid::new(rows.rows.len(), columns.rows.len(), tile_shape(space, packing), control.sizes());
-    (0..grid.len()).into_par_iter().for_each_init(
-        || TaskBuffers { tile: vec![0.0; MAX_TILE], ..TaskBuffers::<O::Buffers>::default() },
+    each(
+        (0..grid.len()).into_par_iter(),
+        || Ok(TaskBuffers { tile: full(MAX_TILE, 0.0)?, ..TaskBuffers::<O::Buffers>::default() }),
         |buffers, index| {
-            if control.is_cancelled() {
-                return;
-            }
+            control.check()?;
             let (task_rows, task_columns) = grid.task(index);
             let task = Task {
                 rows: rows.rows.start + task_rows.start..rows.rows.start + task_rows.end,
@@ -210,12 +212,12 @@ fn traverse_blocks<S: Space, O: Observer>(
                 symmetric,
             };
             if !symmetric || reaches_above_diagonal(&task.rows, &task.columns) {
-                sweep_task(space, packing, observer, (blocks, &task), buffers, control);
+                sweep_task(space, packing, observer, (blocks, &task), buffers, control)?;
             }
             control.advance(count_pairs(&task.rows, &task.columns, symmetric));
+            Ok(())
         },
-    );
-    control.check()
+    )
 }
 
 fn sweep_task<S: Space, O: Observer>(
@@ -225,32 +227,32 @@ fn sweep_task<S: Space, O: Observer>(
     (blocks, task): (Blocks<'_>, &Task<'_>),
     buffers: &mut TaskBuffers<O::Buffers>,
     control: &Control,
-) {
+) -> Result<()> {
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space, packing);
     let (product, tiles) = (kernel.product(packing.word()), kernel.tiles(packing.word()));
     let TaskBuffers { tile, rows: of_rows, columns: of_columns, uncounted, result, scratch, observer: own } = buffers;
     let padded = task.columns.len().next_multiple_of(width);
     let both = task.symmetric && observer.compares_columns();
-    of_rows.reset(task.rows.len());
+    of_rows.reset(task.rows.len())?;
     for (row, query) in task.rows.clone().enumerate() {
         of_rows.set_group(row, observer.group(Side::Query, query));
         let rests = task.rests.map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.rest);
-        fill_brackets(observer, query, (row, of_rows), task.offset, task.row_margins[row], rests);
+        fill_brackets(observer, query, (row, of_rows), task.offset, task.row_margins[row], rests)?;
     }
-    of_columns.reset(padded);
+    of_columns.reset(padded)?;
     for (column, item) in task.columns.clone().enumerate() {
         of_columns.set_group(column, observer.group(Side::Gallery, item));
         if both {
             let rests = task.rests.map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.rest);
-            fill_brackets(observer, item, (column, of_columns), task.offset, task.column_margins[column], rests);
+            fill_brackets(observer, item, (column, of_columns), task.offset, task.column_margins[column], rests)?;
         }
     }
     if of_rows.are_impassable() && of_columns.are_impassable() {
-        return;
+        return Ok(());
     }
-    uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns);
-    result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()));
+    uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns)?;
+    result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()))?;
     let sides = if both { Sides::Both } else { Sides::Rows };
     let mut preview = Preview::default();
     for j in (0..padded).step_by(width) {
@@ -275,10 +277,10 @@ fn sweep_task<S: Space, O: Observer>(
                 steps,
                 (blocks.rows.panel(first_panel + panel), blocks.columns.panel(column_panel)),
                 tile,
-            );
+            )?;
             mask_uncounted(tile, width, &rows, &columns, task.symmetric);
             uncounted.mask(tile, (i, j));
-            tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
+            tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result)?;
         }
     }
     control.took(|| {
@@ -290,5 +292,5 @@ fn sweep_task<S: Space, O: Observer>(
         let word = packing.word();
         format!("screen: {}, {word:?}, {screened}{skips}, {shape}{left_out}{brackets}", kernel.name)
     });
-    observer.observe(space, task, result, scratch, own);
+    observer.observe(space, task, result, scratch, own)
 }

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use crate::error::Result;
+use crate::memory::Grow;
+
 /// Pairs of a row and a column of a task, sorted by tile, so that each tile finds its own, whichever tiles were swept before.
 #[derive(Default)]
 pub(crate) struct UncountedPairs {
@@ -12,15 +15,21 @@ pub(crate) struct UncountedPairs {
 
 impl UncountedPairs {
     /// Replaces the pairs by those of a task, given each row's items, ascending, and the items of the task's columns.
-    pub fn fill<'a>(&mut self, shape: (usize, usize), rows: impl Iterator<Item = &'a [u32]>, columns: &Range<usize>) {
+    pub fn fill<'a>(
+        &mut self,
+        shape: (usize, usize),
+        rows: impl Iterator<Item = &'a [u32]>,
+        columns: &Range<usize>,
+    ) -> Result<()> {
         self.shape = shape;
         self.pairs.clear();
         for (row, items) in rows.enumerate().filter(|(_, items)| !items.is_empty()) {
             let from = items.partition_point(|item| (*item as usize) < columns.start);
             let of_columns = items[from..].iter().take_while(|item| (**item as usize) < columns.end);
-            self.pairs.extend(of_columns.map(|item| (row as u32, item - columns.start as u32)));
+            self.pairs.try_extend(of_columns.map(|item| (row as u32, item - columns.start as u32)))?;
         }
         self.pairs.sort_unstable_by_key(|pair| tile_of(shape, pair));
+        Ok(())
     }
 
     /// Whether no pair of the task is left out.
@@ -61,7 +70,7 @@ mod tests {
             let lists: Vec<Vec<u32>> = lists.into_iter().map(|items| items.into_iter().collect()).collect();
             let mut uncounted = UncountedPairs::default();
             for task in [start + 1..start + 2, start..start + columns] {
-                uncounted.fill((height, width), lists.iter().map(|items| &items[..]), &task);
+                uncounted.fill((height, width), lists.iter().map(|items| &items[..]), &task).unwrap();
                 let any_in_task = lists.iter().flatten().any(|item| task.contains(&(*item as usize)));
                 prop_assert_eq!(uncounted.is_empty(), !any_in_task);
                 let mut random = Random::new(skipped);

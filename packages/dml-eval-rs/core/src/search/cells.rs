@@ -62,9 +62,10 @@ impl Cells {
             let mut words = RowWords::new(Word::Int16Pair);
             for (lane, cell) in cells.enumerate() {
                 let (mean, bias) = means[cell * (numbers + 1)..][..numbers + 1].split_at(numbers);
-                words.round(&Numbers::of_mean(mean, bias[0]));
+                words.round(&Numbers::of_mean(mean, bias[0]))?;
                 words.write(lane, lanes, panel);
             }
+            Ok(())
         };
         let (means, _) = NarrowPanels::load(cells, width, steps, encode, usize::MAX)?;
         Ok(Some(Cells { means, cells, together, steps }))
@@ -78,13 +79,13 @@ impl Cells {
         queries: usize,
         panels: usize,
         nearness: &'a mut Nearness,
-    ) -> &'a [u32] {
+    ) -> Result<&'a [u32]> {
         let Nearness { tile, values, panels: nearest } = nearness;
         tile.resize(MAX_TILE, 0.0);
         values.clear();
         let product = kernel.product(Word::Int16Pair);
         for p in 0..self.cells.div_ceil(kernel.number_tiles.columns) {
-            multiply(product, self.steps, (rows, self.means.panel(p)), tile);
+            multiply(product, self.steps, (rows, self.means.panel(p)), tile)?;
             let (largest, others) = tile.split_at_mut(kernel.number_tiles.columns);
             for line in others.chunks_exact(kernel.number_tiles.columns).take(queries - 1) {
                 kernel.vectorize(|| keep_larger(largest, line));
@@ -100,7 +101,7 @@ impl Cells {
             let first = (value & u64::from(u32::MAX)) as usize * self.together;
             nearest.extend((first..first + self.together).map(|panel| panel as u32));
         }
-        nearest
+        Ok(nearest)
     }
 }
 
@@ -214,7 +215,7 @@ mod tests {
                     // A whole panel of queries of the class.
                     let panel = (class * OF_A_CLASS).div_ceil(height);
                     let of_class = OF_A_CLASS / width;
-                    let found = cells.nearest(kernel, rows.panel(panel), height, of_class, &mut nearness);
+                    let found = cells.nearest(kernel, rows.panel(panel), height, of_class, &mut nearness).unwrap();
                     let mut found = found.to_vec();
                     found.sort_unstable();
                     let expected: Vec<u32> = (class * of_class..(class + 1) * of_class).map(|p| p as u32).collect();

@@ -29,7 +29,7 @@ pub fn knn<'a>(
     let sizes = control.sizes();
     let is_few = few <= sizes.few_queries && (1..items).contains(&k) && few * Nearest::bytes(k) <= sizes.nearest_bytes;
     if !is_few {
-        let space = unread.read(control, |_, _, _| ())?;
+        let space = unread.read(control, |_, _, _| Ok(()))?;
         let score = |query, key| space.similarity_of_key(query, key);
         return nearest(&space, k, own, control, score, similarities, indices);
     }
@@ -40,7 +40,7 @@ pub fn knn<'a>(
     let widened = unread.few_queries()?;
     let space = unread.read(control, |space, first, squares| {
         let (mut sums, mut keys) = (vec![0.0; squares.len() * few], vec![0.0; squares.len()]);
-        space.sums_with_few(&widened, first, &mut sums);
+        space.sums_with_few(&widened, first, &mut sums)?;
         for (query, list) in lists.iter().enumerate() {
             keys.iter_mut().zip(sums[query..].iter().step_by(few)).for_each(|(key, sum)| *key = *sum);
             space.keys_of_sums(squares, &mut keys);
@@ -48,6 +48,7 @@ pub fn knn<'a>(
             list.lock().expect("no thread panics while it holds the lock").add(first as u32, &keys, own);
         }
         control.advance(sums.len() as u64);
+        Ok(())
     })?;
     let out = similarities.chunks_mut(k).zip(indices.chunks_mut(k));
     for (query, (list, (similarities, indices))) in lists.into_iter().zip(out).enumerate() {

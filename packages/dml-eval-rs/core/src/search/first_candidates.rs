@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, Tiles};
+use crate::memory::each;
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::Packing;
 use crate::rows::space::{Scratch, Space};
@@ -81,7 +82,7 @@ pub(super) fn first_candidates<S: Space>(
     blocks: Blocks<'_>,
     (k, filter, below): (usize, &Filter<'_>, impl Fn(usize) -> f64 + Sync),
     control: &Control,
-    take: impl Fn(usize, &[(u32, f64)]) + Sync,
+    take: impl Fn(usize, &[(u32, f64)]) -> Result<()> + Sync,
 ) -> Result<()> {
     let Blocks { rows, columns } = blocks;
     let kernel = space.kernel();
@@ -101,16 +102,17 @@ pub(super) fn first_candidates<S: Space>(
         .took(|| if cells.is_some() { "first candidates from cells" } else { "first candidates from spaced panels" });
     let most = part.panels.min(LEAST_NEAR.max(NEAR_PER_NEIGHBOUR * k) / width).max(1);
     let spaced: Vec<u32> = (0..part.panels).map(|number| (number * part.spacing) as u32).collect();
-    (0..rows.rows.len().div_ceil(height)).into_par_iter().for_each_init(
-        || Largest::new(part.groups * size),
+    each(
+        (0..rows.rows.len().div_ceil(height)).into_par_iter(),
+        || Ok(Largest::new(part.groups * size)),
         |largest, row_panel| {
-            if control.is_cancelled() {
-                return;
-            }
+            control.check()?;
             let queries =
                 rows.rows.start + row_panel * height..rows.rows.end.min(rows.rows.start + (row_panel + 1) * height);
             let panels = match &cells {
-                Some(cells) => cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness),
+                Some(cells) => {
+                    cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness)?
+                }
                 None => &spaced,
             };
             // Values from here on may reach the bound.
@@ -123,7 +125,7 @@ pub(super) fn first_candidates<S: Space>(
             largest.values.fill(f32::NEG_INFINITY);
             for (number, &panel) in panels.iter().enumerate() {
                 let tile = &mut largest.tile[..size];
-                multiply(product, packing.steps(), (rows.panel(row_panel), columns.panel(panel as usize)), tile);
+                multiply(product, packing.steps(), (rows.panel(row_panel), columns.panel(panel as usize)), tile)?;
                 let first = columns.rows.start + panel as usize * width;
                 kernel.vectorize(|| {
                     let of_query = queries.clone().zip(&largest.most);
@@ -138,13 +140,13 @@ pub(super) fn first_candidates<S: Space>(
             }
             for (row, query) in queries.enumerate() {
                 let item = |panel: u32, lane: usize| (columns.rows.start + panel as usize * width + lane) as u32;
-                if let Some(candidates) = largest.candidates(space, query, k, (row, height, width), item) {
-                    take(query, candidates);
+                if let Some(candidates) = largest.candidates(space, query, k, (row, height, width), item)? {
+                    take(query, candidates)?;
                 }
             }
+            Ok(())
         },
-    );
-    Ok(())
+    )
 }
 
 /// Keeps the larger of each two values, and the number of the panel that it comes from.
@@ -181,7 +183,7 @@ impl Largest {
         k: usize,
         (row, height, width): (usize, usize, usize),
         item: impl Fn(u32, usize) -> u32,
-    ) -> Option<&[(u32, f64)]> {
+    ) -> Result<Option<&[(u32, f64)]>> {
         self.found.clear();
         for (values, panels) in self.values.chunks_exact(height * width).zip(self.panels.chunks_exact(height * width)) {
             let lanes = values[row * width..][..width].iter().zip(&panels[row * width..]).enumerate();
@@ -191,7 +193,7 @@ impl Largest {
         // Some more than k, since values are not quite in the order of keys.
         let most = k + k / 4 + 1;
         if self.found.len() < k {
-            return None;
+            return Ok(None);
         }
         if self.found.len() > most {
             self.found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
@@ -200,10 +202,10 @@ impl Largest {
         self.pairs.clear();
         self.pairs.extend(self.found.iter().map(|(_, item)| (query as u32, *item)));
         self.keys.clear();
-        space.keys(&self.pairs, &mut self.scratch, &mut self.keys);
+        space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
         self.candidates.clear();
         self.candidates.extend(self.pairs.iter().zip(&self.keys).map(|((_, item), key)| (*item, *key)));
-        Some(&self.candidates)
+        Ok(Some(&self.candidates))
     }
 }
 
@@ -269,11 +271,16 @@ mod tests {
             blocks: Blocks<'_>,
             control: &Control,
         ) -> Result<()> {
-            let take = |query, candidates: &[_]| self.found.lock().unwrap().push((query, candidates.to_vec()));
+            let take = |query, candidates: &[_]| {
+                self.found.lock().unwrap().push((query, candidates.to_vec()));
+                Ok(())
+            };
             first_candidates(space, packing, blocks, (self.k, &self.own.into(), |_| f64::INFINITY), control, take)
         }
 
-        fn observe<S: Space>(&self, _: &S, _: &Task<'_>, _: &SweepResult, _: &mut Scratch, (): &mut ()) {}
+        fn observe<S: Space>(&self, _: &S, _: &Task<'_>, _: &SweepResult, _: &mut Scratch, (): &mut ()) -> Result<()> {
+            Ok(())
+        }
     }
 
     /// Returns the number of queries with candidates. These are different items with their keys, at least k.
@@ -287,7 +294,7 @@ mod tests {
             assert!(items.iter().all(|item| own.of(*query) != Some(u64::from(*item))));
             let pairs: Vec<(u32, u32)> = candidates.iter().map(|(item, _)| (*query as u32, *item)).collect();
             let mut keys = Vec::new();
-            space.keys(&pairs, &mut Scratch::default(), &mut keys);
+            space.keys(&pairs, &mut Scratch::default(), &mut keys).unwrap();
             assert_eq!(keys, candidates.iter().map(|(_, key)| *key).collect::<Vec<f64>>());
         }
         found.len()

@@ -89,7 +89,7 @@ fn positive_scores(space: &Dense<'_>, labels: &[u32], hardness: Hardness, contro
             if is_small {
                 pairs.clear();
                 pairs.extend(queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))));
-                space.scores(pairs, scratch, &mut scores);
+                space.scores(pairs, scratch, &mut scores)?;
             } else {
                 scores = zeros(queries.len() * items.len())?;
                 space.score_table(queries, items, &mut scores, control)?;

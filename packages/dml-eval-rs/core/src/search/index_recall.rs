@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Result, argument};
+use crate::memory::each;
 use crate::memory::zeros;
 use crate::rows::comparable::Comparable;
 use crate::rows::own_item::OwnItem;
@@ -48,19 +49,21 @@ pub fn index_recall<S: Comparable>(
     nearest(space, k, own, control, |_, key| key, &mut keys, &mut indices)?;
     drop(indices);
     let mut recall: Vec<f64> = zeros(queries)?;
-    recall.par_iter_mut().zip(keys.par_chunks(k)).enumerate().for_each_init(
-        Buffers::default,
+    each(
+        recall.par_iter_mut().zip(keys.par_chunks(k)).enumerate(),
+        || Ok(Buffers::default()),
         |buffers, (query, (recall, nearest))| {
             let Buffers { pairs, keys, scratch } = buffers;
             let others = found.row(query).into_iter().filter(|id| !(exclude_self && **id == query as i64));
             pairs.clear();
             pairs.extend(others.take(k).filter(|id| **id != NONE).map(|id| (query as u32, *id as u32)));
             keys.clear();
-            space.keys(pairs, scratch, keys);
+            space.keys(pairs, scratch, keys)?;
             let right = keys.iter().filter(|key| **key >= nearest[k - 1]).count();
             *recall = right as f64 / k as f64;
+            Ok(())
         },
-    );
+    )?;
     control.check()?;
     Ok(recall)
 }

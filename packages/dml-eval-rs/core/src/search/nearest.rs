@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::collect;
+use crate::memory::{collect, each};
 use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
@@ -58,8 +58,8 @@ impl Search<'_, '_> {
         (threshold, margin): (f32, f64),
         scratch: &mut Scratch,
         Open { places, pairs, scores }: &mut Open,
-    ) {
-        let Some(bounds) = self.filter.below else { return };
+    ) -> Result<()> {
+        let Some(bounds) = self.filter.below else { return Ok(()) };
         places.clear();
         pairs.clear();
         for (place, h) in hits.iter().enumerate() {
@@ -75,12 +75,13 @@ impl Search<'_, '_> {
             self.control.took(|| "bounds decided by scores");
         }
         scores.clear();
-        space.scores(pairs, scratch, scores);
+        space.scores(pairs, scratch, scores)?;
         for ((place, pair), score) in places.iter().zip(&*pairs).zip(&*scores) {
             if *score >= bounds[pair.0 as usize] {
                 hits[*place] = REJECTED;
             }
         }
+        Ok(())
     }
 }
 
@@ -105,7 +106,8 @@ impl Observer for Search<'_, '_> {
         first_candidates(space, packing, blocks, (self.k, &self.filter, below), control, |query, candidates| {
             let q = query - self.first_query;
             let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
-            self.thresholds[q].store(list.begin(space, candidates).to_bits(), Relaxed);
+            self.thresholds[q].store(list.begin(space, candidates)?.to_bits(), Relaxed);
+            Ok(())
         })
     }
 
@@ -116,7 +118,7 @@ impl Observer for Search<'_, '_> {
         result: &SweepResult,
         scratch: &mut Scratch,
         Buffers { by_row, keys, open }: &mut Buffers,
-    ) {
+    ) -> Result<()> {
         by_row.sort(task.rows.len(), &result.row_hits);
         let mut start = 0;
         for row in 0..task.rows.len() {
@@ -129,7 +131,7 @@ impl Observer for Search<'_, '_> {
             let margin = task.row_margins[row];
             let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
             let mut threshold = self.threshold(q);
-            self.reject(space, (task, &result.row_hits, hits), (threshold, margin), scratch, open);
+            self.reject(space, (task, &result.row_hits, hits), (threshold, margin), scratch, open)?;
             for &h in hits.iter().filter(|h| **h != REJECTED) {
                 let hit = result.row_hits[h as usize];
                 let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
@@ -139,12 +141,13 @@ impl Observer for Search<'_, '_> {
                     continue;
                 }
                 let index = (task.columns.start + hit.column as usize) as u32;
-                if list.push(index, (lower, upper)) {
-                    threshold = list.prune(space, scratch, keys, self.control);
+                if list.push(index, (lower, upper))? {
+                    threshold = list.prune(space, scratch, keys, self.control)?;
                     self.thresholds[q].store(threshold.to_bits(), Relaxed);
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -285,19 +288,21 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
-        search.shortlists.par_iter_mut().zip(out).enumerate().for_each_init(
-            <(Scratch, Keys)>::default,
+        each(
+            search.shortlists.par_iter_mut().zip(out).enumerate(),
+            || Ok(<(Scratch, Keys)>::default()),
             |(scratch, keys), (q, (list, (scores, indices)))| {
                 let list = list.get_mut().expect("no thread panics while it holds the lock");
-                let found = list.decide(space, scratch, keys).map(Some).chain(std::iter::repeat(None));
+                let found = list.decide(space, scratch, keys)?.map(Some).chain(std::iter::repeat(None));
                 for ((out_score, index), found) in scores.iter_mut().zip(indices).zip(found) {
                     *index = found.map_or(-1, |(_, item)| i64::from(item));
                     if let Some((key, _)) = found {
                         *out_score = score(first + q, key);
                     }
                 }
+                Ok(())
             },
-        );
+        )?;
         control.check()?;
     }
     Ok(())
@@ -360,8 +365,8 @@ mod tests {
                     for query in 0..ITEMS as u32 {
                         let pairs: Vec<_> = (0..ITEMS as u32).map(|item| (query, item)).collect();
                         let (mut keys, mut scores) = (Vec::new(), Vec::new());
-                        dense.keys(&pairs, &mut Scratch::default(), &mut keys);
-                        dense.scores(&pairs, &mut Scratch::default(), &mut scores);
+                        dense.keys(&pairs, &mut Scratch::default(), &mut keys).unwrap();
+                        dense.scores(&pairs, &mut Scratch::default(), &mut scores).unwrap();
                         let bound = scores[random.below(ITEMS)];
                         below.push(bound);
                         let mut all: Vec<(f64, i64)> = keys.into_iter().zip(0..).collect();

@@ -86,7 +86,7 @@ impl Observer for Search<'_, '_> {
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
-    ) {
+    ) -> Result<()> {
         let Buffers { pairs, scores } = buffers;
         let pair = |row: u32, column: u32| {
             ((task.rows.start + row as usize) as u32, (task.columns.start + column as usize) as u32)
@@ -95,7 +95,7 @@ impl Observer for Search<'_, '_> {
         pairs.extend(result.row_hits.iter().map(|hit| pair(hit.row, hit.column)));
         pairs.sort_unstable();
         scores.clear();
-        self.space.scores(pairs, scratch, scores);
+        self.space.scores(pairs, scratch, scores)?;
         // A stable partition: the pairs of a query remain together.
         let mut kept = 0;
         for at in 0..pairs.len() {
@@ -116,6 +116,7 @@ impl Observer for Search<'_, '_> {
                 self.push(column, std::iter::once((score, row)));
             }
         }
+        Ok(())
     }
 }
 
@@ -165,7 +166,7 @@ pub fn range_search<'rows>(
             for query in 0..queries as u32 {
                 control.check()?;
                 scores.clear();
-                space.scores(&[(query, query)], &mut scratch, &mut scores);
+                space.scores(&[(query, query)], &mut scratch, &mut scores)?;
                 if scores[0] >= threshold {
                     search.push(query, std::iter::once((scores[0], query)));
                 }

@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 
 use crate::control::Control;
+use crate::error::Result;
+use crate::memory::Grow;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
 
@@ -72,40 +74,47 @@ impl Shortlist {
 
     /// Begins an empty list with at least k items whose keys are known, if these are few, and returns a lower bound of the k-th nearest
     /// item's value.
-    pub fn begin<S: Space>(&mut self, space: &S, items: &[(u32, f64)]) -> f32 {
-        self.candidates.extend(items.iter().map(|(index, key)| Candidate::of_key(space, self.query, *index, *key)));
+    pub fn begin<S: Space>(&mut self, space: &S, items: &[(u32, f64)]) -> Result<f32> {
+        self.candidates
+            .try_extend(items.iter().map(|(index, key)| Candidate::of_key(space, self.query, *index, *key)))?;
         let threshold = self.drop_beaten();
         if items.len() <= FEW {
-            self.first.extend(items.iter().map(|(index, _)| *index));
+            self.first.try_extend(items.iter().map(|(index, _)| *index))?;
         } else {
             self.candidates.clear();
         }
-        threshold
+        Ok(threshold)
     }
 
     /// Adds an item whose value lies between two bounds, unless the list began with it; returns whether the list is to be pruned.
-    pub fn push(&mut self, index: u32, (lower, upper): (f32, f32)) -> bool {
+    pub fn push(&mut self, index: u32, (lower, upper): (f32, f32)) -> Result<bool> {
         if !self.first.contains(&index) {
-            self.candidates.push(Candidate { index, lower, upper, key: f64::NAN });
+            self.candidates.try_push(Candidate { index, lower, upper, key: f64::NAN })?;
         }
-        self.candidates.len() >= self.limit
+        Ok(self.candidates.len() >= self.limit)
     }
 
     /// Drops candidates that k others certainly beat, and returns a lower bound of the k-th nearest item's value. If the bounds leave too
     /// many, keys sharpen those of the k most promising, then all, and then decide.
-    pub fn prune<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys, control: &Control) -> f32 {
+    pub fn prune<S: Space>(
+        &mut self,
+        space: &S,
+        scratch: &mut Scratch,
+        keys: &mut Keys,
+        control: &Control,
+    ) -> Result<f32> {
         let most = self.k + spare(self.k) / 2;
         let mut threshold = self.drop_beaten();
         control.took(|| {
             if self.candidates.len() > most { "candidates pruned by keys" } else { "candidates pruned by bounds" }
         });
         if self.candidates.len() > most {
-            self.sharpen_promising(space, scratch, keys);
+            self.sharpen_promising(space, scratch, keys)?;
             threshold = self.drop_beaten();
         }
         if self.candidates.len() > most {
             control.took(|| "candidates pruned by all keys");
-            sharpen(space, self.query, &mut self.candidates, scratch, keys);
+            sharpen(space, self.query, &mut self.candidates, scratch, keys)?;
             threshold = self.drop_beaten();
         }
         if self.candidates.len() > most {
@@ -114,7 +123,7 @@ impl Shortlist {
             control.took(|| "candidates decided early");
         }
         self.limit = self.candidates.len().max(self.k) + spare(self.k);
-        threshold
+        Ok(threshold)
     }
 
     /// Decides the k nearest candidates by key, ties by index: their keys and indices, nearest first.
@@ -123,14 +132,14 @@ impl Shortlist {
         space: &S,
         scratch: &mut Scratch,
         keys: &mut Keys,
-    ) -> impl Iterator<Item = (f64, u32)> {
+    ) -> Result<impl Iterator<Item = (f64, u32)>> {
         if self.candidates.len() > self.k {
-            self.sharpen_promising(space, scratch, keys);
+            self.sharpen_promising(space, scratch, keys)?;
             self.drop_beaten();
         }
-        sharpen(space, self.query, &mut self.candidates, scratch, keys);
+        sharpen(space, self.query, &mut self.candidates, scratch, keys)?;
         self.candidates.sort_unstable_by(nearer);
-        self.candidates.iter().take(self.k).map(|c| (c.key, c.index))
+        Ok(self.candidates.iter().take(self.k).map(|c| (c.key, c.index)))
     }
 
     /// Drops the candidates below the k-th largest lower bound, and returns that.
@@ -142,9 +151,9 @@ impl Shortlist {
     }
 
     /// Sharpens the bounds of the k candidates with the largest upper ones.
-    fn sharpen_promising<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys) {
+    fn sharpen_promising<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys) -> Result<()> {
         self.candidates.select_nth_unstable_by(self.k - 1, |a, b| b.upper.total_cmp(&a.upper));
-        sharpen(space, self.query, &mut self.candidates[..self.k], scratch, keys);
+        sharpen(space, self.query, &mut self.candidates[..self.k], scratch, keys)
     }
 }
 
@@ -155,12 +164,13 @@ fn sharpen<S: Space>(
     candidates: &mut [Candidate],
     scratch: &mut Scratch,
     Keys { pairs, keys }: &mut Keys,
-) {
+) -> Result<()> {
     pairs.clear();
-    pairs.extend(candidates.iter().filter(|c| c.key.is_nan()).map(|c| (query as u32, c.index)));
+    pairs.try_extend(candidates.iter().filter(|c| c.key.is_nan()).map(|c| (query as u32, c.index)))?;
     keys.clear();
-    space.keys(pairs, scratch, keys);
+    space.keys(pairs, scratch, keys)?;
     for (candidate, &key) in candidates.iter_mut().filter(|c| c.key.is_nan()).zip(&*keys) {
         *candidate = Candidate::of_key(space, query, candidate.index, key);
     }
+    Ok(())
 }

@@ -212,7 +212,7 @@ impl Finding<'_, '_> {
         let capacity = control.sizes().verify_listed;
         let packing = DensePacking::whole(space)?;
         // One bound for all values.
-        let (margin, offset) = (packing.largest_margin(), packing.offset());
+        let (margin, offset) = (packing.largest_margin()?, packing.offset());
         let wide = space.score_of_value(LISTED_MARGINS * margin);
         let (brackets, sample) = sieve.unwrap_or_default();
         let share = |b: &Bracket| sample.as_ref().map_or(0.0, |sample| share_inside(sample, b, wide));

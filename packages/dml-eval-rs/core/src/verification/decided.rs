@@ -206,7 +206,7 @@ impl Observer for Decider<'_, '_> {
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
-    ) {
+    ) -> Result<()> {
         let Buffers { pairs, values, scores, kept } = buffers;
         pairs.clear();
         values.clear();
@@ -219,7 +219,7 @@ impl Observer for Decider<'_, '_> {
         }
         scores.clear();
         if !self.take_from_table(task, pairs, scores) {
-            self.space.scores(pairs, scratch, scores);
+            self.space.scores(pairs, scratch, scores)?;
         }
         let unlisted = result.row_above.by_bracket().skip(self.brackets_before);
         for (((search, open), observed), unlisted) in
@@ -247,5 +247,6 @@ impl Observer for Decider<'_, '_> {
                 observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity);
             }
         }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{allocate, collect, zeros};
+use crate::memory::{allocate, collect, each, zeros};
 use crate::rows::classes::Classes;
 use crate::rows::codes::Codes;
 use crate::rows::dense::Dense;
@@ -152,7 +152,7 @@ pub fn code_pair_scores(space: &Codes<'_>, pairs: &[(u32, u32)], control: &Contr
 fn compute_pairs<S: Space>(
     space: &S,
     pairs: &[(u32, u32)],
-    compute: impl Fn(&[(u32, u32)], &mut Scratch, &mut Vec<f64>) + Sync,
+    compute: impl Fn(&[(u32, u32)], &mut Scratch, &mut Vec<f64>) -> Result<()> + Sync,
     control: &Control,
 ) -> Result<Vec<f64>> {
     let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
@@ -160,17 +160,17 @@ fn compute_pairs<S: Space>(
         return argument(format!("a pair names the items {pair:?}; there are {} and {}", rows[0], rows[1]));
     }
     let mut scores: Vec<f64> = zeros(pairs.len())?;
-    scores.par_chunks_mut(CHUNK).zip(pairs.par_chunks(CHUNK)).for_each_init(
-        || (Scratch::default(), Vec::new()),
+    each(
+        scores.par_chunks_mut(CHUNK).zip(pairs.par_chunks(CHUNK)),
+        || Ok((Scratch::default(), Vec::new())),
         |(scratch, found), (out, pairs)| {
-            if !control.is_cancelled() {
-                found.clear();
-                compute(pairs, scratch, found);
-                out.copy_from_slice(found);
-            }
+            control.check()?;
+            found.clear();
+            compute(pairs, scratch, found)?;
+            out.copy_from_slice(found);
+            Ok(())
         },
-    );
-    control.check()?;
+    )?;
     Ok(scores)
 }
 

@@ -167,7 +167,7 @@ impl Observer for Sieve<'_> {
         result: &SweepResult,
         _scratch: &mut Scratch,
         parts: &mut Vec<Vec<Listed>>,
-    ) {
+    ) -> Result<()> {
         parts.resize_with(self.brackets.len(), Vec::new);
         let unlisted = result.row_above.by_bracket();
         for (((&(low, high), above), part), unlisted) in
@@ -187,5 +187,6 @@ impl Observer for Sieve<'_> {
             self.lists.lock().expect("no thread panics while it holds the lock").append(parts);
             parts.iter_mut().for_each(Vec::clear);
         }
+        Ok(())
     }
 }

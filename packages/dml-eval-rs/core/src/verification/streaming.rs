@@ -63,7 +63,7 @@ pub fn observe_block(
 ) -> Result<Vec<Observed>> {
     labels.check(space, space.is_own_gallery())?;
     let packing = DensePacking::whole(space)?;
-    let approximation = (packing.largest_margin(), packing.offset());
+    let approximation = (packing.largest_margin()?, packing.offset());
     let decider = Decider::new(space, labels, searches, capacity, approximation, first_item, control)?;
     traverse(space, &packing, &decider, &Alone, control)?;
     Ok(decider.finish())

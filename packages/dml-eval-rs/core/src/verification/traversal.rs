@@ -59,9 +59,9 @@ impl Observer for Both<'_, '_> {
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
-    ) {
-        self.sieve.observe(space, task, result, scratch, &mut buffers.sieve);
-        self.decider.observe(space, task, result, scratch, &mut buffers.decider);
+    ) -> Result<()> {
+        self.sieve.observe(space, task, result, scratch, &mut buffers.sieve)?;
+        self.decider.observe(space, task, result, scratch, &mut buffers.decider)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Dense;
 use crate::error::Result;
 use crate::exact::PAIRS;
-use crate::memory::zeros;
+use crate::memory::{Grow, allocate, zeros};
 use crate::rows::matrix::Source;
 use crate::rows::similarity::Similarity;
 use crate::side::Side;
@@ -20,21 +20,21 @@ impl Dense<'_> {
         let (len, mut buffer) = (self.rows(Side::Query), Vec::new());
         let mut numbers: Vec<f64> = zeros(len * self.dim())?;
         for (query, out) in numbers.chunks_exact_mut(self.dim()).enumerate() {
-            self.widen(Side::Query, query, &mut buffer);
+            self.widen(Side::Query, query, &mut buffer)?;
             out.copy_from_slice(&buffer);
         }
         Ok(FewQueries { len, numbers })
     }
 
     /// Computes the sums of consecutive items from the first on and all queries in the stated order, item by item.
-    pub(crate) fn sums_with_few(&self, few: &FewQueries, first: usize, sums: &mut [f64]) {
+    pub(crate) fn sums_with_few(&self, few: &FewQueries, first: usize, sums: &mut [f64]) -> Result<()> {
         let mut buffer = Vec::new();
-        let in_place: Option<Vec<&[f32]>> = (0..few.len).map(|row| self.queries.slice32(row)).collect();
-        let in_place = in_place.unwrap_or_default();
+        let mut in_place = allocate(few.len)?;
+        in_place.try_extend((0..few.len).map_while(|row| self.queries.slice32(row)))?;
         for (start, sums) in (first..).step_by(PAIRS).zip(sums.chunks_mut(PAIRS * few.len)) {
             if self.sums_in_place(&in_place, start, sums).is_none() {
                 for (row, sums) in (start..).zip(sums.chunks_exact_mut(few.len)) {
-                    self.widen(Side::Gallery, row, &mut buffer);
+                    self.widen(Side::Gallery, row, &mut buffer)?;
                     for (sum, few) in sums.iter_mut().zip(few.numbers.chunks_exact(self.dim())) {
                         *sum = match self.similarity {
                             Similarity::Euclidean => self.kernel.distance64(few, &buffer),
@@ -44,11 +44,12 @@ impl Dense<'_> {
                 }
             }
         }
+        Ok(())
     }
 
-    /// Computes the sums of float32 rows from one on in place; `None` if a row has another type, or no query is in place.
+    /// Computes the sums of float32 rows from one on in place; `None` if a row has another type, or a query is not in place.
     fn sums_in_place(&self, few: &[&[f32]], start: usize, sums: &mut [f64]) -> Option<()> {
-        if few.is_empty() {
+        if few.len() < self.rows(Side::Query) {
             return None;
         }
         // Fewer rows repeat the last.

@@ -26,12 +26,13 @@ impl Dense<'_> {
     }
 
     /// Appends the scores of some pairs (query, gallery item) to `scores`; fastest where pairs of one query adjoin.
-    pub(crate) fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) {
+    pub(crate) fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
         let first = scores.len();
-        self.sums(pairs, scratch, scores);
+        self.sums(pairs, scratch, scores)?;
         for (score, &(q, g)) in scores[first..].iter_mut().zip(pairs) {
             *score = self.score(q, g, *score);
         }
+        Ok(())
     }
 
     /// Fills `scores` with those of all pairs of these queries and gallery items, query by query. After a cancellation the table
@@ -52,8 +53,7 @@ impl Dense<'_> {
                 pack_rows(rows, width, steps, |row, scratch, words| self.pack(side, row, scratch, words))
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |_| (),
-            |_, sums, scores| scores.copy_from_slice(sums),
+            (|_| (), |_: &[()], sums: &[f64], scores: &mut [f64]| scores.copy_from_slice(sums)),
             scores,
             control,
         )?;
@@ -106,9 +106,10 @@ impl Dense<'_> {
         }
     }
 
-    fn pack(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [f64]) {
-        self.widen(side, row, &mut scratch.other);
+    fn pack(&self, side: Side, row: usize, scratch: &mut Scratch, words: &mut [f64]) -> Result<()> {
+        self.widen(side, row, &mut scratch.other)?;
         pack_lanes(&scratch.other, words);
+        Ok(())
     }
 
     /// Converts a score to the units of the screen.
@@ -194,7 +195,7 @@ mod tests {
                         space.score_table(&indices, &indices, &mut table, &control).unwrap();
                         let pairs: Vec<(u32, u32)> = (0..41 * 41).map(|i| (i / 41, i % 41)).collect();
                         let mut scores = Vec::new();
-                        space.scores(&pairs, &mut Scratch::default(), &mut scores);
+                        space.scores(&pairs, &mut Scratch::default(), &mut scores).unwrap();
                         for (at, (q, g)) in pairs.into_iter().enumerate() {
                             assert_eq!(table[at].to_bits(), expected(q as usize, g as usize));
                             assert_eq!(scores[at].to_bits(), expected(q as usize, g as usize));
