@@ -32,9 +32,9 @@ _TABLES = ("table of keys", "table of keys in blocks")
 PATHS: dict[str, tuple[str, ...]] = {
     "evaluate": (
         *_TABLES, "positives by pairs", "positives from tables", "positives dropped", "screen or tables by a sample",
-        "ranks from keys", "ranks from distances", "counts from keys", "keys sorted by two digits",
-        "keys sorted by three digits", "counts of a task added up", "open pairs from a table", "screened in batches",
-        "rounds of peers", "narrow panel",
+        "ranks from keys", "ranks from distances", "counts from keys", "keys sorted by comparison",
+        "keys sorted by two digits", "keys sorted by three digits", "counts of a task added up", "open pairs from a table",
+        "screened in batches", "rounds of peers", "narrow panel",
     ),
     "search": (
         *_TABLES, "first candidates from cells", "first candidates from spaced panels", "candidates pruned by bounds",
@@ -212,8 +212,9 @@ def test_drawn_paths_data_and_options_agree_with_the_reference(data: Any) -> Non
     options = data.draw(st.sampled_from([EVALUATIONS, EVALUATIONS, SEARCHES, VERIFICATIONS]))
     name = data.draw(st.sampled_from([*options]))
     option = varied(options[name], lambda choices: data.draw(st.sampled_from(choices)))
-    most = 30 if options is VERIFICATIONS else 67
-    case = option.case(data.draw(st.integers(29, most)), data.draw(st.integers(0, 10**6)))
+    # Shards are divided at row 30.
+    sizes = st.integers(29, 30) if options is VERIFICATIONS else st.integers(31, 67)
+    case = option.case(data.draw(sizes), data.draw(st.integers(0, 10**6)))
     kernel, screen = data.draw(st.sampled_from(screens()))
     drawn = {size: data.draw(st.sampled_from(choices)) for size, choices in SIZES.items()}
     with trial(kernel=kernel, screen=screen, **drawn):

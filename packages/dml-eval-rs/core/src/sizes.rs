@@ -63,6 +63,8 @@ sizes! {
     table_queries: 512;
     /// Items of a row from which on its keys are sorted by three digits instead of two.
     three_digits: 1 << 17;
+    /// Items from which on a row's items are sorted digit by digit.
+    radix_entries: 512;
     /// The fewest queries, and gallery items, of a class or of a task's open pairs whose keys come from a table.
     class_table: 16;
     /// The most bytes of positives and counts in memory, or this multiple of the inputs' bytes if that is more.

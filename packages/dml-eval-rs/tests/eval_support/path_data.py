@@ -39,8 +39,8 @@ EVALUATION_WAYS: dict[str, dict[str, int]] = {
         "local_hits": 0,
         "counted_brackets": 1,
     },
-    "tables": {"many_positives": 0, "class_table": 2},
-    "tables in parts": {"many_positives": 0, "three_digits": 0, **_PARTS},
+    "tables": {"many_positives": 0, "radix_entries": 0, "class_table": 2},
+    "tables in parts": {"many_positives": 0, "radix_entries": 0, "three_digits": 0, **_PARTS},
     "by a sample": {**_SKIPPING, "counted_brackets": 1},
     "few and many": {**_SKIPPING, "many_positives": 4, **_PARTS},
 }
@@ -78,6 +78,7 @@ SIZES: dict[str, list[int | None]] = {
     "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER], "local_hits": [0, 1, None],
     "count_bytes": [1, 4000, None], "count_bytes_per_input_byte": [0], "class_table": [1, 3, None],
     "table_keys": [1, 60, None], "table_queries": [1, 7, None], "three_digits": [0, None],
+    "radix_entries": [0, None],
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None], "table_neighbours": [0, 3, NEVER],
     "items_per_table_neighbour": [NEVER, None], "nearest_bytes": [1, None], "candidate_bytes": [1, 9000, None],
     "first_spacing": [0, 1, 2, None], "cell_items": [1, 32, None], "range_queries": [1, 9, None],

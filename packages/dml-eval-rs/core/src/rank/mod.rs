@@ -17,11 +17,9 @@ mod plan;
 pub(crate) mod positive;
 mod positives;
 pub(crate) mod relation;
-#[allow(clippy::disallowed_macros, clippy::disallowed_methods)] // TODO(merge)
 mod row_ranker;
 mod screen_counter;
 mod split;
 pub(crate) mod streaming;
-#[allow(clippy::disallowed_methods, clippy::disallowed_types)] // TODO(merge)
 mod tables;
 pub(crate) mod ties;

@@ -1,6 +1,5 @@
 //! Queries whose ranks come from tables of all their keys, since a screen would leave most values open.
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +8,7 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{collect, collect_each, full, zeros};
+use crate::memory::{Grow, allocate, collect, collect_each, full, zeros};
 use crate::rank::count_job::CountJob;
 use crate::rank::distance_ranker::DistanceRanker;
 use crate::rank::gains::Discounts;
@@ -83,33 +82,34 @@ impl Ranking<'_> {
         discounts: &Discounts,
         control: &Control,
     ) -> Result<Vec<Vec<f64>>> {
-        let mut rows = Vec::new();
+        let mut rows = allocate(self.relations.len() * self.ties.len())?;
         for relation in self.relations {
             let number = relation.number(query as usize);
             control.took(|| "ranks from keys");
             relation.kinds(query as usize, 0..keys.len(), &mut buffers.kinds)?;
             let index = |place: usize| relation.gallery_index(place as u32);
             let row = Row { keys, kinds: &buffers.kinds, index, given: &[] };
-            ranker.sort(&row, self.last_rank(number), space.kernel(), control);
+            ranker.sort(&row, self.last_rank(number), space.kernel(), control)?;
             let mut positives = Vec::new();
             if relation.grades().is_some() || self.ties != [Ties::Index] {
-                positives = ranker.list_positives(&row);
+                positives = ranker.list_positives(&row)?;
                 if positives.len() < number {
                     // Gains of the best order are those of all.
-                    let known: HashSet<u64> = positives.iter().map(|positive| positive.index).collect();
+                    let mut known = collect(positives.iter().map(|positive| positive.index))?;
+                    known.sort_unstable();
                     let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
-                    let rest = all.filter(|index| !known.contains(index));
-                    positives.extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }));
+                    let rest = all.filter(|index| known.binary_search(index).is_err());
+                    positives.try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
                 }
             }
             for &ties in self.ties {
                 let rules = TieRules::One(ties);
-                let mut counts = ranker.counts(&row, rules, &positives);
+                let mut counts = ranker.counts(&row, rules, &positives)?;
                 // Positives beyond the kept items are beyond all ranks that matter.
                 *counts.last_mut().expect("there is one of the negatives after all positives") += keys.len() as u64;
-                counts.resize(rules.slots_per_positive() * number + 1, 0);
+                counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
                 let order = || Order::new(&positives, counts, ties);
-                rows.push(self.metrics(relation, query, order, &positives, discounts, control)?);
+                rows.try_push(self.metrics(relation, query, order, &positives, discounts, control)?)?;
             }
         }
         Ok(rows)
@@ -127,7 +127,7 @@ impl Ranking<'_> {
         discounts: &Discounts,
         control: &Control,
     ) -> Result<Vec<Vec<f64>>> {
-        let mut rows = Vec::new();
+        let mut rows = allocate(self.relations.len() * self.ties.len())?;
         let Buffers { kinds, marks } = buffers;
         for relation in self.relations {
             control.took(|| "ranks from distances");
@@ -139,7 +139,7 @@ impl Ranking<'_> {
             }
             for &ties in self.ties {
                 let order = || ranker.order(marks, ties);
-                rows.push(self.metrics(relation, query, order, &positives, discounts, control)?);
+                rows.try_push(self.metrics(relation, query, order, &positives, discounts, control)?)?;
             }
         }
         Ok(rows)
@@ -193,8 +193,8 @@ pub(crate) fn count_from_tables<S: Space>(
             buffers.kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::LeftOut);
             let index = |place: usize| job.relation.gallery_index((start + place) as u32);
             let row = Row { keys, kinds: &buffers.kinds, index, given: &positives[..active] };
-            ranker.sort(&row, u64::MAX, space.kernel(), control);
-            let found = ranker.counts(&row, counts.rules(), positives);
+            ranker.sort(&row, u64::MAX, space.kernel(), control)?;
+            let found = ranker.counts(&row, counts.rules(), positives)?;
             // Those after the last active positive matter to no metric.
             let slots = counts.slots(q).iter().zip(&found[..found.len() - 1]);
             slots.filter(|(_, found)| **found > 0).for_each(|(slot, found)| {

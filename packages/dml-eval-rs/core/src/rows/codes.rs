@@ -183,7 +183,7 @@ impl Codes<'_> {
                 Panels::load_together(rows.len(), width, shape.steps, encode).map(|(panels, _)| panels)
             },
             |rows, columns, tile: &mut [f32]| product.tile(shape.steps, rows, columns, tile),
-            |_, negatives, keys| self.kernel.vectorize(|| convert(negatives, keys)),
+            (|_| (), |_: &[()], negatives: &[f32], keys: &mut [K]| self.kernel.vectorize(|| convert(negatives, keys))),
             keys,
             control,
         )

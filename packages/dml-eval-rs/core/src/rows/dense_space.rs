@@ -68,6 +68,18 @@ impl<'a> Space for Dense<'a> {
         };
         let products = &self.kernel.exact;
         let steps = padded_len(self.queries.dim());
+        let squares = if self.similarity == Similarity::Cosine { self.squares(Side::Gallery) } else { &[] };
+        let of_item = |item: u32| if squares.is_empty() { 0.0 } else { squares[item as usize] };
+        let convert = |squares: &[f64], sums: &[f64], keys: &mut [f64]| {
+            self.kernel.vectorize(
+                #[inline(always)]
+                || {
+                    for ((key, square), sum) in keys.iter_mut().zip(squares).zip(sums) {
+                        *key = self.key_of(*square, *sum);
+                    }
+                },
+            );
+        };
         fill(
             Shape { rows: products.rows, columns: products.columns, steps, tiles: 8 },
             (queries, items),
@@ -79,16 +91,7 @@ impl<'a> Space for Dense<'a> {
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |items, sums, keys| {
-                if self.similarity == Similarity::Cosine {
-                    // Gathered first, so that the divisions are vectorized.
-                    let squares = self.squares(Side::Gallery);
-                    keys.iter_mut().zip(items).for_each(|(key, item)| *key = squares[*item as usize]);
-                }
-                self.kernel.vectorize(|| {
-                    keys.iter_mut().zip(sums).for_each(|(key, sum)| *key = self.key_of(*key, *sum));
-                });
-            },
+            (of_item, convert),
             keys,
             control,
         )

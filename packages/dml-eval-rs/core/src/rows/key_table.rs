@@ -5,7 +5,7 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{each, full};
+use crate::memory::{Grow, allocate, each, full};
 use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
@@ -38,13 +38,13 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
 }
 
 /// Fills `keys`, (queries, items), from tiles: `pack` packs rows of a side into panels of so many lanes, `tile` multiplies a panel of
-/// queries and one of items, and `convert` computes keys from some items and their values in a tile.
-pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default, K: Send>(
+/// queries and one of items, and `convert` computes keys from what `of_item` returns for some items, and their values in a tile.
+pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default, I, K: Send>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),
     pack: impl Fn(Side, &[u32], usize) -> Result<Panels<T>>,
     tile: impl Fn(&[T], &[T], &mut [V]) + Sync,
-    convert: impl Fn(&[u32], &[V], &mut [K]) + Sync,
+    (of_item, convert): (impl Fn(u32) -> I + Sync, impl Fn(&[I], &[V], &mut [K]) + Sync),
     keys: &mut [K],
     control: &Control,
 ) -> Result<()> {
@@ -66,9 +66,11 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
             let item_panels = pack(Side::Gallery, block_items, width)?;
             each(
                 keys.par_chunks_mut(together * height * items.len()).enumerate(),
-                || full(tiles * height * width, V::default()),
-                |values, (group, keys)| {
+                || Ok((full(tiles * height * width, V::default())?, allocate(width)?)),
+                |(values, of_columns), (group, keys)| {
                     for (c, columns) in block_items.chunks(width).enumerate() {
+                        of_columns.clear();
+                        of_columns.try_extend(columns.iter().map(|item| of_item(*item)))?;
                         if control.is_cancelled() {
                             return Ok(());
                         }
@@ -76,7 +78,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
                             tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
                             for (line, values) in lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width)) {
                                 let line = &mut line[b * item_block + c * width..][..columns.len()];
-                                convert(columns, &values[..columns.len()], line);
+                                convert(of_columns, &values[..columns.len()], line);
                             }
                         }
                     }

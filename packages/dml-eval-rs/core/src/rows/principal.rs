@@ -33,7 +33,7 @@ pub(super) fn multiply(
             })
         },
         |rows, columns, tile: &mut [f64]| kernel.fused_tile(rows, columns, tile),
-        |_, sums, products| products.copy_from_slice(sums),
+        (|_| (), |_: &[()], sums: &[f64], products: &mut [f64]| products.copy_from_slice(sums)),
         &mut products,
         control,
     )?;

@@ -53,7 +53,7 @@ impl Dense<'_> {
                 pack_rows(rows, width, steps, |row, scratch, words| self.pack(side, row, scratch, words))
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            |_, sums, scores| scores.copy_from_slice(sums),
+            (|_| (), |_: &[()], sums: &[f64], scores: &mut [f64]| scores.copy_from_slice(sums)),
             scores,
             control,
         )?;
