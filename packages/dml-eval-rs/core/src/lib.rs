@@ -83,5 +83,6 @@ pub use verification::distances::{Distances, count_distances};
 pub use verification::hashed::HashedScores;
 pub use verification::level::{Crossing, Level};
 pub use verification::pairs::{PairLabels, code_pair_scores, pair_scores};
+pub use verification::curve::{Curve, roc_curve};
 pub use verification::slots::{Slots, count_slots};
 pub use verification::streaming::{advance_searches, begin_block, begin_searches, observe_block};

@@ -159,29 +159,35 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between all positives, and finds the crossings among those in brackets. Where they are too many, or a
-    /// bracket misses, the counts tell between which positives the crossing is.
+    /// Counts the negatives between all positives, which tells between which two each crossing is, and finds it among the scores that
+    /// were kept.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
-        let (brackets, _) = self.estimate()?;
-        let (slots, mut kept) = count_and_keep(space, labels, positives, &brackets, peers, control)?;
-        if !peers.is_alone() {
-            kept = exchange_kept(kept, peers)?;
-        }
+        let (brackets, sample) = self.estimate()?;
+        let capacity = control.sizes().verify_listed / brackets.len().max(1);
+        let expected = |b: &Bracket| sample.as_ref().map_or(1.0, |sample| share_inside(sample, b, 0.0));
+        let most = |b: &Bracket| (2.0 * expected(b) * self.negatives as f64) as usize + LEAST_SAMPLE;
+        let kept = collect(brackets.iter().map(|b| (*b, most(b).min(capacity))))?;
+        drop(sample);
+        let (slots, kept) = count_and_keep(space, labels, positives, &kept, peers, control)?;
         let mut found: Vec<Option<Crossing>> = vec![None; self.levels.len()];
         let mut searches = allocate(self.levels.len())?;
-        for ((&level, (above, inside)), (found, bracket)) in
-            self.levels.iter().zip(kept).zip(found.iter_mut().zip(&brackets))
-        {
+        for (((&level, kept), bracket), found) in self.levels.iter().zip(kept).zip(&brackets).zip(&mut found) {
             let mut search = Search::new(level, *bracket);
-            if let Some(mut inside) = inside {
-                sort_descending(&mut inside);
-                *found = level.cross(above, &inside, |score| *score, positives, bracket.low, bracket.high);
-            }
-            if found.is_none() {
-                match slots.place(level) {
-                    Place::At(crossing) => *found = Some(crossing),
-                    Place::Between(range) => (search.outer, search.inner) = (range, range),
+            match slots.place(level) {
+                Place::At(crossing) => *found = Some(crossing),
+                Place::Between((low, high), above) => {
+                    (search.outer, search.inner) = ((low, high), (low, high));
+                    let kept = kept.filter(|_| bracket.low <= low && high <= bracket.high);
+                    let inside = kept.map(|mut kept| {
+                        kept.retain(|score| (low..=high).contains(score));
+                        kept
+                    });
+                    let inside = if peers.is_alone() { inside } else { exchange_kept(inside, peers)? };
+                    if let Some(mut inside) = inside {
+                        sort_descending(&mut inside);
+                        *found = level.cross(above, &inside, |score| *score, positives, low, high);
+                    }
                 }
             }
             control.took(|| if found.is_some() { "crossings among slots" } else { "crossings between slots" });

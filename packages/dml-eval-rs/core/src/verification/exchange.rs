@@ -54,18 +54,12 @@ pub(crate) fn exchange_sieved(
     Ok(sieved)
 }
 
-/// Joins the negatives of all ranks in brackets, unless some rank has too many, and adds up those above.
-pub(crate) fn exchange_kept(kept: Vec<Kept>, peers: &dyn Peers) -> Result<Vec<Kept>> {
-    let mut joined = allocate(kept.len())?;
-    for (above, inside) in kept {
-        let counts = [above, u64::from(inside.is_none()), inside.as_ref().map_or(0, Vec::len) as u64];
-        let counts = reduce(peers, &counts)?;
-        let inside =
-            inside.filter(|_| counts[1] == 0).map(|own| gather(peers, &own, counts[2] as usize)).transpose()?;
-        if inside.iter().flatten().any(|score| !score.is_finite()) {
-            return wrong("a score that isn't finite");
-        }
-        joined.push((counts[0], inside));
+/// Joins the negatives that all ranks kept in a range, unless some rank has too many.
+pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
+    let counts = reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
+    let joined = kept.filter(|_| counts[0] == 0).map(|own| gather(peers, &own, counts[1] as usize)).transpose()?;
+    if joined.iter().flatten().any(|score| !score.is_finite()) {
+        return wrong("a score that isn't finite");
     }
     Ok(joined)
 }
