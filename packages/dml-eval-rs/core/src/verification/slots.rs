@@ -32,12 +32,9 @@ const OPEN: usize = 8 * CHUNK;
 /// The most bytes of lists and counts that threads keep apart.
 const COUNTER_BYTES: usize = 48 << 20;
 /// Scores of a thread's list for a part.
-const SHORT: usize = 32;
-/// Parts from which on they hold more positives, so that the lists of all stay in a core's second-level cache, and the most positives.
-const MANY_PARTS: usize = 512;
-const LARGEST_PART: usize = 1 << 15;
-/// Cache lines that are fetched at a time for a part whose list is full.
-const LINES: usize = 16;
+const SHORT: usize = 128;
+/// The most parts: the lists of all stay in a core's second-level cache.
+const PARTS: usize = 256;
 
 /// Positives and negatives, by score.
 #[derive(Debug, PartialEq)]
@@ -172,6 +169,8 @@ impl Work for Count<'_, '_> {
     fn run(self) {
         let Count { part: Part { ladder, scores: number, .. }, listed } = self;
         let (between, equal) = listed.counts.split_at_mut(number + 1);
+        prefetch(&ladder.before);
+        prefetch(&ladder.numbers[..*number]);
         prefetch(between);
         let before = &ladder.before[..];
         let mut open = [(0.0, 0); OPEN];
@@ -231,11 +230,8 @@ struct Lists {
     /// Negatives whose part isn't known.
     fresh: [f64; 2 * CHUNK],
     waiting: usize,
-    lengths: Vec<u32>,
+    lengths: [u8; PARTS],
     scores: Vec<[f64; SHORT]>,
-    /// The part that is counted next, and the lines of it that are fetched.
-    next: Option<usize>,
-    fetched: usize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -254,10 +250,8 @@ impl Counter<'_> {
             copy: idle.1 % self.parts[0].listed.len(),
             fresh: [0.0; 2 * CHUNK],
             waiting: 0,
-            lengths: zeros(self.parts.len())?,
-            scores: full(self.parts.len(), [0.0; SHORT])?,
-            next: None,
-            fetched: 0,
+            lengths: [0; PARTS],
+            scores: full(PARTS, [0.0; SHORT])?,
         })
     }
 
@@ -265,51 +259,37 @@ impl Counter<'_> {
     #[inline(always)]
     fn distribute(&self, lists: &mut Lists, number: usize) {
         let fresh: [f64; CHUNK] = std::array::from_fn(|i| lists.fresh[i]);
-        let before = &self.ends.before[..];
-        let mut parts = [0; CHUNK];
         // Cells first, so that the compiler computes several at a time.
-        parts.iter_mut().zip(fresh).for_each(|(cell, score)| *cell = self.ends.cell(score));
-        parts.iter_mut().for_each(|cell| *cell = usize::from(before[*cell]));
+        let mut parts = fresh.map(|score| self.ends.cell(score));
+        parts.iter_mut().for_each(|cell| *cell = usize::from(self.ends.before[*cell]));
         if self.ends.most > 1 {
             parts.iter_mut().zip(fresh).for_each(|(part, score)| *part = self.ends.halve(score, *part, 1));
         }
         parts.iter_mut().zip(fresh).for_each(|(part, score)| *part += usize::from(self.ends.numbers[*part] < score));
         for (score, part) in fresh.into_iter().zip(parts).take(number) {
-            let length = &mut lists.lengths[part];
-            lists.scores[part][*length as usize % SHORT] = score;
-            *length += 1;
-            if *length as usize == SHORT {
+            let part = part % PARTS;
+            let length = usize::from(lists.lengths[part]);
+            lists.scores[..PARTS][part][length % SHORT] = score;
+            lists.lengths[part] += 1;
+            if length == SHORT - 1 {
                 self.flush(lists, part);
             }
         }
     }
 
-    /// Moves a short list to that of its part. A full one is counted when the next is full, or sooner.
+    /// Moves a short list to that of its part, which is counted if the next one might not fit.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
         let added = std::mem::take(&mut lists.lengths[part]) as usize;
         let mut listed = lock(&self.parts[part].listed[lists.copy]);
-        if listed.number + SHORT > self.longest {
-            self.count(part, &mut listed);
-        }
         let Listed { scores: long, number, .. } = &mut *listed;
         // Beyond the scores that count, others are copied, since a copy of known length needs no call.
         long[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
         *number += added;
-        let is_full = *number + SHORT > self.longest;
-        if !is_full {
+        if *number + SHORT > self.longest {
+            self.count(part, &mut listed);
+        } else {
             prefetch(&long[*number..][..SHORT]);
-        }
-        drop(listed);
-        if is_full {
-            if let Some(next) = lists.next.replace(part) {
-                self.count(next, &mut lock(&self.parts[next].listed[lists.copy]));
-            }
-            lists.fetched = 0;
-        }
-        if let Some(next) = lists.next {
-            self.parts[next].fetch(lists.fetched);
-            lists.fetched += LINES;
         }
     }
 
@@ -332,17 +312,6 @@ impl Counter<'_> {
             }
         }
         self.kernel.vectorize(Count { part: &self.parts[part], listed });
-    }
-}
-
-impl Part<'_> {
-    /// Fetches some lines of what a list is compared with.
-    fn fetch(&self, line: usize) {
-        let numbers = &self.ladder.numbers[..self.scores];
-        let some = |len: usize, each: usize| (line * each).min(len)..((line + LINES) * each).min(len);
-        prefetch(&numbers[some(numbers.len(), 8)]);
-        let before = &self.ladder.before;
-        prefetch(&before[some(before.len(), 32)]);
     }
 }
 
@@ -426,7 +395,7 @@ pub(crate) fn count_and_keep(
     all.dedup();
     let distinct = all.len();
     all.extend([f64::INFINITY; TOGETHER]);
-    let of_part = sizes.slot_part.max(distinct / MANY_PARTS).clamp(1, LARGEST_PART);
+    let of_part = sizes.slot_part.max(distinct.div_ceil(PARTS));
     let last_of_parts = all[..distinct - 1].iter().skip(of_part - 1).step_by(of_part);
     let mut ends = allocate(last_of_parts.len() + 1)?;
     ends.extend(last_of_parts.copied().chain([f64::INFINITY]));
