@@ -23,6 +23,9 @@ use crate::verification::sample::Bracket;
 /// Cells of a ladder for each of its numbers: of parts, and of positives.
 const CELLS_OF_PARTS: usize = 8;
 const CELLS_OF_POSITIVES: usize = 4;
+/// The bit of a cell with numbers, and those of the numbers before.
+const OPEN_CELL: u16 = 1 << 15;
+const BEFORE: u16 = OPEN_CELL - 1;
 /// Scores whose cells are computed together.
 const CHUNK: usize = 32;
 /// Positives of a cell that are compared together. More comparisons cost less than a jump that the CPU mispredicts.
@@ -116,6 +119,10 @@ impl<'a> Ladder<'a> {
         for cell in 0..cells {
             ladder.before[cell + 1] += ladder.before[cell];
         }
+        for cell in 0..cells {
+            let is_empty = ladder.before[cell] == ladder.before[cell + 1];
+            ladder.before[cell] |= if is_empty { 0 } else { OPEN_CELL };
+        }
         Ok(ladder)
     }
 
@@ -180,10 +187,10 @@ impl Work for Count<'_, '_> {
             cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = ladder.cell(*score));
             for (score, cell) in chunk.iter().zip(cells) {
                 // All scores of a cell without positives are between the same two.
-                let (first, end) = (before[cell], before[cell + 1]);
-                between[usize::from(first)] += u64::from(first == end);
-                open[waiting % OPEN] = (*score, first);
-                waiting += usize::from(first != end);
+                let is_open = before[cell] / OPEN_CELL;
+                between[usize::from(before[cell] & BEFORE)] += u64::from(1 - is_open);
+                open[waiting % OPEN] = (*score, before[cell]);
+                waiting += usize::from(is_open);
             }
             if waiting > OPEN - CHUNK {
                 ladder.compare(&open[..std::mem::take(&mut waiting)], between, equal);
@@ -199,7 +206,7 @@ impl Ladder<'_> {
     #[inline(always)]
     fn compare(&self, open: &[(f64, u16)], between: &mut [u64], equal: &mut [u64]) {
         for &(score, before) in open {
-            let before = self.halve(score, usize::from(before), TOGETHER);
+            let before = self.halve(score, usize::from(before & BEFORE), TOGETHER);
             let numbers = &self.numbers[before..][..TOGETHER];
             let smaller: usize = numbers.iter().map(|number| usize::from(*number < score)).sum();
             let is_equal = numbers.iter().any(|number| *number == score);
@@ -216,6 +223,7 @@ pub(crate) type Kept = Option<Vec<f64>>;
 struct Counter<'a> {
     /// The last score of each part but the last.
     ends: Ladder<'a>,
+    last: [f64; PARTS],
     parts: Vec<Part<'a>>,
     kept: Vec<(Bracket, Mutex<Kept>)>,
     longest: usize,
@@ -231,7 +239,7 @@ struct Lists {
     fresh: [f64; 2 * CHUNK],
     waiting: usize,
     lengths: [u8; PARTS],
-    scores: Vec<[f64; SHORT]>,
+    scores: Box<[[f64; SHORT]; PARTS]>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -251,7 +259,7 @@ impl Counter<'_> {
             fresh: [0.0; 2 * CHUNK],
             waiting: 0,
             lengths: [0; PARTS],
-            scores: full(PARTS, [0.0; SHORT])?,
+            scores: full(PARTS, [0.0; SHORT])?.into_boxed_slice().try_into().expect("as many"),
         })
     }
 
@@ -261,15 +269,15 @@ impl Counter<'_> {
         let fresh: [f64; CHUNK] = std::array::from_fn(|i| lists.fresh[i]);
         // Cells first, so that the compiler computes several at a time.
         let mut parts = fresh.map(|score| self.ends.cell(score));
-        parts.iter_mut().for_each(|cell| *cell = usize::from(self.ends.before[*cell]));
+        parts.iter_mut().for_each(|cell| *cell = usize::from(self.ends.before[*cell] & BEFORE));
         if self.ends.most > 1 {
             parts.iter_mut().zip(fresh).for_each(|(part, score)| *part = self.ends.halve(score, *part, 1));
         }
-        parts.iter_mut().zip(fresh).for_each(|(part, score)| *part += usize::from(self.ends.numbers[*part] < score));
+        parts.iter_mut().zip(fresh).for_each(|(part, score)| *part += usize::from(self.last[*part % PARTS] < score));
         for (score, part) in fresh.into_iter().zip(parts).take(number) {
             let part = part % PARTS;
             let length = usize::from(lists.lengths[part]);
-            lists.scores[..PARTS][part][length % SHORT] = score;
+            lists.scores[part][length % SHORT] = score;
             lists.lengths[part] += 1;
             if length == SHORT - 1 {
                 self.flush(lists, part);
@@ -341,10 +349,12 @@ impl Work for Add<'_> {
             let label = labels.queries[query];
             for (scores, others) in line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK)) {
                 // A positive is overwritten.
+                let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
                 for (score, other) in scores.iter().zip(others) {
-                    lists.fresh[lists.waiting % (2 * CHUNK)] = *score;
-                    lists.waiting += usize::from(*other != label);
+                    fresh[waiting % (2 * CHUNK)] = *score;
+                    waiting += usize::from(*other != label);
                 }
+                lists.waiting = waiting;
                 if lists.waiting >= CHUNK {
                     counter.distribute(lists, CHUNK);
                     lists.fresh.copy_within(CHUNK.., 0);
@@ -409,7 +419,10 @@ pub(crate) fn count_and_keep(
         Ok(Part { ladder: Ladder::new(&all[start..], number, CELLS_OF_POSITIVES)?, scores: number, listed })
     });
     let kept = |(bracket, most): &(Bracket, usize)| Ok((*bracket, Mutex::new(Some(allocate(*most)?))));
+    let mut last = [f64::INFINITY; PARTS];
+    last[..ends.len()].copy_from_slice(&ends);
     let counter = Counter {
+        last,
         ends: Ladder::new(&ends, ends.len() - 1, CELLS_OF_PARTS)?,
         parts: parts.collect::<Result<_>>()?,
         kept: brackets.iter().map(kept).collect::<Result<_>>()?,
