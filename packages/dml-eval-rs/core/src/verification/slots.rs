@@ -36,7 +36,7 @@ const OPEN: usize = 8 * CHUNK;
 const COUNTER_BYTES: usize = 48 << 20;
 /// Scores of a thread's list for a part.
 const SHORT: usize = 128;
-/// The most parts: the lists of all stay in a core's second-level cache.
+/// Parts from which on they hold more positives: their short lists stay in a core's second-level cache.
 const PARTS: usize = 256;
 
 /// Positives and negatives, by score.
@@ -152,21 +152,21 @@ impl<'a> Ladder<'a> {
 struct Part<'a> {
     ladder: Ladder<'a>,
     scores: usize,
-    /// One for each of some threads.
-    listed: Vec<Mutex<Listed>>,
+    /// A list and counts for each of some threads: negatives behind so many of the part's scores, and equal to each.
+    copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
-/// The scores listed for a part, and its counts: negatives behind so many of its scores, and equal to each.
-struct Listed {
+/// Some negatives, and room for more.
+struct List {
     scores: Vec<f64>,
     number: usize,
-    counts: Vec<u64>,
 }
 
-/// Counts the scores of a list.
+/// Adds some scores to a part's counts.
 struct Count<'a, 'b> {
     part: &'a Part<'b>,
-    listed: &'a mut Listed,
+    scores: &'a [f64],
+    counts: &'a mut [u64],
 }
 
 impl Work for Count<'_, '_> {
@@ -174,15 +174,15 @@ impl Work for Count<'_, '_> {
 
     #[inline(always)]
     fn run(self) {
-        let Count { part: Part { ladder, scores: number, .. }, listed } = self;
-        let (between, equal) = listed.counts.split_at_mut(number + 1);
+        let Count { part: Part { ladder, scores: number, .. }, scores, counts } = self;
+        let (between, equal) = counts.split_at_mut(number + 1);
         prefetch(&ladder.before);
         prefetch(&ladder.numbers[..*number]);
         prefetch(between);
         let before = &ladder.before[..];
         let mut open = [(0.0, 0); OPEN];
         let mut waiting = 0;
-        for chunk in listed.scores[..listed.number].chunks(CHUNK) {
+        for chunk in scores.chunks(CHUNK) {
             let mut cells = [0; CHUNK];
             cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = ladder.cell(*score));
             for (score, cell) in chunk.iter().zip(cells) {
@@ -197,7 +197,6 @@ impl Work for Count<'_, '_> {
             }
         }
         ladder.compare(&open[..waiting], between, equal);
-        listed.number = 0;
     }
 }
 
@@ -223,7 +222,6 @@ pub(crate) type Kept = Option<Vec<f64>>;
 struct Counter<'a> {
     /// The last score of each part but the last.
     ends: Ladder<'a>,
-    last: [f64; PARTS],
     parts: Vec<Part<'a>>,
     kept: Vec<(Bracket, Mutex<Kept>)>,
     longest: usize,
@@ -232,14 +230,16 @@ struct Counter<'a> {
     idle: Mutex<(Vec<Lists>, usize)>,
 }
 
-/// Short lists of a thread, by part, and which of the parts' lists these are moved to.
+/// Short lists of a thread, by part, and which of the parts' copies gets them.
 struct Lists {
     copy: usize,
+    /// The list that replaces a full one.
+    spare: Vec<f64>,
     /// Negatives whose part isn't known.
     fresh: [f64; 2 * CHUNK],
     waiting: usize,
-    lengths: [u8; PARTS],
-    scores: Box<[[f64; SHORT]; PARTS]>,
+    lengths: Vec<u8>,
+    scores: Vec<[f64; SHORT]>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -255,11 +255,12 @@ impl Counter<'_> {
         }
         idle.1 += 1;
         Ok(Lists {
-            copy: idle.1 % self.parts[0].listed.len(),
+            copy: idle.1 % self.parts[0].copies.len(),
+            spare: zeros(self.longest)?,
             fresh: [0.0; 2 * CHUNK],
             waiting: 0,
-            lengths: [0; PARTS],
-            scores: full(PARTS, [0.0; SHORT])?.into_boxed_slice().try_into().expect("as many"),
+            lengths: zeros(self.parts.len())?,
+            scores: full(self.parts.len(), [0.0; SHORT])?,
         })
     }
 
@@ -273,13 +274,12 @@ impl Counter<'_> {
         if self.ends.most > 1 {
             parts.iter_mut().zip(fresh).for_each(|(part, score)| *part = self.ends.halve(score, *part, 1));
         }
-        parts.iter_mut().zip(fresh).for_each(|(part, score)| *part += usize::from(self.last[*part % PARTS] < score));
+        parts.iter_mut().zip(fresh).for_each(|(part, score)| *part += usize::from(self.ends.numbers[*part] < score));
         for (score, part) in fresh.into_iter().zip(parts).take(number) {
-            let part = part % PARTS;
-            let length = usize::from(lists.lengths[part]);
-            lists.scores[part][length % SHORT] = score;
-            lists.lengths[part] += 1;
-            if length == SHORT - 1 {
+            let length = &mut lists.lengths[part];
+            lists.scores[part][usize::from(*length) % SHORT] = score;
+            *length += 1;
+            if usize::from(*length) == SHORT {
                 self.flush(lists, part);
             }
         }
@@ -289,37 +289,39 @@ impl Counter<'_> {
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
         let added = std::mem::take(&mut lists.lengths[part]) as usize;
-        let mut listed = lock(&self.parts[part].listed[lists.copy]);
-        let Listed { scores: long, number, .. } = &mut *listed;
+        let mut list = lock(&self.parts[part].copies[lists.copy].0);
+        let List { scores, number } = &mut *list;
         // Beyond the scores that count, others are copied, since a copy of known length needs no call.
-        long[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
+        scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
         *number += added;
         if *number + SHORT > self.longest {
-            self.count(part, &mut listed);
+            // Another thread need not wait for the count.
+            std::mem::swap(scores, &mut lists.spare);
+            let number = std::mem::take(number);
+            drop(list);
+            self.count(part, lists.copy, &lists.spare[..number]);
         } else {
-            prefetch(&long[*number..][..SHORT]);
+            prefetch(&scores[*number..][..SHORT]);
         }
     }
 
-    /// Counts a list, and keeps its scores in brackets.
-    fn count(&self, part: usize, listed: &mut Listed) {
-        for (bracket, inside) in &self.kept {
-            // All scores are above the last one of the part before.
-            let (low, high) = (part.checked_sub(1).map(|before| self.ends.numbers[before]), self.ends.numbers[part]);
+    /// Counts scores of a part, and keeps those in brackets.
+    fn count(&self, part: usize, copy: usize, scores: &[f64]) {
+        // All scores are above the last one of the part before.
+        let (low, high) = (part.checked_sub(1).map(|before| self.ends.numbers[before]), self.ends.numbers[part]);
+        for (bracket, kept) in &self.kept {
             if high < bracket.low || low.is_some_and(|low| low >= bracket.high) {
                 continue;
             }
-            let mut inside = lock(inside);
-            if let Some(list) = &mut *inside {
-                let kept = || listed.scores[..listed.number].iter().filter(|score| (bracket.low..=bracket.high).contains(*score));
-                if kept().count() > list.capacity() - list.len() {
-                    *inside = None;
-                } else {
-                    list.extend(kept());
-                }
+            let inside = || scores.iter().filter(|score| (bracket.low..=bracket.high).contains(*score));
+            let mut kept = lock(kept);
+            if kept.as_ref().is_some_and(|list| inside().count() > list.capacity() - list.len()) {
+                *kept = None;
             }
+            kept.iter_mut().for_each(|list| list.extend(inside()));
         }
-        self.kernel.vectorize(Count { part: &self.parts[part], listed });
+        let part = &self.parts[part];
+        self.kernel.vectorize(Count { part, scores, counts: &mut lock(&part.copies[copy].1) });
     }
 }
 
@@ -405,31 +407,30 @@ pub(crate) fn count_and_keep(
     all.dedup();
     let distinct = all.len();
     all.extend([f64::INFINITY; TOGETHER]);
-    let of_part = sizes.slot_part.max(distinct.div_ceil(PARTS));
+    let of_part = sizes.slot_part.max(distinct.div_ceil(PARTS)).clamp(1, usize::from(BEFORE));
     let last_of_parts = all[..distinct - 1].iter().skip(of_part - 1).step_by(of_part);
     let mut ends = allocate(last_of_parts.len() + 1)?;
     ends.extend(last_of_parts.copied().chain([f64::INFINITY]));
     let longest = sizes.slot_list.max(SHORT);
     let bytes = 8 * (2 * distinct + distinct.div_ceil(of_part) * longest);
-    let copies = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());
-    let parts = (0..distinct).step_by(of_part).map(|start| {
+    let of_threads = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());
+    let mut parts = allocate(distinct.div_ceil(of_part))?;
+    for start in (0..distinct).step_by(of_part) {
         let number = of_part.min(distinct - start);
-        let listed = || Ok(Mutex::new(Listed { scores: zeros(longest)?, number: 0, counts: zeros(2 * number + 1)? }));
-        let listed = (0..copies).map(|_| listed()).collect::<Result<_>>()?;
-        Ok(Part { ladder: Ladder::new(&all[start..], number, CELLS_OF_POSITIVES)?, scores: number, listed })
-    });
-    let kept = |(bracket, most): &(Bracket, usize)| Ok((*bracket, Mutex::new(Some(allocate(*most)?))));
-    let mut last = [f64::INFINITY; PARTS];
-    last[..ends.len()].copy_from_slice(&ends);
-    let counter = Counter {
-        last,
-        ends: Ladder::new(&ends, ends.len() - 1, CELLS_OF_PARTS)?,
-        parts: parts.collect::<Result<_>>()?,
-        kept: brackets.iter().map(kept).collect::<Result<_>>()?,
-        longest,
-        kernel: space.kernel(),
-        idle: Mutex::default(),
-    };
+        let mut copies = allocate(of_threads)?;
+        for _ in 0..of_threads {
+            let list = List { scores: zeros(longest)?, number: 0 };
+            copies.push((Mutex::new(list), Mutex::new(zeros(2 * number + 1)?)));
+        }
+        parts.push(Part { ladder: Ladder::new(&all[start..], number, CELLS_OF_POSITIVES)?, scores: number, copies });
+    }
+    let mut kept = allocate(brackets.len())?;
+    for &(bracket, most) in brackets {
+        kept.push((bracket, Mutex::new(Some(allocate(most)?))));
+    }
+    let idle = Mutex::new((allocate(rayon::current_num_threads())?, 0));
+    let ends = Ladder::new(&ends, ends.len() - 1, CELLS_OF_PARTS)?;
+    let counter = Counter { ends, parts, kept, longest, kernel: space.kernel(), idle };
     control.took(|| if counter.parts.len() > 1 { "slots in parts" } else { "slots" });
 
     let (own, (queries, items)) = (labels.gallery.is_none(), (space.rows(Side::Query), space.rows(Side::Gallery)));
@@ -444,18 +445,26 @@ pub(crate) fn count_and_keep(
         counter.distribute(&mut lists, waiting);
         (0..counter.parts.len()).for_each(|part| counter.flush(&mut lists, part));
     }
-    let mut negatives: Vec<u64> = zeros(2 * distinct + 1)?;
     for (p, part) in counter.parts.iter().enumerate() {
-        for listed in &part.listed {
-            let mut listed = lock(listed);
-            counter.count(p, &mut listed);
+        for (copy, (list, _)) in part.copies.iter().enumerate() {
+            let list = lock(list);
+            counter.count(p, copy, &list.scores[..list.number]);
+        }
+    }
+    let Counter { parts, kept, .. } = counter;
+    let mut negatives: Vec<u64> = zeros(2 * distinct + 1)?;
+    // A part's memory is freed before the next one's counts are added.
+    for (p, part) in parts.into_iter().enumerate() {
+        for (_, counts) in part.copies {
             let slots = &mut negatives[2 * of_part * p..];
-            let (between, equal) = listed.counts.split_at(part.scores + 1);
+            let counts = counts.into_inner().expect("no thread panics while it holds the lock");
+            let (between, equal) = counts.split_at(part.scores + 1);
             slots.iter_mut().step_by(2).zip(between).for_each(|(slot, count)| *slot += count);
             slots.iter_mut().skip(1).step_by(2).zip(equal).for_each(|(slot, count)| *slot += count);
         }
     }
-    let kept = collect(counter.kept.into_iter().map(|(_, kept)| kept.into_inner().expect("no thread panics")))?;
+    let taken = |(_, kept): (_, Mutex<Kept>)| kept.into_inner().expect("no thread panics while it holds the lock");
+    let kept = collect(kept.into_iter().map(taken))?;
     all.truncate(distinct);
     let mut rest = positives;
     let numbers = all.iter().map(|score| {
