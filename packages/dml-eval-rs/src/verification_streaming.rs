@@ -17,14 +17,15 @@ type Hashes<'py> = Bound<'py, PyArray1<u64>>;
 type ObservedArrays<'py> = (u64, u64, Scores<'py>, Hashes<'py>, u32);
 type ObservedSlices<'py> = (u64, u64, PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, u64>, u32);
 
-fn to_arrays(py: Python<'_>, kept: HashedScores) -> (Scores<'_>, Hashes<'_>, u32) {
-    let (scores, hashes): (Vec<f64>, Vec<u64>) = kept.scores.into_iter().unzip();
-    (scores.into_pyarray(py), hashes.into_pyarray(py), kept.zeros)
+fn to_arrays(py: Python<'_>, kept: HashedScores) -> PyResult<(Scores<'_>, Hashes<'_>, u32)> {
+    let scores = NAMES.check(dml_eval::collect(kept.scores.iter().map(|kept| kept.0)))?;
+    let hashes = NAMES.check(dml_eval::collect(kept.scores.iter().map(|kept| kept.1)))?;
+    Ok((scores.into_pyarray(py), hashes.into_pyarray(py), kept.zeros))
 }
 
 /// Returns the scores of a block's positives, ascending, and a sample of its negatives: scores, hashes, zeros.
 #[pyfunction]
-#[pyo3(signature = (queries, labels, block, block_labels, *, groups, block_groups, similarity, first_item, zeros, capacity, threads=None))]
+#[pyo3(signature = (queries, labels, block, block_labels, *, groups, block_groups, similarity, positives, first_item, zeros, capacity, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn begin_pairs<'py>(
     py: Python<'py>,
@@ -35,6 +36,7 @@ pub fn begin_pairs<'py>(
     groups: Option<PyReadonlyArray1<'py, u32>>,
     block_groups: Option<PyReadonlyArray1<'py, u32>>,
     similarity: &str,
+    positives: usize,
     first_item: u64,
     zeros: u32,
     capacity: usize,
@@ -46,9 +48,9 @@ pub fn begin_pairs<'py>(
     let (positives, sample) = run(py, NAMES, threads, None, |control| {
         let kernel = trial::kernel()?;
         let space = Dense::new(rows, Some(block), similarity.parse()?, Precision::Float32, kernel, control)?;
-        dml_eval::begin_block(&space, &labels, first_item, zeros, capacity, control)
+        dml_eval::begin_block(&space, &labels, positives, first_item, zeros, capacity, control)
     })?;
-    Ok((positives.into_pyarray(py), to_arrays(py, sample)))
+    Ok((positives.into_pyarray(py), to_arrays(py, sample)?))
 }
 
 /// The ranges of searches, outer and inner: (searches, 4).
@@ -133,10 +135,11 @@ pub fn count_pairs<'py>(
         Ok((observed, slots))
     })?;
     let arrays = |Observed { above, inside, kept }: Observed| {
-        let (scores, hashes, zeros) = to_arrays(py, kept);
-        (above, inside, scores, hashes, zeros)
+        let (scores, hashes, zeros) = to_arrays(py, kept)?;
+        Ok((above, inside, scores, hashes, zeros))
     };
-    Ok((observed.into_iter().map(arrays).collect(), slots.map(|slots| slots.negatives.into_pyarray(py))))
+    let observed = observed.into_iter().map(arrays).collect::<PyResult<_>>()?;
+    Ok((observed, slots.map(|slots| slots.negatives.into_pyarray(py))))
 }
 
 /// Advances searches by what a pass observed: returns their ranges, and each crossing that is found (score, negatives above it and at
@@ -167,7 +170,7 @@ pub fn advance_searches<'py>(
             Ok(Observed { above, inside, kept: HashedScores { scores, zeros } })
         });
         let observed = observed.collect::<Result<Vec<_>>>()?;
-        let crossings = dml_eval::advance_searches(&mut searches, observed, levels.positives);
+        let crossings = dml_eval::advance_searches(&mut searches, observed, levels.positives)?;
         Ok((searches, crossings))
     })?;
     let crossings = crossings.into_iter().map(|found| found.map(|c| (c.score, c.above, c.at_least)));

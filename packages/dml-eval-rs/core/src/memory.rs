@@ -30,6 +30,18 @@ pub fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
     Ok(vector)
 }
 
+/// Appends the items of an iterator of known length to a vector whose final length isn't known.
+pub(crate) fn append<T>(vector: &mut Vec<T>, items: impl ExactSizeIterator<Item = T>) -> Result<()> {
+    reserve(vector, items.len())?;
+    vector.extend(items);
+    Ok(())
+}
+
+/// Reserves room for `more` elements in a vector whose final length isn't known.
+pub(crate) fn reserve<T>(vector: &mut Vec<T>, more: usize) -> Result<()> {
+    vector.try_reserve(more).map_err(|_| out_of_memory::<T>(more))
+}
+
 fn out_of_memory<T>(len: usize) -> Error {
     Error::Memory { bytes: len.saturating_mul(size_of::<T>()) }
 }
@@ -49,5 +61,10 @@ mod tests {
         assert_eq!(zeros::<u32>(3), Ok(vec![0; 3]));
         assert_eq!(full(2, 7), Ok(vec![7; 2]));
         assert_eq!(collect(4..6), Ok(vec![4, 5]));
+        let mut vector = vec![3.0];
+        let too_many = (0..most).map(|i| i as f64);
+        assert_eq!(append(&mut vector, too_many), Err(Error::Memory { bytes: most * 8 }));
+        append(&mut vector, [4.0, 5.0].into_iter()).unwrap();
+        assert_eq!(vector, [3.0, 4.0, 5.0]);
     }
 }

@@ -276,6 +276,7 @@ def begin_pairs(
     groups: npt.NDArray[np.uint32] | None,
     block_groups: npt.NDArray[np.uint32] | None,
     similarity: str,
+    positives: int,
     first_item: int,
     zeros: int,
     capacity: int,

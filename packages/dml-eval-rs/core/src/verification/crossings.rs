@@ -243,13 +243,13 @@ impl Finding<'_, '_> {
             );
             traverse(space, &packing, &both, peers, control)?;
             let (sieve, decider) = both.finish();
-            let (mut observed, (widened, mut of_brackets)) = (decider.finish(), sieve.finish());
+            let (mut observed, (widened, mut of_brackets)) = (decider.finish()?, sieve.finish()?);
             if !peers.is_alone() {
                 observed = exchange_observed(observed, kept, peers)?;
                 of_brackets = exchange_sieved(of_brackets, capacity, rows, peers)?;
             }
             for (&i, observed) in decided.iter().zip(observed) {
-                found[i] = searches[i].advance(observed, positives);
+                found[i] = searches[i].advance(observed, positives)?;
             }
             let crossing = SievedCrossing { space, positives, margin, offset };
             for ((&i, bracket), of_bracket) in sieved.iter().zip(widened).zip(of_brackets) {

@@ -4,13 +4,13 @@
 //! A bracket keeps at most a number of its scores: those of the pairs whose hash ends in enough zeros, the more the fuller it is.
 //! They are a sample, from which the next bracket is estimated, or all, which give the crossing.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 use crate::control::Control;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::SweepResult;
-use crate::memory::{collect, zeros};
+use crate::memory::{collect, reserve, zeros};
 use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
@@ -65,6 +65,7 @@ pub(crate) struct Decider<'a, 'rows> {
     first_item: u64,
     /// The brackets of the traversal before its own.
     pub brackets_before: usize,
+    failed: OnceLock<Error>,
     control: &'a Control,
 }
 
@@ -75,27 +76,27 @@ impl Search {
     }
 
     /// Takes the result of a traversal: returns the crossing, or narrows the range that holds it.
-    pub fn advance(&mut self, observed: Observed, positives: &[f64]) -> Option<Crossing> {
+    pub fn advance(&mut self, observed: Observed, positives: &[f64]) -> Result<Option<Crossing>> {
         let Search { level, outer, inner: (low, high) } = *self;
         let Observed { above, inside, kept: HashedScores { scores, zeros } } = observed;
         if level.reached_above(high, above, positives) {
             self.outer = (high.next_up(), outer.1);
             self.inner = self.outer;
-            return None;
+            return Ok(None);
         }
         if !level.reached_at(low, above + inside, positives) {
             self.outer = (outer.0, low.next_down());
             self.inner = self.outer;
-            return None;
+            return Ok(None);
         }
         if low == high {
             // The number after the largest negative one is −0, and no score is.
-            return Some(Crossing { score: 0.0 + low, above, at_least: above + inside });
+            return Ok(Some(Crossing { score: 0.0 + low, above, at_least: above + inside }));
         }
-        let mut scores: Vec<f64> = scores.into_iter().map(|(score, _)| score).collect();
+        let mut scores = collect(scores.iter().map(|(score, _)| *score))?;
         sort_descending(&mut scores);
         if zeros == 0 {
-            return level.cross(above, &scores, |s| *s, positives, low, high);
+            return Ok(level.cross(above, &scores, |s| *s, positives, low, high));
         }
         self.outer = (low, high);
         self.inner = self.outer;
@@ -109,7 +110,7 @@ impl Search {
             // So the range shrinks in any case.
             self.inner = (middle, middle);
         }
-        None
+        Ok(None)
     }
 }
 
@@ -136,41 +137,39 @@ impl<'a, 'rows> Decider<'a, 'rows> {
             capacity,
             first_item,
             brackets_before: 0,
+            failed: OnceLock::new(),
             control,
         })
     }
 
-    /// Takes the scores of some pairs of a task from a table of all, if these are few times as many and fit into memory.
-    fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> bool {
+    /// Takes the scores of some pairs of a task from a table of all, if these are few times as many.
+    fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();
         // A table of a few rows is mostly padding.
         if rows.len().min(columns.len()) < sizes.class_table
             || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all
         {
-            return false;
+            return Ok(false);
         }
-        let filled = || -> Result<Vec<f64>> {
-            let mut table = zeros(all)?;
-            let (rows, columns) = (indices(rows.clone())?, indices(columns.clone())?);
-            self.space.score_table(&rows, &columns, &mut table, self.control)?;
-            Ok(table)
-        };
-        let Ok(table) = filled() else { return false };
+        let mut table: Vec<f64> = zeros(all)?;
+        let (of_rows, of_columns) = (indices(rows.clone())?, indices(columns.clone())?);
+        self.space.score_table(&of_rows, &of_columns, &mut table, self.control)?;
         let at = |pair: &(u32, u32)| (pair.0 as usize - rows.start) * columns.len() + pair.1 as usize - columns.start;
         scores.extend(pairs.iter().map(|pair| table[at(pair)]));
         self.control.took(|| "negatives decided from a table");
-        true
+        Ok(true)
     }
 
     /// Returns what the traversal found for each search.
-    pub fn finish(self) -> Vec<Observed> {
+    pub fn finish(self) -> Result<Vec<Observed>> {
+        self.failed.into_inner().map_or(Ok(()), Err)?;
         let observed = self.observed.into_iter().map(|counters| Observed {
             above: counters.above.into_inner(),
             inside: counters.inside.into_inner(),
             kept: counters.kept.into_inner().expect("no thread panics while it holds the lock"),
         });
-        observed.collect()
+        Ok(observed.collect())
     }
 }
 
@@ -207,18 +206,37 @@ impl Observer for Decider<'_, '_> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) {
-        let Buffers { pairs, values, scores, kept } = buffers;
+        if let Err(error) = self.decide(task, result, scratch, buffers) {
+            let _ = self.failed.set(error);
+        }
+    }
+}
+
+impl Decider<'_, '_> {
+    /// Decides the negatives of a task that are near brackets.
+    fn decide(
+        &self,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        Buffers { pairs, values, scores, kept }: &mut Buffers,
+    ) -> Result<()> {
         pairs.clear();
         values.clear();
         for hit in &result.row_hits {
             if self.open.iter().any(|(low, high)| (*low..=*high).contains(&hit.value)) {
                 let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                reserve(pairs, 1)?;
+                reserve(values, 1)?;
                 pairs.push((row as u32, column as u32));
                 values.push(hit.value);
             }
         }
         scores.clear();
-        if !self.take_from_table(task, pairs, scores) {
+        reserve(scores, pairs.len())?;
+        kept.clear();
+        reserve(kept, pairs.len())?;
+        if !self.take_from_table(task, pairs, scores)? {
             self.space.scores(pairs, scratch, scores);
         }
         let unlisted = result.row_above.by_bracket().skip(self.brackets_before);
@@ -244,8 +262,9 @@ impl Observer for Decider<'_, '_> {
             observed.above.fetch_add(above, Relaxed);
             observed.inside.fetch_add(inside, Relaxed);
             if low < high && !kept.is_empty() {
-                observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity);
+                observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity)?;
             }
         }
+        Ok(())
     }
 }

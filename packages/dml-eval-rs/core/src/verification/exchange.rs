@@ -77,7 +77,7 @@ pub(crate) fn exchange_observed(
     }
     for (i, of) in observed.iter_mut().enumerate() {
         let most = zeros[i..].iter().step_by(own_zeros.len()).fold(0.0f64, |most, zeros| most.max(*zeros));
-        of.kept.join(&HashedScores { scores: Vec::new(), zeros: most as u32 }, capacity);
+        of.kept.join(&HashedScores { scores: Vec::new(), zeros: most as u32 }, capacity)?;
     }
     let mut counts = allocate(3 * observed.len())?;
     for of in &observed {
@@ -96,7 +96,7 @@ pub(crate) fn exchange_observed(
             return wrong("a score with other numbers than the halves of its hash");
         }
         let joined = gathered.chunks_exact(3).map(|of| (of[0], (of[1] as u64) << 32 | of[2] as u64));
-        of.kept.append(&collect(joined)?, capacity);
+        of.kept.append(&collect(joined)?, capacity)?;
     }
     Ok(observed)
 }

@@ -4,15 +4,15 @@
 //! If no screened score is off by more than m, neither is the screened crossing s: the exact one is within s ± m. Screened scores
 //! above s + 2m are above it for certain, those below s − 2m below it; the others get their exact scores.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 use rayon::prelude::*;
 
 use crate::control::Control;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::SweepResult;
-use crate::memory::collect;
+use crate::memory::{append, collect, reserve};
 use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
@@ -47,6 +47,7 @@ pub(crate) struct Sieve<'a> {
     /// Negatives above each bracket.
     above: Vec<AtomicU64>,
     lists: Mutex<Lists>,
+    failed: OnceLock<Error>,
 }
 
 /// The negatives in each bracket; `None` where they were too many.
@@ -56,10 +57,10 @@ struct Lists {
 }
 
 impl Lists {
-    fn append(&mut self, parts: &mut [Vec<Listed>]) {
+    fn append(&mut self, parts: &[Vec<Listed>]) -> Result<()> {
         for (list, part) in self.lists.iter_mut().zip(parts) {
             if let Some(list) = list {
-                list.append(part);
+                append(list, part.iter().copied())?;
             }
         }
         let length = |list: &Option<Vec<Listed>>| list.as_ref().map_or(0, Vec::len);
@@ -68,6 +69,7 @@ impl Lists {
                 *longest = None;
             }
         }
+        Ok(())
     }
 }
 
@@ -86,7 +88,14 @@ impl<'a> Sieve<'a> {
         let brackets = collect(brackets.iter().map(widened))?;
         let above = collect(brackets.iter().map(|_| AtomicU64::new(0)))?;
         let lists = brackets.iter().map(|_| Some(Vec::new())).collect();
-        Ok(Sieve { labels, brackets, offset, above, lists: Mutex::new(Lists { lists, capacity }) })
+        Ok(Sieve {
+            labels,
+            brackets,
+            offset,
+            above,
+            lists: Mutex::new(Lists { lists, capacity }),
+            failed: OnceLock::new(),
+        })
     }
 
     /// Returns the number of brackets.
@@ -95,10 +104,11 @@ impl<'a> Sieve<'a> {
     }
 
     /// Returns the brackets, and what the traversal found for each.
-    pub fn finish(self) -> (Vec<(f32, f32)>, Vec<Sieved>) {
+    pub fn finish(self) -> Result<(Vec<(f32, f32)>, Vec<Sieved>)> {
+        self.failed.into_inner().map_or(Ok(()), Err)?;
         let lists = self.lists.into_inner().expect("no thread panics while it holds the lock").lists;
         let sieved = lists.into_iter().zip(self.above);
-        (self.brackets, sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }).collect())
+        Ok((self.brackets, sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }).collect()))
     }
 }
 
@@ -168,24 +178,32 @@ impl Observer for Sieve<'_> {
         _scratch: &mut Scratch,
         parts: &mut Vec<Vec<Listed>>,
     ) {
-        parts.resize_with(self.brackets.len(), Vec::new);
-        let unlisted = result.row_above.by_bracket();
-        for (((&(low, high), above), part), unlisted) in
-            self.brackets.iter().zip(&self.above).zip(parts.iter_mut()).zip(unlisted)
-        {
-            let mut larger: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
-            for hit in &result.row_hits {
-                larger += u64::from(hit.value > high);
-                if hit.value >= low && hit.value <= high {
-                    let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
-                    part.push(Listed { value: hit.value, pair: (row as u32, column as u32) });
+        let mut add = || -> Result<()> {
+            parts.resize_with(self.brackets.len(), Vec::new);
+            let unlisted = result.row_above.by_bracket();
+            for (((&(low, high), above), part), unlisted) in
+                self.brackets.iter().zip(&self.above).zip(parts.iter_mut()).zip(unlisted)
+            {
+                part.clear();
+                let mut larger: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
+                for hit in &result.row_hits {
+                    larger += u64::from(hit.value > high);
+                    if hit.value >= low && hit.value <= high {
+                        let (row, column) =
+                            (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                        reserve(part, 1)?;
+                        part.push(Listed { value: hit.value, pair: (row as u32, column as u32) });
+                    }
                 }
+                above.fetch_add(larger, Relaxed);
             }
-            above.fetch_add(larger, Relaxed);
-        }
-        if parts.iter().any(|part| !part.is_empty()) {
-            self.lists.lock().expect("no thread panics while it holds the lock").append(parts);
-            parts.iter_mut().for_each(Vec::clear);
+            if parts.iter().any(|part| !part.is_empty()) {
+                self.lists.lock().expect("no thread panics while it holds the lock").append(parts)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = add() {
+            let _ = self.failed.set(error);
         }
     }
 }

@@ -226,6 +226,7 @@ struct Counter<'a> {
     kept: Vec<(Bracket, Mutex<Kept>)>,
     longest: usize,
     kernel: &'static Kernel,
+    control: &'a Control,
     /// Lists that no thread uses, and the number of all.
     idle: Mutex<(Vec<Lists>, usize)>,
 }
@@ -295,6 +296,7 @@ impl Counter<'_> {
         scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
         *number += added;
         if *number + SHORT > self.longest {
+            self.control.took(|| "slots from full lists");
             // Another thread need not wait for the count.
             std::mem::swap(scores, &mut lists.spare);
             let number = std::mem::take(number);
@@ -430,7 +432,7 @@ pub(crate) fn count_and_keep(
     }
     let idle = Mutex::new((allocate(rayon::current_num_threads())?, 0));
     let ends = Ladder::new(&ends, ends.len() - 1, CELLS_OF_PARTS)?;
-    let counter = Counter { ends, parts, kept, longest, kernel: space.kernel(), idle };
+    let counter = Counter { ends, parts, kept, longest, kernel: space.kernel(), control, idle };
     control.took(|| if counter.parts.len() > 1 { "slots in parts" } else { "slots" });
 
     let (own, (queries, items)) = (labels.gallery.is_none(), (space.rows(Side::Query), space.rows(Side::Gallery)));
