@@ -103,7 +103,7 @@ sizes! {
     /// first-level cache.
     slot_part: 1024;
     /// Negatives that are listed for a part before they are counted: enough that fetching the part costs little.
-    slot_list: 4096;
+    slot_list: 16384;
     /// Queries, and gallery items, of a table of distances.
     distance_table: 2048;
 }

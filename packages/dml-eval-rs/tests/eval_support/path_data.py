@@ -68,7 +68,8 @@ VERIFICATION_WAYS: dict[str, dict[str, int]] = {
     "decided": {**_TASKS, "verify_sample": 60, "verify_listed": 40, "distance_table": 7, **_PARTS},
     "decided from tables": {"verify_sample": 60, "verify_listed": 40, "pairs_per_open_key": NEVER, **_PARTS},
     "both": {"verify_sample": 200, "verify_listed": 300, "block_bytes": 1},
-    "slots in parts": {"slot_part": 5, "slot_list": 1},
+    "slots in parts": {"slot_part": 5},
+    "full lists": {"slot_list": 1},
 }
 
 # Each size small, middling, or as ever.
