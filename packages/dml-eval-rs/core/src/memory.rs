@@ -30,6 +30,77 @@ pub fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
     Ok(vector)
 }
 
+/// Collects the results of an iterator of known length, up to the first error.
+pub fn try_collect<T>(items: impl ExactSizeIterator<Item = Result<T>>) -> Result<Vec<T>> {
+    let mut vector = allocate(items.len())?;
+    for item in items {
+        vector.push(item?);
+    }
+    Ok(vector)
+}
+
+/// Growth of a vector that can fail. The vector is unchanged then, apart from the items that `try_extend` has added.
+pub(crate) trait Grow<T> {
+    /// Adds an item.
+    fn try_push(&mut self, item: T) -> Result<()>;
+    /// Adds the items of an iterator: if the vector is empty and their number is known, at its final size.
+    fn try_extend(&mut self, items: impl IntoIterator<Item = T>) -> Result<()>;
+    /// Shortens the vector, or adds copies of a value, to this length.
+    fn try_resize(&mut self, len: usize, value: T) -> Result<()>
+    where
+        T: Clone;
+}
+
+impl<T> Grow<T> for Vec<T> {
+    #[inline(always)]
+    fn try_push(&mut self, item: T) -> Result<()> {
+        if self.len() == self.capacity() {
+            reserve(self, 1)?;
+        }
+        self.push(item);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn try_extend(&mut self, items: impl IntoIterator<Item = T>) -> Result<()> {
+        let items = items.into_iter();
+        let (least, most) = items.size_hint();
+        if least > self.capacity() - self.len() {
+            reserve(self, least)?;
+        }
+        if most == Some(least) {
+            self.extend(items);
+            return Ok(());
+        }
+        for item in items {
+            self.try_push(item)?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn try_resize(&mut self, len: usize, value: T) -> Result<()>
+    where
+        T: Clone,
+    {
+        if len > self.capacity() {
+            reserve(self, len - self.len())?;
+        }
+        self.resize(len, value);
+        Ok(())
+    }
+}
+
+/// Reserves room: exactly for an empty vector, else for more items to come.
+#[cold]
+fn reserve<T>(vector: &mut Vec<T>, more: usize) -> Result<()> {
+    let reserved = match vector.is_empty() && more > 1 {
+        true => vector.try_reserve_exact(more),
+        false => vector.try_reserve(more),
+    };
+    reserved.map_err(|_| out_of_memory::<T>(more))
+}
+
 fn out_of_memory<T>(len: usize) -> Error {
     Error::Memory { bytes: len.saturating_mul(size_of::<T>()) }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::collect;
+use crate::memory::try_collect;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::own_item::OwnItem;
@@ -36,7 +36,7 @@ pub fn knn<'a>(
     own.check(few, items as u64)?;
     control.took(|| "few queries");
     control.add_to_total(few as u64 * items as u64);
-    let lists = collect((0..few).map(|_| Mutex::new(Nearest::new(k))))?;
+    let lists = try_collect((0..few).map(|_| Nearest::new(k).map(Mutex::new)))?;
     let widened = unread.few_queries()?;
     let space = unread.read(control, |space, first, squares| {
         let (mut sums, mut keys) = (vec![0.0; squares.len() * few], vec![0.0; squares.len()]);
@@ -45,16 +45,17 @@ pub fn knn<'a>(
             keys.iter_mut().zip(sums[query..].iter().step_by(few)).for_each(|(key, sum)| *key = *sum);
             space.keys_of_sums(squares, &mut keys);
             let own = own.of(query).map(|own| own as u32);
-            list.lock().expect("no thread panics while it holds the lock").add(first as u32, &keys, own);
+            list.lock().expect("no thread panics while it holds the lock").add(first as u32.., &keys, own);
         }
         control.advance(sums.len() as u64);
     })?;
+    let mut spare = Vec::new();
     let out = similarities.chunks_mut(k).zip(indices.chunks_mut(k));
     for (query, (list, (similarities, indices))) in lists.into_iter().zip(out).enumerate() {
         let mut list = list.into_inner().expect("no thread panics while it holds the lock");
-        for ((similarity, index), (key, item)) in similarities.iter_mut().zip(indices).zip(list.sorted()) {
-            *similarity = space.similarity_of_key(query, key);
-            *index = i64::from(item);
+        for ((similarity, index), place) in similarities.iter_mut().zip(indices).zip(list.sorted(&mut spare)?) {
+            *similarity = space.similarity_of_key(query, place.key());
+            *index = i64::from(place.item());
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use crate::kernel::Kernel;
 use crate::memory::{allocate, collect, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
-use crate::search::places::{Place, cut};
+use crate::search::places::{Place, cut, sort};
 use crate::side::Side;
 
 /// A divisor of the number of lanes, so that the compiler may keep their largest in vectors.
@@ -91,7 +91,7 @@ impl Tables<'_> {
                             list.extend_from_slice(places);
                             return Ok(());
                         }
-                        places.sort_unstable();
+                        sort(places, &mut buffers.spare)?;
                         for ((out_score, index), place) in scores.iter_mut().zip(indices).zip(places) {
                             *out_score = score(query as usize, place.key());
                             *index = i64::from(place.item());
@@ -111,11 +111,13 @@ struct Gathering {
     places: Vec<Place>,
     maxima: Vec<f64>,
     found: Vec<u32>,
+    spare: Vec<Place>,
 }
 
 impl Gathering {
     fn new(k: usize, items: usize) -> Result<Self> {
-        Ok(Gathering { places: allocate(k + items)?, maxima: allocate(2 * k + LANES)?, found: allocate(items)? })
+        let (maxima, found) = (allocate(2 * k + LANES)?, allocate(items)?);
+        Ok(Gathering { places: allocate(k + items)?, maxima, found, spare: Vec::new() })
     }
 
     /// Replaces `places` by the k nearest, in any order, of these and the items of a table's line.
@@ -123,7 +125,7 @@ impl Gathering {
     /// The keys are divided into lanes, whose largest are those of different items. So k items other than the excluded one are at least
     /// the (k + 1)-th largest of them.
     fn gather(&mut self, k: usize, keys: &[f64], items: Range<u32>, excluded: Option<u32>, kernel: &Kernel) {
-        let Gathering { places, maxima, found } = self;
+        let Gathering { places, maxima, found, .. } = self;
         let mut least = f64::NEG_INFINITY;
         let worst = cut(places, k);
         if places.len() == k {

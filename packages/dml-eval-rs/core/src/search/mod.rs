@@ -1,12 +1,15 @@
 //! Searches of a gallery.
 
 mod cells;
+mod failure;
 pub(crate) mod few_queries;
 pub(crate) mod filter;
 mod first_candidates;
 mod from_tables;
+mod guess;
 pub(crate) mod hard_negatives;
 pub(crate) mod index_recall;
+mod many;
 pub(crate) mod nearest;
 mod places;
 pub(crate) mod range;
