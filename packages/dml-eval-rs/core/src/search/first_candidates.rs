@@ -9,13 +9,15 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, Tiles};
+use crate::memory::{Grow, collect, full, zeros};
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::Packing;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::space::Space;
 use crate::screen::block::Blocks;
 use crate::screen::rounding::round_down;
 use crate::search::cells::{Cells, Nearness};
 use crate::search::filter::Filter;
+use crate::search::shortlist::Keys;
 
 /// One panel of so many belongs to the part, where that gives enough lanes.
 const SPACING: usize = 12;
@@ -49,27 +51,23 @@ struct Largest {
     values: Vec<f32>,
     panels: Vec<u32>,
     found: Vec<(f32, u32)>,
-    pairs: Vec<(u32, u32)>,
-    keys: Vec<f64>,
     candidates: Vec<(u32, f64)>,
-    scratch: Scratch,
+    keys: Keys,
     nearness: Nearness,
 }
 
 impl Largest {
-    fn new(size: usize) -> Self {
-        Largest {
-            tile: vec![0.0; MAX_TILE],
+    fn new(size: usize) -> Result<Self> {
+        Ok(Largest {
+            tile: zeros(MAX_TILE)?,
             most: Vec::new(),
-            values: vec![f32::NEG_INFINITY; size],
-            panels: vec![0; size],
+            values: full(size, f32::NEG_INFINITY)?,
+            panels: zeros(size)?,
             found: Vec::new(),
-            pairs: Vec::new(),
-            keys: Vec::new(),
             candidates: Vec::new(),
-            scratch: Scratch::default(),
+            keys: Keys::default(),
             nearness: Nearness::default(),
-        }
+        })
     }
 }
 
@@ -100,17 +98,16 @@ pub(super) fn first_candidates<S: Space>(
     control
         .took(|| if cells.is_some() { "first candidates from cells" } else { "first candidates from spaced panels" });
     let most = part.panels.min(LEAST_NEAR.max(NEAR_PER_NEIGHBOUR * k) / width).max(1);
-    let spaced: Vec<u32> = (0..part.panels).map(|number| (number * part.spacing) as u32).collect();
-    (0..rows.rows.len().div_ceil(height)).into_par_iter().for_each_init(
+    let spaced = collect((0..part.panels).map(|number| (number * part.spacing) as u32))?;
+    (0..rows.rows.len().div_ceil(height)).into_par_iter().try_for_each_init(
         || Largest::new(part.groups * size),
-        |largest, row_panel| {
-            if control.is_cancelled() {
-                return;
-            }
+        |largest, row_panel| -> Result<()> {
+            control.check()?;
+            let largest = largest.as_mut().map_err(|error| error.clone())?;
             let queries =
                 rows.rows.start + row_panel * height..rows.rows.end.min(rows.rows.start + (row_panel + 1) * height);
             let panels = match &cells {
-                Some(cells) => cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness),
+                Some(cells) => cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness)?,
                 None => &spaced,
             };
             // Values from here on may reach the bound.
@@ -119,7 +116,7 @@ pub(super) fn first_candidates<S: Space>(
                 round_down(below(query) - packing.offset() - margin)
             });
             largest.most.clear();
-            largest.most.extend(most);
+            largest.most.try_extend(most)?;
             largest.values.fill(f32::NEG_INFINITY);
             for (number, &panel) in panels.iter().enumerate() {
                 let tile = &mut largest.tile[..size];
@@ -138,13 +135,13 @@ pub(super) fn first_candidates<S: Space>(
             }
             for (row, query) in queries.enumerate() {
                 let item = |panel: u32, lane: usize| (columns.rows.start + panel as usize * width + lane) as u32;
-                if let Some(candidates) = largest.candidates(space, query, k, (row, height, width), item) {
+                if let Some(candidates) = largest.candidates(space, query, k, (row, height, width), item)? {
                     take(query, candidates);
                 }
             }
+            Ok(())
         },
-    );
-    Ok(())
+    )
 }
 
 /// Keeps the larger of each two values, and the number of the panel that it comes from.
@@ -181,29 +178,26 @@ impl Largest {
         k: usize,
         (row, height, width): (usize, usize, usize),
         item: impl Fn(u32, usize) -> u32,
-    ) -> Option<&[(u32, f64)]> {
+    ) -> Result<Option<&[(u32, f64)]>> {
         self.found.clear();
         for (values, panels) in self.values.chunks_exact(height * width).zip(self.panels.chunks_exact(height * width)) {
             let lanes = values[row * width..][..width].iter().zip(&panels[row * width..]).enumerate();
             let lanes = lanes.filter(|(_, (value, _))| **value > f32::NEG_INFINITY);
-            self.found.extend(lanes.map(|(lane, (value, panel))| (*value, item(*panel, lane))));
+            self.found.try_extend(lanes.map(|(lane, (value, panel))| (*value, item(*panel, lane))))?;
         }
         // Some more than k, since values are not quite in the order of keys.
         let most = k + k / 4 + 1;
         if self.found.len() < k {
-            return None;
+            return Ok(None);
         }
         if self.found.len() > most {
             self.found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
             self.found.truncate(most);
         }
-        self.pairs.clear();
-        self.pairs.extend(self.found.iter().map(|(_, item)| (query as u32, *item)));
-        self.keys.clear();
-        space.keys(&self.pairs, &mut self.scratch, &mut self.keys);
+        let keys = self.keys.compute(space, query, self.found.iter().map(|(_, item)| *item))?;
         self.candidates.clear();
-        self.candidates.extend(self.pairs.iter().zip(&self.keys).map(|((_, item), key)| (*item, *key)));
-        Some(&self.candidates)
+        self.candidates.try_extend(self.found.iter().zip(keys).map(|((_, item), key)| (*item, *key)))?;
+        Ok(Some(&self.candidates))
     }
 }
 
@@ -216,7 +210,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::error::Result;
     use crate::kernel::{SweepResult, names, select};
     use crate::rows::codes::Codes;
     use crate::rows::dense::{Dense, Precision};
@@ -225,6 +218,7 @@ mod tests {
     use crate::rows::own_item::OwnItem;
     use crate::rows::packing::{ExpectedThreshold, Goal};
     use crate::rows::similarity::Similarity;
+    use crate::rows::space::Scratch;
     use crate::screen::traverse::{Observer, Task, traverse_rectangle};
     use crate::side::Side;
 

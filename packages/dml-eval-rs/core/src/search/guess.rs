@@ -17,14 +17,14 @@ use crate::rows::space::Space;
 use crate::screen::block::Block;
 use crate::screen::rounding::round_down;
 use crate::side::Side;
+use crate::sizes::Sizes;
 
-/// Neighbours that a sample contains on average, unless it were a larger part of the gallery than one of so many items.
+/// Neighbours that a sample contains on average, unless it were too large a part of the gallery.
 const SAMPLED_NEIGHBOURS: usize = 128;
-const LEAST_SPACING: usize = 8;
-/// One of so many lanes of a sample holds a neighbour at most, where several items share a lane.
-const LANES_PER_NEIGHBOUR: usize = 8;
 /// Standard deviations of the sampled neighbours' number by which a guess is lower than expected.
 const DEVIATIONS: f64 = 3.0;
+/// One of so many lanes of a sample holds a neighbour at most, where several items share a lane.
+const LANES_PER_NEIGHBOUR: usize = 8;
 
 /// A packed sample. Its panels form groups, and each lane of a group keeps the largest value of its items.
 pub(super) struct Guess {
@@ -38,10 +38,10 @@ pub(super) struct Guess {
 
 impl Guess {
     /// Draws and packs a sample for k neighbours; `None` if it were less than a panel.
-    pub fn draw<S: Space>(space: &S, packing: &impl Packing, k: usize) -> Result<Option<Guess>> {
+    pub fn draw<S: Space>(space: &S, packing: &impl Packing, k: usize, sizes: &Sizes) -> Result<Option<Guess>> {
         let (kernel, items, steps) = (space.kernel(), space.rows(Side::Gallery), packing.steps());
         let width = kernel.tiles(packing.word()).columns;
-        let count = (SAMPLED_NEIGHBOURS * items / k).min(items / LEAST_SPACING) / width;
+        let count = (SAMPLED_NEIGHBOURS * items / k).min(items / sizes.guess_spacing.max(1)) / width;
         if count == 0 {
             return Ok(None);
         }
@@ -64,7 +64,7 @@ impl Guess {
         let lanes = groups * width;
         let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
         let mean = share * lanes as f64;
-        let rank = ((mean + DEVIATIONS * mean.sqrt()) as usize + 1).min(lanes - 1);
+        let rank = ((mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100).min(lanes - 1);
         Ok(Some(Guess { panels, worst, count, groups, rank }))
     }
 

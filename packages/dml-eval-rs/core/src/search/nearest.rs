@@ -285,14 +285,16 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
             let value = sampled.at_rank(i, beyond(i, query) + rank);
             ExpectedThreshold { query, value, share }
         };
-        Ok(all.map(expected).collect())
+        let mut thresholds = Vec::new();
+        thresholds.try_extend(all.map(expected))?;
+        Ok(thresholds)
     };
     let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
     let packing = space.packing(&goal, control)?;
     if filter.leaves_out_own_alone()
         && !packing.is_sorted()
         && k >= control.sizes().guessed_neighbours
-        && let Some(guess) = Guess::draw(space, &packing, k)?
+        && let Some(guess) = Guess::draw(space, &packing, k, control.sizes())?
     {
         return nearest_from_guess(space, &packing, &guess, (k, filter.own), control, score, scores, indices);
     }
