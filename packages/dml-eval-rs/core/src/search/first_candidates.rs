@@ -107,7 +107,9 @@ pub(super) fn first_candidates<S: Space>(
             let queries =
                 rows.rows.start + row_panel * height..rows.rows.end.min(rows.rows.start + (row_panel + 1) * height);
             let panels = match &cells {
-                Some(cells) => cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness)?,
+                Some(cells) => {
+                    cells.nearest(kernel, rows.panel(row_panel), queries.len(), most, &mut largest.nearness)?
+                }
                 None => &spaced,
             };
             // Values from here on may reach the bound.

@@ -384,9 +384,14 @@ mod tests {
                 (0..ITEMS).map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect()).collect();
             let mut below = Vec::new();
             let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
-            for (kernel, directions) in names().into_iter().flat_map(|name| [(name, Some(0)), (name, Some(30))]) {
+            let guesses = |guess_percent| Sizes { guessed_neighbours: 1, guess_spacing: 2, guess_percent, ..Sizes::default() };
+            let whole = |sizes| Sizes { directions: Some(0), ..sizes };
+            let sizes = [
+                whole(Sizes::default()), Sizes { directions: Some(30), ..Sizes::default() }, whole(guesses(100)), whole(guesses(40)),
+            ];
+            for (kernel, sizes) in names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes))) {
                 let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());
-                let control = Control::traced(Sizes { directions, ..Sizes::default() });
+                let control = Control::traced(sizes.clone());
                 let dense = Dense::new(rows, None, Similarity::Euclidean, Precision::SixteenBit, kernel, &control).unwrap();
                 if expected.is_empty() {
                     for query in 0..ITEMS as u32 {
@@ -423,8 +428,10 @@ mod tests {
                     let mut found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();
                     found.truncate(expected.len());
                     prop_assert!(items[expected.len()..].iter().all(|item| *item == -1));
-                    prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, directions, query);
+                    prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, sizes, query);
                 }
+                let is_guessed = sizes.directions == Some(0) && k >= sizes.guessed_neighbours && !(has_labels || has_lists || has_bounds);
+                prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
             }
         }
     }

@@ -45,13 +45,17 @@ const FEW: usize = 16;
 /// Sorts places. Many are first divided into as many parts of the range of their keys, most of which have few.
 pub(super) fn sort(places: &mut Vec<Place>, spare: &mut Vec<Place>) -> Result<()> {
     let parts = places.len();
+    if parts < MANY {
+        places.sort_unstable();
+        return Ok(());
+    }
     let (least, sum) = places.iter().fold((f64::INFINITY, 0.0), |(least, sum), place| {
         let key = place.key();
         (least.min(key), sum + key)
     });
     let range = RANGE * (sum / parts as f64 - least);
     let scale = (parts - 1) as f64 / range;
-    if parts < MANY || !(scale > 0.0 && scale.is_finite()) {
+    if !(scale > 0.0 && scale.is_finite()) {
         places.sort_unstable();
         return Ok(());
     }
@@ -160,6 +164,19 @@ mod tests {
                 prop_assert_eq!(x.cmp(&y), b.total_cmp(&a).then(items.0.cmp(&items.1)));
                 prop_assert_eq!((x.key().to_bits(), x.item()), (a.to_bits(), items.0));
             }
+        }
+
+        #[test]
+        fn places_are_sorted_whatever_their_keys(
+            keys in proptest::collection::vec(
+                prop_oneof![(-3i8..3).prop_map(f64::from), -1.0f64..1.0, Just(1e300), Just(-1e300), Just(1e-310)], 1..400),
+        ) {
+            let mut places: Vec<Place> = keys.into_iter().zip(0..).map(|(key, item)| Place::new(key, item)).collect();
+            places.reverse();
+            let mut expected = places.clone();
+            expected.sort_unstable();
+            sort(&mut places, &mut Vec::new()).unwrap();
+            prop_assert!(places == expected);
         }
     }
 }

@@ -168,7 +168,16 @@ pub fn range_search<'rows>(
     found.offsets.push(0);
     let search = |first_query: usize, end: usize| -> Result<Search<'_, 'rows>> {
         let found = collect((first_query..end).map(|_| Mutex::default()))?;
-        Ok(Search { space, threshold, first_query, exclude_self, found, total: &total, most, failure: Failure::default() })
+        Ok(Search {
+            space,
+            threshold,
+            first_query,
+            exclude_self,
+            found,
+            total: &total,
+            most,
+            failure: Failure::default(),
+        })
     };
     if space.is_own_gallery() {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
