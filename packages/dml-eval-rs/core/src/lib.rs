@@ -35,7 +35,6 @@ mod random;
 mod rank;
 mod rows;
 mod screen;
-#[allow(clippy::disallowed_macros, clippy::disallowed_methods)] // TODO(merge): search/ is rewritten in another branch.
 mod search;
 mod side;
 mod sizes;
