@@ -337,7 +337,7 @@ mod _native {
     #[pymodule_export]
     use super::trial::{begin_trial, end_trial};
     #[pymodule_export]
-    use super::verification::{count_distances, pair_scores, verify};
+    use super::verification::{count_distances, pair_scores, roc_curve, verify};
     #[pymodule_export]
     use super::verification_streaming::{advance_searches, begin_pairs, begin_searches, count_pairs};
     #[pymodule_export]

@@ -16,6 +16,7 @@ const CODES: ArgumentNames = ArgumentNames { queries: "codes", gallery: "gallery
 /// A score, the negatives above it and at least there, and the positives above it and at least there.
 type Point = (f64, u64, u64, u64, u64);
 type Counts<'py> = Bound<'py, PyArray1<u64>>;
+type Scores<'py> = Bound<'py, PyArray1<f64>>;
 
 #[pyfunction]
 #[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, peers=None))]
@@ -39,7 +40,7 @@ pub fn verify<'py>(
     threads: Option<usize>,
     progress: Option<Py<PyAny>>,
     peers: Option<Bound<'py, PyAny>>,
-) -> PyResult<(Vec<Point>, Option<(Bound<'py, PyArray1<f64>>, Counts<'py>, Counts<'py>)>)> {
+) -> PyResult<(Vec<Point>, Option<(Scores<'py>, Counts<'py>, Counts<'py>)>)> {
     let similarity = NAMES.check(similarity.parse())?;
     let kernel = NAMES.check(trial::kernel())?;
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
@@ -90,6 +91,20 @@ pub fn count_distances<'py>(
     Ok((found.positives.into_pyarray(py), found.negatives.into_pyarray(py)))
 }
 
+/// Returns the corners of the ROC curve, and twice the pairs of a positive above a negative, where equal ones count half.
+#[pyfunction]
+pub fn roc_curve<'py>(
+    py: Python<'py>,
+    scores: PyReadonlyArray1<'py, f64>,
+    positives: PyReadonlyArray1<'py, u64>,
+    negatives: PyReadonlyArray1<'py, u64>,
+) -> PyResult<(Scores<'py>, Scores<'py>, Scores<'py>, u128)> {
+    let (scores, positives, negatives) = (scores.as_slice()?, positives.as_slice()?, negatives.as_slice()?);
+    let found = run(py, NAMES, Some(1), None, |_| dml_eval::roc_curve(scores, positives, negatives))?;
+    let arrays = (found.far.into_pyarray(py), found.tar.into_pyarray(py), found.threshold.into_pyarray(py));
+    Ok((arrays.0, arrays.1, arrays.2, found.twice_right))
+}
+
 #[pyfunction]
 #[pyo3(signature = (items, gallery, pairs, *, similarity, threads=None))]
 pub fn pair_scores<'py>(
@@ -99,7 +114,7 @@ pub fn pair_scores<'py>(
     pairs: PyReadonlyArray2<'py, u32>,
     similarity: &str,
     threads: Option<usize>,
-) -> PyResult<Bound<'py, PyArray1<f64>>> {
+) -> PyResult<Scores<'py>> {
     let kernel = NAMES.check(trial::kernel())?;
     let (queries, gallery) = (items.view(), gallery.as_ref().map(Items::view));
     let names = if matches!(queries, Sides::Codes(_)) { CODES } else { NAMES };

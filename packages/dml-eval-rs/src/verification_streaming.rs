@@ -24,7 +24,7 @@ fn to_arrays(py: Python<'_>, kept: HashedScores) -> PyResult<(Scores<'_>, Hashes
 
 /// Returns the scores of a block's positives, ascending, and a sample of its negatives: scores, hashes, zeros.
 #[pyfunction]
-#[pyo3(signature = (queries, labels, block, block_labels, *, groups, block_groups, similarity, first_item, zeros, capacity, threads=None))]
+#[pyo3(signature = (queries, labels, block, block_labels, *, groups, block_groups, similarity, positives, first_item, zeros, capacity, threads=None))]
 #[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
 pub fn begin_pairs<'py>(
     py: Python<'py>,
@@ -35,6 +35,7 @@ pub fn begin_pairs<'py>(
     groups: Option<PyReadonlyArray1<'py, u32>>,
     block_groups: Option<PyReadonlyArray1<'py, u32>>,
     similarity: &str,
+    positives: usize,
     first_item: u64,
     zeros: u32,
     capacity: usize,
@@ -46,7 +47,7 @@ pub fn begin_pairs<'py>(
     let (positives, sample) = run(py, NAMES, threads, None, |control| {
         let kernel = trial::kernel()?;
         let space = Dense::new(rows, Some(block), similarity.parse()?, Precision::Float32, kernel, control)?;
-        dml_eval::begin_block(&space, &labels, first_item, zeros, capacity, control)
+        dml_eval::begin_block(&space, &labels, positives, first_item, zeros, capacity, control)
     })?;
     Ok((positives.into_pyarray(py), to_arrays(py, sample)?))
 }
@@ -174,7 +175,7 @@ pub fn advance_searches<'py>(
             Ok(Observed { above, inside, kept: HashedScores { scores, zeros } })
         });
         let observed = observed.collect::<Result<Vec<_>>>()?;
-        let crossings = dml_eval::advance_searches(&mut searches, observed, levels.positives);
+        let crossings = dml_eval::advance_searches(&mut searches, observed, levels.positives)?;
         Ok((searches, crossings))
     })?;
     let crossings = crossings.into_iter().map(|found| found.map(|c| (c.score, c.above, c.at_least)));

@@ -38,13 +38,14 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
     "search": (
         *_TABLES, "first candidates from cells", "first candidates from spaced panels", "candidates pruned by bounds",
-        "candidates pruned by keys", "candidates pruned by all keys", "neighbours from tables",
+        "candidates pruned by keys", "candidates pruned by all keys", "thresholds guessed", "neighbours of all items",
+        "neighbours from tables",
         "neighbours from tables of parts", "neighbours in batches", "ranges in batches", "narrow panel",
         "few queries",
         "bounds by pairs", "bounds from tables", "bounds decided by scores", "centroids nearer than the last",
     ),
     "verify": (
-        *_TABLES, "slots", "slots in parts", "crossings among slots", "crossings between slots", "crossings sieved",
+        *_TABLES, "slots", "slots in parts", "slots from full lists", "crossings among slots", "crossings between slots", "crossings sieved",
         "crossings decided", "negatives decided from a table",
     ),
 }  # fmt: skip
@@ -104,6 +105,12 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("candidates|neighbours", lambda _, o: o.how != "range", "a range has no shortlist"),
         ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans", "k-means takes the 16-bit screen"),
         ("candidates from|pruned", lambda _, o: o.how != "kmeans", "a few centroids are one panel"),
+        (
+            "guessed|of all items",
+            lambda _, o: o.how not in {"range", "hard_negatives", "kmeans"},
+            "a range knows its threshold, no sample is of the items that count, a few centroids are no panel",
+        ),
+        ("of all items", lambda _, o: o.k > 1, "the nearest sampled item is the nearest, or further away"),
         ("centroids", lambda _, o: o.how == "kmeans", "nothing else has centroids"),
         (
             "in blocks",

@@ -35,12 +35,9 @@ mod random;
 mod rank;
 mod rows;
 mod screen;
-#[allow(clippy::disallowed_macros, clippy::disallowed_methods)] // TODO(merge): search/ is rewritten in another branch.
 mod search;
 mod side;
 mod sizes;
-#[allow(clippy::disallowed_macros, clippy::disallowed_methods)]
-// TODO(merge): verification/ is rewritten in another branch.
 mod verification;
 
 pub use half;
@@ -83,6 +80,7 @@ pub use search::range::{Ranges, range_search};
 pub use side::Side;
 pub use sizes::Sizes;
 pub use verification::crossings::{Point, Verified, VerifyTasks, verify};
+pub use verification::curve::{Curve, roc_curve};
 pub use verification::decided::{Observed, Search};
 pub use verification::distances::{Distances, count_distances};
 pub use verification::hashed::HashedScores;

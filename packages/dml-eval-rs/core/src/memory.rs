@@ -163,5 +163,11 @@ mod tests {
         assert_eq!(zeros::<u32>(3), Ok(vec![0; 3]));
         assert_eq!(full(2, 7), Ok(vec![7; 2]));
         assert_eq!(collect(4..6), Ok(vec![4, 5]));
+        let mut vector = vec![3.0];
+        let too_many = (0..most).map(|i| i as f64);
+        assert_eq!(vector.try_extend(too_many), Err(Error::Memory { bytes: most * 8 }));
+        vector.try_extend([4.0, 5.0]).unwrap();
+        vector.try_push(6.0).unwrap();
+        assert_eq!(vector, [3.0, 4.0, 5.0, 6.0]);
     }
 }

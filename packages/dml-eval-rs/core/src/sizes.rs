@@ -82,7 +82,14 @@ sizes! {
     /// The fewest neighbours that are found from tables of keys, and the items of the gallery for each.
     table_neighbours: 32;
     /// See `table_neighbours`.
-    items_per_table_neighbour: 24;
+    items_per_table_neighbour: 5;
+    /// The fewest neighbours whose thresholds are guessed from a sample.
+    guessed_neighbours: 32;
+    /// The items of the gallery for each of such a sample, at least.
+    guess_spacing: 8;
+    /// Percent of the sampled neighbours, at most three standard deviations more than expected, above a guess. With fewer, more guesses
+    /// are too high.
+    guess_percent: 100;
     /// The most queries that are compared with the rows of a gallery as these lie in memory.
     few_queries: 32;
     /// The most items of a gallery whose neighbours are found from tables of keys, however few are wanted.
@@ -105,7 +112,7 @@ sizes! {
     /// first-level cache.
     slot_part: 1024;
     /// Negatives that are listed for a part before they are counted: enough that fetching the part costs little.
-    slot_list: 4096;
+    slot_list: 16384;
     /// Queries, and gallery items, of a table of distances.
     distance_table: 2048;
 }

@@ -42,6 +42,7 @@ __all__ = [
     "nmi",
     "pair_scores",
     "range_search",
+    "roc_curve",
     "verify",
 ]
 
@@ -250,6 +251,9 @@ def count_distances(
     progress: _Progress | None = None,
     peers: Peers | None = None,
 ) -> tuple[_Counts, _Counts]: ...
+def roc_curve(
+    scores: npt.NDArray[np.float64], positives: _Counts, negatives: _Counts
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64], int]: ...
 def pair_scores(
     items: _Rows | npt.NDArray[np.uint8],
     gallery: _Rows | npt.NDArray[np.uint8] | None,
@@ -272,6 +276,7 @@ def begin_pairs(
     groups: npt.NDArray[np.uint32] | None,
     block_groups: npt.NDArray[np.uint32] | None,
     similarity: str,
+    positives: int,
     first_item: int,
     zeros: int,
     capacity: int,

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from dml_eval_rs.score_order import next_above
-from dml_eval_rs.verification_rates import accepted_at_most, area, divide, equal_error_rate, roc_of_slots
+from dml_eval_rs.verification_rates import Counts, Slots, accepted_at_most, curve_of, divide, equal_error_rate
 from dml_eval_rs.verification_result import Verification
 
-Counts = npt.NDArray[np.uint64]
 # A score, the negatives above it and at least there, and the positives above it and at least there.
 Point = tuple[float, int, int, int, int]
-# The distinct scores of the positives, ascending, their numbers, and the negatives below, at, between and above them.
-Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
 
 
 def measure_crossings(
@@ -27,6 +23,7 @@ def measure_crossings(
     n_negative: int,
 ) -> Verification:
     """Measure by the first negative that each FAR refuses, and then by the score where errors are equal."""
+    auc, roc = (None, None) if slots is None else curve_of(slots, n_negative, n_positive)
     at_far = points[: len(far)] if "tar" in wanted else []
     eer = eer_threshold = None
     if "eer" in wanted:
@@ -37,10 +34,10 @@ def measure_crossings(
         threshold={share: next_above(point[0]) for share, point in zip(far, at_far)},
         eer=eer,
         eer_threshold=eer_threshold,
-        auc=None if slots is None else area(*slots, n_negative, n_positive),
+        auc=auc,
         n_positive=n_positive,
         n_negative=n_negative,
-        roc=None if slots is None else roc_of_slots(*slots, n_negative, n_positive),
+        roc=roc,
     )
 
 

@@ -17,11 +17,10 @@ from dml_eval_rs.conversion import to_array
 from dml_eval_rs.score_order import from_order, scores_of, to_order
 from dml_eval_rs.verification_rates import (
     accepted_at_most,
-    area,
+    curve_of,
     check_numbers,
     divide,
     equal_error_rate,
-    roc_of_slots,
 )
 from dml_eval_rs.verification_result import Verification
 from dml_eval_rs.verification_sides import PairSides
@@ -109,9 +108,7 @@ def measure_pairs(
         distinct, numbers = np.unique(positives, return_counts=True)
         ends = np.searchsorted(negatives, distinct, "left"), np.searchsorted(negatives, distinct, "right")
         slots = np.diff(np.stack(ends, 1).reshape(-1), prepend=0, append=n_negative).astype(np.uint64)
-        counts = scores_of(distinct), numbers.astype(np.uint64), slots
-        auc = area(*counts, n_negative, n_positive)
-        roc = roc_of_slots(*counts, n_negative, n_positive)
+        auc, roc = curve_of((scores_of(distinct), numbers.astype(np.uint64), slots), n_negative, n_positive)
     accuracy = accuracy_F = threshold_F = None
     if selected.fold is not None:
         shares, threshold_F = _measure_folds(order_M, selected.positive, selected.fold)

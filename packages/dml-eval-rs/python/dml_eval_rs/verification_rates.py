@@ -7,7 +7,13 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from dml_eval_rs import _native
 from dml_eval_rs.verification_result import Roc
+
+Counts = npt.NDArray[np.uint64]
+# The distinct scores of the positives, ascending, their numbers, and the negatives below the first, equal to it, between
+# it and the second, and so on. A score may have no positive.
+Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
 
 
 def divide(numerator: int, denominator: int) -> float:
@@ -49,47 +55,7 @@ def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_posit
     return divide(rate.numerator, rate.denominator)
 
 
-def area(
-    scores: npt.NDArray[np.float64],
-    positives: npt.NDArray[np.uint64],
-    negatives: npt.NDArray[np.uint64],
-    n_negative: int,
-    n_positive: int,
-) -> float:
-    """Return (2·#{positive > negative} + #{equal}) / (2·#positives·#negatives), correctly rounded.
-
-    `scores` are the positives' distinct scores, ascending; `negatives` those below the first, equal to it, between it
-    and the second, and so on.
-    """
-    cumulative = np.cumsum(negatives)
-    twice_right = (
-        cumulative[:-1:2] + cumulative[1::2]
-    )  # twice those below a score, and once those equal to it
-    # Products may exceed 64 bits: whole numbers of Python, in parts of 32 bits.
-    low, high = twice_right & np.uint64(0xFFFFFFFF), twice_right >> np.uint64(32)
-    total = 0
-    for start in range(0, len(scores), 1 << 20):
-        part = slice(start, start + (1 << 20))
-        of_low = (positives[part] * low[part]).tolist()
-        of_high = (positives[part] * high[part]).tolist()
-        total += sum(of_low) + (sum(of_high) << 32)
-    return divide(total, 2 * n_positive * n_negative)
-
-
-def roc_of_slots(
-    scores: npt.NDArray[np.float64],
-    positives: npt.NDArray[np.uint64],
-    negatives: npt.NDArray[np.uint64],
-    n_negative: int,
-    n_positive: int,
-) -> Roc:
-    """Return the corners of the curve: before and at each distinct score of the positives, descending."""
-    from_top = np.cumsum(negatives[::-1])[:-1]  # above the largest score, at least it, above the second, ...
-    accepted = np.concatenate([[0], np.repeat(np.cumsum(positives[::-1]), 2)])[:-1]
-    thresholds = np.repeat(scores[::-1], 2)
-    thresholds[::2] = np.nextafter(thresholds[::2], np.inf)
-    far = np.concatenate([[0.0], from_top / n_negative, [1.0]])
-    tar = np.concatenate([[0.0], accepted / n_positive, [1.0]])
-    threshold = np.concatenate([[np.inf], thresholds, [-np.inf]])
-    moved = np.concatenate([[True], (np.diff(far) > 0) | (np.diff(tar) > 0)])
-    return Roc(far=far[moved], tar=tar[moved], threshold=threshold[moved])
+def curve_of(slots: Slots, n_negative: int, n_positive: int) -> tuple[float, Roc]:
+    """Return (2·#{positive > negative} + #{equal}) / (2·#positives·#negatives), correctly rounded, and the ROC curve."""
+    far, tar, threshold, twice_right = _native.roc_curve(*slots)
+    return divide(twice_right, 2 * n_positive * n_negative), Roc(far=far, tar=tar, threshold=threshold)

@@ -300,6 +300,7 @@ class StreamingVerifier:
                 groups=sides.groups,
                 block_groups=sides.gallery_groups,
                 similarity=self._similarity,
+                positives=numbers[0],
                 first_item=ranges[0][0],
                 zeros=state.sample.zeros,
                 capacity=_SAMPLE,

@@ -20,6 +20,7 @@ _PARTS = {
     "class_table": 2,
 }  # fmt: skip
 _SCREEN = {"many_positives": NEVER, "table_neighbours": NEVER, "few_queries": 0, "few_items": 0}
+_GUESSED = {"directions": 0, "guessed_neighbours": 1, "guess_spacing": 1}
 _TABLES = {"table_neighbours": 0, "items_per_table_neighbour": NEVER, "few_queries": 0}
 
 EVALUATION_WAYS: dict[str, dict[str, int]] = {
@@ -59,6 +60,8 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
         "range_queries": 9,
     },
     "few directions": {**_SCREEN, **_FEW, "first_spacing": NEVER},
+    "guessed": {**_SCREEN, **_GUESSED},
+    "guessed too high": {**_SCREEN, **_GUESSED, "guess_percent": 0, "candidate_bytes": 1, "block_bytes": 1},
     "tables": _TABLES,
     "tables in parts": {**_TABLES, **_PARTS},
     "few queries": {"few_queries": NEVER},
@@ -68,7 +71,8 @@ VERIFICATION_WAYS: dict[str, dict[str, int]] = {
     "decided": {**_TASKS, "verify_sample": 60, "verify_listed": 40, "distance_table": 7, **_PARTS},
     "decided from tables": {"verify_sample": 60, "verify_listed": 40, "pairs_per_open_key": NEVER, **_PARTS},
     "both": {"verify_sample": 200, "verify_listed": 300, "block_bytes": 1},
-    "slots in parts": {"slot_part": 5, "slot_list": 1},
+    "slots in parts": {"slot_part": 5},
+    "full lists": {"slot_list": 1},
 }
 
 # Each size small, middling, or as ever.
@@ -80,7 +84,8 @@ SIZES: dict[str, list[int | None]] = {
     "table_keys": [1, 60, None], "table_queries": [1, 7, None], "three_digits": [0, None],
     "radix_entries": [0, None],
     "table_query_words": [1, 400, None], "table_item_words": [1, 400, None], "table_neighbours": [0, 3, NEVER],
-    "items_per_table_neighbour": [NEVER, None], "nearest_bytes": [1, None], "candidate_bytes": [1, 9000, None],
+    "items_per_table_neighbour": [NEVER, None], "guessed_neighbours": [1, None], "guess_spacing": [1, 2, None],
+    "guess_percent": [0, 60, None], "nearest_bytes": [1, None], "candidate_bytes": [1, 9000, None],
     "first_spacing": [0, 1, 2, None], "cell_items": [1, 32, None], "range_queries": [1, 9, None],
     "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "distance_table": [1, 9, None],
     "slot_part": [1, 30, None], "slot_list": [1, 100, None],

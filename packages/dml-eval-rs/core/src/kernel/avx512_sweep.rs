@@ -56,7 +56,7 @@ pub(super) fn sweep<const BOTH: bool>(
         }
         let row_group = _mm512_set1_epi32(rows.group[r] as i32);
         let row_high = _mm512_set1_ps(rows.high[r]);
-        let mut row_above = 0;
+        let (mut row_above, mut row_listed, mut column_listed) = (0, 0, 0);
         for v in 0..VECTORS {
             let values = values[v];
             let apart = _mm512_cmpneq_epi32_mask(group[v], row_group);
@@ -65,15 +65,13 @@ pub(super) fn sweep<const BOTH: bool>(
             row_above += row_counted.count_ones();
             above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
             // Counting takes no branch; listing is rare.
-            let row_listed = row_passing[v] & apart & !row_counted;
-            let column_listed = column_passing[v] & apart & !column_counted;
-            if (row_listed | column_listed) != 0 {
-                let line = &tile[r * COLUMNS..][..COLUMNS];
-                let at = (origin.0 as usize + r, origin.1 as usize);
-                list(row_listed, v, line, at, &mut result.row_hits);
-                list(column_listed, v, line, at, &mut result.column_hits);
-            }
+            row_listed |= u64::from(row_passing[v] & apart & !row_counted) << (16 * v);
+            column_listed |= u64::from(column_passing[v] & apart & !column_counted) << (16 * v);
         }
+        let line = &tile[r * COLUMNS..][..COLUMNS];
+        let at = (origin.0 as usize + r, origin.1 as usize);
+        list(row_listed, line, at, &mut result.row_hits);
+        list(column_listed, line, at, &mut result.column_hits);
         result.row_above.of(0)[origin.0 as usize + r] += row_above;
     }
     if !BOTH {
@@ -90,9 +88,9 @@ pub(super) fn sweep<const BOTH: bool>(
 }
 
 #[inline(always)]
-fn list(mut mask: u16, v: usize, line: &[f32], (row, column): (usize, usize), hits: &mut Vec<Hit>) {
+fn list(mut mask: u64, line: &[f32], (row, column): (usize, usize), hits: &mut Vec<Hit>) {
     while mask != 0 {
-        let c = 16 * v + mask.trailing_zeros() as usize;
+        let c = mask.trailing_zeros() as usize;
         add(hits, Hit { row: row as u32, column: (column + c) as u32, value: line[c] });
         mask &= mask - 1;
     }
@@ -152,7 +150,7 @@ pub(super) fn sweep_brackets(
                         let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within[v], values[v], high);
                         result.row_above.of(b)[row] -= counted.count_ones();
                     }
-                    list(within[v], v, line, (row, column), &mut result.row_hits);
+                    list(u64::from(within[v]) << (16 * v), line, (row, column), &mut result.row_hits);
                 }
             }
         }
@@ -185,7 +183,7 @@ pub(super) fn sweep_brackets(
                         _mm512_storeu_si512(above.cast(), _mm512_mask_sub_epi32(counts, counted, counts, ones));
                     }
                 }
-                list(within, v, line, (row, column), &mut result.column_hits);
+                list(u64::from(within) << (16 * v), line, (row, column), &mut result.column_hits);
             }
         }
     }

@@ -78,7 +78,7 @@ impl<'a> Dense<'a> {
         kernel: &'static Kernel,
         control: &Control,
     ) -> Result<Self> {
-        Dense::unread(queries, gallery, similarity, precision, kernel, control)?.read(control, |_, _, _| Ok(()))
+        Dense::unread(queries, gallery, similarity, precision, kernel, control)?.read(control)
     }
 
     /// Reads and validates the queries; the gallery remains to be read.
@@ -104,7 +104,7 @@ impl<'a> Dense<'a> {
         if u32::try_from(most).is_err() {
             return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
         }
-        let query_squares = validate(&queries, Side::Query, similarity, kernel, control, |_, _| Ok(()))?;
+        let query_squares = validate(&queries, Side::Query, similarity, kernel, control)?;
         let word = match precision {
             Precision::SixteenBit if kernel.has_int16() && queries.dim() <= LONGEST_INT16 => Word::Int16Pair,
             Precision::SixteenBit if kernel.has_bfloat16() => Word::BFloat16Pair,
@@ -278,10 +278,14 @@ impl<'a> Dense<'a> {
     pub(super) fn widen(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Result<()> {
         out.try_resize(self.queries.dim(), 0.0)?;
         self.matrix(side).widen(row, out);
-        if rescales(self.matrix(side), self.similarity) {
+        if self.is_rescaled(side) {
             rescale(out);
         }
         Ok(())
+    }
+
+    fn is_rescaled(&self, side: Side) -> bool {
+        rescales(self.matrix(side), self.similarity)
     }
 }
 
@@ -289,23 +293,11 @@ impl<'a> Dense<'a> {
 pub(crate) struct Unread<'a>(Dense<'a>);
 
 impl<'a> Unread<'a> {
-    /// Widens the queries, which are few.
-    pub fn few_queries(&self) -> Result<few::FewQueries> {
-        self.0.few_queries()
-    }
-
-    /// Reads the gallery once and validates it. `visit` receives the squared lengths of some consecutive items right after these were
-    /// read, valid or not, and the first of them.
-    pub fn read(
-        mut self,
-        control: &Control,
-        visit: impl Fn(&Dense<'a>, usize, &[f64]) -> Result<()> + Sync,
-    ) -> Result<Dense<'a>> {
+    /// Reads the gallery once and validates it.
+    pub fn read(mut self, control: &Control) -> Result<Dense<'a>> {
         let Dense { similarity, kernel, .. } = self.0;
         if !self.0.is_own_gallery() {
-            let visit = |first: usize, squares: &[f64]| visit(&self.0, first, squares);
-            let squares = validate(&self.0.gallery, Side::Gallery, similarity, kernel, control, visit)?;
-            self.0.gallery_squares = Some(squares);
+            self.0.gallery_squares = Some(validate(&self.0.gallery, Side::Gallery, similarity, kernel, control)?);
         }
         let squares = self.0.query_squares.iter().chain(self.0.gallery_squares.iter().flatten());
         if similarity != Similarity::Cosine {

@@ -20,10 +20,12 @@ pub(crate) fn scale_below_one(length: f64) -> f64 {
     power_of_two(-(exponent(length.max(SHORTEST)) + 1))
 }
 
-/// Scales a row by a power of two so that its largest element is between 1 and 2.
+/// Scales a row of finite numbers by a power of two so that its largest element is between 1 and 2.
+#[inline(always)]
 pub(crate) fn rescale(x: &mut [f64]) {
-    let largest = x.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-    if largest == 0.0 {
+    // The order of magnitudes is that of their bits, of which the compiler takes several at a time.
+    let largest = f64::from_bits(x.iter().fold(0, |most, v| most.max(v.abs().to_bits())));
+    if largest == 0.0 || !largest.is_finite() {
         return;
     }
     let e = -exponent(largest);

@@ -26,37 +26,42 @@ pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }
 
-/// Reads the rows once; returns each row's sum of squares in the stated order, or an error with the first bad row. `visit` receives those
-/// of some consecutive rows right after these were read, and the first of them.
+/// Whether rows with these sums of squares may be bad.
+#[inline(always)]
+pub(crate) fn is_suspect(squares: &[f64], similarity: Similarity) -> bool {
+    let is_fine = |square: f64| match similarity {
+        Similarity::Cosine => square > 0.0 && square < f64::INFINITY,
+        Similarity::Dot | Similarity::Euclidean => square <= LARGEST,
+    };
+    !squares.iter().fold(true, |all, square| all & is_fine(*square))
+}
+
+/// Reads the rows once; returns each row's sum of squares in the stated order, or an error with the first bad row.
 pub(crate) fn validate(
     matrix: &Matrix<'_>,
     side: Side,
     similarity: Similarity,
     kernel: &Kernel,
     control: &Control,
-    visit: impl Fn(usize, &[f64]) -> Result<()> + Sync,
 ) -> Result<Vec<f64>> {
     const ROWS: usize = 64;
     let mut squares: Vec<f64> = zeros(matrix.rows())?;
-    each(
-        squares.par_chunks_mut(ROWS).enumerate(),
-        || Ok(Vec::new()),
-        |buffer, (chunk, squares)| {
-            control.check()?;
-            if let Some(()) = square_in_place(matrix, chunk * ROWS, squares, kernel) {
-                return visit(chunk * ROWS, squares);
+    let make = || Ok(Vec::new());
+    each(squares.par_chunks_mut(ROWS).enumerate(), make, |buffer, (chunk, squares)| {
+        control.check()?;
+        if let Some(()) = square_in_place(matrix, chunk * ROWS, squares, kernel) {
+            return Ok(());
+        }
+        buffer.try_resize(matrix.dim(), 0.0)?;
+        for (i, out) in squares.iter_mut().enumerate() {
+            matrix.widen(chunk * ROWS + i, buffer);
+            if rescales(matrix, similarity) {
+                rescale(buffer);
             }
-            buffer.try_resize(matrix.dim(), 0.0)?;
-            for (i, out) in squares.iter_mut().enumerate() {
-                matrix.widen(chunk * ROWS + i, buffer);
-                if rescales(matrix, similarity) && buffer.iter().all(|v| v.is_finite()) {
-                    rescale(buffer);
-                }
-                *out = square(buffer);
-            }
-            visit(chunk * ROWS, squares)
-        },
-    )?;
+            *out = square(buffer);
+        }
+        Ok(())
+    })?;
     // Only float64 rows can be finite and overflow here: their largest magnitudes tell which error it is.
     let is_suspect = squares.iter().any(|square| !square.is_finite() || *square > LARGEST);
     let buffer = RefCell::new(full(if is_suspect { matrix.dim() } else { 0 }, 0.0)?);

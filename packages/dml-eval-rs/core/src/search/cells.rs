@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{AFFINE_STEPS, Kernel, MAX_TILE, Word, Work};
-use crate::memory::zeros;
+use crate::memory::{Grow, zeros};
 use crate::rows::narrow_panels::{NarrowPanels, Panel, multiply};
 use crate::rows::packing::Packing;
 use crate::rows::row_words::{Numbers, RowWords};
@@ -55,7 +55,7 @@ impl Cells {
             }
             mean.iter_mut().for_each(|v| *v /= (together * width) as f64);
         });
-        if variance_ratio(&means, numbers, block, together * width) < LEAST_VARIANCE {
+        if variance_ratio(&means, numbers, block, together * width)? < LEAST_VARIANCE {
             return Ok(None);
         }
         let encode = |cells: Range<usize>, lanes: usize, panel: &mut [u32], _: &mut [()]| {
@@ -81,7 +81,7 @@ impl Cells {
         nearness: &'a mut Nearness,
     ) -> Result<&'a [u32]> {
         let Nearness { tile, values, panels: nearest } = nearness;
-        tile.resize(MAX_TILE, 0.0);
+        tile.try_resize(MAX_TILE, 0.0)?;
         values.clear();
         let product = kernel.product(Word::Int16Pair);
         for p in 0..self.cells.div_ceil(kernel.number_tiles.columns) {
@@ -92,14 +92,14 @@ impl Cells {
             }
             let first = p * kernel.number_tiles.columns;
             let cells = largest.iter().zip(first as u64..self.cells as u64);
-            values.extend(cells.map(|(value, cell)| u64::from(in_order(*value)) << 32 | cell));
+            values.try_extend(cells.map(|(value, cell)| u64::from(in_order(*value)) << 32 | cell))?;
         }
         let most = (panels / self.together).clamp(1, values.len());
         values.select_nth_unstable_by(most - 1, |a, b| b.cmp(a));
         nearest.clear();
         for value in &values[..most] {
             let first = (value & u64::from(u32::MAX)) as usize * self.together;
-            nearest.extend((first..first + self.together).map(|panel| panel as u32));
+            nearest.try_extend((first..first + self.together).map(|panel| panel as u32))?;
         }
         Ok(nearest)
     }
@@ -119,9 +119,9 @@ fn keep_larger(largest: &mut [f32], values: &[f32]) {
 }
 
 /// Computes the ratio of the variance of means to that of the means of as many items taken at random.
-fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) -> f64 {
+fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) -> Result<f64> {
     let cells = (means.len() / (numbers + 1)) as f64;
-    let mut common = vec![0.0; numbers];
+    let mut common: Vec<f64> = zeros(numbers)?;
     let mut squares = 0.0;
     for mean in means.chunks_exact(numbers + 1) {
         for (sum, v) in common.iter_mut().zip(mean) {
@@ -132,7 +132,7 @@ fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) ->
     let common: f64 = common.iter().map(|v| v * v).sum();
     let rows: f64 = block.extents.iter().map(|extent| extent.norm * extent.norm + extent.rest * extent.rest).sum();
     let within = rows / block.extents.len() as f64 - common;
-    if within > 0.0 { (squares - common) * items as f64 / within } else { 0.0 }
+    Ok(if within > 0.0 { (squares - common) * items as f64 / within } else { 0.0 })
 }
 
 /// Adds the numbers of a panel's rows, and then their biases, to sums.

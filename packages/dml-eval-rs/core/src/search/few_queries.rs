@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::collect;
+use crate::memory::try_collect;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::own_item::OwnItem;
@@ -15,7 +15,7 @@ use crate::search::nearest::nearest;
 use crate::search::places::Nearest;
 
 /// Validates rows, and finds the `k` nearest gallery items of every query, as [`nearest`] does: similarities and indices. A few queries
-/// are compared with each part of the gallery right after it is validated, while it is in a core's caches.
+/// are compared with each item while it is validated.
 pub fn knn<'a>(
     (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
     (similarity, precision, kernel): (Similarity, Precision, &'static Kernel),
@@ -29,33 +29,25 @@ pub fn knn<'a>(
     let sizes = control.sizes();
     let is_few = few <= sizes.few_queries && (1..items).contains(&k) && few * Nearest::bytes(k) <= sizes.nearest_bytes;
     if !is_few {
-        let space = unread.read(control, |_, _, _| Ok(()))?;
+        let space = unread.read(control)?;
         let score = |query, key| space.similarity_of_key(query, key);
         return nearest(&space, k, own, control, score, similarities, indices);
     }
     own.check(few, items as u64)?;
     control.took(|| "few queries");
     control.add_to_total(few as u64 * items as u64);
-    let lists = collect((0..few).map(|_| Mutex::new(Nearest::new(k))))?;
-    let widened = unread.few_queries()?;
-    let space = unread.read(control, |space, first, squares| {
-        let (mut sums, mut keys) = (vec![0.0; squares.len() * few], vec![0.0; squares.len()]);
-        space.sums_with_few(&widened, first, &mut sums)?;
-        for (query, list) in lists.iter().enumerate() {
-            keys.iter_mut().zip(sums[query..].iter().step_by(few)).for_each(|(key, sum)| *key = *sum);
-            space.keys_of_sums(squares, &mut keys);
-            let own = own.of(query).map(|own| own as u32);
-            list.lock().expect("no thread panics while it holds the lock").add(first as u32, &keys, own);
-        }
-        control.advance(sums.len() as u64);
-        Ok(())
+    let lists = try_collect((0..few).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    let space = unread.compare_few(control, |query, first, keys| {
+        let own = own.of(query).map(|own| own as u32);
+        lists[query].lock().expect("no thread panics while it holds the lock").add(first as u32.., keys, own);
     })?;
+    let mut spare = Vec::new();
     let out = similarities.chunks_mut(k).zip(indices.chunks_mut(k));
     for (query, (list, (similarities, indices))) in lists.into_iter().zip(out).enumerate() {
         let mut list = list.into_inner().expect("no thread panics while it holds the lock");
-        for ((similarity, index), (key, item)) in similarities.iter_mut().zip(indices).zip(list.sorted()) {
-            *similarity = space.similarity_of_key(query, key);
-            *index = i64::from(item);
+        for ((similarity, index), place) in similarities.iter_mut().zip(indices).zip(list.sorted(&mut spare)?) {
+            *similarity = space.similarity_of_key(query, place.key());
+            *index = i64::from(place.item());
         }
     }
     Ok(())

@@ -9,14 +9,15 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, Tiles};
-use crate::memory::each;
+use crate::memory::{Grow, collect, full, zeros};
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::Packing;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::space::Space;
 use crate::screen::block::Blocks;
 use crate::screen::rounding::round_down;
 use crate::search::cells::{Cells, Nearness};
 use crate::search::filter::Filter;
+use crate::search::shortlist::Keys;
 
 /// One panel of so many belongs to the part, where that gives enough lanes.
 const SPACING: usize = 12;
@@ -50,27 +51,23 @@ struct Largest {
     values: Vec<f32>,
     panels: Vec<u32>,
     found: Vec<(f32, u32)>,
-    pairs: Vec<(u32, u32)>,
-    keys: Vec<f64>,
     candidates: Vec<(u32, f64)>,
-    scratch: Scratch,
+    keys: Keys,
     nearness: Nearness,
 }
 
 impl Largest {
-    fn new(size: usize) -> Self {
-        Largest {
-            tile: vec![0.0; MAX_TILE],
+    fn new(size: usize) -> Result<Self> {
+        Ok(Largest {
+            tile: zeros(MAX_TILE)?,
             most: Vec::new(),
-            values: vec![f32::NEG_INFINITY; size],
-            panels: vec![0; size],
+            values: full(size, f32::NEG_INFINITY)?,
+            panels: zeros(size)?,
             found: Vec::new(),
-            pairs: Vec::new(),
-            keys: Vec::new(),
             candidates: Vec::new(),
-            scratch: Scratch::default(),
+            keys: Keys::default(),
             nearness: Nearness::default(),
-        }
+        })
     }
 }
 
@@ -101,12 +98,12 @@ pub(super) fn first_candidates<S: Space>(
     control
         .took(|| if cells.is_some() { "first candidates from cells" } else { "first candidates from spaced panels" });
     let most = part.panels.min(LEAST_NEAR.max(NEAR_PER_NEIGHBOUR * k) / width).max(1);
-    let spaced: Vec<u32> = (0..part.panels).map(|number| (number * part.spacing) as u32).collect();
-    each(
-        (0..rows.rows.len().div_ceil(height)).into_par_iter(),
-        || Ok(Largest::new(part.groups * size)),
-        |largest, row_panel| {
+    let spaced = collect((0..part.panels).map(|number| (number * part.spacing) as u32))?;
+    (0..rows.rows.len().div_ceil(height)).into_par_iter().try_for_each_init(
+        || Largest::new(part.groups * size),
+        |largest, row_panel| -> Result<()> {
             control.check()?;
+            let largest = largest.as_mut().map_err(|error| error.clone())?;
             let queries =
                 rows.rows.start + row_panel * height..rows.rows.end.min(rows.rows.start + (row_panel + 1) * height);
             let panels = match &cells {
@@ -121,7 +118,7 @@ pub(super) fn first_candidates<S: Space>(
                 round_down(below(query) - packing.offset() - margin)
             });
             largest.most.clear();
-            largest.most.extend(most);
+            largest.most.try_extend(most)?;
             largest.values.fill(f32::NEG_INFINITY);
             for (number, &panel) in panels.iter().enumerate() {
                 let tile = &mut largest.tile[..size];
@@ -188,7 +185,7 @@ impl Largest {
         for (values, panels) in self.values.chunks_exact(height * width).zip(self.panels.chunks_exact(height * width)) {
             let lanes = values[row * width..][..width].iter().zip(&panels[row * width..]).enumerate();
             let lanes = lanes.filter(|(_, (value, _))| **value > f32::NEG_INFINITY);
-            self.found.extend(lanes.map(|(lane, (value, panel))| (*value, item(*panel, lane))));
+            self.found.try_extend(lanes.map(|(lane, (value, panel))| (*value, item(*panel, lane))))?;
         }
         // Some more than k, since values are not quite in the order of keys.
         let most = k + k / 4 + 1;
@@ -199,12 +196,9 @@ impl Largest {
             self.found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
             self.found.truncate(most);
         }
-        self.pairs.clear();
-        self.pairs.extend(self.found.iter().map(|(_, item)| (query as u32, *item)));
-        self.keys.clear();
-        space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
+        let keys = self.keys.compute(space, query, self.found.iter().map(|(_, item)| *item))?;
         self.candidates.clear();
-        self.candidates.extend(self.pairs.iter().zip(&self.keys).map(|((_, item), key)| (*item, *key)));
+        self.candidates.try_extend(self.found.iter().zip(keys).map(|((_, item), key)| (*item, *key)))?;
         Ok(Some(&self.candidates))
     }
 }
@@ -218,7 +212,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::error::Result;
     use crate::kernel::{SweepResult, names, select};
     use crate::rows::codes::Codes;
     use crate::rows::dense::{Dense, Precision};
@@ -227,6 +220,7 @@ mod tests {
     use crate::rows::own_item::OwnItem;
     use crate::rows::packing::{ExpectedThreshold, Goal};
     use crate::rows::similarity::Similarity;
+    use crate::rows::space::Scratch;
     use crate::screen::traverse::{Observer, Task, traverse_rectangle};
     use crate::side::Side;
 

@@ -9,10 +9,10 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::{allocate, collect, zeros};
+use crate::memory::{Grow, allocate, collect, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
-use crate::search::places::{Place, cut};
+use crate::search::places::{Place, cut, sort};
 use crate::side::Side;
 
 /// A divisor of the number of lanes, so that the compiler may keep their largest in vectors.
@@ -83,15 +83,14 @@ impl Tables<'_> {
                     |buffers, (((keys, list), &query), (scores, indices))| -> Result<()> {
                         let buffers = buffers.as_mut().map_err(|error| error.clone())?;
                         buffers.places.clear();
-                        buffers.places.append(list);
+                        buffers.places.try_extend(list.drain(..))?;
                         let excluded = self.own.of(query as usize).map(|own| own as u32);
-                        buffers.gather(k, keys, columns.clone(), excluded, space.kernel());
+                        buffers.gather(k, keys, columns.clone(), excluded, space.kernel())?;
                         let places = &mut buffers.places;
                         if columns.end < items {
-                            list.extend_from_slice(places);
-                            return Ok(());
+                            return list.try_extend(places.iter().copied());
                         }
-                        places.sort_unstable();
+                        sort(places, &mut buffers.spare)?;
                         for ((out_score, index), place) in scores.iter_mut().zip(indices).zip(places) {
                             *out_score = score(query as usize, place.key());
                             *index = i64::from(place.item());
@@ -111,19 +110,28 @@ struct Gathering {
     places: Vec<Place>,
     maxima: Vec<f64>,
     found: Vec<u32>,
+    spare: Vec<Place>,
 }
 
 impl Gathering {
     fn new(k: usize, items: usize) -> Result<Self> {
-        Ok(Gathering { places: allocate(k + items)?, maxima: allocate(2 * k + LANES)?, found: allocate(items)? })
+        let (maxima, found) = (allocate(2 * k + LANES)?, allocate(items)?);
+        Ok(Gathering { places: allocate(k + items)?, maxima, found, spare: Vec::new() })
     }
 
     /// Replaces `places` by the k nearest, in any order, of these and the items of a table's line.
     ///
     /// The keys are divided into lanes, whose largest are those of different items. So k items other than the excluded one are at least
     /// the (k + 1)-th largest of them.
-    fn gather(&mut self, k: usize, keys: &[f64], items: Range<u32>, excluded: Option<u32>, kernel: &Kernel) {
-        let Gathering { places, maxima, found } = self;
+    fn gather(
+        &mut self,
+        k: usize,
+        keys: &[f64],
+        items: Range<u32>,
+        excluded: Option<u32>,
+        kernel: &Kernel,
+    ) -> Result<()> {
+        let Gathering { places, maxima, found, .. } = self;
         let mut least = f64::NEG_INFINITY;
         let worst = cut(places, k);
         if places.len() == k {
@@ -132,13 +140,13 @@ impl Gathering {
         let lanes = (2 * k + 1).next_multiple_of(LANES);
         if keys.len() >= 2 * lanes {
             maxima.clear();
-            maxima.extend_from_slice(&keys[..lanes]);
+            maxima.try_extend(keys[..lanes].iter().copied())?;
             for keys in keys[lanes..].chunks(lanes) {
                 kernel.vectorize(|| keep_larger(maxima, keys));
             }
             least = least.max(*maxima.select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1);
         }
-        found.resize(keys.len(), 0);
+        found.try_resize(keys.len(), 0)?;
         let mut count = 0;
         for (i, key) in keys.iter().enumerate() {
             // Without a branch, which the CPU would mispredict often.
@@ -148,10 +156,11 @@ impl Gathering {
         for i in &found[..count] {
             let place = Place::new(keys[*i as usize], items.start + i);
             if place < worst && Some(place.item()) != excluded {
-                places.push(place);
+                places.try_push(place)?;
             }
         }
         cut(places, k);
+        Ok(())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Hard negatives: the nearest items of other labels, perhaps only those less similar than an item's positives.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{full, zeros};
+use crate::memory::{Grow, collect, full, zeros};
 use crate::rows::classes::Classes;
 use crate::rows::dense::Dense;
 use crate::rows::own_item::OwnItem;
@@ -68,12 +70,13 @@ pub fn hard_negatives(
 fn positive_scores(space: &Dense<'_>, labels: &[u32], hardness: Hardness, control: &Control) -> Result<Vec<f64>> {
     let classes = Classes::new(labels)?;
     let count = labels.iter().max().map_or(0, |last| last + 1);
-    let mut bounds = full(labels.len(), f64::INFINITY)?;
     let (worst, pick): (f64, fn(f64, f64) -> f64) = match hardness {
         Hardness::Hardest => (f64::INFINITY, f64::min),
         Hardness::Easiest => (f64::NEG_INFINITY, f64::max),
     };
-    let found = (0..count).into_par_iter().map_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
+    // A label's members are no other's.
+    let out: Vec<AtomicU64> = collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
+    (0..count).into_par_iter().try_for_each_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
         let (members, sizes) = (classes.members(label), control.sizes());
         let mut of_class = full(members.len(), if members.len() > 1 { worst } else { f64::INFINITY })?;
         let is_small = members.len() < sizes.class_table;
@@ -88,7 +91,9 @@ fn positive_scores(space: &Dense<'_>, labels: &[u32], hardness: Hardness, contro
             scores.clear();
             if is_small {
                 pairs.clear();
-                pairs.extend(queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))));
+                pairs.try_extend(queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))))?;
+                scores.try_resize(pairs.len(), 0.0)?;
+                scores.clear();
                 space.scores(pairs, scratch, &mut scores)?;
             } else {
                 scores = zeros(queries.len() * items.len())?;
@@ -103,13 +108,10 @@ fn positive_scores(space: &Dense<'_>, labels: &[u32], hardness: Hardness, contro
             }
             start += queries.len();
         }
-        Ok(of_class)
-    });
-    for (label, of_class) in found.collect::<Result<Vec<Vec<f64>>>>()?.into_iter().enumerate() {
-        for (item, bound) in classes.members(label as u32).iter().zip(of_class) {
-            bounds[*item as usize] = bound;
-        }
-    }
+        let bounds = members.iter().zip(of_class);
+        bounds.for_each(|(item, bound)| out[*item as usize].store(bound.to_bits(), Relaxed));
+        Ok(())
+    })?;
     control.check()?;
-    Ok(bounds)
+    collect(out.into_iter().map(|bits| f64::from_bits(bits.into_inner())))
 }

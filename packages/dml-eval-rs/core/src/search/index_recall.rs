@@ -5,12 +5,11 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Result, argument};
-use crate::memory::each;
-use crate::memory::zeros;
+use crate::memory::{Grow, zeros};
 use crate::rows::comparable::Comparable;
 use crate::rows::own_item::OwnItem;
-use crate::rows::space::Scratch;
 use crate::search::nearest::nearest;
+use crate::search::shortlist::Keys;
 use crate::side::Side;
 
 /// The id that an index returns where it found nothing.
@@ -35,13 +34,12 @@ pub fn index_recall<S: Comparable>(
             found.ncols()
         ));
     }
-    let faults = found
-        .outer_iter()
-        .into_par_iter()
-        .enumerate()
-        .map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted));
     // The first fault, whichever thread finds its own first.
-    faults.collect::<Vec<_>>().into_iter().collect::<Result<()>>()?;
+    let rows = found.outer_iter().into_par_iter().enumerate();
+    let fault = rows.map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted).err());
+    if let Some(fault) = fault.find_map_first(|fault| fault) {
+        return Err(fault);
+    }
 
     let mut keys: Vec<f64> = zeros(queries * k)?;
     let mut indices: Vec<i64> = zeros(queries * k)?;
@@ -49,30 +47,18 @@ pub fn index_recall<S: Comparable>(
     nearest(space, k, own, control, |_, key| key, &mut keys, &mut indices)?;
     drop(indices);
     let mut recall: Vec<f64> = zeros(queries)?;
-    each(
-        recall.par_iter_mut().zip(keys.par_chunks(k)).enumerate(),
-        || Ok(Buffers::default()),
-        |buffers, (query, (recall, nearest))| {
-            let Buffers { pairs, keys, scratch } = buffers;
+    recall.par_iter_mut().zip(keys.par_chunks(k)).enumerate().try_for_each_init(
+        Keys::default,
+        |keys, (query, (recall, nearest))| -> Result<()> {
             let others = found.row(query).into_iter().filter(|id| !(exclude_self && **id == query as i64));
-            pairs.clear();
-            pairs.extend(others.take(k).filter(|id| **id != NONE).map(|id| (query as u32, *id as u32)));
-            keys.clear();
-            space.keys(pairs, scratch, keys)?;
+            let items = others.take(k).filter(|id| **id != NONE).map(|id| *id as u32);
+            let keys = keys.compute(space, query, items)?;
             let right = keys.iter().filter(|key| **key >= nearest[k - 1]).count();
             *recall = right as f64 / k as f64;
-            Ok(())
+            control.check()
         },
     )?;
-    control.check()?;
     Ok(recall)
-}
-
-#[derive(Default)]
-struct Buffers {
-    pairs: Vec<(u32, u32)>,
-    keys: Vec<f64>,
-    scratch: Scratch,
 }
 
 fn check_row(query: usize, row: ArrayView1<'_, i64>, gallery: usize, sorted: &mut Vec<i64>) -> Result<()> {
@@ -83,7 +69,7 @@ fn check_row(query: usize, row: ArrayView1<'_, i64>, gallery: usize, sorted: &mu
         ));
     }
     sorted.clear();
-    sorted.extend(row.iter().filter(|id| **id != NONE));
+    sorted.try_extend(row.iter().copied().filter(|id| *id != NONE))?;
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => argument(format!("found row {query} holds {} twice; expected each index once", pair[0])),

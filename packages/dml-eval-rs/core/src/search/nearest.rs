@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::{collect, each};
+use crate::memory::{Grow, collect, try_collect};
 use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
@@ -19,6 +19,8 @@ use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::filter::Filter;
 use crate::search::first_candidates::first_candidates;
 use crate::search::from_tables::nearest_from_tables;
+use crate::search::guess::Guess;
+use crate::search::many::nearest_from_guess;
 use crate::search::shortlist::{Keys, Shortlist};
 use crate::side::Side;
 
@@ -67,18 +69,59 @@ impl Search<'_, '_> {
             let query = task.rows.start + hit.row as usize;
             let (_, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
             if upper >= self.below(query - self.first_query) && round_up(upper) >= threshold {
-                places.push(place);
-                pairs.push((query as u32, (task.columns.start + hit.column as usize) as u32));
+                places.try_push(place)?;
+                pairs.try_push((query as u32, (task.columns.start + hit.column as usize) as u32))?;
             }
         }
         if !pairs.is_empty() {
             self.control.took(|| "bounds decided by scores");
         }
         scores.clear();
+        scores.try_resize(pairs.len(), 0.0)?;
+        scores.clear();
         space.scores(pairs, scratch, scores)?;
         for ((place, pair), score) in places.iter().zip(&*pairs).zip(&*scores) {
             if *score >= bounds[pair.0 as usize] {
                 hits[*place] = REJECTED;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive<S: Space>(
+        &self,
+        space: &S,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        Buffers { by_row, keys, open }: &mut Buffers,
+    ) -> Result<()> {
+        by_row.sort(task.rows.len(), &result.row_hits)?;
+        let mut start = 0;
+        for row in 0..task.rows.len() {
+            let hits = &mut by_row.order[start..by_row.ends[row]];
+            start = by_row.ends[row];
+            if hits.is_empty() {
+                continue;
+            }
+            let q = task.rows.start + row - self.first_query;
+            let margin = task.row_margins[row];
+            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
+            let mut threshold = self.threshold(q);
+            self.reject(space, (task, &result.row_hits, hits), (threshold, margin), scratch, open)?;
+            for &h in hits.iter().filter(|h| **h != REJECTED) {
+                let hit = result.row_hits[h as usize];
+                let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
+                let (lower, upper) = (round_down(lower), round_up(upper));
+                // The threshold may have risen since the task began.
+                if upper < threshold {
+                    continue;
+                }
+                let index = (task.columns.start + hit.column as usize) as u32;
+                if list.push(index, (lower, upper)) {
+                    threshold = list.prune(space, keys, self.control)?;
+                    self.thresholds[q].store(threshold.to_bits(), Relaxed);
+                }
             }
         }
         Ok(())
@@ -117,37 +160,9 @@ impl Observer for Search<'_, '_> {
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
-        Buffers { by_row, keys, open }: &mut Buffers,
+        buffers: &mut Buffers,
     ) -> Result<()> {
-        by_row.sort(task.rows.len(), &result.row_hits);
-        let mut start = 0;
-        for row in 0..task.rows.len() {
-            let hits = &mut by_row.order[start..by_row.ends[row]];
-            start = by_row.ends[row];
-            if hits.is_empty() {
-                continue;
-            }
-            let q = task.rows.start + row - self.first_query;
-            let margin = task.row_margins[row];
-            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
-            let mut threshold = self.threshold(q);
-            self.reject(space, (task, &result.row_hits, hits), (threshold, margin), scratch, open)?;
-            for &h in hits.iter().filter(|h| **h != REJECTED) {
-                let hit = result.row_hits[h as usize];
-                let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
-                let (lower, upper) = (round_down(lower), round_up(upper));
-                // The threshold may have risen since the task began.
-                if upper < threshold {
-                    continue;
-                }
-                let index = (task.columns.start + hit.column as usize) as u32;
-                if list.push(index, (lower, upper))? {
-                    threshold = list.prune(space, scratch, keys, self.control)?;
-                    self.thresholds[q].store(threshold.to_bits(), Relaxed);
-                }
-            }
-        }
-        Ok(())
+        self.receive(space, task, result, scratch, buffers)
     }
 }
 
@@ -168,29 +183,30 @@ struct Open {
 
 /// The hits of a task, sorted by row.
 #[derive(Default)]
-struct ByRow {
+pub(super) struct ByRow {
     /// The end of each row's hits in `order`.
-    ends: Vec<usize>,
+    pub ends: Vec<usize>,
     /// Positions of the hits.
-    order: Vec<u32>,
+    pub order: Vec<u32>,
 }
 
 impl ByRow {
     /// Sorts hits of so many rows: a counting sort, which keeps the order within a row.
-    fn sort(&mut self, rows: usize, hits: &[Hit]) {
+    pub fn sort(&mut self, rows: usize, hits: &[Hit]) -> Result<()> {
         self.ends.clear();
-        self.ends.resize(rows + 1, 0);
+        self.ends.try_resize(rows + 1, 0)?;
         for hit in hits {
             self.ends[hit.row as usize + 1] += 1;
         }
         for row in 0..rows {
             self.ends[row + 1] += self.ends[row];
         }
-        self.order.resize(hits.len(), 0);
+        self.order.try_resize(hits.len(), 0)?;
         for (h, hit) in hits.iter().enumerate() {
             self.order[self.ends[hit.row as usize]] = h as u32;
             self.ends[hit.row as usize] += 1;
         }
+        Ok(())
     }
 }
 
@@ -268,10 +284,19 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
             let value = sampled.at_rank(i, beyond(i, query) + rank);
             ExpectedThreshold { query, value, share }
         };
-        Ok(all.map(expected).collect())
+        let mut thresholds = Vec::new();
+        thresholds.try_extend(all.map(expected))?;
+        Ok(thresholds)
     };
     let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
     let packing = space.packing(&goal, control)?;
+    if filter.leaves_out_own_alone()
+        && !packing.is_sorted()
+        && k >= control.sizes().guessed_neighbours
+        && let Some(guess) = Guess::draw(space, &packing, k, control.sizes())?
+    {
+        return nearest_from_guess(space, &packing, &guess, (k, filter.own), control, score, scores, indices);
+    }
     for first in (0..queries).step_by(batch) {
         let rows = first..(first + batch).min(queries);
         let mut search = Search {
@@ -282,28 +307,27 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
                 Some(bounds) => collect(bounds[rows.clone()].iter().map(|bound| space.value_of_score(*bound)))?,
                 None => Vec::new(),
             },
-            shortlists: collect(rows.clone().map(|query| Mutex::new(Shortlist::new(query, k))))?,
+            shortlists: try_collect(rows.clone().map(|query| Shortlist::new(query, k).map(Mutex::new)))?,
             thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
             control,
         };
         traverse_rectangle(space, &packing, &search, rows, control)?;
         let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
-        each(
-            search.shortlists.par_iter_mut().zip(out).enumerate(),
-            || Ok(<(Scratch, Keys)>::default()),
-            |(scratch, keys), (q, (list, (scores, indices)))| {
+        search.shortlists.par_iter_mut().zip(out).enumerate().try_for_each_init(
+            Keys::default,
+            |keys, (q, (list, (scores, indices)))| -> Result<()> {
                 let list = list.get_mut().expect("no thread panics while it holds the lock");
-                let found = list.decide(space, scratch, keys)?.map(Some).chain(std::iter::repeat(None));
-                for ((out_score, index), found) in scores.iter_mut().zip(indices).zip(found) {
-                    *index = found.map_or(-1, |(_, item)| i64::from(item));
-                    if let Some((key, _)) = found {
-                        *out_score = score(first + q, key);
-                    }
+                let found = list.decide(space, keys)?;
+                for (index, place) in indices.iter_mut().zip(found) {
+                    *index = i64::from(place.item());
                 }
-                Ok(())
+                indices[found.len()..].fill(-1);
+                for (out_score, place) in scores.iter_mut().zip(found) {
+                    *out_score = score(first + q, place.key());
+                }
+                control.check()
             },
         )?;
-        control.check()?;
     }
     Ok(())
 }
@@ -357,9 +381,14 @@ mod tests {
                 (0..ITEMS).map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect()).collect();
             let mut below = Vec::new();
             let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
-            for (kernel, directions) in names().into_iter().flat_map(|name| [(name, Some(0)), (name, Some(30))]) {
+            let guesses = |guess_percent| Sizes { guessed_neighbours: 1, guess_spacing: 2, guess_percent, ..Sizes::default() };
+            let whole = |sizes| Sizes { directions: Some(0), ..sizes };
+            let sizes = [
+                whole(Sizes::default()), Sizes { directions: Some(30), ..Sizes::default() }, whole(guesses(100)), whole(guesses(40)),
+            ];
+            for (kernel, sizes) in names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes))) {
                 let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());
-                let control = Control::traced(Sizes { directions, ..Sizes::default() });
+                let control = Control::traced(sizes.clone());
                 let dense = Dense::new(rows, None, Similarity::Euclidean, Precision::SixteenBit, kernel, &control).unwrap();
                 if expected.is_empty() {
                     for query in 0..ITEMS as u32 {
@@ -396,8 +425,10 @@ mod tests {
                     let mut found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();
                     found.truncate(expected.len());
                     prop_assert!(items[expected.len()..].iter().all(|item| *item == -1));
-                    prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, directions, query);
+                    prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, sizes, query);
                 }
+                let is_guessed = sizes.directions == Some(0) && k >= sizes.guessed_neighbours && !(has_labels || has_lists || has_bounds);
+                prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
             }
         }
     }

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::SweepResult;
-use crate::memory::{allocate, collect};
+use crate::memory::{Grow, allocate, collect};
 use crate::rows::dense::Dense;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
@@ -49,13 +49,54 @@ struct Buffers {
 }
 
 impl Search<'_, '_> {
-    fn push(&self, query: u32, items: impl ExactSizeIterator<Item = (f64, u32)>) {
+    fn push(&self, query: u32, items: impl ExactSizeIterator<Item = (f64, u32)>) -> Result<()> {
         let number = items.len() as u64;
         // Beyond the limit items are only counted, for the error message.
         if number > 0 && self.total.fetch_add(number, Relaxed) + number <= self.most {
             let list = &self.found[query as usize - self.first_query];
-            list.lock().expect("no thread panics while it holds the lock").extend(items);
+            list.lock().expect("no thread panics while it holds the lock").try_extend(items)?;
         }
+        Ok(())
+    }
+
+    fn receive(
+        &self,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        Buffers { pairs, scores }: &mut Buffers,
+    ) -> Result<()> {
+        let pair = |row: u32, column: u32| {
+            ((task.rows.start + row as usize) as u32, (task.columns.start + column as usize) as u32)
+        };
+        pairs.clear();
+        pairs.try_extend(result.row_hits.iter().map(|hit| pair(hit.row, hit.column)))?;
+        pairs.sort_unstable();
+        scores.clear();
+        scores.try_resize(pairs.len(), 0.0)?;
+        scores.clear();
+        self.space.scores(pairs, scratch, scores)?;
+        // A stable partition: the pairs of a query remain together.
+        let mut kept = 0;
+        for at in 0..pairs.len() {
+            if scores[at] >= self.threshold {
+                (pairs[kept], scores[kept]) = (pairs[at], scores[at]);
+                kept += 1;
+            }
+        }
+        pairs.truncate(kept);
+        let mut start = 0;
+        for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let items = scores[start..].iter().zip(of_query).map(|(score, pair)| (*score, pair.1));
+            self.push(of_query[0].0, items)?;
+            start += of_query.len();
+        }
+        if task.symmetric {
+            for (&(row, column), &score) in pairs.iter().zip(scores.iter()) {
+                self.push(column, std::iter::once((score, row)))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -87,36 +128,7 @@ impl Observer for Search<'_, '_> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let Buffers { pairs, scores } = buffers;
-        let pair = |row: u32, column: u32| {
-            ((task.rows.start + row as usize) as u32, (task.columns.start + column as usize) as u32)
-        };
-        pairs.clear();
-        pairs.extend(result.row_hits.iter().map(|hit| pair(hit.row, hit.column)));
-        pairs.sort_unstable();
-        scores.clear();
-        self.space.scores(pairs, scratch, scores)?;
-        // A stable partition: the pairs of a query remain together.
-        let mut kept = 0;
-        for at in 0..pairs.len() {
-            if scores[at] >= self.threshold {
-                (pairs[kept], scores[kept]) = (pairs[at], scores[at]);
-                kept += 1;
-            }
-        }
-        pairs.truncate(kept);
-        let mut start = 0;
-        for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
-            let items = scores[start..].iter().zip(of_query).map(|(score, pair)| (*score, pair.1));
-            self.push(of_query[0].0, items);
-            start += of_query.len();
-        }
-        if task.symmetric {
-            for (&(row, column), &score) in pairs.iter().zip(scores.iter()) {
-                self.push(column, std::iter::once((score, row)));
-            }
-        }
-        Ok(())
+        self.receive(task, result, scratch, buffers)
     }
 }
 
@@ -145,13 +157,13 @@ pub fn range_search<'rows>(
     let expected = |i: usize| (i * queries / SAMPLE.min(queries)) as u32;
     let thresholds = || {
         let queries = (0..SAMPLE.min(queries)).map(expected);
-        Ok(queries.map(|query| ExpectedThreshold { query, value, share: 1.0 }).collect())
+        collect(queries.map(|query| ExpectedThreshold { query, value, share: 1.0 }))
     };
     let pairs = queries as u64 * gallery as u64 / if space.is_own_gallery() { 2 } else { 1 };
     let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
     let total = AtomicU64::new(0);
     let mut found = Ranges { offsets: allocate(queries + 1)?, ..Ranges::default() };
-    found.offsets.push(0);
+    found.offsets.try_push(0)?;
     let search = |first_query: usize, end: usize| -> Result<Search<'_, 'rows>> {
         let found = collect((first_query..end).map(|_| Mutex::default()))?;
         Ok(Search { space, threshold, first_query, exclude_self, found, total: &total, most })
@@ -168,7 +180,7 @@ pub fn range_search<'rows>(
                 scores.clear();
                 space.scores(&[(query, query)], &mut scratch, &mut scores)?;
                 if scores[0] >= threshold {
-                    search.push(query, std::iter::once((scores[0], query)));
+                    search.push(query, std::iter::once((scores[0], query)))?;
                 }
             }
         }
@@ -206,19 +218,21 @@ fn append(
     if total.load(Relaxed) > most {
         return Ok(());
     }
-    let mut lists: Vec<Vec<(f64, u32)>> = allocate(lists.len()).map(|mut unlocked| {
-        unlocked.extend(lists.into_iter().map(|l| l.into_inner().expect("no thread panics while it holds the lock")));
-        unlocked
-    })?;
+    let unlock = |list: Mutex<Vec<_>>| list.into_inner().expect("no thread panics while it holds the lock");
+    let mut lists: Vec<Vec<(f64, u32)>> = collect(lists.into_iter().map(unlock))?;
     lists.par_iter_mut().try_for_each(|list| {
         list.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         control.check()
     })?;
+    if found.indices.is_empty() {
+        let number = lists.iter().map(Vec::len).sum();
+        (found.indices, found.similarities) = (allocate(number)?, allocate(number)?);
+    }
     for list in lists {
         control.check()?;
-        found.indices.extend(list.iter().map(|(_, item)| i64::from(*item)));
-        found.similarities.extend(list.iter().map(|(score, _)| *score as f32));
-        found.offsets.push(found.indices.len() as i64);
+        found.indices.try_extend(list.iter().map(|(_, item)| i64::from(*item)))?;
+        found.similarities.try_extend(list.iter().map(|(score, _)| *score as f32))?;
+        found.offsets.try_push(found.indices.len() as i64)?;
     }
     Ok(())
 }

@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::Grow;
+use crate::memory::{Grow, allocate};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
+use crate::search::places::{Place, cut, sort};
 
 /// The most candidates beyond k, and a quarter of k, before they are pruned. A threshold rises when they are, so few are kept
 /// for a small k.
@@ -43,6 +44,48 @@ fn nearer(a: &Candidate, b: &Candidate) -> Ordering {
 pub(super) struct Keys {
     pairs: Vec<(u32, u32)>,
     keys: Vec<f64>,
+    scratch: Scratch,
+    places: Vec<Place>,
+    spare: Vec<Place>,
+}
+
+impl Keys {
+    /// Computes the keys of some items.
+    pub fn compute<S: Space>(&mut self, space: &S, query: usize, items: impl Iterator<Item = u32>) -> Result<&[f64]> {
+        self.pairs.clear();
+        self.pairs.try_extend(items.map(|item| (query as u32, item)))?;
+        self.keys.clear();
+        self.keys.try_resize(self.pairs.len(), 0.0)?;
+        self.keys.clear();
+        space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
+        Ok(&self.keys)
+    }
+
+    /// Takes the keys of some items from their screened values, or computes them.
+    pub fn take_or_compute<S: Space>(
+        &mut self,
+        space: &S,
+        query: usize,
+        items: impl Iterator<Item = u32>,
+        screened: impl Iterator<Item = Option<f64>>,
+    ) -> Result<&[f64]> {
+        let mut screened = screened.peekable();
+        if screened.peek().is_none_or(|key| key.is_none()) {
+            return self.compute(space, query, items);
+        }
+        self.keys.clear();
+        self.keys.try_extend(screened.map(|key| key.expect("a screen determines all keys or none")))?;
+        Ok(&self.keys)
+    }
+
+    /// Sorts the k nearest of some items.
+    pub fn sort(&mut self, k: usize, items: impl Iterator<Item = Place>) -> Result<&[Place]> {
+        self.places.clear();
+        self.places.try_extend(items)?;
+        cut(&mut self.places, k);
+        sort(&mut self.places, &mut self.spare)?;
+        Ok(&self.places)
+    }
 }
 
 /// Every item that may be among a query's k nearest.
@@ -50,33 +93,30 @@ pub(super) struct Shortlist {
     query: usize,
     k: usize,
     candidates: Vec<Candidate>,
-    /// The number of candidates at which they are pruned next.
-    limit: usize,
     /// Items that the list began with.
     first: Vec<u32>,
 }
 
-/// Returns the number of candidates beyond the k nearest at which they are pruned.
+/// Returns the number of candidates beyond the k nearest at which they are pruned to half as many.
 fn spare(k: usize) -> usize {
     k / 4 + SPARE.min(4 * k + 4)
 }
 
 impl Shortlist {
-    pub fn new(query: usize, k: usize) -> Self {
-        let limit = k + spare(k);
-        Shortlist { query, k, candidates: Vec::new(), limit, first: Vec::new() }
+    pub fn new(query: usize, k: usize) -> Result<Self> {
+        Ok(Shortlist { query, k, candidates: allocate(k + spare(k))?, first: Vec::new() })
     }
 
-    /// The most bytes of a list for the k nearest, approximately.
+    /// The bytes of a list for the k nearest, approximately.
     pub fn bytes(k: usize) -> usize {
-        (size_of::<Candidate>() + size_of::<u32>()) * (2 * k + 2 * SPARE)
+        size_of::<Candidate>() * (k + spare(k)) + size_of::<Shortlist>()
     }
 
     /// Begins an empty list with at least k items whose keys are known, if these are few, and returns a lower bound of the k-th nearest
     /// item's value.
     pub fn begin<S: Space>(&mut self, space: &S, items: &[(u32, f64)]) -> Result<f32> {
-        self.candidates
-            .try_extend(items.iter().map(|(index, key)| Candidate::of_key(space, self.query, *index, *key)))?;
+        let candidate = |(index, key): &(u32, f64)| Candidate::of_key(space, self.query, *index, *key);
+        self.candidates.try_extend(items.iter().map(candidate))?;
         let threshold = self.drop_beaten();
         if items.len() <= FEW {
             self.first.try_extend(items.iter().map(|(index, _)| *index))?;
@@ -86,35 +126,30 @@ impl Shortlist {
         Ok(threshold)
     }
 
-    /// Adds an item whose value lies between two bounds, unless the list began with it; returns whether the list is to be pruned.
-    pub fn push(&mut self, index: u32, (lower, upper): (f32, f32)) -> Result<bool> {
+    /// Adds an item whose value lies between two bounds, unless the list began with it; returns whether the list is full.
+    #[expect(clippy::disallowed_methods, reason = "a list that is full is pruned")]
+    pub fn push(&mut self, index: u32, (lower, upper): (f32, f32)) -> bool {
         if !self.first.contains(&index) {
-            self.candidates.try_push(Candidate { index, lower, upper, key: f64::NAN })?;
+            self.candidates.push(Candidate { index, lower, upper, key: f64::NAN });
         }
-        Ok(self.candidates.len() >= self.limit)
+        self.candidates.len() == self.candidates.capacity()
     }
 
     /// Drops candidates that k others certainly beat, and returns a lower bound of the k-th nearest item's value. If the bounds leave too
     /// many, keys sharpen those of the k most promising, then all, and then decide.
-    pub fn prune<S: Space>(
-        &mut self,
-        space: &S,
-        scratch: &mut Scratch,
-        keys: &mut Keys,
-        control: &Control,
-    ) -> Result<f32> {
+    pub fn prune<S: Space>(&mut self, space: &S, keys: &mut Keys, control: &Control) -> Result<f32> {
         let most = self.k + spare(self.k) / 2;
         let mut threshold = self.drop_beaten();
         control.took(|| {
             if self.candidates.len() > most { "candidates pruned by keys" } else { "candidates pruned by bounds" }
         });
         if self.candidates.len() > most {
-            self.sharpen_promising(space, scratch, keys)?;
+            self.sharpen_promising(space, keys)?;
             threshold = self.drop_beaten();
         }
         if self.candidates.len() > most {
             control.took(|| "candidates pruned by all keys");
-            sharpen(space, self.query, &mut self.candidates, scratch, keys)?;
+            sharpen(space, self.query, &mut self.candidates, keys)?;
             threshold = self.drop_beaten();
         }
         if self.candidates.len() > most {
@@ -122,24 +157,17 @@ impl Shortlist {
             self.candidates.truncate(self.k);
             control.took(|| "candidates decided early");
         }
-        self.limit = self.candidates.len().max(self.k) + spare(self.k);
         Ok(threshold)
     }
 
-    /// Decides the k nearest candidates by key, ties by index: their keys and indices, nearest first.
-    pub fn decide<S: Space>(
-        &mut self,
-        space: &S,
-        scratch: &mut Scratch,
-        keys: &mut Keys,
-    ) -> Result<impl Iterator<Item = (f64, u32)>> {
+    /// Decides the k nearest candidates by key, ties by index: nearest first.
+    pub fn decide<'k, S: Space>(&mut self, space: &S, keys: &'k mut Keys) -> Result<&'k [Place]> {
         if self.candidates.len() > self.k {
-            self.sharpen_promising(space, scratch, keys)?;
+            self.sharpen_promising(space, keys)?;
             self.drop_beaten();
         }
-        sharpen(space, self.query, &mut self.candidates, scratch, keys)?;
-        self.candidates.sort_unstable_by(nearer);
-        Ok(self.candidates.iter().take(self.k).map(|c| (c.key, c.index)))
+        sharpen(space, self.query, &mut self.candidates, keys)?;
+        keys.sort(self.k, self.candidates.iter().map(|c| Place::new(c.key, c.index)))
     }
 
     /// Drops the candidates below the k-th largest lower bound, and returns that.
@@ -151,25 +179,16 @@ impl Shortlist {
     }
 
     /// Sharpens the bounds of the k candidates with the largest upper ones.
-    fn sharpen_promising<S: Space>(&mut self, space: &S, scratch: &mut Scratch, keys: &mut Keys) -> Result<()> {
+    fn sharpen_promising<S: Space>(&mut self, space: &S, keys: &mut Keys) -> Result<()> {
         self.candidates.select_nth_unstable_by(self.k - 1, |a, b| b.upper.total_cmp(&a.upper));
-        sharpen(space, self.query, &mut self.candidates[..self.k], scratch, keys)
+        sharpen(space, self.query, &mut self.candidates[..self.k], keys)
     }
 }
 
 /// Computes the keys that are not known, and replaces the bounds by theirs.
-fn sharpen<S: Space>(
-    space: &S,
-    query: usize,
-    candidates: &mut [Candidate],
-    scratch: &mut Scratch,
-    Keys { pairs, keys }: &mut Keys,
-) -> Result<()> {
-    pairs.clear();
-    pairs.try_extend(candidates.iter().filter(|c| c.key.is_nan()).map(|c| (query as u32, c.index)))?;
-    keys.clear();
-    space.keys(pairs, scratch, keys)?;
-    for (candidate, &key) in candidates.iter_mut().filter(|c| c.key.is_nan()).zip(&*keys) {
+fn sharpen<S: Space>(space: &S, query: usize, candidates: &mut [Candidate], keys: &mut Keys) -> Result<()> {
+    keys.compute(space, query, candidates.iter().filter(|c| c.key.is_nan()).map(|c| c.index))?;
+    for (candidate, &key) in candidates.iter_mut().filter(|c| c.key.is_nan()).zip(&keys.keys) {
         *candidate = Candidate::of_key(space, query, candidate.index, key);
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::error::{Result, argument};
-use crate::memory::{allocate, collect};
+use crate::memory::{Grow, allocate, collect, full};
 use crate::peers::Peers;
 use crate::rows::dense::Dense;
 use crate::rows::dense_packing::DensePacking;
@@ -93,8 +93,7 @@ pub fn verify(
         (find.by_screen()?, None)
     };
 
-    let mut points: Vec<Point> =
-        crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }).collect();
+    let mut points = collect(crossings.into_iter().map(|negatives| Point { negatives, above: 0, at_least: 0 }))?;
     let mut count = |scores: &[f64]| {
         for point in &mut points {
             control.check()?;
@@ -112,6 +111,7 @@ pub fn verify(
 }
 
 /// Lists the levels of some ranks of negatives, and that of equal errors if the numbers of positives and negatives are given.
+#[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Level> {
     let mut levels: Vec<Level> = ranks.iter().map(|&rank| Level::of_rank(rank)).collect();
     levels.extend(equal_errors.map(|(positives, negatives)| Level::of_equal_errors(positives, negatives)));
@@ -159,33 +159,39 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between all positives, and finds the crossings among those in brackets. Where they are too many, or a
-    /// bracket misses, the counts tell between which positives the crossing is.
+    /// Counts the negatives between all positives, which tells between which two each crossing is, and finds it among the scores that
+    /// were kept.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
-        let (brackets, _) = self.estimate()?;
-        let (slots, mut kept) = count_and_keep(space, labels, positives, &brackets, peers, control)?;
-        if !peers.is_alone() {
-            kept = exchange_kept(kept, peers)?;
-        }
-        let mut found: Vec<Option<Crossing>> = vec![None; self.levels.len()];
+        let (brackets, sample) = self.estimate()?;
+        let capacity = control.sizes().verify_listed / brackets.len().max(1);
+        let expected = |b: &Bracket| sample.as_ref().map_or(1.0, |sample| share_inside(sample, b, 0.0));
+        let most = |b: &Bracket| (2.0 * expected(b) * self.negatives as f64) as usize + LEAST_SAMPLE;
+        let kept = collect(brackets.iter().map(|b| (*b, most(b).min(capacity))))?;
+        drop(sample);
+        let (slots, kept) = count_and_keep(space, labels, positives, &kept, peers, control)?;
+        let mut found = full(self.levels.len(), None)?;
         let mut searches = allocate(self.levels.len())?;
-        for ((&level, (above, inside)), (found, bracket)) in
-            self.levels.iter().zip(kept).zip(found.iter_mut().zip(&brackets))
-        {
+        for (((&level, kept), bracket), found) in self.levels.iter().zip(kept).zip(&brackets).zip(&mut found) {
             let mut search = Search::new(level, *bracket);
-            if let Some(mut inside) = inside {
-                sort_descending(&mut inside);
-                *found = level.cross(above, &inside, |score| *score, positives, bracket.low, bracket.high);
-            }
-            if found.is_none() {
-                match slots.place(level) {
-                    Place::At(crossing) => *found = Some(crossing),
-                    Place::Between(range) => (search.outer, search.inner) = (range, range),
+            match slots.place(level) {
+                Place::At(crossing) => *found = Some(crossing),
+                Place::Between((low, high), above) => {
+                    (search.outer, search.inner) = ((low, high), (low, high));
+                    let kept = kept.filter(|_| bracket.low <= low && high <= bracket.high);
+                    let inside = kept.map(|mut kept| {
+                        kept.retain(|score| (low..=high).contains(score));
+                        kept
+                    });
+                    let inside = if peers.is_alone() { inside } else { exchange_kept(inside, peers)? };
+                    if let Some(mut inside) = inside {
+                        sort_descending(&mut inside);
+                        *found = level.cross(above, &inside, |score| *score, positives, low, high);
+                    }
                 }
             }
             control.took(|| if found.is_some() { "crossings among slots" } else { "crossings between slots" });
-            searches.push(search);
+            searches.try_push(search)?;
         }
         Ok((self.decide(found, searches, None)?, slots))
     }
@@ -194,11 +200,12 @@ impl Finding<'_, '_> {
     fn by_screen(&self) -> Result<Vec<Crossing>> {
         let (brackets, sample) = self.estimate()?;
         let searches = collect(self.levels.iter().zip(&brackets).map(|(l, b)| Search::new(*l, *b)))?;
-        self.decide(vec![None; self.levels.len()], searches, Some((&brackets, sample)))
+        self.decide(full(self.levels.len(), None)?, searches, Some((&brackets, sample)))
     }
 
     /// Finds the crossings that are left: of given brackets and a sample, those whose negatives fit by a sieve, and the others by
     /// searches.
+    #[expect(clippy::disallowed_methods, reason = "levels are few")]
     fn decide(
         &self,
         mut found: Vec<Option<Crossing>>,
@@ -237,13 +244,13 @@ impl Finding<'_, '_> {
             );
             traverse(space, &packing, &both, peers, control)?;
             let (sieve, decider) = both.finish();
-            let (mut observed, (widened, mut of_brackets)) = (decider.finish(), sieve.finish());
+            let (mut observed, (widened, mut of_brackets)) = (decider.finish()?, sieve.finish()?);
             if !peers.is_alone() {
                 observed = exchange_observed(observed, kept, peers)?;
                 of_brackets = exchange_sieved(of_brackets, capacity, rows, peers)?;
             }
             for (&i, observed) in decided.iter().zip(observed) {
-                found[i] = searches[i].advance(observed, positives);
+                found[i] = searches[i].advance(observed, positives)?;
             }
             let crossing = SievedCrossing { space, positives, margin, offset };
             for ((&i, bracket), of_bracket) in sieved.iter().zip(widened).zip(of_brackets) {
@@ -257,9 +264,10 @@ impl Finding<'_, '_> {
 }
 
 /// Chooses the brackets whose negatives are listed, given their estimated numbers: as many as fit, the smallest first.
+#[expect(clippy::disallowed_methods, reason = "levels are few")]
 fn choose_listed(sizes: &[f64], capacity: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
-    order.sort_by(|a, b| sizes[*a].total_cmp(&sizes[*b]));
+    order.sort_unstable_by(|a, b| sizes[*a].total_cmp(&sizes[*b]).then(a.cmp(b)));
     let mut left = 0.95 * capacity as f64;
     order.retain(|i| {
         left -= sizes[*i];

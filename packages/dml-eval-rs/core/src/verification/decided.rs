@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::SweepResult;
-use crate::memory::{collect, zeros};
+use crate::memory::{Grow, collect, zeros};
 use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
@@ -75,27 +75,27 @@ impl Search {
     }
 
     /// Takes the result of a traversal: returns the crossing, or narrows the range that holds it.
-    pub fn advance(&mut self, observed: Observed, positives: &[f64]) -> Option<Crossing> {
+    pub fn advance(&mut self, observed: Observed, positives: &[f64]) -> Result<Option<Crossing>> {
         let Search { level, outer, inner: (low, high) } = *self;
         let Observed { above, inside, kept: HashedScores { scores, zeros } } = observed;
         if level.reached_above(high, above, positives) {
             self.outer = (high.next_up(), outer.1);
             self.inner = self.outer;
-            return None;
+            return Ok(None);
         }
         if !level.reached_at(low, above + inside, positives) {
             self.outer = (outer.0, low.next_down());
             self.inner = self.outer;
-            return None;
+            return Ok(None);
         }
         if low == high {
             // The number after the largest negative one is −0, and no score is.
-            return Some(Crossing { score: 0.0 + low, above, at_least: above + inside });
+            return Ok(Some(Crossing { score: 0.0 + low, above, at_least: above + inside }));
         }
-        let mut scores: Vec<f64> = scores.into_iter().map(|(score, _)| score).collect();
+        let mut scores = collect(scores.iter().map(|(score, _)| *score))?;
         sort_descending(&mut scores);
         if zeros == 0 {
-            return level.cross(above, &scores, |s| *s, positives, low, high);
+            return Ok(level.cross(above, &scores, |s| *s, positives, low, high));
         }
         self.outer = (low, high);
         self.inner = self.outer;
@@ -109,7 +109,7 @@ impl Search {
             // So the range shrinks in any case.
             self.inner = (middle, middle);
         }
-        None
+        Ok(None)
     }
 }
 
@@ -140,37 +140,33 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of some pairs of a task from a table of all, if these are few times as many and fit into memory.
-    fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> bool {
+    /// Takes the scores of some pairs of a task from a table of all, if these are few times as many.
+    fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();
         // A table of a few rows is mostly padding.
         if rows.len().min(columns.len()) < sizes.class_table
             || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all
         {
-            return false;
+            return Ok(false);
         }
-        let filled = || -> Result<Vec<f64>> {
-            let mut table = zeros(all)?;
-            let (rows, columns) = (indices(rows.clone())?, indices(columns.clone())?);
-            self.space.score_table(&rows, &columns, &mut table, self.control)?;
-            Ok(table)
-        };
-        let Ok(table) = filled() else { return false };
+        let mut table: Vec<f64> = zeros(all)?;
+        let (of_rows, of_columns) = (indices(rows.clone())?, indices(columns.clone())?);
+        self.space.score_table(&of_rows, &of_columns, &mut table, self.control)?;
         let at = |pair: &(u32, u32)| (pair.0 as usize - rows.start) * columns.len() + pair.1 as usize - columns.start;
-        scores.extend(pairs.iter().map(|pair| table[at(pair)]));
+        scores.try_extend(pairs.iter().map(|pair| table[at(pair)]))?;
         self.control.took(|| "negatives decided from a table");
-        true
+        Ok(true)
     }
 
     /// Returns what the traversal found for each search.
-    pub fn finish(self) -> Vec<Observed> {
+    pub fn finish(self) -> Result<Vec<Observed>> {
         let observed = self.observed.into_iter().map(|counters| Observed {
             above: counters.above.into_inner(),
             inside: counters.inside.into_inner(),
             kept: counters.kept.into_inner().expect("no thread panics while it holds the lock"),
         });
-        observed.collect()
+        collect(observed)
     }
 }
 
@@ -207,18 +203,31 @@ impl Observer for Decider<'_, '_> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let Buffers { pairs, values, scores, kept } = buffers;
+        self.decide(task, result, scratch, buffers)
+    }
+}
+
+impl Decider<'_, '_> {
+    /// Decides the negatives of a task that are near brackets.
+    fn decide(
+        &self,
+        task: &Task<'_>,
+        result: &SweepResult,
+        scratch: &mut Scratch,
+        Buffers { pairs, values, scores, kept }: &mut Buffers,
+    ) -> Result<()> {
         pairs.clear();
         values.clear();
         for hit in &result.row_hits {
             if self.open.iter().any(|(low, high)| (*low..=*high).contains(&hit.value)) {
                 let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
-                pairs.push((row as u32, column as u32));
-                values.push(hit.value);
+                pairs.try_push((row as u32, column as u32))?;
+                values.try_push(hit.value)?;
             }
         }
         scores.clear();
-        if !self.take_from_table(task, pairs, scores) {
+        kept.clear();
+        if !self.take_from_table(task, pairs, scores)? {
             self.space.scores(pairs, scratch, scores)?;
         }
         let unlisted = result.row_above.by_bracket().skip(self.brackets_before);
@@ -238,13 +247,13 @@ impl Observer for Decider<'_, '_> {
                     above += 1;
                 } else {
                     inside += 1;
-                    kept.push((score, hash(pair.0, self.first_item + u64::from(pair.1))));
+                    kept.try_push((score, hash(pair.0, self.first_item + u64::from(pair.1))))?;
                 }
             }
             observed.above.fetch_add(above, Relaxed);
             observed.inside.fetch_add(inside, Relaxed);
             if low < high && !kept.is_empty() {
-                observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity);
+                observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity)?;
             }
         }
         Ok(())

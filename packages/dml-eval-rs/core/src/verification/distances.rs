@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{allocate, collect, zeros};
+use crate::memory::{Grow, allocate, collect, try_collect, zeros};
 use crate::peers::{Peers, part, reduce};
 use crate::rows::codes::Codes;
 use crate::rows::space::Space;
@@ -46,7 +46,7 @@ pub fn count_distances(
     control.add_to_total(starts().map(|q| ((items - first_item(q)) * side.min(part.end - q)) as u64).sum());
     let distances = space.bits() + 1;
     let counters = (0..rayon::current_num_threads()).map(|_| zeros::<u64>(COPIES * KINDS * distances).map(Mutex::new));
-    let counters = counters.collect::<Result<Vec<_>>>()?;
+    let counters = try_collect(counters)?;
     let mut table: Vec<f64> = zeros(side.min(part.len()) * side.min(items))?;
     for query in starts() {
         let rows = indices(query..part.end.min(query + side))?;
@@ -78,6 +78,6 @@ pub fn count_distances(
     }
     let mut negatives = if peers.is_alone() { sums } else { reduce(peers, &sums)? };
     let mut positives = allocate(distances)?;
-    positives.extend(negatives.drain(distances..));
+    positives.try_extend(negatives.drain(distances..))?;
     Ok(Distances { positives, negatives: collect(negatives.into_iter())? })
 }

@@ -1,7 +1,7 @@
 //! Exchanges of what peers found in their parts of a traversal. Afterwards all hold the same.
 
 use crate::error::{Error, Result};
-use crate::memory::{allocate, collect};
+use crate::memory::{Grow, allocate, collect};
 use crate::peers::{Peers, gather, reduce};
 use crate::verification::decided::Observed;
 use crate::verification::hashed::HashedScores;
@@ -22,7 +22,7 @@ pub(crate) fn exchange_sieved(
 ) -> Result<Vec<Sieved>> {
     let mut counts = allocate(3 * sieved.len())?;
     for Sieved { above, inside } in &sieved {
-        counts.extend([*above, u64::from(inside.is_none()), inside.as_ref().map_or(0, Vec::len) as u64]);
+        counts.try_extend([*above, u64::from(inside.is_none()), inside.as_ref().map_or(0, Vec::len) as u64])?;
     }
     let counts = reduce(peers, &counts)?;
     let mut lengths = collect(counts.chunks_exact(3).map(|of| (of[1] == 0).then_some(of[2] as usize)))?;
@@ -39,7 +39,7 @@ pub(crate) fn exchange_sieved(
         };
         let mut numbers = allocate(3 * own.len())?;
         for Listed { value, pair } in own {
-            numbers.extend([f64::from(value), f64::from(pair.0), f64::from(pair.1)]);
+            numbers.try_extend([f64::from(value), f64::from(pair.0), f64::from(pair.1)])?;
         }
         let mut joined = allocate(length)?;
         for of in gather(peers, &numbers, 3 * length)?.chunks_exact(3) {
@@ -47,25 +47,19 @@ pub(crate) fn exchange_sieved(
             if !(of[0].is_finite() && is_index(of[1], rows) && is_index(of[2], items)) {
                 return wrong("a negative with other numbers than a value and two indices");
             }
-            joined.push(Listed { value: of[0] as f32, pair: (of[1] as u32, of[2] as u32) });
+            joined.try_push(Listed { value: of[0] as f32, pair: (of[1] as u32, of[2] as u32) })?;
         }
         sieved.inside = Some(joined);
     }
     Ok(sieved)
 }
 
-/// Joins the negatives of all ranks in brackets, unless some rank has too many, and adds up those above.
-pub(crate) fn exchange_kept(kept: Vec<Kept>, peers: &dyn Peers) -> Result<Vec<Kept>> {
-    let mut joined = allocate(kept.len())?;
-    for (above, inside) in kept {
-        let counts = [above, u64::from(inside.is_none()), inside.as_ref().map_or(0, Vec::len) as u64];
-        let counts = reduce(peers, &counts)?;
-        let inside =
-            inside.filter(|_| counts[1] == 0).map(|own| gather(peers, &own, counts[2] as usize)).transpose()?;
-        if inside.iter().flatten().any(|score| !score.is_finite()) {
-            return wrong("a score that isn't finite");
-        }
-        joined.push((counts[0], inside));
+/// Joins the negatives that all ranks kept in a range, unless some rank has too many.
+pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
+    let counts = reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
+    let joined = kept.filter(|_| counts[0] == 0).map(|own| gather(peers, &own, counts[1] as usize)).transpose()?;
+    if joined.iter().flatten().any(|score| !score.is_finite()) {
+        return wrong("a score that isn't finite");
     }
     Ok(joined)
 }
@@ -83,18 +77,18 @@ pub(crate) fn exchange_observed(
     }
     for (i, of) in observed.iter_mut().enumerate() {
         let most = zeros[i..].iter().step_by(own_zeros.len()).fold(0.0f64, |most, zeros| most.max(*zeros));
-        of.kept.join(&HashedScores { scores: Vec::new(), zeros: most as u32 }, capacity);
+        of.kept.join(&HashedScores { scores: Vec::new(), zeros: most as u32 }, capacity)?;
     }
     let mut counts = allocate(3 * observed.len())?;
     for of in &observed {
-        counts.extend([of.above, of.inside, of.kept.scores.len() as u64]);
+        counts.try_extend([of.above, of.inside, of.kept.scores.len() as u64])?;
     }
     let counts = reduce(peers, &counts)?;
     for (of, counts) in observed.iter_mut().zip(counts.chunks_exact(3)) {
         (of.above, of.inside) = (counts[0], counts[1]);
         let mut numbers = allocate(3 * of.kept.scores.len())?;
         for (score, hash) in of.kept.scores.drain(..) {
-            numbers.extend([score, (hash >> 32) as f64, (hash & u64::from(u32::MAX)) as f64]);
+            numbers.try_extend([score, (hash >> 32) as f64, (hash & u64::from(u32::MAX)) as f64])?;
         }
         let gathered = gather(peers, &numbers, 3 * counts[2] as usize)?;
         let is_half = |number: f64| number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
@@ -102,7 +96,7 @@ pub(crate) fn exchange_observed(
             return wrong("a score with other numbers than the halves of its hash");
         }
         let joined = gathered.chunks_exact(3).map(|of| (of[0], (of[1] as u64) << 32 | of[2] as u64));
-        of.kept.append(&collect(joined)?, capacity);
+        of.kept.append(&collect(joined)?, capacity)?;
     }
     Ok(observed)
 }

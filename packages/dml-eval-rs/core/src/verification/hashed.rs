@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{allocate, zeros};
+use crate::memory::{Grow, allocate, collect, zeros};
 use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::rows::space::Space;
@@ -33,22 +33,25 @@ pub struct HashedScores {
 
 impl HashedScores {
     /// Adds scores, and drops those whose hash ends in too few zeros, until at most `capacity` are left.
-    pub fn append(&mut self, scores: &[(f64, u64)], capacity: usize) {
+    pub fn append(&mut self, scores: &[(f64, u64)], capacity: usize) -> Result<()> {
         let zeros = self.zeros;
-        self.scores.extend(scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros));
+        let kept = || scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros);
+        self.scores.make_room(kept().count())?;
+        self.scores.try_extend(kept().copied())?;
         while self.scores.len() > capacity && self.zeros < u64::BITS {
             self.zeros += 1;
             let zeros = self.zeros;
             self.scores.retain(|(_, hash)| hash.trailing_zeros() >= zeros);
         }
+        Ok(())
     }
 
     /// Joins two samples.
-    pub(crate) fn join(&mut self, other: &HashedScores, capacity: usize) {
+    pub(crate) fn join(&mut self, other: &HashedScores, capacity: usize) -> Result<()> {
         self.zeros = self.zeros.max(other.zeros);
         let zeros = self.zeros;
         self.scores.retain(|(_, hash)| hash.trailing_zeros() >= zeros);
-        self.append(&other.scores, capacity);
+        self.append(&other.scores, capacity)
     }
 }
 
@@ -71,7 +74,7 @@ pub fn sample_block(
     let mask = (1u64 << ending.min(MOST_ZEROS)) - 1;
     let by_bucket = |number: usize, of: &dyn Fn(u32) -> u64| -> Result<Vec<(u32, u32)>> {
         let mut order = allocate(number)?;
-        order.extend((0..number as u32).map(|i| ((of(i) & mask) as u32, i)));
+        order.try_extend((0..number as u32).map(|i| ((of(i) & mask) as u32, i)))?;
         order.sort_unstable();
         Ok(order)
     };
@@ -81,20 +84,22 @@ pub fn sample_block(
     let mut rest = &of_items[..];
     for bucket in of_queries.chunk_by(|a, b| a.0 == b.0) {
         rest = &rest[rest.partition_point(|item| item.0 < bucket[0].0)..];
-        let items: Vec<u32> = rest.iter().take_while(|item| item.0 == bucket[0].0).map(|item| item.1).collect();
+        let of_bucket = &rest[..rest.partition_point(|item| item.0 == bucket[0].0)];
+        let items = collect(of_bucket.iter().map(|item| item.1))?;
         if items.is_empty() {
             continue;
         }
         // Parts of many queries, so that a table is no larger than the sample.
         for part in bucket.chunks((capacity / items.len()).max(1)) {
-            let queries: Vec<u32> = part.iter().map(|query| query.1).collect();
+            let queries = collect(part.iter().map(|query| query.1))?;
             let mut table: Vec<f64> = zeros(queries.len() * items.len())?;
             space.score_table(&queries, &items, &mut table, control)?;
             control.check()?;
             let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
             let negatives = pairs.zip(table).filter(|((q, g), _)| labels.kind(*q, *g) == 0);
-            let hashed = negatives.map(|((q, g), score)| (score, hash(q, first_item + u64::from(g))));
-            sample.append(&hashed.collect::<Vec<_>>(), capacity);
+            let mut hashed = allocate(queries.len() * items.len())?;
+            hashed.try_extend(negatives.map(|((q, g), score)| (score, hash(q, first_item + u64::from(g)))))?;
+            sample.append(&hashed, capacity)?;
         }
     }
     Ok(sample)

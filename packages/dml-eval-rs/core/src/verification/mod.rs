@@ -6,6 +6,7 @@
 
 mod all_scores;
 pub(crate) mod crossings;
+pub(crate) mod curve;
 pub(crate) mod decided;
 pub(crate) mod distances;
 mod exchange;

@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 
 use crate::control::Control;
-use crate::error::{Error, Result, argument};
-use crate::memory::{allocate, collect, each, zeros};
+use crate::error::{Result, argument};
+use crate::memory::{Grow, allocate, collect, each, zeros};
 use crate::rows::classes::Classes;
 use crate::rows::codes::Codes;
 use crate::rows::dense::Dense;
@@ -80,7 +80,11 @@ impl PairLabels<'_> {
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
         let counts = |query: u32, item: u32| !(own && query >= item || self.is_left_out(query, item));
-        let mut pairs: Vec<(u32, u32)> = Vec::new();
+        // Those of a query come together, and are computed when there are enough.
+        let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|of_class| *of_class > 0).max();
+        let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
+        let of_small = (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());
+        let mut pairs: Vec<(u32, u32)> = allocate(of_small.sum::<usize>().min(held / 4 + widest.unwrap_or(0)))?;
         let mut flush = |pairs: &mut Vec<(u32, u32)>, least: usize, control: &Control| -> Result<()> {
             if pairs.len() >= least.max(1) {
                 receive(&pair_scores(space, pairs, control)?)?;
@@ -92,7 +96,7 @@ impl PairLabels<'_> {
             let (members, items) = (queries.members(class), gallery.members(class));
             if members.len() < least || items.len() < least {
                 for &query in members {
-                    pairs.extend(items.iter().map(|&item| (query, item)).filter(|&(q, g)| counts(q, g)));
+                    pairs.try_extend(items.iter().map(|&item| (query, item)).filter(|&(q, g)| counts(q, g)))?;
                     flush(&mut pairs, held / 4, control)?;
                 }
             }
@@ -129,11 +133,7 @@ impl PairLabels<'_> {
     /// Collects the scores of all positive pairs, ascending.
     pub(crate) fn sorted_positives(&self, space: &Dense<'_>, number: usize, control: &Control) -> Result<Vec<f64>> {
         let mut positives: Vec<f64> = allocate(number)?;
-        self.for_positives(space, control, |scores| {
-            positives.try_reserve(scores.len()).map_err(|_| Error::Memory { bytes: 8 * scores.len() })?;
-            positives.extend(scores);
-            Ok(())
-        })?;
+        self.for_positives(space, control, |scores| positives.try_extend(scores.iter().copied()))?;
         positives.par_sort_unstable_by(f64::total_cmp);
         Ok(positives)
     }

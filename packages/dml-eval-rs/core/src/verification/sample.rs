@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{allocate, collect, zeros};
+use crate::memory::{Grow, allocate, collect, zeros};
 use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::rows::space::Space;
@@ -52,7 +52,7 @@ pub(crate) fn draw(
         control.check()?;
         let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
         let different = |q: u32, g: u32| labels.queries[q as usize] != labels.gallery()[g as usize];
-        sample.extend(pairs.zip(scores).filter(|((q, g), _)| different(*q, *g)).map(|(_, score)| score));
+        sample.try_extend(pairs.zip(scores).filter(|((q, g), _)| different(*q, *g)).map(|(_, score)| score))?;
     }
     sort_descending(&mut sample);
     Ok(Some(sample))

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::SweepResult;
-use crate::memory::collect;
+use crate::memory::{Grow, collect};
 use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
@@ -56,10 +56,10 @@ struct Lists {
 }
 
 impl Lists {
-    fn append(&mut self, parts: &mut [Vec<Listed>]) {
+    fn append(&mut self, parts: &[Vec<Listed>]) -> Result<()> {
         for (list, part) in self.lists.iter_mut().zip(parts) {
             if let Some(list) = list {
-                list.append(part);
+                list.try_extend(part.iter().copied())?;
             }
         }
         let length = |list: &Option<Vec<Listed>>| list.as_ref().map_or(0, Vec::len);
@@ -68,6 +68,7 @@ impl Lists {
                 *longest = None;
             }
         }
+        Ok(())
     }
 }
 
@@ -85,7 +86,7 @@ impl<'a> Sieve<'a> {
         let widened = |b: &Bracket| (round_down(value(b.low) - wide), round_up(value(b.high) + wide));
         let brackets = collect(brackets.iter().map(widened))?;
         let above = collect(brackets.iter().map(|_| AtomicU64::new(0)))?;
-        let lists = brackets.iter().map(|_| Some(Vec::new())).collect();
+        let lists = collect(brackets.iter().map(|_| Some(Vec::new())))?;
         Ok(Sieve { labels, brackets, offset, above, lists: Mutex::new(Lists { lists, capacity }) })
     }
 
@@ -95,10 +96,12 @@ impl<'a> Sieve<'a> {
     }
 
     /// Returns the brackets, and what the traversal found for each.
-    pub fn finish(self) -> (Vec<(f32, f32)>, Vec<Sieved>) {
+    #[expect(clippy::type_complexity, reason = "brackets, and what was found")]
+    pub fn finish(self) -> Result<(Vec<(f32, f32)>, Vec<Sieved>)> {
         let lists = self.lists.into_inner().expect("no thread panics while it holds the lock").lists;
         let sieved = lists.into_iter().zip(self.above);
-        (self.brackets, sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }).collect())
+        let sieved = collect(sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }))?;
+        Ok((self.brackets, sieved))
     }
 }
 
@@ -168,24 +171,24 @@ impl Observer for Sieve<'_> {
         _scratch: &mut Scratch,
         parts: &mut Vec<Vec<Listed>>,
     ) -> Result<()> {
-        parts.resize_with(self.brackets.len(), Vec::new);
+        parts.try_resize(self.brackets.len(), Vec::new())?;
         let unlisted = result.row_above.by_bracket();
         for (((&(low, high), above), part), unlisted) in
             self.brackets.iter().zip(&self.above).zip(parts.iter_mut()).zip(unlisted)
         {
+            part.clear();
             let mut larger: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
             for hit in &result.row_hits {
                 larger += u64::from(hit.value > high);
                 if hit.value >= low && hit.value <= high {
                     let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
-                    part.push(Listed { value: hit.value, pair: (row as u32, column as u32) });
+                    part.try_push(Listed { value: hit.value, pair: (row as u32, column as u32) })?;
                 }
             }
             above.fetch_add(larger, Relaxed);
         }
         if parts.iter().any(|part| !part.is_empty()) {
-            self.lists.lock().expect("no thread panics while it holds the lock").append(parts);
-            parts.iter_mut().for_each(Vec::clear);
+            self.lists.lock().expect("no thread panics while it holds the lock").append(parts)?;
         }
         Ok(())
     }

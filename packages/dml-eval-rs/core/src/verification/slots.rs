@@ -1,16 +1,16 @@
 //! The negatives between all positives: exact counts of all scores, which give the whole ROC curve, its area, and every crossing.
 //!
 //! Each score goes to the list of its part of the positives, of equally many, whatever their distribution. A full list is counted
-//! while its part and counts stay in a core's caches.
+//! while its part and counts stay in a core's caches. Memory is what limits this: its lines are fetched before they are needed.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::Work;
-use crate::memory::{allocate, collect, full, zeros};
+use crate::kernel::{Kernel, Work, prefetch};
+use crate::memory::{Grow, allocate, collect, full, zeros};
 use crate::peers::{Peers, part, reduce};
 use crate::rows::dense::Dense;
 use crate::rows::space::Space;
@@ -20,19 +20,24 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::Bracket;
 
-/// Cells of a ladder.
-const CELLS: usize = 4096;
-/// Scores that are compared together. More comparisons cost less than a jump that the CPU mispredicts.
-const TOGETHER: usize = 4;
+/// Cells of a ladder for each of its numbers: of parts, and of positives.
+const CELLS_OF_PARTS: usize = 8;
+const CELLS_OF_POSITIVES: usize = 4;
+/// The bit of a cell with numbers, and those of the numbers before.
+const OPEN_CELL: u16 = 1 << 15;
+const BEFORE: u16 = OPEN_CELL - 1;
 /// Scores whose cells are computed together.
 const CHUNK: usize = 32;
+/// Positives of a cell that are compared together. More comparisons cost less than a jump that the CPU mispredicts.
+const TOGETHER: usize = 4;
+/// The most scores of a list that wait for a comparison with positives of their cell.
+const OPEN: usize = 8 * CHUNK;
 /// The most bytes of lists and counts that threads keep apart.
 const COUNTER_BYTES: usize = 48 << 20;
 /// Scores of a thread's list for a part.
-const SHORT: usize = 64;
-/// Parts from which on they hold more positives, so that the lists of all stay in a core's second-level cache, and the most positives.
-const MANY_PARTS: usize = 1024;
-const LARGEST_PART: usize = 1 << 15;
+const SHORT: usize = 128;
+/// Parts from which on they hold more positives: their short lists stay in a core's second-level cache.
+const PARTS: usize = 256;
 
 /// Positives and negatives, by score.
 #[derive(Debug, PartialEq)]
@@ -49,8 +54,8 @@ pub struct Slots {
 pub(crate) enum Place {
     /// At a positive's score.
     At(Crossing),
-    /// Between positives, in this range.
-    Between((f64, f64)),
+    /// Between positives, in this range, with so many negatives above it.
+    Between((f64, f64), u64),
 }
 
 impl Slots {
@@ -72,7 +77,7 @@ impl Slots {
             if end == 0 || level.reached(above + negatives, positives) {
                 let low = if end == 0 { f64::NEG_INFINITY } else { self.scores[end - 1].next_up() };
                 let high = self.scores.get(end).map_or(f64::INFINITY, |score| score.next_down());
-                return Place::Between((low, high));
+                return Place::Between((low, high), above);
             }
             end -= 1;
             above += negatives;
@@ -88,28 +93,35 @@ impl Slots {
 
 /// Ascending distinct numbers, and how many are in lower cells than each of some of equal width.
 struct Ladder<'a> {
-    /// The numbers, and some beyond them, which are larger.
+    /// The numbers, and perhaps some beyond them, which are larger.
     numbers: &'a [f64],
     lowest: f64,
     scale: f64,
+    /// The last cell.
+    last: usize,
     before: Vec<u16>,
     /// The most numbers of a cell.
     most: usize,
 }
 
 impl<'a> Ladder<'a> {
-    /// Makes cells for the first `count` numbers, behind which there are at least [`TOGETHER`] more.
-    fn new(numbers: &'a [f64], count: usize) -> Result<Self> {
+    /// Makes cells for the first `count` numbers, about `each` for a number.
+    fn new(numbers: &'a [f64], count: usize, each: usize) -> Result<Self> {
+        let cells = (each * count.max(1)).next_power_of_two();
         let (lowest, width) = if count > 0 { (numbers[0], numbers[count - 1] - numbers[0]) } else { (0.0, 0.0) };
-        let scale = if width > 0.0 { (CELLS as f64 / width).min(f64::MAX) } else { 0.0 };
-        let mut ladder = Ladder { numbers, lowest, scale, before: zeros(CELLS + 1)?, most: 0 };
+        let scale = if width > 0.0 { (cells as f64 / width).min(f64::MAX) } else { 0.0 };
+        let mut ladder = Ladder { numbers, lowest, scale, last: cells - 1, before: zeros(cells + 1)?, most: 0 };
         for number in &numbers[..count] {
             let cell = ladder.cell(*number);
             ladder.before[cell + 1] += 1;
         }
         ladder.most = ladder.before.iter().max().map_or(0, |most| usize::from(*most));
-        for cell in 0..CELLS {
+        for cell in 0..cells {
             ladder.before[cell + 1] += ladder.before[cell];
+        }
+        for cell in 0..cells {
+            let is_empty = ladder.before[cell] == ladder.before[cell + 1];
+            ladder.before[cell] |= if is_empty { 0 } else { OPEN_CELL };
         }
         Ok(ladder)
     }
@@ -117,33 +129,22 @@ impl<'a> Ladder<'a> {
     /// Returns the cell of a score. It never decreases as scores increase.
     #[inline(always)]
     fn cell(&self, score: f64) -> usize {
-        let at = ((score - self.lowest) * self.scale).clamp(0.0, (CELLS - 1) as f64);
+        let at = ((score - self.lowest) * self.scale).clamp(0.0, self.last as f64);
         // The lowest bits of the sum are its integer, without the care that a conversion takes of numbers out of range.
-        (at + (1u64 << 52) as f64).to_bits() as usize % CELLS
+        (at + (1u64 << 52) as f64).to_bits() as usize & self.last
     }
 
-    /// Calls `take` with each score, the numbers smaller than it, and those equal to it, 0 or 1. `N` numbers are compared with it
-    /// together, at most [`TOGETHER`].
+    /// Halves the numbers of a score's cell until at most `most` may be smaller, and returns those before them.
     #[inline(always)]
-    fn place<const N: usize>(&self, scores: &[f64], mut take: impl FnMut(usize, f64, usize, usize)) {
-        for (c, chunk) in scores.chunks(CHUNK).enumerate() {
-            let mut cells = [0; CHUNK];
-            cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = self.cell(*score));
-            for (i, (&score, cell)) in chunk.iter().zip(cells).enumerate() {
-                let mut before = usize::from(self.before[cell]);
-                let mut rest = self.most;
-                while rest > N {
-                    let half = rest / 2;
-                    let is_smaller = self.numbers.get(before + half - 1).is_some_and(|number| *number < score);
-                    before = select_unpredictable(is_smaller, before + half, before);
-                    rest -= half;
-                }
-                let numbers = &self.numbers[before..][..N];
-                let smaller: usize = numbers.iter().map(|number| usize::from(*number < score)).sum();
-                let equal: usize = numbers.iter().map(|number| usize::from(*number == score)).sum();
-                take(CHUNK * c + i, score, before + smaller, equal);
-            }
+    fn halve(&self, score: f64, mut before: usize, most: usize) -> usize {
+        let mut rest = self.most;
+        while rest > most {
+            let half = rest / 2;
+            let is_smaller = self.numbers.get(before + half - 1).is_some_and(|number| *number < score);
+            before = select_unpredictable(is_smaller, before + half, before);
+            rest -= half;
         }
+        before
     }
 }
 
@@ -151,106 +152,191 @@ impl<'a> Ladder<'a> {
 struct Part<'a> {
     ladder: Ladder<'a>,
     scores: usize,
-    /// One for each of some threads.
-    listed: Vec<Mutex<Listed>>,
+    /// A list and counts for each of some threads: negatives behind so many of the part's scores, and equal to each.
+    copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
-/// The scores listed for a part, and its counts: negatives behind so many of its scores, and equal to each.
-struct Listed {
+/// Some negatives, and room for more.
+struct List {
     scores: Vec<f64>,
-    counts: Vec<u64>,
+    number: usize,
 }
 
-impl Part<'_> {
-    #[inline(never)]
-    fn count(&self, Listed { scores, counts }: &mut Listed) {
-        let add = |_, _, smaller: usize, equal: usize| counts[smaller + (self.scores + 1) * equal] += 1;
-        self.ladder.place::<TOGETHER>(scores, add);
-        scores.clear();
+/// Adds some scores to a part's counts.
+struct Count<'a, 'b> {
+    part: &'a Part<'b>,
+    scores: &'a [f64],
+    counts: &'a mut [u64],
+}
+
+impl Work for Count<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Count { part: Part { ladder, scores: number, .. }, scores, counts } = self;
+        let (between, equal) = counts.split_at_mut(number + 1);
+        prefetch(&ladder.before);
+        prefetch(&ladder.numbers[..*number]);
+        prefetch(between);
+        let before = &ladder.before[..];
+        let mut open = [(0.0, 0); OPEN];
+        let mut waiting = 0;
+        for chunk in scores.chunks(CHUNK) {
+            let mut cells = [0; CHUNK];
+            cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = ladder.cell(*score));
+            for (score, cell) in chunk.iter().zip(cells) {
+                // All scores of a cell without positives are between the same two.
+                let is_open = before[cell] / OPEN_CELL;
+                between[usize::from(before[cell] & BEFORE)] += u64::from(1 - is_open);
+                open[waiting % OPEN] = (*score, before[cell]);
+                waiting += usize::from(is_open);
+            }
+            if waiting > OPEN - CHUNK {
+                ladder.compare(&open[..std::mem::take(&mut waiting)], between, equal);
+            }
+        }
+        ladder.compare(&open[..waiting], between, equal);
     }
 }
 
-/// The negatives above a bracket, and those inside; `None` where they were too many.
-pub(crate) type Kept = (u64, Option<Vec<f64>>);
+impl Ladder<'_> {
+    /// Counts scores, given the numbers in cells before theirs, between two of the numbers or equal to one.
+    #[inline(always)]
+    fn compare(&self, open: &[(f64, u16)], between: &mut [u64], equal: &mut [u64]) {
+        for &(score, before) in open {
+            let before = self.halve(score, usize::from(before & BEFORE), TOGETHER);
+            let numbers = &self.numbers[before..][..TOGETHER];
+            let smaller: usize = numbers.iter().map(|number| usize::from(*number < score)).sum();
+            let is_equal = numbers.contains(&score);
+            let counts = if is_equal { &mut *equal } else { &mut *between };
+            counts[before + smaller] += 1;
+        }
+    }
+}
+
+/// Negatives in a bracket; `None` where they were too many.
+pub(crate) type Kept = Option<Vec<f64>>;
 
 /// Counts of negatives, and those in some brackets.
 struct Counter<'a> {
     /// The last score of each part but the last.
     ends: Ladder<'a>,
     parts: Vec<Part<'a>>,
-    brackets: &'a [Bracket],
-    inside: Vec<Mutex<Option<Vec<f64>>>>,
-    capacity: usize,
+    kept: Vec<(Bracket, Mutex<Kept>)>,
     longest: usize,
+    kernel: &'static Kernel,
+    control: &'a Control,
     /// Lists that no thread uses, and the number of all.
     idle: Mutex<(Vec<Lists>, usize)>,
 }
 
-/// Short lists of a thread, by part, and which of the parts' lists these are moved to.
+/// Short lists of a thread, by part, and which of the parts' copies gets them.
 struct Lists {
     copy: usize,
-    /// Negatives above each bracket.
-    above: Vec<u64>,
-    lengths: Vec<u32>,
+    /// The list that replaces a full one.
+    spare: Vec<f64>,
+    /// Negatives whose part isn't known.
+    fresh: [f64; 2 * CHUNK],
+    waiting: usize,
+    lengths: Vec<u8>,
     scores: Vec<[f64; SHORT]>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds the lock")
 }
 
 impl Counter<'_> {
     /// Takes some thread's lists that no other uses, or new ones.
     fn lists(&self) -> Result<Lists> {
-        let mut idle = self.idle.lock().expect("no thread panics while it holds the lock");
+        let mut idle = lock(&self.idle);
         if let Some(lists) = idle.0.pop() {
             return Ok(lists);
         }
         idle.1 += 1;
-        let copy = idle.1 % self.parts[0].listed.len();
-        let above = zeros(self.brackets.len())?;
-        Ok(Lists { copy, above, lengths: zeros(self.parts.len())?, scores: full(self.parts.len(), [0.0; SHORT])? })
+        Ok(Lists {
+            copy: idle.1 % self.parts[0].copies.len(),
+            spare: zeros(self.longest)?,
+            fresh: [0.0; 2 * CHUNK],
+            waiting: 0,
+            lengths: zeros(self.parts.len())?,
+            scores: full(self.parts.len(), [0.0; SHORT])?,
+        })
+    }
+
+    /// Moves a negative to the list of its part, for each of the first `number` whose part isn't known.
+    #[inline(always)]
+    fn distribute(&self, lists: &mut Lists, number: usize) {
+        let fresh: [f64; CHUNK] = std::array::from_fn(|i| lists.fresh[i]);
+        // Cells first, so that the compiler computes several at a time.
+        let mut parts = fresh.map(|score| self.ends.cell(score));
+        parts.iter_mut().for_each(|cell| *cell = usize::from(self.ends.before[*cell] & BEFORE));
+        if self.ends.most > 1 {
+            parts.iter_mut().zip(fresh).for_each(|(part, score)| *part = self.ends.halve(score, *part, 1));
+        }
+        parts.iter_mut().zip(fresh).for_each(|(part, score)| *part += usize::from(self.ends.numbers[*part] < score));
+        for (score, part) in fresh.into_iter().zip(parts).take(number) {
+            let length = &mut lists.lengths[part];
+            lists.scores[part][usize::from(*length) % SHORT] = score;
+            *length += 1;
+            if usize::from(*length) == SHORT {
+                self.flush(lists, part);
+            }
+        }
     }
 
     /// Moves a short list to that of its part, which is counted if the next one might not fit.
+    #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
-        let scores = &lists.scores[part][..std::mem::take(&mut lists.lengths[part]) as usize];
-        self.keep(part, scores, &mut lists.above);
-        let mut listed = self.parts[part].listed[lists.copy].lock().expect("no thread panics while it holds the lock");
-        listed.scores.extend_from_slice(scores);
-        if listed.scores.len() + SHORT > self.longest {
-            self.parts[part].count(&mut listed);
+        let added = std::mem::take(&mut lists.lengths[part]) as usize;
+        let mut list = lock(&self.parts[part].copies[lists.copy].0);
+        let List { scores, number } = &mut *list;
+        // Beyond the scores that count, others are copied, since a copy of known length needs no call.
+        scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
+        *number += added;
+        if *number + SHORT > self.longest {
+            self.control.took(|| "slots from full lists");
+            // Another thread need not wait for the count.
+            std::mem::swap(scores, &mut lists.spare);
+            let number = std::mem::take(number);
+            drop(list);
+            self.count(part, lists.copy, &lists.spare[..number]);
+        } else {
+            prefetch(&scores[*number..][..SHORT]);
         }
     }
 
-    /// Keeps the scores in brackets, and counts those above.
-    fn keep(&self, part: usize, scores: &[f64], above: &mut [u64]) {
-        for ((bracket, inside), above) in self.brackets.iter().zip(&self.inside).zip(above) {
-            if bracket.low > self.ends.numbers[part] {
+    /// Counts scores of a part, and keeps those in brackets.
+    #[expect(clippy::disallowed_methods, reason = "a list that is too short is given up")]
+    fn count(&self, part: usize, copy: usize, scores: &[f64]) {
+        // All scores are above the last one of the part before.
+        let (low, high) = (part.checked_sub(1).map(|before| self.ends.numbers[before]), self.ends.numbers[part]);
+        for (bracket, kept) in &self.kept {
+            if high < bracket.low || low.is_some_and(|low| low >= bracket.high) {
                 continue;
             }
-            // All scores are above the last one of the part before.
-            let are_larger = part > 0 && self.ends.numbers[part - 1] >= bracket.high;
-            let count_larger = || scores.iter().map(|score| usize::from(*score > bracket.high)).sum();
-            let larger = if are_larger { scores.len() } else { count_larger() };
-            *above += larger as u64;
-            if larger < scores.len() {
-                let mut inside = inside.lock().expect("no thread panics while it holds the lock");
-                if let Some(list) = &mut *inside {
-                    if list.len() + scores.len() > self.capacity || list.try_reserve(scores.len()).is_err() {
-                        *inside = None;
-                        continue;
-                    }
-                    list.extend(scores.iter().filter(|score| (bracket.low..=bracket.high).contains(*score)));
-                }
+            let inside = || scores.iter().filter(|score| (bracket.low..=bracket.high).contains(*score));
+            let mut kept = lock(kept);
+            if kept.as_ref().is_some_and(|list| inside().count() > list.capacity() - list.len()) {
+                *kept = None;
             }
+            kept.iter_mut().for_each(|list| list.extend(inside()));
         }
+        let part = &self.parts[part];
+        self.kernel.vectorize(Count { part, scores, counts: &mut lock(&part.copies[copy].1) });
     }
 }
 
-/// Adds those scores of a line whose label is another.
+/// Adds those scores of a tile whose label is another.
 struct Add<'a> {
     counter: &'a Counter<'a>,
     lists: &'a mut Lists,
-    scores: &'a [f64],
-    labels: &'a [u32],
-    label: u32,
+    labels: &'a PairLabels<'a>,
+    queries: Range<usize>,
+    items: Range<usize>,
+    tile: &'a [f64],
+    width: usize,
 }
 
 impl Work for Add<'_> {
@@ -258,15 +344,29 @@ impl Work for Add<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Add { counter, lists, scores, labels, label } = self;
-        counter.ends.place::<1>(scores, |i, score, part, _| {
-            let length = &mut lists.lengths[part];
-            lists.scores[part][*length as usize % SHORT] = score;
-            *length += u32::from(labels[i] != label);
-            if *length as usize == SHORT {
-                counter.flush(lists, part);
+        let Add { counter, lists, labels, queries, items, tile, width } = self;
+        let others = &labels.gallery()[items.clone()];
+        for (query, line) in queries.zip(tile.chunks_exact(width)) {
+            let first = match labels.gallery {
+                None => (query + 1).saturating_sub(items.start).min(items.len()),
+                Some(_) => 0,
+            };
+            let label = labels.queries[query];
+            for (scores, others) in line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK)) {
+                // A positive is overwritten.
+                let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
+                for (score, other) in scores.iter().zip(others) {
+                    fresh[waiting % (2 * CHUNK)] = *score;
+                    waiting += usize::from(*other != label);
+                }
+                lists.waiting = waiting;
+                if lists.waiting >= CHUNK {
+                    counter.distribute(lists, CHUNK);
+                    lists.fresh.copy_within(CHUNK.., 0);
+                    lists.waiting -= CHUNK;
+                }
             }
-        });
+        }
     }
 }
 
@@ -282,79 +382,106 @@ pub fn count_slots(
     count_and_keep(space, labels, positives, &[], peers, control).map(|(slots, _)| slots)
 }
 
-/// Counts as [`count_slots`] does, and keeps the negatives in brackets: of a process, those of its part.
+/// Counts as [`count_slots`] does, between the ends of brackets, too, and keeps the negatives in brackets, given the most of each: of a
+/// process, those of its part.
 pub(crate) fn count_and_keep(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
     positives: &[f64],
-    brackets: &[Bracket],
+    brackets: &[(Bracket, usize)],
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<(Slots, Vec<Kept>)> {
     let sizes = control.sizes();
-    let groups = || positives.chunk_by(|a, b| a == b);
-    let distinct = groups().count();
-    let mut scores = allocate(distinct + TOGETHER)?;
-    scores.extend(groups().map(|group| group[0]).chain([f64::INFINITY; TOGETHER]));
-    let of_part = sizes.slot_part.max(distinct / MANY_PARTS).clamp(1, LARGEST_PART);
-    let last_of_parts = scores[..distinct - 1].iter().skip(of_part - 1).step_by(of_part);
-    let mut ends = allocate(last_of_parts.len() + TOGETHER)?;
-    ends.extend(last_of_parts.copied().chain([f64::INFINITY; TOGETHER]));
+    let mut edges = allocate(2 * brackets.len())?;
+    edges.try_extend(brackets.iter().flat_map(|(b, _)| [b.low, b.high]).filter(|edge| edge.is_finite()))?;
+    edges.sort_unstable_by(f64::total_cmp);
+    edges.dedup();
+    let distinct = |of: &[f64]| of.chunk_by(|a, b| a == b).count();
+    let mut all = allocate(distinct(positives) + distinct(&edges) + TOGETHER)?;
+    let mut edges = edges.into_iter().peekable();
+    for group in positives.chunk_by(|a, b| a == b) {
+        while let Some(edge) = edges.next_if(|edge| *edge < group[0]) {
+            all.try_push(edge)?;
+        }
+        all.try_push(group[0])?;
+    }
+    all.try_extend(edges)?;
+    all.dedup();
+    let distinct = all.len();
+    all.try_extend([f64::INFINITY; TOGETHER])?;
+    let of_part = sizes.slot_part.max(distinct.div_ceil(PARTS)).clamp(1, usize::from(BEFORE));
+    let last_of_parts = all[..distinct - 1].iter().skip(of_part - 1).step_by(of_part);
+    let mut ends = allocate(last_of_parts.len() + 1)?;
+    ends.try_extend(last_of_parts.copied().chain([f64::INFINITY]))?;
     let longest = sizes.slot_list.max(SHORT);
     let bytes = 8 * (2 * distinct + distinct.div_ceil(of_part) * longest);
-    let copies = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());
-    let parts = (0..distinct).step_by(of_part).map(|start| {
+    let of_threads = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());
+    let mut parts = allocate(distinct.div_ceil(of_part))?;
+    for start in (0..distinct).step_by(of_part) {
         let number = of_part.min(distinct - start);
-        let listed = || Ok(Mutex::new(Listed { scores: allocate(longest)?, counts: zeros(2 * number + 1)? }));
-        let listed = (0..copies).map(|_| listed()).collect::<Result<_>>()?;
-        Ok(Part { ladder: Ladder::new(&scores[start..], number)?, scores: number, listed })
-    });
-    let counter = Counter {
-        ends: Ladder::new(&ends, ends.len() - TOGETHER)?,
-        parts: parts.collect::<Result<_>>()?,
-        brackets,
-        inside: collect(brackets.iter().map(|_| Mutex::new(Some(Vec::new()))))?,
-        capacity: sizes.verify_listed / brackets.len().max(1),
-        longest,
-        idle: Mutex::default(),
-    };
+        let mut copies = allocate(of_threads)?;
+        for _ in 0..of_threads {
+            let list = List { scores: zeros(longest)?, number: 0 };
+            copies.try_push((Mutex::new(list), Mutex::new(zeros(2 * number + 1)?)))?;
+        }
+        parts.try_push(Part {
+            ladder: Ladder::new(&all[start..], number, CELLS_OF_POSITIVES)?,
+            scores: number,
+            copies,
+        })?;
+    }
+    let mut kept = allocate(brackets.len())?;
+    for &(bracket, most) in brackets {
+        kept.try_push((bracket, Mutex::new(Some(allocate(most)?))))?;
+    }
+    let idle = Mutex::new((allocate(rayon::current_num_threads())?, 0));
+    let ends = Ladder::new(&ends, ends.len() - 1, CELLS_OF_PARTS)?;
+    let counter = Counter { ends, parts, kept, longest, kernel: space.kernel(), control, idle };
     control.took(|| if counter.parts.len() > 1 { "slots in parts" } else { "slots" });
 
     let (own, (queries, items)) = (labels.gallery.is_none(), (space.rows(Side::Query), space.rows(Side::Gallery)));
     let part = part(peers, queries, |query| (items - if own { query } else { 0 }) as u64);
     let width = space.kernel().exact.columns;
     let visit = |lists: &mut Lists, queries: Range<usize>, items: Range<usize>, tile: &[f64]| {
-        let others = &labels.gallery()[items.clone()];
-        for (query, line) in queries.zip(tile.chunks_exact(width)) {
-            let first = if own { (query + 1).saturating_sub(items.start).min(items.len()) } else { 0 };
-            let (scores, labels, label) = (&line[first..items.len()], &others[first..], labels.queries[query]);
-            space.kernel().vectorize(Add { counter: &counter, lists, scores, labels, label });
-        }
+        space.kernel().vectorize(Add { counter: &counter, lists, labels, queries, items, tile, width });
     };
-    let idle = || counter.idle.lock().expect("no thread panics while it holds the lock");
-    visit_scores(space, part, control, || counter.lists(), visit, |lists| idle().0.push(lists))?;
-    let mut above: Vec<u64> = zeros(brackets.len())?;
-    for mut lists in std::mem::take(&mut idle().0) {
+    #[expect(clippy::disallowed_methods, reason = "there is room for the lists of all threads")]
+    let end = |lists| lock(&counter.idle).0.push(lists);
+    visit_scores(space, part, control, || counter.lists(), visit, end)?;
+    for mut lists in std::mem::take(&mut lock(&counter.idle).0) {
+        let waiting = lists.waiting;
+        counter.distribute(&mut lists, waiting);
         (0..counter.parts.len()).for_each(|part| counter.flush(&mut lists, part));
-        above.iter_mut().zip(lists.above).for_each(|(sum, above)| *sum += above);
     }
-
-    let mut numbers = allocate(distinct)?;
-    numbers.extend(groups().map(|group| group.len() as u64));
+    for (p, part) in counter.parts.iter().enumerate() {
+        for (copy, (list, _)) in part.copies.iter().enumerate() {
+            let list = lock(list);
+            counter.count(p, copy, &list.scores[..list.number]);
+        }
+    }
+    let Counter { parts, kept, .. } = counter;
     let mut negatives: Vec<u64> = zeros(2 * distinct + 1)?;
-    let Counter { parts, inside, .. } = counter;
+    // A part's memory is freed before the next one's counts are added.
     for (p, part) in parts.into_iter().enumerate() {
-        for listed in &part.listed {
-            let mut listed = listed.lock().expect("no thread panics while it holds the lock");
-            part.count(&mut listed);
+        for (_, counts) in part.copies {
             let slots = &mut negatives[2 * of_part * p..];
-            let (between, equal) = listed.counts.split_at(part.scores + 1);
+            let counts = counts.into_inner().expect("no thread panics while it holds the lock");
+            let (between, equal) = counts.split_at(part.scores + 1);
             slots.iter_mut().step_by(2).zip(between).for_each(|(slot, count)| *slot += count);
             slots.iter_mut().skip(1).step_by(2).zip(equal).for_each(|(slot, count)| *slot += count);
         }
     }
-    scores.truncate(distinct);
+    let taken = |(_, kept): (_, Mutex<Kept>)| kept.into_inner().expect("no thread panics while it holds the lock");
+    let kept = collect(kept.into_iter().map(taken))?;
+    all.truncate(distinct);
+    let mut rest = positives;
+    let numbers = all.iter().map(|score| {
+        let number = rest.iter().take_while(|positive| *positive == score).count();
+        rest = &rest[number..];
+        number as u64
+    });
+    let positives = collect(numbers)?;
     let negatives = if peers.is_alone() { negatives } else { reduce(peers, &negatives)? };
-    let inside = inside.into_iter().map(|list| list.into_inner().expect("no thread panics while it holds the lock"));
-    Ok((Slots { scores, positives: numbers, negatives }, above.into_iter().zip(inside).collect()))
+    Ok((Slots { scores: all, positives, negatives }, kept))
 }

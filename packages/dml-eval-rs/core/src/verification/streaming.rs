@@ -17,24 +17,26 @@ use crate::verification::pairs::PairLabels;
 use crate::verification::sample::{Bracket, estimate, sort_descending};
 use crate::verification::traversal::traverse;
 
-/// Finds the scores of a block's positives, ascending, and samples its negatives: of those whose hash ends in `least` zeros, at most
+/// Finds the scores of a block's positives, so many, ascending, and samples its negatives: of those whose hash ends in `least` zeros, at most
 /// `capacity`. `first_item` is the index of the block's first item in the whole gallery.
 pub fn begin_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
+    positives: usize,
     first_item: u64,
     least: u32,
     capacity: usize,
     control: &Control,
 ) -> Result<(Vec<f64>, HashedScores)> {
     labels.check(space, space.is_own_gallery())?;
-    let positives = labels.sorted_positives(space, 0, control)?;
+    let positives = labels.sorted_positives(space, positives, control)?;
     Ok((positives, sample_block(space, labels, first_item, least, capacity, control)?))
 }
 
 /// Begins the searches for the negatives of some ranks, and for equal errors if `equal_errors`.
 ///
 /// `positives` are the scores of all positives, ascending, `negatives` is the number of all negatives, and `sample` the scores of some.
+#[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn begin_searches(
     ranks: &[u64],
     equal_errors: bool,
@@ -66,10 +68,15 @@ pub fn observe_block(
     let approximation = (packing.largest_margin()?, packing.offset());
     let decider = Decider::new(space, labels, searches, capacity, approximation, first_item, control)?;
     traverse(space, &packing, &decider, &Alone, control)?;
-    Ok(decider.finish())
+    decider.finish()
 }
 
 /// Advances searches by what a pass over all blocks observed: returns each crossing that is found, and narrows the other searches.
-pub fn advance_searches(searches: &mut [Search], observed: Vec<Observed>, positives: &[f64]) -> Vec<Option<Crossing>> {
+#[expect(clippy::disallowed_methods, reason = "levels are few")]
+pub fn advance_searches(
+    searches: &mut [Search],
+    observed: Vec<Observed>,
+    positives: &[f64],
+) -> Result<Vec<Option<Crossing>>> {
     searches.iter_mut().zip(observed).map(|(search, observed)| search.advance(observed, positives)).collect()
 }

@@ -1,70 +1,167 @@
-//! Sums over a few queries and many gallery items, which are read as they lie in memory and never packed.
+//! Sums over a few queries and all items of a gallery, whose numbers are read once, as they lie in memory.
 
-use super::Dense;
-use crate::error::Result;
+use rayon::prelude::*;
+
+use super::{Dense, Unread};
+use crate::control::Control;
+use crate::error::{Error, Result};
 use crate::exact::PAIRS;
-use crate::memory::{Grow, allocate, zeros};
-use crate::rows::matrix::Source;
+use crate::kernel::prefetch;
+use crate::memory::zeros;
+use crate::rows::matrix::{Matrix, Source, widen_half};
+use crate::rows::scaling::rescale;
 use crate::rows::similarity::Similarity;
+use crate::rows::validation::is_suspect;
 use crate::side::Side;
 
-/// A few queries, widened.
-pub(crate) struct FewQueries {
+/// Items whose keys a thread computes together.
+const ITEMS: usize = 256;
+/// Rows are fetched so many before they are read: four at a time, they are read faster than CPUs foresee.
+const AHEAD: usize = 16;
+
+/// The queries, widened, and in single precision if these and the gallery's rows have no other.
+struct Few {
     len: usize,
-    numbers: Vec<f64>,
+    wide: Vec<f64>,
+    single: Option<Vec<f32>>,
+}
+
+/// A thread's buffers.
+struct Buffers {
+    /// The sums of each query with some items.
+    sums: Vec<f64>,
+    /// The items' squared lengths; 1 where keys and validation need none.
+    squares: Vec<f64>,
+    wide: Vec<f64>,
+    single: Vec<f32>,
+}
+
+impl<'a> Unread<'a> {
+    /// Computes the keys of all queries, which are few, and all items, and then validates the gallery. `visit` receives a query, the
+    /// first of some consecutive items and their keys.
+    pub fn compare_few(self, control: &Control, visit: impl Fn(usize, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
+        let (of, items) = (&self.0, self.0.gallery.rows());
+        let few = of.few()?;
+        let is_valid = (0..items.div_ceil(ITEMS))
+            .into_par_iter()
+            .map_init(
+                || -> Result<_> {
+                    let (wide, single) = (zeros(of.dim())?, zeros(PAIRS * of.dim())?);
+                    Ok(Buffers { sums: zeros(few.len * ITEMS)?, squares: zeros(ITEMS)?, wide, single })
+                },
+                |buffers, block| -> Result<bool> {
+                    control.check()?;
+                    let buffers = buffers.as_mut().map_err(|error: &mut Error| error.clone())?;
+                    let (first, number) = (block * ITEMS, ITEMS.min(items - block * ITEMS));
+                    match &few.single {
+                        Some(queries) => of.sums_of_singles(queries, first, number, buffers),
+                        None => of.sums_of_doubles(&few, first, number, buffers),
+                    }
+                    let (squares, sums) = (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
+                    let mut is_valid = !is_suspect(squares, of.similarity);
+                    for (query, keys) in sums.chunks_exact_mut(number).enumerate() {
+                        // With a number that is not finite, no sum is finite.
+                        is_valid &= keys.iter().fold(true, |finite, key| finite & key.is_finite());
+                        of.keys_of_sums(squares, keys);
+                        visit(query, first, keys);
+                    }
+                    control.advance(sums.len() as u64);
+                    Ok(is_valid)
+                },
+            )
+            .try_reduce(|| true, |a, b| Ok(a & b))?;
+        if is_valid { Ok(self.0) } else { self.read(control) }
+    }
 }
 
 impl Dense<'_> {
-    /// Widens all queries, which are few.
-    pub(crate) fn few_queries(&self) -> Result<FewQueries> {
-        let (len, mut buffer) = (self.rows(Side::Query), Vec::new());
-        let mut numbers: Vec<f64> = zeros(len * self.dim())?;
-        for (query, out) in numbers.chunks_exact_mut(self.dim()).enumerate() {
+    fn few(&self) -> Result<Few> {
+        let (len, dim, mut buffer) = (self.rows(Side::Query), self.dim(), Vec::new());
+        let mut wide: Vec<f64> = zeros(len * dim)?;
+        for (query, out) in wide.chunks_exact_mut(dim).enumerate() {
             self.widen(Side::Query, query, &mut buffer)?;
             out.copy_from_slice(&buffer);
         }
-        Ok(FewQueries { len, numbers })
+        let mut single = None;
+        if !self.queries.is_double() && !self.gallery.is_double() {
+            let mut numbers: Vec<f32> = zeros(len * dim)?;
+            numbers.iter_mut().zip(&wide).for_each(|(single, wide)| *single = *wide as f32);
+            single = Some(numbers);
+        }
+        Ok(Few { len, wide, single })
     }
 
-    /// Computes the sums of consecutive items from the first on and all queries in the stated order, item by item.
-    pub(crate) fn sums_with_few(&self, few: &FewQueries, first: usize, sums: &mut [f64]) -> Result<()> {
-        let mut buffer = Vec::new();
-        let mut in_place = allocate(few.len)?;
-        in_place.try_extend((0..few.len).map_while(|row| self.queries.slice32(row)))?;
-        for (start, sums) in (first..).step_by(PAIRS).zip(sums.chunks_mut(PAIRS * few.len)) {
-            if self.sums_in_place(&in_place, start, sums).is_none() {
-                for (row, sums) in (start..).zip(sums.chunks_exact_mut(few.len)) {
-                    self.widen(Side::Gallery, row, &mut buffer)?;
-                    for (sum, few) in sums.iter_mut().zip(few.numbers.chunks_exact(self.dim())) {
-                        *sum = match self.similarity {
-                            Similarity::Euclidean => self.kernel.distance64(few, &buffer),
-                            Similarity::Cosine | Similarity::Dot => self.kernel.dot64(few, &buffer),
-                        };
-                    }
+    /// Computes the sums of some consecutive items and all queries in the stated order, four items at a time.
+    fn sums_of_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
+        let (dim, Buffers { sums, squares, wide, single }) = (self.dim(), buffers);
+        let in_place = if let Matrix::F32(x) = &self.gallery { x.as_slice() } else { None };
+        let halves = if let Matrix::F16(x) = &self.gallery { x.as_slice() } else { None };
+        // Products and squares of single-precision numbers are finite if these are.
+        let needs_squares = self.similarity == Similarity::Cosine;
+        squares[..number].fill(1.0);
+        for start in (0..number).step_by(PAIRS) {
+            let together = PAIRS.min(number - start);
+            let at = first + start;
+            let rows = match in_place {
+                Some(numbers) => {
+                    let ahead = |row: usize| numbers.len().min(row * dim);
+                    prefetch(&numbers[ahead(at + AHEAD)..ahead(at + AHEAD + PAIRS)]);
+                    &numbers[at * dim..(at + together) * dim]
                 }
+                None => {
+                    for (i, row) in single.chunks_exact_mut(dim).take(together).enumerate() {
+                        if let Some(numbers) = halves {
+                            let numbers = row.iter_mut().zip(&numbers[(at + i) * dim..]);
+                            self.kernel.vectorize(|| numbers.for_each(|(single, half)| *single = widen_half(*half)));
+                        } else {
+                            self.gallery.widen(at + i, wide);
+                            row.iter_mut().zip(&*wide).for_each(|(single, wide)| *single = *wide as f32);
+                        }
+                    }
+                    &single[..together * dim]
+                }
+            };
+            // Fewer rows repeat the last.
+            let row = |i: usize| &rows[i.min(together - 1) * dim..][..dim];
+            let rows = [row(0), row(1), row(2), row(3)];
+            if needs_squares {
+                squares[start..start + together].copy_from_slice(&self.kernel.dots32(rows, rows)[..together]);
+            }
+            for (query, sums) in queries.chunks_exact(dim).zip(sums.chunks_exact_mut(number)) {
+                let found = match self.similarity {
+                    Similarity::Euclidean => self.kernel.distances32([query; PAIRS], rows),
+                    Similarity::Cosine | Similarity::Dot => self.kernel.dots32([query; PAIRS], rows),
+                };
+                sums[start..start + together].copy_from_slice(&found[..together]);
             }
         }
-        Ok(())
     }
 
-    /// Computes the sums of float32 rows from one on in place; `None` if a row has another type, or a query is not in place.
-    fn sums_in_place(&self, few: &[&[f32]], start: usize, sums: &mut [f64]) -> Option<()> {
-        if few.len() < self.rows(Side::Query) {
-            return None;
-        }
-        // Fewer rows repeat the last.
-        let last = sums.len() / few.len() - 1;
-        let row = |i: usize| self.gallery.slice32(start + i.min(last));
-        let together: [&[f32]; PAIRS] = [row(0)?, row(1)?, row(2)?, row(3)?];
-        for (i, of_few) in few.iter().enumerate() {
-            let found = match self.similarity {
-                Similarity::Euclidean => self.kernel.distances32([of_few; PAIRS], together),
-                Similarity::Cosine | Similarity::Dot => self.kernel.dots32([of_few; PAIRS], together),
+    /// Computes the sums of some consecutive items and all queries in the stated order, item by item.
+    fn sums_of_doubles(&self, few: &Few, first: usize, number: usize, buffers: &mut Buffers) {
+        let (dim, Buffers { sums, squares, wide, .. }) = (self.dim(), buffers);
+        let in_place = match &self.gallery {
+            Matrix::F64(x) if !self.is_rescaled(Side::Gallery) => x.as_slice(),
+            _ => None,
+        };
+        for (i, square) in squares[..number].iter_mut().enumerate() {
+            let row = match in_place {
+                Some(numbers) => &numbers[(first + i) * dim..][..dim],
+                None => {
+                    self.gallery.widen(first + i, wide);
+                    if self.is_rescaled(Side::Gallery) {
+                        self.kernel.vectorize(|| rescale(wide));
+                    }
+                    &wide[..]
+                }
             };
-            for (sum, found) in sums[i..].iter_mut().step_by(few.len()).zip(found) {
-                *sum = found;
+            *square = self.kernel.dot64(row, row);
+            for (query, sums) in few.wide.chunks_exact(dim).zip(sums.chunks_exact_mut(number)) {
+                sums[i] = match self.similarity {
+                    Similarity::Euclidean => self.kernel.distance64(query, row),
+                    Similarity::Cosine | Similarity::Dot => self.kernel.dot64(query, row),
+                };
             }
         }
-        Some(())
     }
 }

@@ -85,17 +85,19 @@ impl Dense<'_> {
     ) {
         self.kernel.exact_tile(self.score_sum(), query_panel, item_panel, tile);
         let lines = tile.chunks_exact_mut(self.kernel.exact.columns).zip(queries);
-        self.kernel.vectorize(move || match self.similarity {
+        // Short closures, which are compiled for the kernel's instructions.
+        match self.similarity {
             Similarity::Cosine => {
                 let of_items = &self.squares(Side::Gallery)[items];
                 for (line, query) in lines {
                     let of_query = self.squares(Side::Query)[query];
-                    line.iter_mut().zip(of_items).for_each(|(sum, square)| *sum = cosine(*sum, of_query * square));
+                    let scores = line.iter_mut().zip(of_items);
+                    self.kernel.vectorize(|| scores.for_each(|(sum, square)| *sum = cosine(*sum, of_query * square)));
                 }
             }
             Similarity::Dot => lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum += 0.0)),
             Similarity::Euclidean => lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum = 0.0 - *sum)),
-        });
+        }
     }
 
     fn score_sum(&self) -> Sum {
