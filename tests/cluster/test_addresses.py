@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -53,3 +54,21 @@ def test_a_port_of_another_server_is_named(answer, monkeypatch):
         assert time.monotonic() - start < 30
         done.set()
         thread.join()
+
+
+def test_ctrl_c_while_ray_starts_waits_until_ray_can_be_shut_down(monkeypatch):
+    import ray
+
+    calls = []
+
+    def init(**options):
+        calls.append("begin")
+        signal.raise_signal(signal.SIGINT)  # here, Ray would leave threads that crash Python at its exit
+        calls.append("end")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shut down"))
+    with pytest.raises(KeyboardInterrupt), RayCluster().connect([], None):
+        calls.append("work")
+    assert calls == ["begin", "end", "shut down"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -83,6 +83,7 @@ def test_another_address_than_that_of_the_connection_is_refused(nodes: Any) -> N
 def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
     from dml_eval_rs.adapters.ray import ray_map
 
+    nodes.restore()
     x, labels, paths = data
     on_cluster = ray_map(nodes.address)
     results = 0
@@ -103,3 +104,21 @@ def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Pat
         found.per_query[name].tobytes() == expected.per_query[name].tobytes() for name in found.per_query
     )
     assert results == 5 + 10 + 55  # shards, labels of ten blocks, and their pairs: nothing twice
+
+
+def test_a_killed_node_changes_no_neighbour(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
+    from dml_eval_rs.adapters.ray import ray_map
+
+    nodes.restore()
+    x, _, paths = data
+    on_cluster = ray_map(nodes.address)
+
+    def dying(function: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        for result in on_cluster(function, tasks):
+            if result.key[0] == "search" and len(nodes.cluster.worker_nodes) == 2:
+                nodes.kill_worker()
+            yield result
+
+    found = knn_shards(paths, None, 9, map=dying, block=300)
+    assert len(nodes.cluster.worker_nodes) == 1
+    assert all(np.array_equal(a, b) for a, b in zip(found, knn(x, None, 9)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, integer_dtypes, unsigned_integer_dtypes
 
+import dml_eval_rs
 from dml_eval_rs import arguments, binarize, evaluate, evaluate_codes, nmi
 
 RNG = np.random.default_rng(0)
@@ -182,14 +184,64 @@ def test_nested_tensors_are_refused(layout: str) -> None:
         evaluate(rows, [0, 1, 0, 1, 2, 2])
 
 
-@pytest.mark.parametrize("transform", ["grad", "vmap"])
-def test_tensors_inside_transforms_are_refused(transform: str) -> None:
+MATRIX, CODES = np.eye(6, 4) + 0.1, np.arange(12, dtype=np.uint8).reshape(6, 2)
+SIX = [0, 1, 0, 1, 2, 2]
+# Every function that takes arrays, called with a tensor of floats, codes or labels.
+TAKERS: dict[str, Callable[[Any, Any, Any], object]] = {
+    "ami": lambda x, codes, labels: dml_eval_rs.ami(labels, SIX),
+    "ari": lambda x, codes, labels: dml_eval_rs.ari(SIX, labels),
+    "binarize": lambda x, codes, labels: binarize(x),
+    "concatenate_blocks": lambda x, codes, labels: dml_eval_rs.concatenate_blocks([MATRIX, x]),
+    "evaluate": lambda x, codes, labels: evaluate(MATRIX, labels),
+    "evaluate_codes": lambda x, codes, labels: evaluate_codes(codes, SIX),
+    "evaluate_levels": lambda x, codes, labels: dml_eval_rs.evaluate_levels(x, {"fine": SIX}),
+    "evaluate_shards": lambda x, codes, labels: dml_eval_rs.evaluate_shards([x], SIX),
+    "evaluate_ties": lambda x, codes, labels: dml_eval_rs.evaluate_ties(x, SIX),
+    "hard_negatives": lambda x, codes, labels: dml_eval_rs.hard_negatives(x, SIX, 2),
+    "index_recall": lambda x, codes, labels: dml_eval_rs.index_recall(labels[:, None], MATRIX, MATRIX, 1),
+    "kmeans": lambda x, codes, labels: dml_eval_rs.kmeans(x, 2),
+    "knn": lambda x, codes, labels: dml_eval_rs.knn(MATRIX, x, 2),
+    "knn_codes": lambda x, codes, labels: dml_eval_rs.knn_codes(codes, None, 2),
+    "knn_shards": lambda x, codes, labels: dml_eval_rs.knn_shards([x], None, 2),
+    "nmi": lambda x, codes, labels: dml_eval_rs.nmi(labels, SIX),
+    "open_set": lambda x, codes, labels: dml_eval_rs.open_set(MATRIX, [0, 1, 2, 3, 4, 5], x, SIX),
+    "range_search": lambda x, codes, labels: dml_eval_rs.range_search(x, None, 0.5),
+    "relevance_from_labels": lambda x, codes, labels: dml_eval_rs.relevance_from_labels(x > 0.5),
+    "verify": lambda x, codes, labels: dml_eval_rs.verify(x, SIX),
+    "verify_codes": lambda x, codes, labels: dml_eval_rs.verify_codes(codes, SIX),
+    "StreamingEvaluator": lambda x, codes, labels: dml_eval_rs.StreamingEvaluator(x, SIX),
+    "StreamingVerifier": lambda x, codes, labels: dml_eval_rs.StreamingVerifier(x, SIX),
+}
+
+
+def test_every_function_that_takes_arrays_is_tried_inside_transforms() -> None:
+    public = {name for name in dml_eval_rs.__all__ if inspect.isfunction(getattr(dml_eval_rs, name))}
+    assert public <= TAKERS.keys()
+
+
+@pytest.mark.parametrize("name", TAKERS)
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning"
+)
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap", "functionalize"])
+def test_tensors_inside_transforms_are_refused(name: str, transform: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     func = pytest.importorskip("torch.func", reason="torch is not installed")
-    torch = pytest.importorskip("torch")
-    with pytest.raises(
-        TypeError, match=r"embeddings is a tensor without readable numbers .*outside torch\.func"
-    ):
-        getattr(func, transform)(lambda x: evaluate(x, [0, 1, 0, 1, 2, 2]))(torch.ones(2, 6, 4))
+
+    def call(x: Any) -> Any:
+        zeros = 0 * x.long()
+        TAKERS[name](x, (torch.tensor(CODES) + zeros[:, :1]).byte(), torch.tensor(SIX) + zeros[:, 0])
+        return x.sum()
+
+    x = torch.tensor(MATRIX)
+    transformed = {
+        "grad": lambda: func.grad(call)(x),
+        "jvp": lambda: func.jvp(call, (x,), (x,)),
+        "vmap": lambda: func.vmap(call)(torch.stack([x, x])),
+        "functionalize": lambda: func.functionalize(call)(x),
+    }
+    with pytest.raises(TypeError, match=r"is a tensor without readable numbers .*outside torch\.func"):
+        transformed[transform]()
 
 
 def test_tensors_of_any_floating_dtype_are_taken_without_their_gradient() -> None:

@@ -18,6 +18,7 @@ from dml_core import DmlError
 from dml_train.files import read_json
 from dml_train.recipe.checking import parse
 from dml_train.report.page import write_report
+from dml_train.run_folder import RunFolder
 from dml_train.trained.leaks import find_leaks
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery
@@ -229,6 +230,18 @@ def test_results_that_have_changed_are_an_error_and_the_command_in_it_writes_the
     dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")
     for file in ("labels.npy", "embeddings.npy", "per_query.npz", "evaluation.json", "manifest.json"):
         assert (intact / file).read_bytes() == (finished / file).read_bytes()
+
+
+def test_changed_lines_of_training_are_an_error_and_a_run_resumes_without_them(dml, intact):
+    metrics = intact / "metrics.jsonl"
+    change_a_digit(metrics)
+    for command in (("report", intact), ("train", intact / "recipe.toml", "--out", intact, "--resume")):
+        error = dml(*command, code=2).stderr
+        assert "metrics.jsonl has another SHA-256 than the manifest says" in error
+        assert "move it away to go on without its lines" in error
+    metrics.unlink()
+    dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")
+    assert [line["step"] for line in RunFolder(intact).read_metrics()] == [12]
 
 
 def test_a_run_of_which_the_manifest_is_missing_is_not_finished(dml, intact):

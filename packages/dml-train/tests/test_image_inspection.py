@@ -62,7 +62,7 @@ def test_classes_are_counted_by_their_size(dml, photos):
 def test_sizes_are_those_of_the_upright_image(dml, photos):
     picture(90, 300, 400).save(photos / "class 0" / "large.png")
     picture(91, 20, 10).save(photos / "class 0" / "tiny.png")
-    expected = "pixels: smallest 20 x 10, median 96 x 80, largest 300 x 400; the default resize=256 enlarges 33 of 34"
+    expected = "pixels: smallest 20 x 10, median 96 x 80, largest 300 x 400; resize=72 enlarges 1 of 34"
     assert expected in dml("data", "check", photos).output
 
 
@@ -181,7 +181,7 @@ def test_the_suggested_command_is_one_that_checks_the_same_images(dml, photos, m
         line for line in dml("data", "check", photos, code=1).output.splitlines() if line.startswith("dml ")
     )
     words = shlex.split(command)[1:]
-    words[words.index("--out") :] = ["--check", "--set", "sampler.batch_size=8"]
+    words[words.index("--out") :] = ["--check"]  # with a batch of 16 images, as many as train
     assert "on 16 images of 4 classes" in dml(*words).output
 
 

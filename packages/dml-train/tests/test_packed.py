@@ -171,7 +171,7 @@ def test_a_damaged_pack_is_named(folder, name, damage):
 def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
     (folder.parent / "cache").write_text("a file")
     with pytest.raises(
-        DmlError, match=r"can't write the image cache .*: .*18 images of 20 pixels take about 0\.001 GB"
+        DmlError, match=r"can't write the image cache .*: .*18 images of 20 pixels take about 1 MB"
     ):
         cached(folder)
 

@@ -17,6 +17,7 @@ from train_support.tiny_world import TinyDataset
 
 from dml_core import DmlError, InvalidOption
 from dml_train.cli import main
+from dml_train.cluster.workers import expect
 from dml_train.recipe.loading import load_recipe
 from dml_train.studies import runs as many_runs
 from dml_train.studies.tuning.search import SettingsSearch, best_trial
@@ -241,6 +242,11 @@ def test_a_folder_with_other_files_is_refused_unchanged(plan, tmp_path, quiet):
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(DmlError, match="can't make the folder"):
         run_search(plan(), tmp_path / "thesis.tex", 1, console=quiet)
+
+
+def test_a_folder_with_the_probe_of_a_cluster_is_new(plan, tmp_path, quiet):
+    with expect([], tmp_path):
+        assert run_search(plan(), tmp_path, 1, console=quiet)
 
 
 def test_a_failed_trial_counts_and_is_not_the_best(plan, tmp_path, quiet):

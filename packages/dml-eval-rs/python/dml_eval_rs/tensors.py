@@ -35,6 +35,12 @@ def from_torch(x: Any, name: str) -> npt.NDArray[Any]:
         )
     if tensor.is_quantized:
         raise TypeError(f"{name} is a quantized tensor; expected numbers: use {name}.dequantize()")
+    if tensor.device.type == "cpu":
+        try:
+            # Inside functionalize, a tensor has no memory, and numpy() would read that of others.
+            tensor.untyped_storage().data_ptr()
+        except RuntimeError as error:
+            raise _unreadable(name, error) from error
     tensor = tensor.resolve_conj().resolve_neg()
     narrow = tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64)
     if tensor.device.type == "cpu" and not narrow:
@@ -45,16 +51,20 @@ def from_torch(x: Any, name: str) -> npt.NDArray[Any]:
                 f"{name} has dtype {tensor.dtype}, which numpy lacks; expected numbers"
             ) from error
         except RuntimeError as error:
-            raise TypeError(
-                f"{name} is a tensor without readable numbers ({error}); expected a tensor outside torch.func's "
-                "transforms, such as grad and vmap"
-            ) from error
+            raise _unreadable(name, error) from error
         return array
     copy = torch.empty(tensor.shape, dtype=torch.float32 if narrow else tensor.dtype, device="cpu")
     for rows in _row_blocks(tuple(tensor.shape)):
         copy[rows].copy_(tensor[rows])
     converted: npt.NDArray[Any] = copy.numpy()
     return converted
+
+
+def _unreadable(name: str, error: Exception) -> TypeError:
+    return TypeError(
+        f"{name} is a tensor without readable numbers ({error}); expected a tensor outside torch.func's transforms, "
+        "such as grad and vmap"
+    )
 
 
 def from_dlpack(x: Any, name: str) -> npt.NDArray[Any]:

@@ -84,7 +84,7 @@ class RunFolder:
 
     @property
     def manifest(self) -> Path:
-        """Size and SHA-256 of each result file; written last, when the run ends."""
+        """Size and SHA-256 of each result file and of the logged metrics; written last, when the run ends."""
         return self.path / "manifest.json"
 
     @property
@@ -103,7 +103,7 @@ class RunFolder:
         Raises:
             WriteRefused: if the disk is full or refuses.
         """
-        files = {path.name: record_of(path) for path in self._results() if path.is_file()}
+        files = {path.name: record_of(path) for path in (*self._results(), self.metrics) if path.is_file()}
         write_json(self.manifest, {"files": files})
 
     def drop_results(self) -> None:
@@ -145,8 +145,8 @@ class RunFolder:
             paths: the files; default: all that the manifest lists.
 
         Raises:
-            DmlError: that names the first missing, changed or damaged file, and the command that writes it again; if
-                the run isn't finished, or the manifest is corrupt.
+            DmlError: that names the first missing, changed or damaged file, and what restores it; if the run isn't
+                finished, or the manifest is corrupt.
         """
         records = self.read_manifest()
         for path in paths or [self.path / name for name in records]:
@@ -155,9 +155,11 @@ class RunFolder:
             except OSError as error:
                 wrong = f"can't be read: {error.strerror}"
             if wrong is not None:
+                remedy = f"Write it again: {self.resume_command}"
+                if path == self.metrics:  # only training writes it
+                    remedy = "Restore it, or move it away to go on without its lines"
                 raise DmlError(
-                    f"{path} {wrong}, so it was changed or damaged after the run wrote it. "
-                    f"Write it again: {self.resume_command}"
+                    f"{path} {wrong}, so it was changed or damaged after the run wrote it. {remedy}"
                 )
 
     def _results(self) -> list[Path]:
@@ -224,10 +226,12 @@ class RunFolder:
         """Read the values logged during training, one dict per line of ``metrics.jsonl``; empty if nothing is logged.
 
         Raises:
-            DmlError: if the file is corrupt.
+            DmlError: if the file is corrupt, or was changed or damaged after the run ended.
         """
         if not self.metrics.is_file():
             return []
+        if self.is_finished:
+            self.check_results(self.metrics)
         try:
             return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
         except (ValueError, RecursionError) as error:

@@ -50,7 +50,7 @@ def sharded_softmax(
     where ν is the identity, or CurricularFace's modulation: cos θ_c·(t + cos θ_c) if cos θ_c > cos(θ_y + m₁).
 
     Source: `cosine_softmax`, also for φ past π, and `curricular_face` for ν. Sharding as in An et al. 2021, Partial FC,
-    section 3.1; departure: the same value on any number of ranks.
+    section 3.1; departure: the same value on any number of ranks, up to rounding.
 
     Args:
         features: (B, D) float32 or float64, normalised as the loss requires; the same on every rank.

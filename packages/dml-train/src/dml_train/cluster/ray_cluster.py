@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,15 +59,17 @@ class RayCluster:
         with extra("ray", "the engine 'ray'"):
             import ray
         connected = ray.is_initialized()
-        if not connected:
-            _connect(ray, self.address)
         try:
+            if not connected:
+                with _deferred_interrupt():
+                    _connect(ray, self.address)
             with expect({*distributions, "ray"}, shared) as expected:
                 self._check_machines(ray, expected)
                 yield expected
         finally:
             if not connected:
-                ray.shutdown()
+                with _deferred_interrupt():
+                    ray.shutdown()
 
     def count_workers(self) -> int:
         """Return the number of workers that fit into the connected cluster now.
@@ -176,6 +180,25 @@ class RayTask:
         import ray
 
         ray.cancel(self.reference, force=False)
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Defer a Ctrl-C in the main thread to the end of this context.
+
+    An interrupted `ray.init` leaves threads that no `ray.shutdown` ends, and Python then crashes at its exit (SIGSEGV).
+    """
+    if threading.current_thread() is not threading.main_thread():  # which receives no signals
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -17,6 +17,7 @@ from pathlib import Path
 from dml_core import DmlError
 from dml_train.cluster.probe import look
 
+PROBE = ".probe-"  # how the name of a probe begins, which may lie in a new study's folder
 SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
 
 
@@ -94,7 +95,7 @@ def expect(distributions: Iterable[str], shared: Path | None) -> Iterator[Expect
     if shared is None:
         yield Expected(versions, None, token, Path.cwd())
         return
-    probe = shared.absolute() / f".probe-{token}"
+    probe = shared.absolute() / f"{PROBE}{token}"
     try:
         shared.mkdir(parents=True, exist_ok=True)
         probe.write_text(token, encoding="ascii")

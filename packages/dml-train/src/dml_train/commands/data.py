@@ -116,11 +116,15 @@ def _check_images(
     refuse_existing(out)
     from dml_train.data.inspection import inspect_images, write_findings
     from dml_train.data.inspection_text import describe_inspection
+    from dml_train.data.preparation import Preparation
+    from dml_train.recipe.loading import read
 
-    found = inspect_images(path, root=root, registry=context.obj)
+    recipe, _ = read("my-images")  # which the last line suggests
+    preparation = Preparation(resize=recipe["dataset"]["resize"], crop=recipe["dataset"]["crop"])
+    found = inspect_images(path, root=root, registry=context.obj, preparation=preparation)
     if out is not None:
         write_findings(found, out)
-    for line in describe_inspection(found):
+    for line in describe_inspection(found, recipe["sampler"]["batch_size"]):
         click.echo(printable(line))
     if found.bad or found.duplicates:
         context.exit(1)

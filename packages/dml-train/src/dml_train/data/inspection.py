@@ -27,11 +27,11 @@ from dml_train.data.decoding import read_image
 from dml_train.data.image_folder import read_image_folder
 from dml_train.data.parts import Parts
 from dml_train.data.preparation import Preparation
+from dml_train.data.prepare import REDUCED_SIDE
 from dml_train.extras import extra
 from dml_train.files import write_atomically
 
 NEAR = 4  # differing bits of two hashes, of 64; most pairs of unrelated photographs differ in more than 20
-PREPARATION = Preparation()  # the defaults; reported times and sizes refer to them
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images
 
@@ -59,7 +59,8 @@ class Inspection:
         duplicates: groups of files with identical pixels.
         near: pairs of similar images, most similar first; identical files are represented by their first.
         without_near: why near-duplicates weren't searched; empty if they were.
-        load_seconds: the time to decode and resize an image for the network, at the default size.
+        preparation: the steps to which reported times and sizes refer.
+        load_seconds: the time to decode and resize an image by them.
     """
 
     source: Path
@@ -72,6 +73,7 @@ class Inspection:
     duplicates: Sequence[Sequence[Path]]
     near: Sequence[NearDuplicate]
     without_near: str
+    preparation: Preparation
     load_seconds: float
 
     def across_classes(self, files: Sequence[Path]) -> bool:
@@ -88,7 +90,11 @@ class _Look(NamedTuple):
 
 
 def inspect_images(
-    source: str | Path, *, root: str | Path | None = None, registry: Registry | None = None
+    source: str | Path,
+    *,
+    root: str | Path | None = None,
+    registry: Registry | None = None,
+    preparation: Preparation | None = None,
 ) -> Inspection:
     """Decode all images of a folder or table, and find what would disturb a training.
 
@@ -96,11 +102,12 @@ def inspect_images(
         source: a folder ``ROOT/CLASS/IMAGE`` or a CSV file, as the data sets ``image-folder`` and ``csv`` read them.
         root: the folder where a table's paths start; default: the folder that holds the table.
         registry: provides the evaluator ``"exact"``, which searches near-duplicates; default: all installed ones.
+        preparation: the steps to which reported times and sizes refer; default: those of a recipe without options.
 
     Raises:
         DmlError: if the data set ``image-folder`` or ``csv`` rejects the source.
     """
-    source = Path(source).expanduser()
+    source, preparation = Path(source).expanduser(), preparation or Preparation()
     options, parts, is_split = _read_folder(source, root) if source.is_dir() else _read_table(source, root)
     class_of = {
         file: name
@@ -115,7 +122,9 @@ def inspect_images(
         without_near = str(error)
     looks: dict[Path, _Look] = {}
     bad: dict[Path, str] = {}
-    for file, seen in read_all(sorted(class_of), partial(_look, make_hash=make_hash), "decode images"):
+    for file, seen in read_all(
+        sorted(class_of), partial(_look, make_hash=make_hash, preparation=preparation), "decode images"
+    ):
         if isinstance(seen, _Look):
             looks[file] = seen
         else:
@@ -141,7 +150,8 @@ def inspect_images(
         duplicates=[files for files in by_digest.values() if len(files) > 1],
         near=near,
         without_near=without_near,
-        load_seconds=_time_loading([*looks]),
+        preparation=preparation,
+        load_seconds=_time_loading([*looks], preparation),
     )
 
 
@@ -192,13 +202,15 @@ def _read_table(table: Path, root: str | Path | None) -> tuple[dict[str, str], P
     return {"name": "csv", "root": str(folder), "table": name}, parts, is_split
 
 
-def _look(file: Path, make_hash: Callable[[Image.Image], Any] | None) -> _Look | str:
+def _look(
+    file: Path, make_hash: Callable[[Image.Image], Any] | None, preparation: Preparation
+) -> _Look | str:
     """Decode an image, or return why that fails."""
     try:
         try:
             image = read_image(file)
         except DmlError:  # a JPEG may have too many pixels, unless it is reduced, as training does
-            image = read_image(file, min_side=2 * PREPARATION.resize)
+            image = read_image(file, min_side=REDUCED_SIDE * preparation.resize)
     except DmlError as error:
         return str(error)
     digest = hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest()
@@ -243,11 +255,11 @@ def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -
     )
 
 
-def _time_loading(files: Sequence[Path]) -> float:
+def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
     """Time how long an image takes to load on one core, by the median of some images."""
     seconds = []
     for file in files[:: max(1, len(files) // _TIMED)]:
         start = time.perf_counter()
-        PREPARATION.load_resized(file)
+        preparation.load_resized(file)
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds)) if seconds else 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_train.data.inspection import NEAR, PREPARATION, Inspection
+from dml_train.data.inspection import NEAR, Inspection
 from dml_train.data.packed import estimate_size
 from dml_train.data.parts import Classes, Parts, count_images, split_classes
 
@@ -22,8 +22,13 @@ _MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
 _HALF = 0.5
 
 
-def describe_inspection(found: Inspection) -> Iterator[str]:
-    """Describe an inspection, line by line: counts, sizes, findings, and how to begin."""
+def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
+    """Describe an inspection, line by line: counts, sizes, findings, and how to begin.
+
+    Args:
+        found: by the preparation of the recipe `my-images`.
+        batch_size: of that recipe.
+    """
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""
     yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"
@@ -31,7 +36,7 @@ def describe_inspection(found: Inspection) -> Iterator[str]:
     yield from _draw_histogram([*sizes.values()])
     yield from _list_small_classes(sizes)
     if found.sizes:
-        yield f"pixels: {_describe_pixels([*found.sizes.values()])}"
+        yield f"pixels: {_describe_pixels([*found.sizes.values()], found.preparation.resize)}"
     yield ""
     if found.bad:
         yield f"broken: {len(found.bad):,} images, which training refuses unless dataset.on_bad_image=skip"
@@ -50,7 +55,7 @@ def describe_inspection(found: Inspection) -> Iterator[str]:
             ]
         )
     yield ""
-    yield from _suggest(found)
+    yield from _suggest(found, batch_size)
 
 
 def _draw_histogram(sizes: Sequence[int]) -> Iterator[str]:
@@ -77,15 +82,15 @@ def _list_small_classes(sizes: Counter[str]) -> Iterator[str]:
         )
 
 
-def _describe_pixels(sizes: Sequence[tuple[int, int]]) -> str:
+def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: int) -> str:
     by_area = sorted(sizes, key=lambda size: size[0] * size[1])
     smallest, median, largest = (by_area[place] for place in (0, len(by_area) // 2, -1))
     text = ", ".join(
         f"{name} {width:,} x {height:,}"
         for name, (width, height) in (("smallest", smallest), ("median", median), ("largest", largest))
     )
-    if enlarged := int((np.array(sizes).min(axis=1) < PREPARATION.resize).sum()):
-        text += f"; the default resize={PREPARATION.resize} enlarges {enlarged:,} of {len(sizes):,}"
+    if enlarged := int((np.array(sizes).min(axis=1) < resize).sum()):
+        text += f"; resize={resize} enlarges {enlarged:,} of {len(sizes):,}"
     return text
 
 
@@ -110,7 +115,7 @@ def _name(found: Inspection, file: Path) -> str:
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
 
-def _suggest(found: Inspection) -> Iterator[str]:
+def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     """Suggest a split, a cache, and the command that trains with both."""
     settings = dict(found.options)
     parts = found.parts
@@ -128,19 +133,24 @@ def _suggest(found: Inspection) -> Iterator[str]:
         "" if found.is_split else f" (dataset.train_fraction={settings.get('train_fraction', _HALF)})"
     )
     trained = count_images(parts.train)
+    size = estimate_size(len(found.class_of), found.preparation)
     yield (
         f"cache: loading takes {1e3 * found.load_seconds:.1f} ms per image, {found.load_seconds * trained:,.1f} s per "
-        f"epoch; dataset.cache decodes each image once, into {estimate_size(len(found.class_of), PREPARATION)} at "
-        f"resize={PREPARATION.resize}"
+        f"epoch; dataset.cache decodes each image once, into {size} at "
+        f"resize={found.preparation.resize}"
     )
     settings["cache"] = "runs/cache"
     if found.bad:
         settings["on_bad_image"] = "skip"
-    overrides = " ".join(
-        f"--set {shlex.quote(f'dataset.{key}={value}')}"
+    changes = [
+        f"dataset.{key}={value}"
         for key, value in settings.items()
         if (key, value) != ("name", "image-folder")
-    )
+    ]
+    intact = sum(file not in found.bad for files in parts.train.values() for file in files)
+    if intact < batch_size:  # which the sampler refuses
+        changes.append(f"sampler.batch_size={intact}")
+    overrides = " ".join(f"--set {shlex.quote(change)}" for change in changes)
     yield ""
     yield f"dml train my-images {overrides} --out runs/mine"
     yield "(with --check instead of --out, it checks the recipe on these images and trains nothing)"

@@ -194,4 +194,5 @@ def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> Non
 def estimate_size(images: int, preparation: Preparation) -> str:
     """Estimate the size of a pack of so many photographs."""
     sides = preparation.resize**2 * (1.0 if preparation.square else 4.0 / 3.0)
-    return f"{max(images * 3 * sides / 1e9, 0.001):.3g} GB"
+    megabytes = images * 3 * sides / 1e6
+    return f"{megabytes / 1e3:.3g} GB" if megabytes >= 1e3 else f"{max(megabytes, 1.0):.0f} MB"

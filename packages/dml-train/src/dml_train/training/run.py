@@ -82,6 +82,8 @@ def train(
         resume = resume or was_restarted()
         locked = ranks.run_on_first(lambda: _lock_existing(out, until_the_end))
         differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
+        if differs is not None:
+            ranks.run_on_first(lambda: _check_metrics(RunFolder(out)))
         if differs == [] and ranks.run_on_first(lambda: _is_complete(RunFolder(out), console)):
             console.print(f"the run in {out} is complete", markup=False, highlight=False, soft_wrap=True)
             return RunFolder(out)
@@ -286,6 +288,20 @@ def list_changes(folder: RunFolder, dataset: Dataset, *, force: bool) -> list[st
             arguments=("force",),
         )
     return found
+
+
+def _check_metrics(folder: RunFolder) -> None:
+    """Check the logged metrics of a finished run: resuming appends to them, and would record the damage as intact.
+
+    Raises:
+        DmlError: if they were changed or damaged.
+    """
+    try:
+        recorded = folder.is_finished and folder.metrics.name in folder.read_manifest()
+    except DmlError:  # a corrupt manifest, which resuming writes again
+        return
+    if recorded and folder.metrics.is_file():
+        folder.check_results(folder.metrics)
 
 
 def _is_complete(folder: RunFolder, console: Console) -> bool:

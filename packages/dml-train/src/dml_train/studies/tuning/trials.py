@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from dml_core import DmlError
+from dml_train.cluster.workers import PROBE
 from dml_train.extras import extra
 from dml_train.files import WriteRefused, write_json
 from dml_train.locks import hold_lock
@@ -190,8 +191,10 @@ def _begin(mine: dict[str, Any], out: Path, console: Console) -> None:
             )
         return
     try:
-        # A search killed before this file was complete has nothing to resume, and nothing to lose.
-        if out.is_dir() and [entry for entry in out.iterdir() if entry.name != f".{_SEARCH}.partial"]:
+        # A search killed before this file was complete has nothing to resume, and nothing to lose. `expect` has put a
+        # probe there for a cluster's machines.
+        left = f".{_SEARCH}.partial", PROBE
+        if out.is_dir() and not all(entry.name.startswith(left) for entry in out.iterdir()):
             raise DmlError(
                 f"{out} holds other files; nothing was touched. Choose another folder", arguments=("out",)
             )
