@@ -105,6 +105,15 @@ def test_search_lists_guides_before_reference_decisions_and_changes():
     assert json.loads(done.stdout) == expected
 
 
+@pytest.mark.parametrize("query", ["camera", "junk", "resume", "latex", "own loop"])
+def test_a_guide_or_tutorial_answers_what_newcomers_search_for(pages, query):
+    guides = [text.lower() for page, text in pages.items() if page.startswith(("guide/", "tutorials/"))]
+    assert any(all(word in text for word in query.split()) for text in guides)
+    if query in ("resume", "own loop"):  # whole tasks, so headings
+        headings = [line for text in guides for line in text.splitlines() if line.startswith("#")]
+        assert any(all(word in line for word in query.split()) for line in headings)
+
+
 def test_a_picture_is_found_from_the_copy():
     text = staging.relink("![a\nb](docs/gallery/report.png)", ROOT / "README.md", Path("guide/readme.md"), {})
     assert text == "![a\nb](../gallery/report.png)"
