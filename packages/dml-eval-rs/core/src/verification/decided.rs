@@ -4,18 +4,17 @@
 //! A bracket keeps at most a number of its scores: those of the pairs whose hash ends in enough zeros, the more the fuller it is.
 //! They are a sample, from which the next bracket is estimated, or all, which give the crossing.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock};
 
 use crate::control::Control;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::SweepResult;
 use crate::memory::{collect, reserve, zeros};
 use crate::rows::dense::Dense;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::space::Scratch;
 use crate::screen::rounding::{round_down, round_up};
-use crate::screen::traverse::{Observer, Task};
-use crate::side::Side;
+use crate::screen::traverse::Task;
 use crate::verification::hashed::{HashedScores, hash};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::{PairLabels, indices};
@@ -54,7 +53,7 @@ struct Counters {
 /// A traversal for some searches.
 pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
-    labels: &'a PairLabels<'a>,
+    pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
     /// For each search the products outside of which no score is in its bracket, and what is added to a product.
     open: Vec<(f32, f32)>,
@@ -65,7 +64,6 @@ pub(crate) struct Decider<'a, 'rows> {
     first_item: u64,
     /// The brackets of the traversal before its own.
     pub brackets_before: usize,
-    failed: OnceLock<Error>,
     control: &'a Control,
 }
 
@@ -137,7 +135,6 @@ impl<'a, 'rows> Decider<'a, 'rows> {
             capacity,
             first_item,
             brackets_before: 0,
-            failed: OnceLock::new(),
             control,
         })
     }
@@ -162,14 +159,13 @@ impl<'a, 'rows> Decider<'a, 'rows> {
     }
 
     /// Returns what the traversal found for each search.
-    pub fn finish(self) -> Result<Vec<Observed>> {
-        self.failed.into_inner().map_or(Ok(()), Err)?;
+    pub fn finish(self) -> Vec<Observed> {
         let observed = self.observed.into_iter().map(|counters| Observed {
             above: counters.above.into_inner(),
             inside: counters.inside.into_inner(),
             kept: counters.kept.into_inner().expect("no thread panics while it holds the lock"),
         });
-        Ok(observed.collect())
+        observed.collect()
     }
 }
 
@@ -181,40 +177,15 @@ pub(crate) struct Buffers {
     kept: Vec<(f64, u64)>,
 }
 
-impl Observer for Decider<'_, '_> {
-    type Buffers = Buffers;
-
-    fn group(&self, side: Side, item: usize) -> u32 {
-        if side == Side::Query { self.labels.queries[item] } else { self.labels.gallery()[item] }
-    }
-
-    fn brackets(&self, _query: usize, visit: impl FnMut((f64, f64))) {
+impl Decider<'_, '_> {
+    /// Visits the brackets of values.
+    pub fn brackets(&self, visit: impl FnMut((f64, f64))) {
         let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
         self.open.iter().map(of_values).for_each(visit);
     }
 
-    /// A pair counts once.
-    fn compares_columns(&self) -> bool {
-        false
-    }
-
-    fn observe<S: Space>(
-        &self,
-        _space: &S,
-        task: &Task<'_>,
-        result: &SweepResult,
-        scratch: &mut Scratch,
-        buffers: &mut Buffers,
-    ) {
-        if let Err(error) = self.decide(task, result, scratch, buffers) {
-            let _ = self.failed.set(error);
-        }
-    }
-}
-
-impl Decider<'_, '_> {
     /// Decides the negatives of a task that are near brackets.
-    fn decide(
+    pub fn observe(
         &self,
         task: &Task<'_>,
         result: &SweepResult,

@@ -1,7 +1,9 @@
 //! One traversal of all pairs for a sieve and a decider.
 
+use std::sync::OnceLock;
+
 use crate::control::Control;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::SweepResult;
 use crate::peers::{Peers, part};
 use crate::rows::dense::Dense;
@@ -14,18 +16,19 @@ use crate::verification::sieve::{Listed, Sieve};
 
 /// Receivers of one traversal's values. Each gets all that it asked for, and perhaps more.
 pub(crate) struct Both<'a, 'rows> {
-    sieve: Sieve<'a>,
+    sieve: Sieve,
     decider: Decider<'a, 'rows>,
+    failed: OnceLock<Error>,
 }
 
 impl<'a, 'rows> Both<'a, 'rows> {
-    pub fn new(sieve: Sieve<'a>, mut decider: Decider<'a, 'rows>) -> Self {
+    pub fn new(sieve: Sieve, mut decider: Decider<'a, 'rows>) -> Self {
         decider.brackets_before = sieve.len();
-        Both { sieve, decider }
+        Both { sieve, decider, failed: OnceLock::new() }
     }
 
-    pub fn finish(self) -> (Sieve<'a>, Decider<'a, 'rows>) {
-        (self.sieve, self.decider)
+    pub fn finish(self) -> Result<(Sieve, Decider<'a, 'rows>)> {
+        self.failed.into_inner().map_or(Ok((self.sieve, self.decider)), Err)
     }
 }
 
@@ -39,12 +42,13 @@ impl Observer for Both<'_, '_> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        self.sieve.group(side, item)
+        let labels = self.decider.labels;
+        if side == Side::Query { labels.queries[item] } else { labels.gallery()[item] }
     }
 
-    fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
-        self.sieve.brackets(query, &mut visit);
-        self.decider.brackets(query, visit);
+    fn brackets(&self, _query: usize, mut visit: impl FnMut((f64, f64))) {
+        self.sieve.brackets(&mut visit);
+        self.decider.brackets(visit);
     }
 
     /// A pair counts once.
@@ -54,22 +58,26 @@ impl Observer for Both<'_, '_> {
 
     fn observe<S: Space>(
         &self,
-        space: &S,
+        _space: &S,
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) {
-        self.sieve.observe(space, task, result, scratch, &mut buffers.sieve);
-        self.decider.observe(space, task, result, scratch, &mut buffers.decider);
+        let sieved = self.sieve.observe(task, result, &mut buffers.sieve);
+        let observed = sieved.and_then(|()| self.decider.observe(task, result, scratch, &mut buffers.decider));
+        if let Err(error) = observed {
+            // The first error is reported.
+            let _ = self.failed.set(error);
+        }
     }
 }
 
-/// Shows an observer the screened values of all pairs: of one array, each unordered pair of two items once. Peers each take a part.
-pub(crate) fn traverse<O: Observer>(
+/// Shows both receivers the screened values of all pairs: of one array, each unordered pair of two items once. Peers each take a part.
+pub(crate) fn traverse(
     space: &Dense<'_>,
     packing: &DensePacking<'_, '_>,
-    observer: &O,
+    observer: &Both<'_, '_>,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<()> {
