@@ -239,12 +239,12 @@ impl Finding<'_, '_> {
                 }
             }
             let both = Both::new(
-                Sieve::new(space, labels, &listed, capacity, (margin, offset))?,
+                Sieve::new(space, &listed, capacity, (margin, offset))?,
                 Decider::new(space, labels, &asked, kept, (margin, offset), 0, control)?,
             );
             traverse(space, &packing, &both, peers, control)?;
-            let (sieve, decider) = both.finish();
-            let (mut observed, (widened, mut of_brackets)) = (decider.finish()?, sieve.finish()?);
+            let mut observed = both.decider.finish()?;
+            let (widened, mut of_brackets) = both.sieve.finish()?;
             if !peers.is_alone() {
                 observed = exchange_observed(observed, kept, peers)?;
                 of_brackets = exchange_sieved(of_brackets, capacity, rows, peers)?;
