@@ -17,8 +17,8 @@ from dml_eval_rs.conversion import to_array
 from dml_eval_rs.score_order import from_order, scores_of, to_order
 from dml_eval_rs.verification_rates import (
     accepted_at_most,
-    curve_of,
     check_numbers,
+    curve_of,
     divide,
     equal_error_rate,
 )

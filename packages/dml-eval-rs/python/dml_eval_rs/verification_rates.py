@@ -11,8 +11,8 @@ from dml_eval_rs import _native
 from dml_eval_rs.verification_result import Roc
 
 Counts = npt.NDArray[np.uint64]
-# The distinct scores of the positives, ascending, their numbers, and the negatives below the first, equal to it, between
-# it and the second, and so on. A score may have no positive.
+# The distinct scores of the positives, ascending, their numbers, and the negatives below the first, equal to it,
+# between it and the second, and so on. A score may have no positive.
 Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
 
 
@@ -56,6 +56,6 @@ def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_posit
 
 
 def curve_of(slots: Slots, n_negative: int, n_positive: int) -> tuple[float, Roc]:
-    """Return (2·#{positive > negative} + #{equal}) / (2·#positives·#negatives), correctly rounded, and the ROC curve."""
+    """Return the ROC curve, after (2·#{positive > negative} + #{equal}) / (2·P·N), correctly rounded."""
     far, tar, threshold, twice_right = _native.roc_curve(*slots)
     return divide(twice_right, 2 * n_positive * n_negative), Roc(far=far, tar=tar, threshold=threshold)

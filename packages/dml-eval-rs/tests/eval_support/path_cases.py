@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -438,14 +439,17 @@ class Verified:
         tar = {share: verification_reference.tar_at(share, positives, negatives)[0] for share in far}
         eer = verification_reference.equal_error_rate(positives, negatives)[0]
         auc = verification_reference.area(positives, negatives)
-        expected = ((tar, eer, auc), (tar, eer, None))
+        # The curve turns at the scores of positives only, and at the number after each.
+        turns = {*positives, *(math.nextafter(p, math.inf) for p in positives), math.inf, -math.inf}
+        expected = ((tar, eer, auc, True), (tar, eer, None, True))
         call: Any = ours.verify_codes if self.similarity == "hamming" else ours.verify
 
         def measure(**more: Any) -> Any:
             calls = [
                 call(*given, metrics=m, **options, **more) for m in (("tar", "eer", "auc"), ("tar", "eer"))
             ]
-            return tuple((dict(found.tar), found.eer, found.auc) for found in calls)
+            roc = [found.roc is None or turns.issuperset(found.roc.threshold.tolist()) for found in calls]
+            return tuple((dict(f.tar), f.eer, f.auc, turned) for f, turned in zip(calls, roc, strict=True))
 
         if self.how == "peers":
             return Case(

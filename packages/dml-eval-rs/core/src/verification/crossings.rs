@@ -239,7 +239,7 @@ impl Finding<'_, '_> {
                 }
             }
             let both = Both::new(
-                Sieve::new(space, labels, &listed, capacity, (margin, offset))?,
+                Sieve::new(space, &listed, capacity, (margin, offset))?,
                 Decider::new(space, labels, &asked, kept, (margin, offset), 0, control)?,
             );
             traverse(space, &packing, &both, peers, control)?;

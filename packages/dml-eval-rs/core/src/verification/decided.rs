@@ -12,10 +12,9 @@ use crate::error::Result;
 use crate::kernel::SweepResult;
 use crate::memory::{Grow, collect, zeros};
 use crate::rows::dense::Dense;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::space::Scratch;
 use crate::screen::rounding::{round_down, round_up};
-use crate::screen::traverse::{Observer, Task};
-use crate::side::Side;
+use crate::screen::traverse::Task;
 use crate::verification::hashed::{HashedScores, hash};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::{PairLabels, indices};
@@ -54,7 +53,7 @@ struct Counters {
 /// A traversal for some searches.
 pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
-    labels: &'a PairLabels<'a>,
+    pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
     /// For each search the products outside of which no score is in its bracket, and what is added to a product.
     open: Vec<(f32, f32)>,
@@ -178,38 +177,15 @@ pub(crate) struct Buffers {
     kept: Vec<(f64, u64)>,
 }
 
-impl Observer for Decider<'_, '_> {
-    type Buffers = Buffers;
-
-    fn group(&self, side: Side, item: usize) -> u32 {
-        if side == Side::Query { self.labels.queries[item] } else { self.labels.gallery()[item] }
-    }
-
-    fn brackets(&self, _query: usize, visit: impl FnMut((f64, f64))) {
+impl Decider<'_, '_> {
+    /// Visits the brackets of values.
+    pub fn brackets(&self, visit: impl FnMut((f64, f64))) {
         let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
         self.open.iter().map(of_values).for_each(visit);
     }
 
-    /// A pair counts once.
-    fn compares_columns(&self) -> bool {
-        false
-    }
-
-    fn observe<S: Space>(
-        &self,
-        _space: &S,
-        task: &Task<'_>,
-        result: &SweepResult,
-        scratch: &mut Scratch,
-        buffers: &mut Buffers,
-    ) -> Result<()> {
-        self.decide(task, result, scratch, buffers)
-    }
-}
-
-impl Decider<'_, '_> {
     /// Decides the negatives of a task that are near brackets.
-    fn decide(
+    pub fn observe(
         &self,
         task: &Task<'_>,
         result: &SweepResult,

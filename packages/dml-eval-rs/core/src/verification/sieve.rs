@@ -14,12 +14,10 @@ use crate::error::Result;
 use crate::kernel::SweepResult;
 use crate::memory::{Grow, collect};
 use crate::rows::dense::Dense;
-use crate::rows::space::{Scratch, Space};
 use crate::screen::rounding::{round_down, round_up};
-use crate::screen::traverse::{Observer, Task};
-use crate::side::Side;
+use crate::screen::traverse::Task;
 use crate::verification::level::{Crossing, Level};
-use crate::verification::pairs::{PairLabels, pair_scores};
+use crate::verification::pairs::pair_scores;
 use crate::verification::sample::{Bracket, sort_descending};
 
 /// A negative with its product in the screen.
@@ -39,8 +37,7 @@ pub(crate) struct Sieved {
 pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
 /// Counts and lists of a traversal, for some brackets.
-pub(crate) struct Sieve<'a> {
-    labels: &'a PairLabels<'a>,
+pub(crate) struct Sieve {
     /// Of products: values are larger by the offset.
     brackets: Vec<(f32, f32)>,
     offset: f64,
@@ -72,22 +69,16 @@ impl Lists {
     }
 }
 
-impl<'a> Sieve<'a> {
+impl Sieve {
     /// Prepares a traversal; the lists hold at most `capacity` negatives in all.
-    pub fn new(
-        space: &Dense<'_>,
-        labels: &'a PairLabels<'a>,
-        brackets: &[Bracket],
-        capacity: usize,
-        (margin, offset): (f64, f64),
-    ) -> Result<Self> {
+    pub fn new(space: &Dense<'_>, brackets: &[Bracket], capacity: usize, (margin, offset): (f64, f64)) -> Result<Self> {
         let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX) - offset;
         let wide = LISTED_MARGINS * margin;
         let widened = |b: &Bracket| (round_down(value(b.low) - wide), round_up(value(b.high) + wide));
         let brackets = collect(brackets.iter().map(widened))?;
         let above = collect(brackets.iter().map(|_| AtomicU64::new(0)))?;
         let lists = collect(brackets.iter().map(|_| Some(Vec::new())))?;
-        Ok(Sieve { labels, brackets, offset, above, lists: Mutex::new(Lists { lists, capacity }) })
+        Ok(Sieve { brackets, offset, above, lists: Mutex::new(Lists { lists, capacity }) })
     }
 
     /// Returns the number of brackets.
@@ -102,6 +93,36 @@ impl<'a> Sieve<'a> {
         let sieved = lists.into_iter().zip(self.above);
         let sieved = collect(sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }))?;
         Ok((self.brackets, sieved))
+    }
+
+    /// Visits the brackets of values.
+    pub fn brackets(&self, visit: impl FnMut((f64, f64))) {
+        let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
+        self.brackets.iter().map(of_values).for_each(visit);
+    }
+
+    /// Counts and lists the negatives of a task.
+    pub fn observe(&self, task: &Task<'_>, result: &SweepResult, parts: &mut Vec<Vec<Listed>>) -> Result<()> {
+        parts.try_resize(self.brackets.len(), Vec::new())?;
+        let unlisted = result.row_above.by_bracket();
+        for (((&(low, high), above), part), unlisted) in
+            self.brackets.iter().zip(&self.above).zip(parts.iter_mut()).zip(unlisted)
+        {
+            part.clear();
+            let mut larger: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
+            for hit in &result.row_hits {
+                larger += u64::from(hit.value > high);
+                if hit.value >= low && hit.value <= high {
+                    let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
+                    part.try_push(Listed { value: hit.value, pair: (row as u32, column as u32) })?;
+                }
+            }
+            above.fetch_add(larger, Relaxed);
+        }
+        if parts.iter().any(|part| !part.is_empty()) {
+            self.lists.lock().expect("no thread panics while it holds the lock").append(parts)?;
+        }
+        Ok(())
     }
 }
 
@@ -143,53 +164,5 @@ impl SievedCrossing<'_, '_> {
         let mut scores = pair_scores(space, &open, control)?;
         sort_descending(&mut scores);
         Ok(level.cross(above + first as u64, &scores, |s| *s, positives, s - margin, s + margin))
-    }
-}
-
-impl Observer for Sieve<'_> {
-    type Buffers = Vec<Vec<Listed>>;
-
-    fn group(&self, side: Side, item: usize) -> u32 {
-        if side == Side::Query { self.labels.queries[item] } else { self.labels.gallery()[item] }
-    }
-
-    fn brackets(&self, _query: usize, visit: impl FnMut((f64, f64))) {
-        let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
-        self.brackets.iter().map(of_values).for_each(visit);
-    }
-
-    /// A pair counts once.
-    fn compares_columns(&self) -> bool {
-        false
-    }
-
-    fn observe<S: Space>(
-        &self,
-        _space: &S,
-        task: &Task<'_>,
-        result: &SweepResult,
-        _scratch: &mut Scratch,
-        parts: &mut Vec<Vec<Listed>>,
-    ) -> Result<()> {
-        parts.try_resize(self.brackets.len(), Vec::new())?;
-        let unlisted = result.row_above.by_bracket();
-        for (((&(low, high), above), part), unlisted) in
-            self.brackets.iter().zip(&self.above).zip(parts.iter_mut()).zip(unlisted)
-        {
-            part.clear();
-            let mut larger: u64 = unlisted.iter().map(|above| u64::from(*above)).sum();
-            for hit in &result.row_hits {
-                larger += u64::from(hit.value > high);
-                if hit.value >= low && hit.value <= high {
-                    let (row, column) = (task.rows.start + hit.row as usize, task.columns.start + hit.column as usize);
-                    part.try_push(Listed { value: hit.value, pair: (row as u32, column as u32) })?;
-                }
-            }
-            above.fetch_add(larger, Relaxed);
-        }
-        if parts.iter().any(|part| !part.is_empty()) {
-            self.lists.lock().expect("no thread panics while it holds the lock").append(parts)?;
-        }
-        Ok(())
     }
 }

@@ -15,7 +15,8 @@ use crate::verification::hashed::{HashedScores, sample_block};
 use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::{Bracket, estimate, sort_descending};
-use crate::verification::traversal::traverse;
+use crate::verification::sieve::Sieve;
+use crate::verification::traversal::{Both, traverse};
 
 /// Finds the scores of a block's positives, so many, ascending, and samples its negatives: of those whose hash ends in `least` zeros, at most
 /// `capacity`. `first_item` is the index of the block's first item in the whole gallery.
@@ -67,8 +68,9 @@ pub fn observe_block(
     let packing = DensePacking::whole(space)?;
     let approximation = (packing.largest_margin()?, packing.offset());
     let decider = Decider::new(space, labels, searches, capacity, approximation, first_item, control)?;
-    traverse(space, &packing, &decider, &Alone, control)?;
-    decider.finish()
+    let both = Both::new(Sieve::new(space, &[], 0, approximation)?, decider);
+    traverse(space, &packing, &both, &Alone, control)?;
+    both.finish().1.finish()
 }
 
 /// Advances searches by what a pass over all blocks observed: returns each crossing that is found, and narrows the other searches.

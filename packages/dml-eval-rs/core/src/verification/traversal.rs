@@ -14,17 +14,17 @@ use crate::verification::sieve::{Listed, Sieve};
 
 /// Receivers of one traversal's values. Each gets all that it asked for, and perhaps more.
 pub(crate) struct Both<'a, 'rows> {
-    sieve: Sieve<'a>,
+    sieve: Sieve,
     decider: Decider<'a, 'rows>,
 }
 
 impl<'a, 'rows> Both<'a, 'rows> {
-    pub fn new(sieve: Sieve<'a>, mut decider: Decider<'a, 'rows>) -> Self {
+    pub fn new(sieve: Sieve, mut decider: Decider<'a, 'rows>) -> Self {
         decider.brackets_before = sieve.len();
         Both { sieve, decider }
     }
 
-    pub fn finish(self) -> (Sieve<'a>, Decider<'a, 'rows>) {
+    pub fn finish(self) -> (Sieve, Decider<'a, 'rows>) {
         (self.sieve, self.decider)
     }
 }
@@ -39,12 +39,13 @@ impl Observer for Both<'_, '_> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        self.sieve.group(side, item)
+        let labels = self.decider.labels;
+        if side == Side::Query { labels.queries[item] } else { labels.gallery()[item] }
     }
 
-    fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
-        self.sieve.brackets(query, &mut visit);
-        self.decider.brackets(query, visit);
+    fn brackets(&self, _query: usize, mut visit: impl FnMut((f64, f64))) {
+        self.sieve.brackets(&mut visit);
+        self.decider.brackets(visit);
     }
 
     /// A pair counts once.
@@ -54,22 +55,22 @@ impl Observer for Both<'_, '_> {
 
     fn observe<S: Space>(
         &self,
-        space: &S,
+        _space: &S,
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        self.sieve.observe(space, task, result, scratch, &mut buffers.sieve)?;
-        self.decider.observe(space, task, result, scratch, &mut buffers.decider)
+        self.sieve.observe(task, result, &mut buffers.sieve)?;
+        self.decider.observe(task, result, scratch, &mut buffers.decider)
     }
 }
 
-/// Shows an observer the screened values of all pairs: of one array, each unordered pair of two items once. Peers each take a part.
-pub(crate) fn traverse<O: Observer>(
+/// Shows both receivers the screened values of all pairs: of one array, each unordered pair of two items once. Peers each take a part.
+pub(crate) fn traverse(
     space: &Dense<'_>,
     packing: &DensePacking<'_, '_>,
-    observer: &O,
+    observer: &Both<'_, '_>,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<()> {
