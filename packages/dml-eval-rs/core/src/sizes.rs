@@ -85,8 +85,7 @@ sizes! {
     guessed_neighbours: 32;
     /// The items of the gallery for each of such a sample, at least.
     guess_spacing: 8;
-    /// Percent of the sampled neighbours, at most three standard deviations more than expected, above a guess. With fewer, more guesses
-    /// are too high.
+    /// The sampled values above a guess, in percent of those for which few guesses are too high.
     guess_percent: 100;
     /// The most queries that are compared with the rows of a gallery as these lie in memory.
     few_queries: 32;

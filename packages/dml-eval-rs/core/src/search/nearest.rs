@@ -384,7 +384,7 @@ mod tests {
             let guesses = |guess_percent| Sizes { guessed_neighbours: 1, guess_spacing: 2, guess_percent, ..Sizes::default() };
             let whole = |sizes| Sizes { directions: Some(0), ..sizes };
             let sizes = [
-                whole(Sizes::default()), Sizes { directions: Some(30), ..Sizes::default() }, whole(guesses(100)), whole(guesses(40)),
+                whole(Sizes::default()), Sizes { directions: Some(30), ..Sizes::default() }, whole(guesses(10_000)), whole(guesses(40)),
             ];
             for (kernel, sizes) in names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes))) {
                 let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());

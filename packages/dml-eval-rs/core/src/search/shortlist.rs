@@ -1,7 +1,5 @@
 //! A query's candidates for its k nearest items: their values lie between bounds, and keys are computed for as few as possible.
 
-use std::cmp::Ordering;
-
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::{Grow, allocate};
@@ -27,16 +25,16 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// The place of an item whose key is known.
+    fn place(&self) -> Place {
+        Place::new(self.key, self.index)
+    }
+
     /// An item whose key is known. The rounding of its value is far below that of its float32 bounds.
     fn of_key<S: Space>(space: &S, query: usize, index: u32, key: f64) -> Self {
         let (value, slack) = (space.value(query, key), space.value_slack());
         Candidate { index, lower: round_down(value - slack), upper: round_up(value + slack), key }
     }
-}
-
-/// Nearer first, ties by index; for candidates whose keys are known.
-fn nearer(a: &Candidate, b: &Candidate) -> Ordering {
-    b.key.total_cmp(&a.key).then(a.index.cmp(&b.index))
 }
 
 /// A thread's buffers for keys.
@@ -153,7 +151,7 @@ impl Shortlist {
             threshold = self.drop_beaten();
         }
         if self.candidates.len() > most {
-            self.candidates.select_nth_unstable_by(self.k - 1, nearer);
+            self.candidates.select_nth_unstable_by_key(self.k - 1, Candidate::place);
             self.candidates.truncate(self.k);
             control.took(|| "candidates decided early");
         }
@@ -167,7 +165,7 @@ impl Shortlist {
             self.drop_beaten();
         }
         sharpen(space, self.query, &mut self.candidates, keys)?;
-        keys.sort(self.k, self.candidates.iter().map(|c| Place::new(c.key, c.index)))
+        keys.sort(self.k, self.candidates.iter().map(Candidate::place))
     }
 
     /// Drops the candidates below the k-th largest lower bound, and returns that.
