@@ -45,7 +45,8 @@ PATHS: dict[str, tuple[str, ...]] = {
         "bounds by pairs", "bounds from tables", "bounds decided by scores", "centroids nearer than the last",
     ),
     "verify": (
-        *_TABLES, "slots", "slots in parts", "slots from full lists", "crossings among slots", "crossings between slots", "crossings sieved",
+        *_TABLES, "slots", "slots in parts", "slots from full lists",
+        "crossings among slots", "crossings between slots", "crossings sieved",
         "crossings decided", "negatives decided from a table",
     ),
 }  # fmt: skip

@@ -139,6 +139,8 @@ impl Run {
 
     /// Calls with each allocation failing in turn, by the default sizes changed by `sizes`.
     fn check<T: PartialEq + Debug + Send>(&self, sizes: &[(&str, usize)], call: impl Fn(&Control) -> Result<T> + Sync) {
+        // The queues between rayon's threads grow, and are freed later.
+        let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };
         let mut chosen = Sizes::default();
         sizes.iter().for_each(|(name, size)| chosen.set(name, *size).unwrap());
         let with = |failing: usize| {
@@ -149,7 +151,7 @@ impl Run {
                 let found = call(&Control::traced(chosen.clone()));
                 FAILING.store(usize::MAX, SeqCst);
                 let left = LIVE.load(SeqCst) - before;
-                assert!(found.is_ok() || left.unsigned_abs() <= ABOVE, "{left} bytes leaked");
+                assert!(found.is_ok() || left.unsigned_abs() <= spare, "{left} bytes leaked");
                 found
             })
         };
