@@ -208,7 +208,7 @@ impl Ladder<'_> {
             let before = self.halve(score, usize::from(before & BEFORE), TOGETHER);
             let numbers = &self.numbers[before..][..TOGETHER];
             let smaller: usize = numbers.iter().map(|number| usize::from(*number < score)).sum();
-            let is_equal = numbers.iter().any(|number| *number == score);
+            let is_equal = numbers.contains(&score);
             let counts = if is_equal { &mut *equal } else { &mut *between };
             counts[before + smaller] += 1;
         }
