@@ -26,8 +26,9 @@ from dml_eval_rs.partial_pairs import (
 from dml_eval_rs.retrieval import SIMILARITIES
 from dml_eval_rs.score_order import scores_of, to_order
 from dml_eval_rs.verification import VerificationMetric
-from dml_eval_rs.verification_counts import Point, Slots, measure_crossings, measure_distances
+from dml_eval_rs.verification_counts import Point, measure_crossings, measure_distances
 from dml_eval_rs.verification_passes import Levels, end_first_pass, end_later_pass
+from dml_eval_rs.verification_rates import Slots
 from dml_eval_rs.verification_result import Verification
 from dml_eval_rs.verification_sides import METRICS, PairSides, check_far, check_metrics
 
