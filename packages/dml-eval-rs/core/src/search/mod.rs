@@ -1,5 +1,6 @@
 //! Searches of a gallery.
 
+mod by_row;
 mod cells;
 pub(crate) mod few_queries;
 pub(crate) mod filter;
