@@ -33,8 +33,8 @@ PATHS: dict[str, tuple[str, ...]] = {
     "evaluate": (
         *_TABLES, "positives by pairs", "positives from tables", "positives dropped", "screen or tables by a sample",
         "ranks from keys", "ranks from distances", "counts from keys", "keys sorted by comparison",
-        "keys sorted by two digits", "keys sorted by three digits", "counts of a task added up", "open pairs from a table",
-        "screened in batches", "rounds of peers", "narrow panel",
+        "keys sorted by two digits", "keys sorted by three digits", "counts of a task added up",
+        "open pairs from a table", "screened in batches", "rounds of peers", "narrow panel",
     ),
     "search": (
         *_TABLES, "first candidates from cells", "first candidates from spaced panels", "candidates pruned by bounds",

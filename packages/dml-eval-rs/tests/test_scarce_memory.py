@@ -31,6 +31,9 @@ def streamed_pairs():
     return verifier.result()
 
 
+exec(sys.argv[3])
+
+
 def run(call, added):
     if added is not None:
         resource.setrlimit(resource.RLIMIT_AS, (size + added, resource.RLIM_INFINITY))
@@ -38,6 +41,11 @@ def run(call, added):
         found = eval(call)
     except MemoryError:
         return b"MemoryError"
+    except RuntimeError as error:
+        # What torch raises for its tensors.
+        if "can't allocate memory" in str(error):
+            return b"MemoryError"
+        raise
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return hashlib.sha256(pickle.dumps(found)).digest()
 
@@ -85,14 +93,41 @@ CALLS = [
 LIMITS = [2**step for step in (20, 22, 23, 24, 25, 26, 27, 29)]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_scarce_memory_is_a_memory_error_or_enough() -> None:
+ADAPTERS = """
+import torch
+from dml_eval_rs.adapters.pytorch_metric_learning import AccuracyCalculator
+from dml_eval_rs.adapters.torchmetrics import RetrievalMetric
+
+tensors = torch.from_numpy(x), torch.from_numpy(labels)
+calculator = AccuracyCalculator(include=("precision_at_1", "mean_average_precision"))
+metric = RetrievalMetric({"threads": 1})
+for _ in range(6):
+    metric.update(*tensors)
+"""
+OF_ADAPTERS = ["calculator.get_accuracy(*tensors)", "metric.compute()"]
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def assert_right_or_memory_errors(calls: list[str], setup: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STARVED, repr(CALLS), repr(LIMITS)],
+        [sys.executable, "-c", STARVED, repr(calls), repr(LIMITS), setup],
         capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outcomes = ast.literal_eval(done.stdout.splitlines()[-1])
     wrong = {call: found for call, found in outcomes.items() if set(found) != {"right", "MemoryError"}}
-    assert not wrong, done.stderr
+    assert not wrong, f"{wrong}\n{done.stderr}"
+
+
+@linux
+def test_scarce_memory_is_a_memory_error_or_enough() -> None:
+    assert_right_or_memory_errors(CALLS, "")
+
+
+@linux
+def test_scarce_memory_in_adapters_is_a_memory_error_or_enough() -> None:
+    for package in ("pytorch_metric_learning", "torchmetrics"):
+        pytest.importorskip(package)
+    assert_right_or_memory_errors(OF_ADAPTERS, ADAPTERS)
