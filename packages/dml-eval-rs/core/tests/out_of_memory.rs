@@ -455,7 +455,7 @@ fn verified_in_parts(run: &Run) {
         let scores = sample.scores.iter().map(|(score, _)| *score);
         let mut searches = begin_searches(&[20], true, &positives, negatives, collect(scores)?);
         let observed: Vec<Observed> = observe_block(&space, &labels(), &searches, 0, 3000, control)?;
-        let found = advance_searches(&mut searches, observed, &positives);
+        let found = advance_searches(&mut searches, observed, &positives)?;
         let slots = count_slots(&space, &labels(), &positives, &Alone, control)?;
         Ok((found, slots))
     });
