@@ -63,8 +63,8 @@ pub(crate) fn validate(
         Ok(())
     })?;
     // Only float64 rows can be finite and overflow here: their largest magnitudes tell which error it is.
-    let is_suspect = squares.iter().any(|square| !square.is_finite() || *square > LARGEST);
-    let buffer = RefCell::new(full(if is_suspect { matrix.dim() } else { 0 }, 0.0)?);
+    let may_overflow = squares.iter().any(|square| !square.is_finite() || *square > LARGEST);
+    let buffer = RefCell::new(full(if may_overflow { matrix.dim() } else { 0 }, 0.0)?);
     let magnitude = |row: usize| {
         let buffer = &mut *buffer.borrow_mut();
         matrix.widen(row, buffer);

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{MAX_TILE, Tiles};
-use crate::memory::{Grow, collect, full, zeros};
+use crate::memory::{Grow, collect, full, ready, zeros};
 use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::Packing;
 use crate::rows::space::Space;
@@ -103,7 +103,7 @@ pub(super) fn first_candidates<S: Space>(
         || Largest::new(part.groups * size),
         |largest, row_panel| -> Result<()> {
             control.check()?;
-            let largest = largest.as_mut().map_err(|error| error.clone())?;
+            let largest = ready(largest)?;
             let queries =
                 rows.rows.start + row_panel * height..rows.rows.end.min(rows.rows.start + (row_panel + 1) * height);
             let panels = match &cells {

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::memory::{Grow, allocate, collect, zeros};
+use crate::memory::{Grow, allocate, collect, ready, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::search::places::{Place, cut, sort};
@@ -81,7 +81,7 @@ impl Tables<'_> {
                 lines.zip(out).try_for_each_init(
                     || Gathering::new(k, columns.len()),
                     |buffers, (((keys, list), &query), (scores, indices))| -> Result<()> {
-                        let buffers = buffers.as_mut().map_err(|error| error.clone())?;
+                        let buffers = ready(buffers)?;
                         buffers.places.clear();
                         buffers.places.try_extend(list.drain(..))?;
                         let excluded = self.own.of(query as usize).map(|own| own as u32);

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Kernel, MAX_TILE, Tiles, Word};
-use crate::memory::{collect, zeros};
+use crate::memory::{collect, ready, zeros};
 use crate::random::Random;
 use crate::rows::narrow_panels::{NarrowPanels, multiply};
 use crate::rows::packing::{Axis, Extent, Packing};
@@ -84,8 +84,7 @@ impl Guess {
         (0..rows.rows.len().div_ceil(height)).into_par_iter().try_for_each_init(
             || Ok((zeros(MAX_TILE)?, zeros(self.groups * size)?, zeros(self.groups * width)?)),
             |buffers, panel| -> Result<()> {
-                let (tile, largest, of_row): &mut (Vec<f32>, Vec<f32>, Vec<f32>) =
-                    buffers.as_mut().map_err(|error: &mut crate::error::Error| error.clone())?;
+                let (tile, largest, of_row): &mut (Vec<f32>, Vec<f32>, Vec<f32>) = ready(buffers)?;
                 largest.fill(f32::NEG_INFINITY);
                 for p in 0..self.count {
                     multiply(product, packing.steps(), (rows.panel(panel), self.panels.panel(p)), tile)?;

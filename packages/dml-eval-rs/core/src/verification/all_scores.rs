@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::control::Control;
 use crate::error::Result;
 use crate::exact::padded_len;
-use crate::memory::zeros;
+use crate::memory::{ready, zeros};
 use crate::rows::dense::Dense;
 use crate::rows::space::Space;
 use crate::screen::tiling::{blocks, count_pairs, reaches_above_diagonal};
@@ -47,7 +47,7 @@ pub(crate) fn visit_scores<T>(
             (0..panels.div_ceil(together)).into_par_iter().try_for_each_init(
                 || zeros(8 * height * width),
                 |tile, group| -> Result<()> {
-                    let tile = tile.as_mut().map_err(|error| error.clone())?;
+                    let tile = ready(tile)?;
                     let mut of_thread = begin()?;
                     let of_group = group * together..panels.min((group + 1) * together);
                     for (c, items) in blocks(columns.clone(), width).enumerate() {

@@ -4,10 +4,10 @@ use rayon::prelude::*;
 
 use super::{Dense, Unread};
 use crate::control::Control;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exact::PAIRS;
 use crate::kernel::prefetch;
-use crate::memory::zeros;
+use crate::memory::{ready, zeros};
 use crate::rows::matrix::{Matrix, Source, widen_half};
 use crate::rows::scaling::rescale;
 use crate::rows::similarity::Similarity;
@@ -51,7 +51,7 @@ impl<'a> Unread<'a> {
                 },
                 |buffers, block| -> Result<bool> {
                     control.check()?;
-                    let buffers = buffers.as_mut().map_err(|error: &mut Error| error.clone())?;
+                    let buffers = ready(buffers)?;
                     let (first, number) = (block * ITEMS, ITEMS.min(items - block * ITEMS));
                     match &few.single {
                         Some(queries) => of.sums_of_singles(queries, first, number, buffers),
