@@ -1,103 +1,98 @@
-"""The evaluators `exact` and `hamming` of recipes, for `dml_eval_rs.plugin`."""
+"""The evaluator of recipes, registered by `dml_eval_rs.plugin` as `exact` for embeddings and `hamming` for codes."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import arguments, range_search
-from dml_eval_rs.clustering import Average, cluster_agreement
-from dml_eval_rs.evaluation import Evaluation
-from dml_eval_rs.mining import Below, hard_negatives
-from dml_eval_rs.relation import GradedLists, Lists
-from dml_eval_rs.retrieval import Similarity, Ties, Unmatched, binarize, evaluate, evaluate_codes
-from dml_eval_rs.search import knn, knn_codes
-from dml_eval_rs.verification import verify, verify_codes
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.arguments import Similarity
+from dml_eval_rs.inputs.codes import binarize
+from dml_eval_rs.matches.labels import Labels
+from dml_eval_rs.matches.relevance import Relevance
+from dml_eval_rs.metrics.evaluation import Evaluation
+from dml_eval_rs.metrics.names import DEFAULT, check_metrics, far_of, family_of
+from dml_eval_rs.peers import Peers
+from dml_eval_rs.retrieval import LabelsLike, Matches, Ties, Unmatched, check_options, measure
+from dml_eval_rs.search.knn import knn
+from dml_eval_rs.search.negatives import Below, hard_negatives
+from dml_eval_rs.search.range import range_search
+from dml_eval_rs.verification.verify import verify
 
-if TYPE_CHECKING:
-    from dml_core import Peers
-
-_METRIC_OPTIONS = (
-    *(
-        "recall_at",
-        "precision_at",
-        "average_precision_at",
-        "ndcg_at",
-        "recall_share_at",
-        "reciprocal_rank_at",
-    ),
-    *("average_precision", "unmatched", "ties"),
-)
+Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Evaluator(ABC):
-    """What both evaluators have: the options of metrics and of clusters."""
+class Evaluator:
+    """Evaluator of embeddings, or of their codes: `dml_eval_rs.evaluate` documents its options.
 
-    recall_at: Sequence[int] = (1, 10, 100, 1000)
-    precision_at: Sequence[int] = ()
-    average_precision_at: Sequence[int] = ()
-    ndcg_at: Sequence[int] = ()
-    recall_share_at: Sequence[int] = ()
-    reciprocal_rank_at: Sequence[int] = ()
-    average_precision: bool = False
-    unmatched: Unmatched = "skip"
+    With ``similarity="hamming"`` every embedding becomes a code of one bit per dimension, set above `threshold`, and
+    clusters are those of the bits as numbers 0 and 1, whose squared distance is the Hamming distance.
+
+    Args:
+        metrics: as in `evaluate`, and ``"tar@far=X"``, see `verify`.
+        threshold: above which a bit is set; used with ``similarity="hamming"`` only.
+    """
+
+    metrics: Sequence[str] = DEFAULT
+    similarity: Similarity = "cosine"
     ties: Ties = "index"
-    nmi: bool = False
-    nmi_average: Average = "arithmetic"
+    unmatched: Unmatched = "skip"
     n_clusters: int | None = None
     seed: int = 0
+    threshold: float = 0.0
     threads: int | None = None
+    takes_matches: ClassVar[bool] = True  # of `dml_core.MatchesEvaluator`
 
     def __post_init__(self) -> None:
         """Refuse wrong options now, not after a training."""
-        _measure_two_items(self)
+        check_metrics(self.metrics, ("retrieval", "clustering", "verification"))
+        if self.threshold and self.similarity != "hamming":
+            raise ValueError(
+                f"threshold is {self.threshold} with similarity={self.similarity!r}; expected similarity='hamming'"
+            )
+        self._options(None)
+        if self.n_clusters is not None:
+            arguments.positive(self.n_clusters, "n_clusters")
 
     def evaluate(
         self,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-        *,
-        groups: npt.NDArray[Any] | None = None,
-        gallery_groups: npt.NDArray[Any] | None = None,
-        relevant: Lists | GradedLists | None = None,
-        ignored: Lists | None = None,
+        embeddings: Rows,
+        labels: Matches,
+        gallery: Rows | None = None,
+        gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
-        """Measure the metrics; without a gallery, each query leaves itself out. `relevant` replaces the labels."""
-        return self.evaluate_sharded(
-            None,
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            groups=groups,
-            gallery_groups=gallery_groups,
-            relevant=relevant,
-            ignored=ignored,
-        )
+        """Measure the metrics; without a gallery, each query excludes itself."""
+        return self.evaluate_with_peers(None, embeddings, labels, gallery, gallery_labels)
 
-    @abstractmethod
-    def evaluate_sharded(
+    def evaluate_with_peers(
         self,
         peers: Peers | None,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-        *,
-        groups: npt.NDArray[Any] | None = None,
-        gallery_groups: npt.NDArray[Any] | None = None,
-        relevant: Lists | GradedLists | None = None,
-        ignored: Lists | None = None,
+        embeddings: Rows,
+        labels: Matches,
+        gallery: Rows | None = None,
+        gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
         """Measure the same, with the work divided among the peers, if any."""
+        (found,) = measure(
+            self._rows(embeddings),
+            labels,
+            None if gallery is None else self._rows(gallery),
+            gallery_labels,
+            self._options(peers),
+            bits=embeddings.shape[1],
+        )
+        if not (names := self._of_pairs()):
+            return found
+        if isinstance(labels, Relevance):
+            raise ValueError(f"{names[0]} compares labels, but the matches are listed; expected labels, or other metrics")
+        rates = self._verify(names, embeddings, labels, gallery, gallery_labels, peers)
+        return replace(found, _values={name: (rates if name in rates else found)[name] for name in self.metrics})
 
     def restore(
         self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
@@ -105,65 +100,20 @@ class _Evaluator(ABC):
         """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
         return Evaluation.from_dict(metrics, per_query)
 
-    def _metrics(self) -> dict[str, Any]:
-        """Return the options that say what is measured, but not of clusters."""
-        return {name: getattr(self, name) for name in _METRIC_OPTIONS}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactEvaluator(_Evaluator):
-    """Evaluator of the embeddings themselves: `dml_eval_rs.evaluate` documents its options."""
-
-    similarity: Similarity = "cosine"
-
-    def evaluate_sharded(
-        self,
-        peers: Peers | None,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-        *,
-        groups: npt.NDArray[Any] | None = None,
-        gallery_groups: npt.NDArray[Any] | None = None,
-        relevant: Lists | GradedLists | None = None,
-        ignored: Lists | None = None,
-    ) -> Evaluation:
-        """Measure the same, with the work divided among the peers, if any."""
-        return evaluate(
-            embeddings,
-            labels if relevant is None else None,
-            gallery,
-            gallery_labels if relevant is None else None,
-            groups=groups,
-            gallery_groups=gallery_groups,
-            relevant=relevant,
-            ignored=ignored,
-            similarity=self.similarity,
-            **self._metrics(),
-            nmi=self.nmi,
-            nmi_average=self.nmi_average,
-            n_clusters=self.n_clusters,
-            seed=self.seed,
-            threads=_threads(self.threads, peers),
-            peers=peers,
-        )
-
     def nearest(
-        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Return similarities, descending, and indices of the k nearest gallery rows, both (Q, k)."""
-        return knn(
-            queries, gallery, k, similarity=self.similarity, exclude_self=exclude_self, threads=self.threads
-        )
+        self, queries: Rows, gallery: Rows, k: int, *, exclude_self: bool = False
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Return similarities, descending, or distances, ascending, and indices of the k nearest rows, both (Q, k)."""
+        sides = self._rows(queries), self._rows(gallery)
+        return knn(*sides, k, similarity=self.similarity, exclude_self=exclude_self, threads=self.threads)
 
     def within(
-        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
         """Find all gallery rows with at least this similarity to each query, see `dml_eval_rs.range_search`."""
         return range_search(
-            queries,
-            gallery,
+            self._rows(queries),
+            self._rows(gallery),
             threshold,
             similarity=self.similarity,
             max_results=max_results,
@@ -171,17 +121,11 @@ class ExactEvaluator(_Evaluator):
         )
 
     def hard_negatives(
-        self,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        k: int,
-        *,
-        below: Below | None = None,
-        margin: float = 0.0,
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        self, embeddings: Rows, labels: npt.ArrayLike, k: int, *, below: Below | None = None, margin: float = 0.0
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Find each item's nearest items of other classes, see `dml_eval_rs.hard_negatives`."""
         return hard_negatives(
-            embeddings,
+            self._rows(embeddings),
             labels,
             k,
             below=below,
@@ -193,145 +137,67 @@ class ExactEvaluator(_Evaluator):
     def true_accept_rates(
         self,
         far: Sequence[float],
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-        *,
-        groups: npt.NDArray[Any] | None = None,
-        gallery_groups: npt.NDArray[Any] | None = None,
+        embeddings: Rows,
+        labels: LabelsLike,
+        gallery: Rows | None = None,
+        gallery_labels: LabelsLike | None = None,
     ) -> Mapping[float, float]:
         """Measure TAR at each FAR, see `dml_eval_rs.verify`."""
-        return verify(
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            groups=groups,
-            gallery_groups=gallery_groups,
-            far=far,
-            metrics=("tar",),
-            similarity=self.similarity,
-            threads=self.threads,
-        ).tar
+        names = [f"tar@far={float(share)!r}" for share in far]
+        rates = self._verify(names, embeddings, labels, gallery, gallery_labels, None)
+        return {share: rates[name] for share, name in zip(far, names)}
 
     def bytes_per_item(self, dim: int) -> int:
-        """Return the bytes of one float32 embedding."""
-        return 4 * dim
+        """Return the bytes of one float32 embedding, or of one code."""
+        return -(-dim // 8) if self.similarity == "hamming" else 4 * dim
 
+    def _rows(self, embeddings: Rows) -> Rows:
+        return binarize(embeddings, self.threshold) if self.similarity == "hamming" else embeddings
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HammingEvaluator(_Evaluator):
-    """Evaluator of the embeddings as binary codes, one bit per dimension, set above `threshold`.
+    def _of_pairs(self) -> list[str]:
+        return [name for name in self.metrics if family_of(name) == "tar@far=X"]
 
-    With `nmi`, the bits are clustered as vectors of 0 and 1, whose squared distance is the Hamming distance.
-    """
-
-    threshold: float = 0.0
-
-    def evaluate_sharded(
-        self,
-        peers: Peers | None,
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-        *,
-        groups: npt.NDArray[Any] | None = None,
-        gallery_groups: npt.NDArray[Any] | None = None,
-        relevant: Lists | GradedLists | None = None,
-        ignored: Lists | None = None,
-    ) -> Evaluation:
-        """Measure the same, with the work divided among the peers, if any."""
-        codes = binarize(embeddings, self.threshold)
-        gallery_codes = None if gallery is None else binarize(gallery, self.threshold)
-        threads = _threads(self.threads, peers)
-        result = evaluate_codes(
-            codes,
-            labels if relevant is None else None,
-            gallery_codes,
-            gallery_labels if relevant is None else None,
-            groups=groups,
-            gallery_groups=gallery_groups,
-            relevant=relevant,
-            ignored=ignored,
-            **self._metrics(),
-            threads=threads,
-            peers=peers,
-        )
-        if not self.nmi:
-            return result
-        parts = [(codes, arguments.partition(labels, "labels"))]
-        if gallery_codes is not None and gallery_labels is not None:
-            parts.append((gallery_codes, arguments.partition(gallery_labels, "gallery_labels")))
-        agreement = cluster_agreement(
-            parts,
-            bits=embeddings.shape[1],
-            average=self.nmi_average,
+    def _options(self, peers: Peers | None) -> Any:
+        of_pairs = self._of_pairs()
+        return check_options(
+            metrics=[name for name in self.metrics if name not in of_pairs] or DEFAULT[:1],
+            similarity=self.similarity,
+            ties=self.ties,
+            unmatched=self.unmatched,
             n_clusters=self.n_clusters,
             seed=self.seed,
-            threads=threads,
+            threads=self.threads,
             peers=peers,
         )
-        return replace(result, nmi=agreement.nmi, ami=agreement.ami, ari=agreement.ari)
 
-    def nearest(
-        self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return distances, ascending, and indices of the k nearest gallery codes, both (Q, k)."""
-        return knn_codes(
-            binarize(queries, self.threshold),
-            binarize(gallery, self.threshold),
-            k,
-            exclude_self=exclude_self,
-            threads=self.threads,
-        )
-
-    def true_accept_rates(
+    def _verify(
         self,
-        far: Sequence[float],
-        embeddings: npt.NDArray[Any],
-        labels: npt.NDArray[Any],
-        gallery: npt.NDArray[Any] | None = None,
-        gallery_labels: npt.NDArray[Any] | None = None,
-        *,
-        groups: npt.NDArray[Any] | None = None,
-        gallery_groups: npt.NDArray[Any] | None = None,
-    ) -> Mapping[float, float]:
-        """Measure TAR at each FAR, see `dml_eval_rs.verify_codes`."""
-        return verify_codes(
-            binarize(embeddings, self.threshold),
+        names: list[str],
+        embeddings: Rows,
+        labels: LabelsLike,
+        gallery: Rows | None,
+        gallery_labels: LabelsLike | None,
+        peers: Peers | None,
+    ) -> Mapping[str, float]:
+        return verify(
+            self._rows(embeddings),
             labels,
-            None if gallery is None else binarize(gallery, self.threshold),
+            None if gallery is None else self._rows(gallery),
             gallery_labels,
-            groups=groups,
-            gallery_groups=gallery_groups,
-            far=far,
-            metrics=("tar",),
+            metrics=names,
+            similarity=self.similarity,
             threads=self.threads,
-        ).tar
-
-    def bytes_per_item(self, dim: int) -> int:
-        """Return the bytes of one code, at one bit per dimension."""
-        return -(-dim // 8)
-
-
-def _measure_two_items(evaluator: _Evaluator) -> None:
-    """Measure two items, which refuses any option that an evaluation would refuse.
-
-    Raises:
-        TypeError, ValueError: as `dml_eval_rs.evaluate`.
-    """
-    if evaluator.n_clusters is None:
-        evaluator.evaluate(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.int64))
-        return
-    arguments.positive(evaluator.n_clusters, "n_clusters")
-    if not evaluator.nmi:
-        raise ValueError(
-            f"n_clusters is {evaluator.n_clusters} but nmi is False; expected nmi=True, or no n_clusters"
+            peers=peers,
         )
-    replace(evaluator, n_clusters=None)  # is made only to check the other options
 
 
-def _threads(threads: int | None, peers: Peers | None) -> int | None:
-    return peers.threads if threads is None and peers is not None else threads
+def hamming(**options: Any) -> Evaluator:
+    """Make the evaluator of codes."""
+    return Evaluator(**options, similarity="hamming")
+
+
+# By its signature the registry checks the options that a recipe gives.
+_PARAMETERS = inspect.signature(Evaluator, eval_str=True).parameters.values()
+hamming.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [parameter for parameter in _PARAMETERS if parameter.name != "similarity"]
+)

@@ -12,7 +12,8 @@ import numpy.typing as npt
 class Peers(Protocol):
     """The processes that share an evaluation, as seen by one of them.
 
-    docs/reference/metrics.md has one for torch.distributed; mpi4py's communicator is wrapped as easily.
+    docs/reference/metrics.md has one for torch.distributed; mpi4py's communicator is wrapped as easily. An object without
+    `threads` uses all cores.
     """
 
     @property
@@ -23,6 +24,11 @@ class Peers(Protocol):
     @property
     def world_size(self) -> int:
         """Return the number of processes."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads for this process: processes of one machine share its cores."""
         ...
 
     def all_gather(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -53,7 +59,7 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
     if absent:
         raise TypeError(
             f"peers is a {type(peers).__name__} without {', '.join(absent)}; "
-            "expected an object as dml_core.Peers, or None"
+            "expected an object like dml_eval_rs.Peers, or None"
         )
     rank, world_size = peers.rank, peers.world_size
     if not all(isinstance(number, (int, np.integer)) for number in (rank, world_size)):

@@ -13,12 +13,12 @@ def dml_evaluators() -> Iterable[Component]:
     return [
         Component(
             "exact",
-            "dml_eval_rs.evaluators:ExactEvaluator",
+            "dml_eval_rs.evaluators:Evaluator",
             "exact retrieval and clustering metrics of the embeddings",
         ),
         Component(
             "hamming",
-            "dml_eval_rs.evaluators:HammingEvaluator",
+            "dml_eval_rs.evaluators:hamming",
             "exact retrieval metrics of the embeddings' signs, one bit per dimension",
         ),
     ]

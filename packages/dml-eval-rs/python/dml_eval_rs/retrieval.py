@@ -1,370 +1,435 @@
 """Retrieval metrics of embeddings and of binary codes.
 
-Shapes: `Q` queries, `G` gallery, `D` dim.
+Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import _native, arguments
-from dml_eval_rs.clustering import AVERAGES, Average, check_clusters, cluster_agreement
-from dml_eval_rs.evaluation import Evaluation
-from dml_eval_rs.metric_names import evaluation_of, metric_names
+import dml_eval_rs._native as _native
+from dml_eval_rs.clustering.agreement import measure_clusters
+from dml_eval_rs.clustering.kmeans import check_clusters
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.arguments import Progress, Sides, Similarity
+from dml_eval_rs.matches.labels import Labels
+from dml_eval_rs.matches.relation import Relation, relate
+from dml_eval_rs.matches.relevance import Relevance
+from dml_eval_rs.metrics.evaluation import Evaluation
+from dml_eval_rs.metrics.names import DEFAULT, METRICS, check_metrics, family_of
 from dml_eval_rs.peers import Peers, check_alike
-from dml_eval_rs.relation import GradedLists, Lists, relate
 
-Similarity = Literal["cosine", "dot", "euclidean"]
 Ties = Literal["index", "optimistic", "pessimistic", "expected"]
 Unmatched = Literal["skip", "zero"]
-Progress = Callable[[int, int], object]
+LabelsLike = npt.ArrayLike | Labels
+Matches = npt.ArrayLike | Labels | Relevance
+Level = TypeVar("Level", bound=Hashable)
 
-SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES: tuple[Ties, ...] = ("index", "optimistic", "pessimistic", "expected")
 UNMATCHED = ("skip", "zero")
+
+_NAMES = ("embeddings", "gallery")
+_UNNAMED = ["mrr"]  # what the core measures if only metrics of clusters are asked
+
+
+class Options(TypedDict, total=False):
+    """The options that `evaluate`, `evaluate_levels`, `evaluate_ties` and `evaluate_shards` share, see `evaluate`."""
+
+    metrics: str | Iterable[str]
+    similarity: Similarity
+    ties: Ties
+    unmatched: Unmatched
+    exclude: npt.ArrayLike | None
+    n_clusters: int | None
+    seed: int
+    threads: int | None
+    progress: Progress | None
+    peers: Peers | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedOptions:
+    """Checked options, as the core takes them.
+
+    Attributes:
+        names: all metrics, in the order asked.
+        metrics: those of retrieval, which the core measures.
+        ties: the rules, one evaluation for each.
+        zero_unmatched: whether a query without a match counts as a miss.
+    """
+
+    names: list[str]
+    metrics: list[str]
+    similarity: str
+    ties: list[str]
+    zero_unmatched: bool
+    exclude: npt.ArrayLike | None
+    n_clusters: int | None
+    seed: int
+    threads: int | None
+    progress: Progress | None
+    peers: Peers | None
+
+    @property
+    def clustering(self) -> list[str]:
+        """The metrics of clusters."""
+        return [name for name in self.names if METRICS[str(family_of(name))].kind == "clustering"]
+
+
+def check_options(
+    *,
+    metrics: str | Iterable[str] = DEFAULT,
+    similarity: str = "cosine",
+    ties: str | list[str] = "index",
+    unmatched: str = "skip",
+    exclude: npt.ArrayLike | None = None,
+    n_clusters: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    peers: Peers | None = None,
+) -> CheckedOptions:
+    """Check the options of `evaluate`.
+
+    Raises:
+        TypeError, ValueError: naming the option.
+    """
+    names = check_metrics(metrics)
+    checked = CheckedOptions(
+        names=names,
+        metrics=[name for name in names if METRICS[str(family_of(name))].kind == "retrieval"] or _UNNAMED,
+        similarity=arguments.one_of(similarity, "similarity", arguments.SIMILARITIES),
+        ties=[arguments.one_of(ties, "ties", TIES)] if isinstance(ties, str) or not isinstance(ties, list) else ties,
+        zero_unmatched=arguments.one_of(unmatched, "unmatched", UNMATCHED) == "zero",
+        exclude=exclude,
+        n_clusters=n_clusters,
+        seed=arguments.seed(seed),
+        threads=arguments.threads(getattr(peers, "threads", None) if threads is None else threads),
+        progress=progress,
+        peers=peers,
+    )
+    if n_clusters is not None and not checked.clustering:
+        raise ValueError(
+            f"n_clusters is {n_clusters}, but no metric of clusters is asked; expected metrics with 'nmi', 'ami' or "
+            "'ari', or no n_clusters"
+        )
+    return checked
 
 
 def evaluate(
     embeddings: npt.ArrayLike,
-    labels: npt.ArrayLike | None = None,
+    labels: Matches,
     gallery: npt.ArrayLike | None = None,
-    gallery_labels: npt.ArrayLike | None = None,
+    gallery_labels: LabelsLike | None = None,
     *,
-    groups: npt.ArrayLike | None = None,
-    gallery_groups: npt.ArrayLike | None = None,
-    relevant: Lists | GradedLists | None = None,
-    ignored: Lists | None = None,
-    indices: npt.ArrayLike | None = None,
-    junk: npt.ArrayLike = (),
-    distractors: npt.ArrayLike = (),
-    unmatched: Unmatched = "skip",
+    metrics: str | Iterable[str] = DEFAULT,
     similarity: Similarity = "cosine",
-    recall_at: Iterable[int] = (1, 10, 100, 1000),
-    precision_at: Iterable[int] = (),
-    average_precision_at: Iterable[int] = (),
-    ndcg_at: Iterable[int] = (),
-    recall_share_at: Iterable[int] = (),
-    reciprocal_rank_at: Iterable[int] = (),
-    average_precision: bool = False,
     ties: Ties = "index",
-    nmi: bool = False,
-    nmi_average: Average = "arithmetic",
+    unmatched: Unmatched = "skip",
+    exclude: npt.ArrayLike | None = None,
     n_clusters: int | None = None,
     seed: int = 0,
     threads: int | None = None,
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Evaluation:
-    """Measure Recall@K, precision@1, R-precision, MAP@R and reciprocal rank exactly, per query and on average.
+    """Measure retrieval metrics exactly, per query and on average, and on request the agreement of clusters and labels.
 
     A match's rank is 1 + the number of other gallery items before it. With ranks r and R matches: Recall@K =
-    [min r ≤ K], R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r, reciprocal rank = 1/min r. On request:
-    precision@K = #{r ≤ K}/K, AP@K = 1/min(K, R) Σ_{r≤K} #{r' ≤ r}/r, nDCG@K = Σ_{r≤K} grade/log₂(r + 1) over that of
-    the best order, AP = (1/R) Σ #{r' ≤ r}/r, and the inverse negative penalty R/max r.
-
-    MAP@R and R-precision: Musgrave, Belongie and Lim, "A Metric Learning Reality Check" (2020), section 3.2.
-    Every comparison has the result of float64 arithmetic in one stated order, on every machine and for any
-    number of threads: docs/reference/metrics.md of the repository.
+    [min r ≤ K], precision@K = #{r ≤ K}/K, R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r and MRR = 1/min r
+    (Musgrave, Belongie and Lim, "A Metric Learning Reality Check", 2020, section 3.2). docs/reference/metrics.md of the
+    repository defines all metrics. Every comparison has the result of float64 arithmetic in one stated order, on every
+    machine and for any number of threads.
 
     Args:
-        embeddings: (Q, D) float16, float32 or float64, finite. They need not be contiguous, normalised or in memory
-            (`numpy.memmap`). Tensors, columns and blocks are taken, too: docs/reference/arrays.md.
-        labels: (Q,) integers of any width, booleans or strings, also a table's column of text (pandas, polars, Arrow).
-            An item matches a query if both have the same label.
-        gallery: (G, D), any of the same dtypes. None: the queries are their own gallery, and each leaves itself out by
-            its index. With a gallery no item is left out.
-        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` and `labels` are.
-        groups: (Q,) integers, booleans or strings, such as cameras: a gallery item with the query's label and group is
-            left out of its ranking, as if it weren't in the gallery (the rule of re-identification).
-        gallery_groups: (G,), of the groups' kind. Given if and only if `gallery` and `groups` are.
-        relevant: the matches of each query, instead of labels: ``(offsets, indices)``, (Q + 1,) and (M,) integers;
-            ``indices[offsets[q]:offsets[q + 1]]`` are gallery items. ``(offsets, indices, grades)`` grades them by
-            (M,) numbers of at least 0, the gains of nDCG; grade 0 is no match. See `relevance_from_labels`.
-        ignored: items left out of each query's ranking, listed as in `relevant`: neither matches nor others.
-        indices: (Q,) the index of each query in the gallery, by which it is left out, and -1 for queries outside it.
-        junk: a label, or labels, of items that are left out of the gallery and, if they are their own gallery, of the
-            queries.
-        distractors: a label, or labels, of items that match nothing, but remain in the rankings.
-        unmatched: what a query without a match counts as. ``"skip"``: nothing, its values are NaN; ``"zero"``: a miss,
-            all of its values are 0.
-        similarity: ``"cosine"``, ``"dot"``, or ``"euclidean"`` (the nearest is the most similar).
-        recall_at: every K, at least 1. A K beyond the gallery's size means the whole gallery.
-        precision_at: every K of precision@K.
-        average_precision_at: every K of AP@K.
-        ndcg_at: every K of nDCG@K.
-        recall_share_at: every K of the share of matches found, #{r ≤ K}/R, the recall of information retrieval.
-        reciprocal_rank_at: every K of the reciprocal rank that is 0 without a match among the K nearest (MRR@K).
-        average_precision: whether to measure average precision and the inverse negative penalty, which need the rank of
-            every match and so take longer.
-        ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
-            first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of the
-            tied items.
-        nmi: whether to cluster all embeddings (queries and gallery) and compare the clusters with the labels by NMI,
-            AMI and ARI. Under the cosine, embeddings are scaled to length 1 first.
-        nmi_average: average of the entropies in the NMI, see `dml_eval_rs.nmi`.
-        n_clusters: number of clusters for `nmi`; None for the number of distinct labels.
+        embeddings: (Q, D) float16, float32 or float64, finite, or with ``similarity="hamming"`` (Q, W) uint8 codes of at
+            most 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (`numpy.memmap`).
+            Tensors, columns and blocks are taken, too: docs/reference/arrays.md.
+        labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label. Use
+            `Labels` if items also have groups, or if some must be excluded, and `Relevance` to list each query's matches.
+        gallery: (G, D) or (G, W). If None, the queries search one another, and each excludes itself by its index. With a
+            gallery nothing is excluded, unless `exclude` says so.
+        gallery_labels: (G,), of the labels' kind, or `Labels`. Pass them if and only if there is a gallery, and no
+            `Relevance`.
+        metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``, ``mrr@K``, ``map`` and
+            ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and, of k-means clusters of all items,
+            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. A K beyond the gallery means all of it.
+        similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (the nearest is the most similar), or ``"hamming"``.
+        ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches first;
+            ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of tied items.
+            Ties are frequent among codes.
+        unmatched: how to count a query without a match. ``"skip"``: its values are NaN, and no mean includes them;
+            ``"zero"``: all of its values are 0.
+        exclude: (Q,) the index of each query in the gallery, to exclude it from its own ranking; -1 for queries outside.
+        n_clusters: number of clusters; None for the number of distinct labels.
         seed: seed of the clustering, 0 to 2**64 - 1.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
-        progress: called as ``progress(done, total)``, in pairs compared, several times a second. With `nmi` the total
-            grows during the clustering.
-        peers: processes that share the work: all make this call with the same arrays, and all get the bits of a single
+        progress: called as ``progress(done, total)``, in pairs compared, several times a second. The total grows when a
+            clustering begins.
+        peers: processes that share the work. All make this call with the same arrays, and all get the bits of a single
             process.
 
     Returns:
-        The means over the queries with a match (R ≥ 1; with ``unmatched="zero"`` over all), and the values of every
-        query.
+        A mapping of the metrics, in the order asked. Means are over the queries with a match (R ≥ 1; with
+        ``unmatched="zero"`` over all).
 
     Raises:
-        TypeError: if an array has the wrong kind of dtype, such as integers for embeddings or floats for labels.
-        ValueError: if shapes don't match or are empty, a number isn't finite (the message names the first such row), a
-            row is all zeros under the cosine, an argument is out of range, no query has a match, or the peers' arrays
-            differ.
+        TypeError: if an array has the wrong dtype, such as integers for embeddings or floats for labels.
+        ValueError: if shapes don't match or are empty, a number isn't finite (the message names the first such row), a row
+            is all zeros under the cosine, a metric is unknown, an argument is out of range, no query has a match, or the
+            peers' arrays differ.
         KeyboardInterrupt: within a second of Ctrl-C.
 
     Example:
         >>> import numpy as np
         >>> from dml_eval_rs import evaluate
         >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
-        >>> result = evaluate(x, ["cat", "cat", "dog", "dog", "dog"], recall_at=(1, 2))
-        >>> result.recall
-        {1: 0.8, 2: 0.8}
+        >>> result = evaluate(x, ["cat", "cat", "dog", "dog", "dog"], metrics=("recall@1", "map@r"))
+        >>> dict(result)
+        {'recall@1': 0.8, 'map@r': 0.75}
         >>> result.per_query["recall@1"].tolist()
         [1.0, 1.0, 1.0, 1.0, 0.0]
     """
-    arguments.one_of(similarity, "similarity", SIMILARITIES)
-    arguments.one_of(ties, "ties", TIES)
-    arguments.one_of(unmatched, "unmatched", UNMATCHED)
-    arguments.one_of(nmi_average, "nmi_average", AVERAGES)
-    metrics = metric_names(
-        recall_at,
-        precision_at,
-        average_precision_at,
-        ndcg_at,
-        average_precision,
-        recall_share_at,
-        reciprocal_rank_at,
-    )
-    checked_threads, checked_seed = arguments.threads(threads), arguments.seed(seed)
-    check_labels_of_gallery(gallery, gallery_labels, relevant, "gallery")
-    queries_QD, gallery_GD = arguments.both_sides(embeddings, "embeddings", gallery, "gallery")
-    arguments.warn_of_own_gallery(queries_QD, gallery_GD, "embeddings", "gallery", (indices, groups, ignored))
-    relation = relate(
-        queries_QD,
-        "embeddings",
-        labels,
-        gallery_GD,
-        "gallery",
-        gallery_labels,
-        groups=groups,
-        gallery_groups=gallery_groups,
-        relevant=relevant,
-        ignored=ignored,
-        indices=indices,
-        junk=junk,
-        distractors=distractors,
-        unmatched=unmatched,
-    )
-    if n_clusters is not None and not nmi:
-        raise ValueError(f"n_clusters is {n_clusters} but nmi is False; expected nmi=True, or no n_clusters")
-    if nmi_average != "arithmetic" and not nmi:
-        raise ValueError(
-            f"nmi_average is {nmi_average!r} but nmi is False; expected nmi=True, or no nmi_average"
-        )
-    if n_clusters is not None:
-        check_clusters(n_clusters, len(queries_QD) + (0 if gallery_GD is None else len(gallery_GD)))
-    if nmi and (relation.labels is None or relation.kept is not None or np.size(distractors)):
-        raise ValueError(
-            "nmi compares clusters with the labels of all items; expected labels without relevant, junk or distractors"
-        )
-    options = (similarity, metrics, ties, unmatched, nmi, nmi_average, n_clusters, checked_seed)
-    check_alike(peers, options, queries_QD, gallery_GD, *relation.arrays())
-    stages = None if progress is None else _Stages(progress)
-    (found,) = _native.evaluate(
-        queries_QD,
-        gallery_GD,
-        relation,
-        similarity=similarity,
-        metrics=metrics,
-        ties=[ties],
-        zero_unmatched=unmatched == "zero",
-        threads=checked_threads,
-        progress=None if stages is None else stages.next(),
-        peers=peers,
-    )
-    agreement = None
-    if nmi and relation.labels is not None:
-        parts = [(queries_QD, relation.labels)]
-        if gallery_GD is not None and relation.gallery_labels is not None:
-            parts.append((gallery_GD, relation.gallery_labels))
-        agreement = cluster_agreement(
-            parts,
-            normalize=similarity == "cosine",
-            average=nmi_average,
-            n_clusters=n_clusters,
-            seed=checked_seed,
-            threads=checked_threads,
-            progress=None if stages is None else stages.next(),
-            peers=peers,
-        )
-    items = queries_QD if gallery_GD is None else gallery_GD
-    return evaluation_of(
-        found, len(items), agreement, relation.kept if gallery is None else None, len(queries_QD)
-    )
+    options = check_options(
+        metrics=metrics, similarity=similarity, ties=ties, unmatched=unmatched, exclude=exclude,
+        n_clusters=n_clusters, seed=seed, threads=threads, progress=progress, peers=peers,
+    )  # fmt: skip
+    return measure(embeddings, labels, gallery, gallery_labels, options)[0]
 
 
-def evaluate_codes(
-    codes: npt.ArrayLike,
-    labels: npt.ArrayLike | None = None,
-    gallery_codes: npt.ArrayLike | None = None,
-    gallery_labels: npt.ArrayLike | None = None,
-    *,
-    groups: npt.ArrayLike | None = None,
-    gallery_groups: npt.ArrayLike | None = None,
-    relevant: Lists | GradedLists | None = None,
-    ignored: Lists | None = None,
-    indices: npt.ArrayLike | None = None,
-    junk: npt.ArrayLike = (),
-    distractors: npt.ArrayLike = (),
-    unmatched: Unmatched = "skip",
-    recall_at: Iterable[int] = (1, 10, 100, 1000),
-    precision_at: Iterable[int] = (),
-    average_precision_at: Iterable[int] = (),
-    ndcg_at: Iterable[int] = (),
-    recall_share_at: Iterable[int] = (),
-    reciprocal_rank_at: Iterable[int] = (),
-    average_precision: bool = False,
-    ties: Ties = "index",
-    threads: int | None = None,
-    progress: Progress | None = None,
-    peers: Peers | None = None,
-) -> Evaluation:
-    """Measure the metrics of `evaluate` for binary codes under the Hamming distance.
+def evaluate_levels(
+    embeddings: npt.ArrayLike,
+    labels: Mapping[Level, LabelsLike],
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: Mapping[Level, LabelsLike] | None = None,
+    **options: Unpack[Options],
+) -> dict[Level, Evaluation]:
+    """Measure metrics with each level's labels, such as species and genus, in one pass over the pairs.
 
-    distance(a, b) = the number of differing bits. Ties are frequent, so choose `ties` with care.
+    Each level has the bits of its own call: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Levels
+    need not be nested. One pass takes less time than the calls unless a level has classes so large that all keys of its
+    queries are computed: docs/reference/metrics.md of the repository has figures.
 
     Args:
-        codes: (Q, W) uint8, eight bits per byte, at most 65,536 bits per code: see `binarize`.
-        labels: (Q,) integers of any width, booleans or strings.
-        gallery_codes: (G, W) uint8; None: the queries are their own gallery, and each leaves itself out by its index.
-        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery_codes` and `labels` are.
-        groups, gallery_groups, relevant, ignored, indices, junk, distractors, unmatched: as in `evaluate`.
-        recall_at, precision_at, average_precision_at, ndcg_at, recall_share_at, reciprocal_rank_at: as in `evaluate`.
-        average_precision, ties: as in `evaluate`.
-        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
-        progress: called as ``progress(done, total)``, in pairs compared.
-        peers: as in `evaluate`.
+        embeddings: (Q, D) or (Q, W), as in `evaluate`.
+        labels: a level's name → (Q,) labels, or `Labels` without junk; of an array (Q, L) ``dict(enumerate(array.T))``.
+        gallery: (G, D) or (G, W); None if the queries search one another.
+        gallery_labels: the same levels' names → (G,) labels. Pass them if and only if there is a gallery.
+        options: as in `evaluate`, with metrics of retrieval only.
 
     Returns:
-        As `evaluate`; `nmi`, `ami` and `ari` are None.
+        Each level's name → its evaluation.
 
     Raises:
-        TypeError: if codes aren't uint8, or labels are floats.
-        ValueError: if shapes don't match or are empty, a code is too wide, or no query has a match.
+        TypeError: as `evaluate`, or if labels are no mapping.
+        ValueError: as `evaluate`, naming the level; if there is no level, or both sides have different ones.
+        KeyboardInterrupt: within a second of Ctrl-C.
+    """
+    checked = check_options(**options)
+    _check_levels(labels, gallery, gallery_labels)
+    _refuse_clusters(checked)
+    sides = arguments.to_sides(embeddings, gallery, checked.similarity, _NAMES)
+    relations = []
+    for name, labels_Q in labels.items():
+        labels_G = None if gallery_labels is None else gallery_labels[name]
+        try:
+            relations.append(_relate(labels_Q, labels_G, sides, checked))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"level {name!r}: {error}") from error
+        if relations[-1].kept is not None:
+            raise ValueError(f"level {name!r} has junk; expected none: drop the rows, or call evaluate for the level")
+    found = dict(zip(labels, _count(sides, relations, checked), strict=True))
+    for name, level in found.items():
+        if not checked.zero_unmatched and level.n_unmatched == level.n_queries:
+            raise ValueError(
+                f"level {name!r}: none of the {level.n_queries} queries has a match in the gallery; expected a label "
+                "that occurs twice, or on both sides"
+            )
+    return found
+
+
+def evaluate_ties(
+    embeddings: npt.ArrayLike,
+    labels: Matches,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: LabelsLike | None = None,
+    *,
+    ties: Iterable[Ties] = TIES,
+    **options: Unpack[Options],  # type: ignore[misc]  # of several rules in place of one
+) -> dict[Ties, Evaluation]:
+    """Measure metrics under several rules for ties, from one count.
+
+    Each rule has the bits of its own call: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. ``"optimistic"``
+    and ``"pessimistic"`` bound every metric under any order of ties; only nDCG of grades depends on the order of tied
+    matches, too.
+
+    Args:
+        embeddings, labels, gallery, gallery_labels: as in `evaluate`.
+        ties: the rules, each once; see `evaluate`.
+        options: the others as in `evaluate`, with metrics of retrieval only.
+
+    Returns:
+        Each rule → its evaluation, in the order of `ties`.
+
+    Raises:
+        TypeError: as `evaluate`, or if `ties` is a single string.
+        ValueError: as `evaluate`, or if `ties` is empty, or has an unknown rule or one twice.
         KeyboardInterrupt: within a second of Ctrl-C.
 
     Example:
         >>> import numpy as np
-        >>> from dml_eval_rs import binarize, evaluate_codes
-        >>> codes = binarize(np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]]))
-        >>> evaluate_codes(codes, [0, 0, 1, 1], recall_at=1).recall
-        {1: 1.0}
+        >>> from dml_eval_rs import evaluate_ties
+        >>> codes = np.zeros((3, 1), np.uint8)
+        >>> found = evaluate_ties(codes, [0, 1, 0], similarity="hamming", metrics="recall@1")
+        >>> {rule: evaluation["recall@1"] for rule, evaluation in found.items()}
+        {'index': 0.5, 'optimistic': 1.0, 'pessimistic': 0.0, 'expected': 0.5}
     """
-    arguments.one_of(ties, "ties", TIES)
-    arguments.one_of(unmatched, "unmatched", UNMATCHED)
-    metrics = metric_names(
-        recall_at,
-        precision_at,
-        average_precision_at,
-        ndcg_at,
-        average_precision,
-        recall_share_at,
-        reciprocal_rank_at,
-    )
-    checked_threads = arguments.threads(threads)
-    check_labels_of_gallery(gallery_codes, gallery_labels, relevant, "gallery_codes")
-    codes_QW, gallery_GW = arguments.both_sides(
-        codes, "codes", gallery_codes, "gallery_codes", are_codes=True
-    )
-    arguments.warn_of_own_gallery(codes_QW, gallery_GW, "codes", "gallery_codes", (indices, groups, ignored))
-    relation = relate(
-        codes_QW,
-        "codes",
-        labels,
-        gallery_GW,
-        "gallery_codes",
-        gallery_labels,
-        groups=groups,
-        gallery_groups=gallery_groups,
-        relevant=relevant,
-        ignored=ignored,
-        indices=indices,
-        junk=junk,
-        distractors=distractors,
-        unmatched=unmatched,
-    )
-    check_alike(peers, (metrics, ties, unmatched), codes_QW, gallery_GW, *relation.arrays())
-    n_queries = len(codes_QW)
-    n_gallery = len(codes_QW if gallery_GW is None else gallery_GW)
-    if relation.kept is not None and gallery_GW is None:
-        codes_QW = codes_QW[relation.kept]
-    elif relation.kept is not None and gallery_GW is not None:
-        gallery_GW = gallery_GW[relation.kept]
-    (found,) = _native.evaluate_codes(
-        codes_QW,
-        gallery_GW,
-        relation,
-        metrics=metrics,
-        ties=[ties],
-        zero_unmatched=unmatched == "zero",
-        threads=checked_threads,
-        progress=progress,
-        peers=peers,
-    )
-    return evaluation_of(found, n_gallery, None, relation.kept if gallery_GW is None else None, n_queries)
+    rules = _check_rules(ties)
+    checked = replace(check_options(**options), ties=rules)
+    _refuse_clusters(checked)
+    found = measure(embeddings, labels, gallery, gallery_labels, checked)
+    return dict(zip(cast("list[Ties]", rules), found, strict=True))
 
 
-def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
-    """Binarize embeddings: one bit per number, set where the number is above the threshold.
+def measure(
+    embeddings: npt.ArrayLike,
+    labels: Matches,
+    gallery: npt.ArrayLike | None,
+    gallery_labels: LabelsLike | None,
+    options: CheckedOptions,
+    bits: int | None = None,
+) -> list[Evaluation]:
+    """Measure metrics as `evaluate` does, under each rule for ties; `bits` are those of a code, if not all of its bytes."""
+    sides = arguments.to_sides(embeddings, gallery, options.similarity, _NAMES)
+    relation = _relate(labels, gallery_labels, sides, options)
+    if not options.clustering:
+        return _count(sides, [relation], options)
+    parts = _labelled_parts(sides, relation, labels, gallery_labels)
+    if options.n_clusters is not None:
+        check_clusters(options.n_clusters, sum(len(rows) for rows, _ in parts))
+    stages = None if options.progress is None else _Stages(options.progress)
+    staged = options if stages is None else replace(options, progress=stages.next())
+    (found,) = _count(sides, [relation], staged)
+    of_clusters = measure_clusters(
+        options.clustering,
+        parts,
+        normalize=options.similarity == "cosine",
+        bits=0 if options.similarity != "hamming" else 8 * sides.queries.shape[1] if bits is None else bits,
+        n_clusters=options.n_clusters,
+        seed=options.seed,
+        threads=options.threads,
+        progress=None if stages is None else stages.next(),
+        peers=options.peers,
+    )
+    values = {name: of_clusters[name] if name in of_clusters else found[name] for name in options.names}
+    return [replace(found, _values=values)]
 
-    bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is
-    padded with zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric Learning" (2019),
-    section 3.4, with threshold 0.
+
+def _relate(
+    labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions
+) -> Relation:
+    unmatched = "zero" if options.zero_unmatched else "skip"
+    relation = relate(labels, gallery_labels, sides, _NAMES, exclude=options.exclude, unmatched=unmatched)
+    excluding = (relation.exclude, relation.groups, relation.ignored_offsets)
+    arguments.warn_of_own_gallery(sides, _NAMES, excluding)
+    return relation
+
+
+def _count(sides: Sides, relations: list[Relation], options: CheckedOptions) -> list[Evaluation]:
+    """Measure metrics by the core: for each relation, or each rule for ties."""
+    if options.peers is not None:
+        compared = (options.similarity, options.names, options.ties, options.zero_unmatched, options.n_clusters, options.seed)
+        arrays = [array for relation in relations for array in relation.arrays()]
+        check_alike(options.peers, compared, sides.queries, sides.gallery, *arrays)
+    found = _native.evaluate(sides.queries, sides.gallery, relations, options)
+    kept = relations[0].kept if sides.gallery is None else None
+    return [to_evaluation(columns, options, len(sides.queries), len(sides.items), kept) for columns in found]
+
+
+def to_evaluation(
+    columns: _native.Columns,
+    options: CheckedOptions,
+    n_queries: int,
+    n_gallery: int,
+    kept: npt.NDArray[np.uintp] | None,
+) -> Evaluation:
+    """Build the result from the core's columns.
 
     Args:
-        embeddings: (n, D) float16, float32 or float64, finite; n may be 0.
-        threshold: any number.
-
-    Returns:
-        (n, ceil(D / 8)) uint8.
-
-    Raises:
-        TypeError: if the embeddings aren't floats, or the threshold is no number.
-        ValueError: if a number isn't finite, or the array isn't two-dimensional or has no columns.
-
-    Example:
-        >>> from dml_eval_rs import binarize
-        >>> binarize([[0.5, -1.0, 2.0]]).tolist()  # the bits 101, and five of padding
-        [[160]]
+        columns: each metric's name, values and mean, and the number of queries without a match.
+        options: those of the call.
+        n_queries, n_gallery: the numbers of rows.
+        kept: the indices of the measured queries; None for all. The others have NaN.
     """
-    checked = arguments.embeddings(embeddings, "embeddings", may_be_empty=True)
-    try:
-        return _native.binarize(checked, float(threshold))
-    except (TypeError, OverflowError) as error:
-        raise TypeError(
-            f"threshold is a {type(threshold).__name__}; expected a number that a float holds"
-        ) from error
+    measured, n_unmatched = columns
+    values, per_query = {}, {}
+    for name, values_Q, mean in measured:
+        if name in options.names:
+            values[name], per_query[name] = mean, values_Q
+    if kept is not None:
+        n_unmatched += n_queries - len(kept)
+        for name, values_Q in per_query.items():
+            per_query[name] = np.full(n_queries, np.nan)
+            per_query[name][kept] = values_Q
+    return Evaluation(values, per_query, n_queries, n_unmatched, n_gallery)
 
 
-def check_labels_of_gallery(gallery: object, gallery_labels: object, relevant: object, name: str) -> None:
-    """Check that a gallery comes with its labels, or with lists of matches, and labels with their gallery."""
-    if relevant is None and (gallery is None) != (gallery_labels is None):
-        given, missing = (name, "gallery_labels") if gallery_labels is None else ("gallery_labels", name)
+def _labelled_parts(
+    sides: Sides, relation: Relation, labels: Matches, gallery_labels: LabelsLike | None
+) -> list[tuple[npt.NDArray[np.generic], npt.NDArray[np.uint32]]]:
+    """Return the rows to cluster, without junk, and their labels."""
+    given = [labels, gallery_labels]
+    if relation.labels is None or any(isinstance(of, Labels) and len(of.distractors) for of in given):
         raise ValueError(
-            f"{given} came without {missing}; expected both, or neither to make the queries their own gallery"
+            "metrics of clusters compare clusters with the labels of all items; expected labels instead of a Relevance, "
+            "and no distractors"
+        )
+    rows = sides.items if relation.kept is None else sides.items[relation.kept]
+    if sides.gallery is None or relation.gallery_labels is None:
+        return [(rows, relation.labels)]
+    return [(sides.queries, relation.labels), (rows, relation.gallery_labels)]
+
+
+def _refuse_clusters(options: CheckedOptions) -> None:
+    if options.clustering:
+        raise ValueError(
+            f"metrics holds {options.clustering[0]!r}, which evaluate measures alone; expected metrics of retrieval"
+        )
+
+
+def _check_rules(ties: Iterable[str]) -> list[str]:
+    if isinstance(ties, str) or not isinstance(ties, Iterable):
+        raise TypeError(
+            f"ties is {ties!r}; expected several rules, such as ('optimistic', 'pessimistic'): evaluate takes one"
+        )
+    rules = [arguments.one_of(rule, "ties", TIES) for rule in ties]
+    if not rules:
+        raise ValueError(f"ties is empty; expected at least one rule of {', '.join(TIES)}")
+    if len(set(rules)) < len(rules):
+        raise ValueError(f"ties is {rules}; expected each rule once")
+    return rules
+
+
+def _check_levels(labels: object, gallery: object, gallery_labels: object) -> None:
+    if not isinstance(labels, Mapping):
+        raise TypeError(
+            f"labels is a {type(labels).__name__}; expected a mapping of each level's name to its labels, such as "
+            "{'superclass': ..., 'class': ...}"
+        )
+    if not labels:
+        raise ValueError("labels has no level; expected at least one name with its labels")
+    if gallery_labels is None:
+        return  # `relate` checks the gallery
+    if not isinstance(gallery_labels, Mapping):
+        raise TypeError(f"gallery_labels is a {type(gallery_labels).__name__}; expected a mapping, as labels")
+    if set(gallery_labels) != set(labels):
+        raise ValueError(
+            f"gallery_labels has the levels {list(gallery_labels)}; expected those of labels, {list(labels)}"
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dml_eval_rs.blocks import GrownArray, holds_arrays
-from dml_eval_rs.conversion import to_array, to_label_block
+from dml_eval_rs.inputs.blocks import GrownArray, holds_arrays
+from dml_eval_rs.inputs.conversion import to_array, to_label_block
 
 
 def concatenate_blocks(blocks: Iterable[Any]) -> Any:

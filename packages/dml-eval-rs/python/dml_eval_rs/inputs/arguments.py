@@ -1,114 +1,135 @@
-"""Checks of the public functions' arguments, and their conversion for the core. Nothing large is copied.
+"""The door: check the public functions' arguments and convert them for the core. Nothing large is copied.
 
-Functions return the converted argument, or raise a TypeError or ValueError that names it.
+Plain numpy arrays are checked here; `dml_eval_rs.inputs.conversion` reads every other container. Functions return the
+converted argument, or raise a TypeError or ValueError that names it.
+
+Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.conversion import to_array, to_labels
+from dml_eval_rs.inputs.conversion import to_array, to_labels
+
+Similarity = Literal["cosine", "dot", "euclidean", "hamming"]
+Progress = Callable[[int, int], object]
+
+SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 
 _FLOATS = (np.float16, np.float32, np.float64)
-_MOST_PLACES = 4  # of a table of integer labels, for each of them: beyond, sorting them takes less time
+_PLAIN_ROWS = "fiub"  # kinds of dtype that numpy arrays of rows have, if they need no conversion
+_PLAIN_LABELS = "iubUST"
+# A table ranks integer labels if it has at most this many entries for each label; otherwise sorting is faster.
+_TABLE_ENTRIES = 4
 
 
-def embeddings(
-    x: object, name: str, rows_of: str = "rows", *, may_be_empty: bool = False
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The rows of both sides, of one width and checked.
+
+    Attributes:
+        queries: (Q, D) floats, or (Q, W) uint8 codes.
+        gallery: (G, D) or (G, W); None if the queries search one another.
+    """
+
+    queries: npt.NDArray[Any]
+    gallery: npt.NDArray[Any] | None
+
+    @property
+    def items(self) -> npt.NDArray[Any]:
+        """The rows that are searched."""
+        return self.queries if self.gallery is None else self.gallery
+
+
+def to_sides(
+    queries: object,
+    gallery: object | None,
+    similarity: str,
+    names: tuple[str, str] = ("queries", "gallery"),
+    *,
+    may_be_empty: bool = False,
+) -> Sides:
+    """Check the rows of both sides.
+
+    Args:
+        queries: rows in any container.
+        gallery: rows in any container; None if the queries search one another.
+        similarity: ``"hamming"`` expects codes, every other similarity floats.
+        names: the arguments' names, for errors.
+        may_be_empty: whether there may be no query, if there is a gallery.
+    """
+    may_be_empty = may_be_empty and gallery is not None
+    queries_QD = check_rows(queries, names[0], similarity, "queries", may_be_empty=may_be_empty)
+    if gallery is None:
+        return Sides(queries_QD, None)
+    gallery_GD = check_rows(gallery, names[1], similarity, "items")
+    if gallery_GD.shape[1] != queries_QD.shape[1]:
+        raise ValueError(
+            f"{names[1]} has shape {gallery_GD.shape}; expected ({len(gallery_GD)}, {queries_QD.shape[1]}) to match "
+            f"{names[0]} {queries_QD.shape}"
+        )
+    return Sides(queries_QD, gallery_GD)
+
+
+def check_rows(
+    x: object, name: str, similarity: str, rows_of: str = "rows", *, may_be_empty: bool = False
 ) -> npt.NDArray[Any]:
-    """Return a two-dimensional float array, aligned and in native byte order; a mapped file stays mapped."""
-    array = to_array(x, name, 2)
-    _check_shape(array, name, f"({rows_of}, dim)", "column", may_be_empty)
-    if array.dtype.newbyteorder("=").type not in _FLOATS:
+    """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped."""
+    is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS
+    array: npt.NDArray[Any] = x if is_plain else to_array(x, name, 2)  # type: ignore[assignment]
+    codes = similarity == "hamming"
+    if array.ndim != 2 or array.shape[1] == 0 or (len(array) == 0 and not may_be_empty):
+        form, column = (f"({rows_of}, bytes per code)", "byte") if codes else (f"({rows_of}, dim)", "column")
+        least = f"at least one {column}" if may_be_empty else f"at least one row and one {column}"
+        raise ValueError(f"{name} has shape {array.shape}; expected {form} with {least}")
+    if codes:
+        if array.dtype != np.uint8:
+            raise TypeError(
+                f"{name} has dtype {array.dtype}; similarity='hamming' expects uint8 codes, eight bits per byte: use "
+                f"binarize({name}) or numpy.packbits"
+            )
+        return np.ascontiguousarray(array)
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.type not in _FLOATS:
         remedy = ""
         if array.dtype == np.uint8:
-            remedy = ": binary codes go to evaluate_codes, knn_codes or dml-eval"
+            remedy = ": use similarity='hamming' if the rows are binary codes"
         elif array.dtype.kind in "iub":
             remedy = f": use numpy.asarray({name}, dtype=numpy.float32)"
         raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64{remedy}")
-    return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="A")
-
-
-def codes(x: object, name: str, *, may_be_empty: bool = False) -> npt.NDArray[np.uint8]:
-    """Return a contiguous two-dimensional array of packed bits."""
-    array = to_array(x, name, 2)
-    if array.dtype != np.uint8:
-        raise TypeError(
-            f"{name} has dtype {array.dtype}; expected uint8, eight bits per byte: use binarize(embeddings) "
-            "or numpy.packbits"
-        )
-    _check_shape(array, name, "(rows, bytes per code)", "byte", may_be_empty)
-    return np.ascontiguousarray(array)
-
-
-def _check_shape(array: npt.NDArray[Any], name: str, expected: str, column: str, may_be_empty: bool) -> None:
-    if array.ndim != 2 or array.shape[1] == 0 or (len(array) == 0 and not may_be_empty):
-        least = f"at least one {column}" if may_be_empty else f"at least one row and one {column}"
-        raise ValueError(f"{name} has shape {array.shape}; expected {expected} with {least}")
-
-
-def both_sides(
-    queries: object,
-    name: str,
-    gallery: object | None,
-    gallery_name: str,
-    *,
-    are_codes: bool = False,
-    may_be_empty: bool = False,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-    """Return the embeddings, or the codes, of the queries and of the gallery, if there is one, with rows of one length.
-
-    Args:
-        queries, gallery: arrays.
-        name, gallery_name: the arguments' names.
-        are_codes: whether they are codes.
-        may_be_empty: whether there may be no query, where there is a gallery.
-    """
-    queries_QD: npt.NDArray[Any]
-    may_be_empty = may_be_empty and gallery is not None
-    if are_codes:
-        queries_QD = codes(queries, name, may_be_empty=may_be_empty)
-    else:
-        queries_QD = embeddings(queries, name, "queries", may_be_empty=may_be_empty)
-    if gallery is None:
-        return queries_QD, None
-    gallery_GD = codes(gallery, gallery_name) if are_codes else embeddings(gallery, gallery_name, "items")
-    same_width(gallery_GD, gallery_name, queries_QD, name)
-    return queries_QD, gallery_GD
-
-
-def same_width(gallery: npt.NDArray[Any], name: str, queries: npt.NDArray[Any], queries_name: str) -> None:
-    """Check that the rows of both arrays have the same length."""
-    if gallery.shape[1] != queries.shape[1]:
-        raise ValueError(
-            f"{name} has shape {gallery.shape}; expected ({gallery.shape[0]}, {queries.shape[1]}) "
-            f"to match {queries_name} {queries.shape}"
-        )
+    return np.require(array, dtype=dtype, requirements="A")
 
 
 def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.NDArray[Any]:
-    """Return a one-dimensional array of integers, booleans or strings, as long as `rows`."""
+    """Return a one-dimensional array of integers, booleans or strings, with one entry per row."""
     array = partition(x, name)
+    check_length(array, name, rows, rows_name)
+    return array
+
+
+def check_length(
+    array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str
+) -> None:
+    """Raise a ValueError if an array doesn't have one entry per row."""
     if len(array) != len(rows):
-        remedy = (
-            f": use {rows_name}.T if its columns are the items"
-            if rows.ndim == 2 and len(array) == rows.shape[1]
-            else ""
-        )
+        is_transposed = rows.ndim == 2 and len(array) == rows.shape[1]
+        remedy = f": use {rows_name}.T if its columns are the items" if is_transposed else ""
         raise ValueError(
             f"{name} has shape {array.shape}; expected ({len(rows)},) to match {rows_name} {rows.shape}{remedy}"
         )
-    return array
 
 
 def partition(x: object, name: str) -> npt.NDArray[Any]:
     """Return a one-dimensional array of integers, booleans or strings."""
-    array = to_labels(x, name)
+    is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_LABELS
+    array: npt.NDArray[Any] = x if is_plain else to_labels(x, name)  # type: ignore[assignment]
     if array.ndim != 1:
         remedy = ""
         if array.ndim == 2:
@@ -164,7 +185,7 @@ def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return each label's rank among the distinct ones. A table serves integers near one another, without sorting."""
     if len(x) > 0 and x.dtype.kind in "iub":
         least, most = int(x.min()), int(x.max())
-        if most - least <= _MOST_PLACES * len(x):
+        if most - least <= _TABLE_ENTRIES * len(x):
             # Of unsigned 64 bits the difference fits into 64 signed ones, the integers themselves may not.
             places = x - least if x.dtype == np.uint64 else x.astype(np.int64) - least
             is_label = np.zeros(most - least + 1, np.bool_)
@@ -221,25 +242,15 @@ def threads(x: int | None) -> int | None:
     return None if x is None else int(x)
 
 
-def warn_of_own_gallery(
-    queries: npt.NDArray[Any],
-    gallery: npt.NDArray[Any] | None,
-    name: str,
-    gallery_name: str,
-    leaving_out: Iterable[object],
-) -> None:
-    """Warn if the gallery is the queries: each finds itself, and Recall@1 is 1.
-
-    Not if the caller leaves out items, by any argument in `leaving_out` that isn't None.
-    """
-    if any(argument is not None for argument in leaving_out):
+def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterable[object]) -> None:
+    """Warn if the gallery is the queries and nothing in `excluding` excludes items: each query then finds itself."""
+    queries, gallery = sides.queries, sides.gallery
+    if gallery is None or gallery.shape != queries.shape or any(each is not None for each in excluding):
         return
-    if gallery is None or gallery.shape != queries.shape or not np.array_equal(gallery[:1], queries[:1]):
-        return
-    if gallery is queries or np.array_equal(gallery, queries):
+    if np.array_equal(gallery[:1], queries[:1]) and (gallery is queries or np.array_equal(gallery, queries)):
         warnings.warn(
-            f"{gallery_name} is {name}, so each query finds itself first; omit {gallery_name} and its labels to "
-            "search the other queries",
+            f"{names[1]} is {names[0]}, so each query finds itself first; omit {names[1]} and its labels to search the "
+            "other queries",
             UserWarning,
             stacklevel=3,
         )

@@ -1,18 +1,76 @@
-"""Relevance by several labels an item.
+"""Lists of each query's matches, which say more than labels: several labels an item, or graded matches.
 
-Shapes: `Q` queries, `G` gallery, `C` labels, `M` pairs that share a label.
+Shapes: `Q` queries, `G` gallery, `C` labels, `M` listed pairs of a query and an item.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.conversion import to_array
+from dml_eval_rs.inputs.conversion import to_array
+from dml_eval_rs.matches.lists import ListedItems, Lists, check_ignored, check_lists
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Relevance:
+    """The matches of each query, listed: for queries whose matches no single label tells.
+
+    Attributes:
+        listed: the matches, each query's in ascending order, without those of grade 0.
+        ignored: the items that each query's ranking excludes, or None.
+    """
+
+    listed: ListedItems
+    ignored: ListedItems | None
+
+    def __init__(
+        self,
+        offsets: npt.ArrayLike,
+        indices: npt.ArrayLike,
+        grades: npt.ArrayLike | None = None,
+        *,
+        ignored: Lists | None = None,
+    ) -> None:
+        """Check the lists.
+
+        Args:
+            offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items
+                ``indices[offsets[q]:offsets[q + 1]]``.
+            indices: (M,) integers, each item at most once per query; without a gallery, indices of the queries.
+            grades: (M,) numbers from 0 to 2**53, the gains of nDCG. Grade 0 is no match.
+            ignored: ``(offsets, indices)`` of items to exclude from each query's ranking.
+
+        Raises:
+            TypeError: if an array has the wrong dtype.
+            ValueError: if offsets don't ascend from 0 to M, an index is negative or listed twice for a query, or a
+                grade is out of range.
+        """
+        object.__setattr__(self, "listed", check_lists(offsets, indices, grades, name="Relevance"))
+        object.__setattr__(self, "ignored", check_ignored(ignored))
+
+    def __len__(self) -> int:
+        return len(self.listed.offsets) - 1
+
+    @property
+    def offsets(self) -> npt.NDArray[np.uint64]:
+        """(Q + 1,) the start of each query's matches, and the end of the last query's."""
+        return self.listed.offsets
+
+    @property
+    def indices(self) -> npt.NDArray[np.uint32]:
+        """(M,) the matches' indices in the gallery."""
+        return self.listed.items
+
+    @property
+    def grades(self) -> npt.NDArray[np.float64] | None:
+        """(M,) the matches' grades; None if all count alike."""
+        return self.listed.grades
 
 
 def relevance_from_labels(
@@ -20,21 +78,20 @@ def relevance_from_labels(
     gallery_labels: npt.NDArray[Any] | Sequence[Iterable[Any]] | None = None,
     *,
     graded: bool = False,
-) -> tuple[npt.NDArray[np.int64], ...]:
-    """List the items that share a label with each query, for ``evaluate(..., relevant=...)``.
+) -> Relevance:
+    """List the items that share a label with each query, for items that have several labels.
 
     Item g is relevant to query q if their sets of labels meet; its grade is the number of labels in both.
 
     Args:
         labels: the labels of each query: (Q, C) booleans, or 0 and 1, a column for each label; or Q sets (or other
             collections) of hashable labels.
-        gallery_labels: the same of each gallery item; None if the queries are their own gallery. Then each query
-            lists itself, too, which `evaluate` leaves out.
-        graded: whether to return grades.
+        gallery_labels: the same for each gallery item; None if the queries search one another. Each query then lists
+            itself, too, which `evaluate` excludes.
+        graded: whether to grade each match by the number of shared labels.
 
     Returns:
-        Offsets (Q + 1,) and indices (M,), both int64, and with `graded` the grades (M,) int64. Beside them, memory
-        holds the labels of all items once more, and one query's matches.
+        The lists, to be passed to `evaluate` instead of labels.
 
     Raises:
         TypeError: if labels are neither such an array nor collections, or differ in kind between both sides.
@@ -73,8 +130,7 @@ def relevance_from_labels(
         found.append(items)
         counts.append(shared)
     offsets = np.concatenate([[0], np.cumsum([len(items) for items in found], dtype=np.int64)])
-    lists = (offsets, np.concatenate(found).astype(np.int64))
-    return (*lists, np.concatenate(counts).astype(np.int64)) if graded else lists
+    return Relevance(offsets, np.concatenate(found), np.concatenate(counts) if graded else None)
 
 
 def _read(x: Any, name: str) -> Any:

@@ -1,18 +1,97 @@
-"""Means over resampled classes of queries, and over classes whose differences change sign together.
+"""Confidence intervals of means, and paired tests of their differences.
 
-Shapes: `Q` queries, `C` classes, `R` repetitions.
+Shapes: `Q` queries, `C` classes of queries, `R` repetitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import arguments
+from dml_eval_rs.inputs import arguments
+
+RESAMPLES = 2000
+PERMUTATIONS = 10_000
 
 _NUMBERS_AT_A_TIME = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a mean."""
+
+    low: float
+    high: float
+    level: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.4f} to {self.high:.4f} ({self.level * 100:.4g} %)"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of two models on the same queries.
+
+    Attributes:
+        name: the metric.
+        difference: the first model's value minus the second's.
+        p_value: the two-sided p-value of the paired permutation test.
+        interval: the bootstrap interval of the difference.
+        n_queries: number of queries with a match, over which both means are taken; of a verification, of identities.
+    """
+
+    name: str
+    difference: float
+    p_value: float
+    interval: Interval
+    n_queries: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: difference {self.difference:+.4f}, {self.interval}, p = {self.p_value:.4f}, "
+            f"{self.n_queries:,} queries"
+        )
+
+
+def interval_of(
+    values: npt.NDArray[np.float64],
+    measured: npt.NDArray[np.bool_],
+    by: npt.ArrayLike | None,
+    level: float,
+    seed: int,
+) -> Interval:
+    """Return the percentile interval of the mean of the measured values, over resamples of them or of classes.
+
+    Raises:
+        ValueError: if `level` or `seed` is out of range, or as `class_totals`.
+    """
+    check_level(level)
+    seed = arguments.seed(seed)
+    if by is None:
+        sums, counts = values[measured], np.ones(int(measured.sum()), np.int64)
+    else:
+        sums, counts = class_totals(values, by, measured)
+    return percentiles(resampled_means(sums, counts, RESAMPLES, seed), level)
+
+
+def percentiles(resampled: npt.NDArray[np.float64], level: float) -> Interval:
+    """Return the interval between the percentiles (1 ± level)/2 of resampled values (R,)."""
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(low=float(low), high=float(high), level=level)
+
+
+def check_level(level: float) -> None:
+    """Check that a confidence level lies between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
+
+
+def p_value(extreme: int) -> float:
+    """Return (1 + extreme) / (1 + permutations) (Phipson and Smyth 2010)."""
+    return (1 + extreme) / (1 + PERMUTATIONS)
 
 
 def class_totals(

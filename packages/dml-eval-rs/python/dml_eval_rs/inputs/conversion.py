@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.blocks import is_blocks, join_blocks
-from dml_eval_rs.columns import from_arrow, is_fixed_size_list, stack_fixed_size_list, stack_rows
-from dml_eval_rs.tensors import from_dlpack, from_torch, widen
+from dml_eval_rs.inputs.blocks import is_blocks, join_blocks
+from dml_eval_rs.inputs.columns import from_arrow, is_fixed_size_list, stack_fixed_size_list, stack_rows
+from dml_eval_rs.inputs.tensors import from_dlpack, from_torch, widen
 
 _UNREADABLE = (ValueError, TypeError, RuntimeError, BufferError, AttributeError)
 

@@ -1,0 +1,1 @@
+"""k-means, and the agreement of partitions."""

@@ -1,0 +1,1 @@
+"""Arrays of any library, checked and converted once for the core."""

@@ -1,0 +1,1 @@
+"""The metrics' names, and the results that hold their values."""

@@ -1,0 +1,254 @@
+"""The result of an evaluation: a mapping of metrics, with intervals, paired tests and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.metrics.intervals import (
+    PERMUTATIONS,
+    Comparison,
+    Interval,
+    class_totals,
+    count_extreme,
+    interval_of,
+    p_value,
+)
+from dml_eval_rs.metrics.names import family_of, title_of
+from dml_eval_rs.metrics.plots import plot_recall
+from dml_eval_rs.metrics.tables import Table, Tabular
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COUNTS = ("n_queries", "n_unmatched", "n_gallery")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Tabular, Mapping[str, float]):
+    """The metrics that were measured, by name, in the order asked: ``evaluation["recall@1"]``, ``dict(evaluation)``.
+
+    docs/reference/metrics.md of the repository defines the metrics. All are in [0, 1], but `ami` and `ari` may be slightly
+    below. Two evaluations are equal if all their values are.
+
+    Attributes:
+        per_query: name → float64 array (n_queries,), whose mean is the metric; NaN for queries without a match (or 0 with
+            ``unmatched="zero"``). Metrics of clusters and of pairs have no values per query.
+        n_queries: number of queries, with or without a match.
+        n_unmatched: number of queries without a match. Means don't include them, unless ``unmatched="zero"``.
+        n_gallery: number of gallery items; without a gallery, of the queries.
+    """
+
+    _values: Mapping[str, float]
+    per_query: Mapping[str, npt.NDArray[np.float64]]
+    n_queries: int
+    n_unmatched: int
+    n_gallery: int
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise KeyError(f"no metric {name!r} was measured; expected one of {', '.join(self)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Evaluation):
+            return NotImplemented
+        mine, theirs = self.per_query, other.per_query
+        return (
+            self.to_dict() == other.to_dict()
+            and list(self) == list(other)
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(mine[name], theirs[name], equal_nan=True) for name in mine)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it holds arrays
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.to_dict()})"
+
+    def confidence_interval(
+        self, name: str, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
+    ) -> Interval:
+        """Return the bootstrap confidence interval of a metric's mean.
+
+        The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement (Efron 1979,
+        percentile method). With `by` whole classes of queries are drawn (cluster bootstrap, Field and Welsh 2007), as many
+        as there are: the mean of a resample is over all queries of its classes.
+
+        Args:
+            name: a metric that has values per query.
+            level: the confidence level, above 0 and below 1.
+            seed: seed of the resamples, 0 to 2**64 - 1. The same seed gives the same interval.
+            by: (n_queries,) the queries' labels, or other groups of queries that depend on each other.
+
+        Returns:
+            The interval; its width is 0 if all queries have the same value.
+
+        Raises:
+            KeyError: if the metric wasn't measured per query.
+            TypeError: if `by` has the wrong dtype.
+            ValueError: if `level` or `seed` is out of range, or `by` doesn't have one entry per query, or has a single
+                class.
+        """
+        values_Q = self._of_queries(name)
+        return interval_of(values_Q, ~np.isnan(values_Q), by, level, seed)
+
+    def compare(
+        self,
+        other: Evaluation,
+        name: str,
+        *,
+        level: float = 0.95,
+        seed: int = 0,
+        by: npt.ArrayLike | None = None,
+    ) -> Comparison:
+        """Compare two models on the same queries by a paired permutation test.
+
+        Under the null hypothesis that the models are alike, each query's difference has either sign with equal probability.
+        p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and Smyth 2010).
+        With `by` the differences of a class's queries have the same sign. To compare several models or metrics, use
+        `dml_eval_rs.compare`.
+
+        Args:
+            other: the second model's evaluation, of the same queries in the same order.
+            name: a metric that both measured per query.
+            level: the confidence level of the difference's interval.
+            seed: seed of the signs and the resamples.
+            by: (n_queries,) classes of queries, as in `confidence_interval`, for the test and the interval.
+
+        Returns:
+            The difference of the means with its p-value and interval; the p-value is 1 if no query differs.
+
+        Raises:
+            KeyError: if either evaluation lacks the metric.
+            TypeError, ValueError: as `confidence_interval`.
+            ValueError: if the evaluations differ in the number of queries, or in which queries have a match.
+        """
+        mine, theirs = self._of_queries(name), other._of_queries(name)
+        if len(mine) != len(theirs):
+            raise ValueError(
+                f"the evaluations have {len(mine)} and {len(theirs)} queries; expected the same queries in the same order"
+            )
+        matched = ~np.isnan(mine)
+        if not np.array_equal(matched, ~np.isnan(theirs)):
+            raise ValueError(
+                "the evaluations have different queries without a match; expected the same queries in the same order"
+            )
+        difference_Q = mine - theirs
+        n_queries = int(matched.sum())
+        observed = float(difference_Q[matched].mean())
+        terms = difference_Q[matched] if by is None else class_totals(difference_Q, by, matched)[0]
+        extreme = count_extreme(terms, n_queries, observed, PERMUTATIONS, arguments.seed(seed))
+        return Comparison(
+            name=name,
+            difference=observed,
+            p_value=p_value(extreme),
+            interval=interval_of(difference_Q, matched, by, level, seed),
+            n_queries=n_queries,
+        )
+
+    def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
+        """Return a metric's mean over the queries of each class.
+
+        Args:
+            name: a metric that has values per query.
+            labels: (n_queries,), the queries' labels.
+
+        Returns:
+            Label → mean, sorted by label; NaN for a class without a matched query.
+
+        Raises:
+            KeyError: if the metric wasn't measured per query.
+            ValueError: if `labels` doesn't have one entry per query.
+        """
+        labels_Q = arguments.partition(labels, "labels")
+        if len(labels_Q) != self.n_queries:
+            raise ValueError(f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query")
+        values_Q = self._of_queries(name)
+        classes, code_Q = np.unique(labels_Q, return_inverse=True)
+        matched = ~np.isnan(values_Q)
+        sums = np.bincount(code_Q[matched], weights=values_Q[matched], minlength=len(classes))
+        counts = np.bincount(code_Q[matched], minlength=len(classes))
+        means = np.divide(sums, counts, out=np.full(len(classes), np.nan), where=counts > 0)
+        return dict(zip(classes.tolist(), means.tolist(), strict=True))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the metrics and the counts `n_queries`, `n_unmatched` and `n_gallery`, ready for JSON."""
+        return {**self._values, **{name: getattr(self, name) for name in _COUNTS}}
+
+    @classmethod
+    def from_dict(
+        cls, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
+    ) -> Evaluation:
+        """Rebuild an evaluation from saved values.
+
+        Args:
+            metrics: the result of `to_dict`, also as read from JSON; other keys are ignored.
+            per_query: the evaluation's `per_query`.
+
+        Raises:
+            KeyError: if a metric of `per_query`, or a count, is missing.
+        """
+        values = {name: value for name, value in metrics.items() if family_of(name) is not None}
+        if missing := [name for name in per_query if name not in values]:
+            raise KeyError(f"metrics has no {', '.join(missing)}; expected a value for each name of per_query")
+        return cls(values, per_query, *(metrics[name] for name in _COUNTS))
+
+    def table(self) -> Table:
+        """Return the metrics' titles and values, and the number of queries.
+
+        Omitted are a K beyond the gallery if a smaller K is shown, and Precision@1 beside Recall@1, which it equals.
+        """
+        rows = [(title_of(name), f"{self[name]:.4f}") for name in self._shown()]
+        rows.append(("queries", f"{self.n_queries:,}"))
+        if self.n_unmatched:
+            rows.append(("without a match", f"{self.n_unmatched:,}"))
+        return Table(rows)
+
+    def precise(self) -> Table:
+        """Return the names and all digits of the values and counts."""
+        return Table([(name, repr(value)) for name, value in self.to_dict().items()])
+
+    def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
+        """Draw Recall@K over K; a K beyond the gallery is omitted.
+
+        Args:
+            ax: matplotlib axes to draw on; None for a new figure.
+            label: the curve's name in a legend; None for no legend.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.
+            ValueError: if no Recall@K was measured.
+        """
+        by_k = {_k_of(name): value for name, value in self.items() if family_of(name) == "recall@K"}
+        return plot_recall({k: value for k, value in by_k.items() if k <= self.n_gallery}, ax, label)
+
+    def _shown(self) -> list[str]:
+        fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
+        shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
+        return [name for name in shown if name != "precision@1" or "recall@1" not in self]
+
+    def _of_queries(self, name: str) -> npt.NDArray[np.float64]:
+        if name not in self.per_query:
+            raise KeyError(f"no metric {name!r} per query; expected one of {', '.join(self.per_query)}")
+        return self.per_query[name]
+
+
+def _k_of(name: str) -> int:
+    k = name.partition("@")[2]
+    return int(k) if k.isdecimal() else 0

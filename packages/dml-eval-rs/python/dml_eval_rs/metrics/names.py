@@ -1,0 +1,162 @@
+"""The table of metrics: the one place where a metric's name, title, meaning and definition are listed.
+
+A name stands for a whole family if it ends in K (a number of neighbours) or X (a share of accepted negatives):
+``"recall@K"`` for ``"recall@1"``, ``"recall@10"``, and so on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+Kind = Literal["retrieval", "clustering", "verification"]
+
+
+class Metric(NamedTuple):
+    """A metric, or a family of them.
+
+    Attributes:
+        title: the name in tables and plots.
+        meaning: one line about a query of which R items match.
+        section: the section of docs/reference/metrics.md, or of verification.md, that defines it.
+        kind: what is measured.
+    """
+
+    title: str
+    meaning: str
+    section: str = "retrieval"
+    kind: Kind = "retrieval"
+
+
+METRICS: Mapping[str, Metric] = {
+    "recall@K": Metric("Recall@K", "the share of queries with a match among their K nearest items"),
+    "precision@K": Metric("Precision@K", "the share of matches among the K nearest items"),
+    "r_precision": Metric("R-precision", "the share of matches among the R nearest items"),
+    "map@r": Metric("MAP@R", "average precision of the R nearest items: matches in front count more"),
+    "mrr": Metric("MRR", "1 / rank of the first match"),
+    "mrr@K": Metric("MRR@K", "1 / rank of the first match, 0 beyond rank K"),
+    "map": Metric("mAP", "average precision of the whole ranking"),
+    "map@K": Metric("MAP@K", "average precision of the K nearest items: matches in front count more"),
+    "ndcg@K": Metric("nDCG@K", "gain of the K nearest items, discounted by rank, as a share of the best order's"),
+    "ir_recall@K": Metric("IR recall@K", "the share of the R matches that are among the K nearest items"),
+    "minp": Metric("mINP", "R / rank of the last match"),
+    **{
+        f"nmi{suffix}": Metric(
+            title, f"mutual information of k-means clusters and labels, over {of}", "clustering", "clustering"
+        )
+        for suffix, title, of in (
+            ("", "NMI", "the mean of their entropies"),
+            ("_min", "NMI (min)", "the smaller of their entropies"),
+            ("_geometric", "NMI (geometric)", "the geometric mean of their entropies"),
+            ("_max", "NMI (max)", "the larger of their entropies"),
+        )
+    },
+    "ami": Metric(
+        "AMI", "agreement of the clusters with the labels, corrected for chance: 0 for random clusters", "clustering",
+        "clustering",
+    ),
+    "ari": Metric(
+        "ARI", "the share of pairs on which clusters and labels agree, corrected for chance", "clustering", "clustering"
+    ),
+    "tar@far=X": Metric(
+        "TAR@FAR=X", "the largest share of matching pairs that a threshold accepts, with X of all others",
+        "all-pairs", "verification",
+    ),
+    "eer": Metric(
+        "EER", "the share of errors at the threshold where both kinds are as frequent", "all-pairs", "verification"
+    ),
+    "auc": Metric(
+        "AUC", "the chance that a matching pair scores higher than another pair", "all-pairs", "verification"
+    ),
+    "accuracy": Metric(
+        "accuracy", "the share of pairs that the best threshold of the other folds tells right", "given-pairs",
+        "verification",
+    ),
+}  # fmt: skip
+
+DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", "map@r", "mrr")
+
+
+def check_metrics(
+    metrics: str | Iterable[str], kinds: Iterable[Kind] = ("retrieval", "clustering")
+) -> list[str]:
+    """Return distinct names of metrics, in the order asked.
+
+    Args:
+        metrics: names; a single string is one name.
+        kinds: the kinds that the caller measures.
+
+    Raises:
+        TypeError: if the names aren't strings.
+        ValueError: if a name is unknown or of another kind, or its K or X is out of range. The message has the nearest
+            name, and all of them.
+    """
+    if not isinstance(metrics, Iterable):
+        raise TypeError(f"metrics is {metrics!r}; expected names such as ('recall@1', 'map@r')")
+    names = list(dict.fromkeys([metrics] if isinstance(metrics, str) else metrics))
+    known = [name for name, metric in METRICS.items() if metric.kind in set(kinds)]
+    if not names:
+        raise ValueError(f"metrics is empty; expected at least one of {', '.join(known)}")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"metrics holds {name!r}; expected names such as 'recall@1'")
+        family = family_of(name)
+        if family in known:
+            _check_parameter(name, family)
+            continue
+        if family is not None:
+            raise ValueError(f"metric {name!r} is of {METRICS[family].kind}; expected one of {', '.join(known)}")
+        stem, at, number = name.lower().partition("@")
+        near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else name.lower(), known, 1, 0.5)
+        meant = [each.replace("@K", at + number) if number.isdecimal() else each for each in near]
+        raise ValueError(
+            f"unknown metric {name!r}{f'; did you mean {meant[0]!r}?' if meant else ';'} Expected {', '.join(known)}"
+        )
+    return names
+
+
+def family_of(name: str) -> str | None:
+    """Return the name in the table: ``"recall@K"`` for ``"recall@10"``; None for an unknown metric."""
+    if name in METRICS and not name.endswith(("@K", "=X")):
+        return name
+    stem, at, rest = name.partition("@")
+    family = f"{stem}@far=X" if rest.startswith("far=") else f"{stem}@K"
+    is_member = at and (rest.startswith("far=") or rest.isdecimal())
+    return family if is_member and family in METRICS else None
+
+
+def title_of(name: str) -> str:
+    """Return the title of a metric: ``"Recall@1"`` for ``"recall@1"``; an unknown name is its own title."""
+    family = family_of(name)
+    if family is None:
+        return name
+    title = METRICS[family].title
+    if family.endswith("=X"):
+        return title.removesuffix("X") + f"{far_of(name):g}"
+    return title.removesuffix("K") + name.partition("@")[2] if family.endswith("@K") else title
+
+
+def meaning_of(name: str) -> str:
+    """Return what a metric measures, in one line; of an unknown name, nothing."""
+    family = family_of(name)
+    return "" if family is None else METRICS[family].meaning
+
+
+def far_of(name: str) -> float:
+    """Return X of ``"tar@far=X"``, the share of accepted negatives."""
+    return float(name.partition("=")[2])
+
+
+def _check_parameter(name: str, family: str) -> None:
+    if family.endswith("@K"):
+        k = name.partition("@")[2]
+        if k != str(int(k)) or not 1 <= int(k) < 2**63:
+            raise ValueError(f"metric {name!r} has a K of {k}; expected an integer from 1 to 2**63 - 1")
+    elif family.endswith("=X"):
+        try:
+            far = far_of(name)
+        except ValueError:
+            far = float("nan")
+        if not 0 < far < 1:
+            raise ValueError(f"metric {name!r} has no FAR above 0 and below 1; expected such as 'tar@far=1e-3'")
