@@ -3,10 +3,12 @@
 `evaluate` measures retrieval, `verify` and `open_set` measure thresholds, `index_recall` measures an approximate index,
 and `compare` tabulates several models. `Labels` and `Relevance` say which items match. `knn` and `range_search` search,
 `hard_negatives` mines, `kmeans` clusters, and `nmi`, `ami` and `ari` compare partitions. `evaluate_shards`,
-`verify_shards` and `knn_shards` do the same for embeddings in shards, by workers of any kind. Names are imported when they
-are first used, so that importing the package stays fast. docs/reference/metrics.md and verification.md of the repository
-define every number.
+`verify_shards` and `knn_shards` do the same for embeddings in shards, by workers of any kind. Names are imported when
+they are first used, so that importing the package stays fast. docs/reference/metrics.md and verification.md of the
+repository define every number.
 """
+
+# ruff: noqa: F401  # __all__ is made of the table below
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ _NAMES = {
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605  # a list, which ruff doesn't see
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,60 +14,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import __version__
-from dml_eval_rs.clustering import AVERAGES
-from dml_eval_rs.retrieval import SIMILARITIES, TIES, UNMATCHED, evaluate, evaluate_codes
+from dml_eval_rs.evaluators import measure_all
+from dml_eval_rs.inputs.arguments import SIMILARITIES
+from dml_eval_rs.matches.labels import Labels
+from dml_eval_rs.metrics.comparison import ComparisonTable, compare
+from dml_eval_rs.metrics.evaluation import Evaluation
+from dml_eval_rs.metrics.names import DEFAULT, METRICS
+from dml_eval_rs.retrieval import TIES, UNMATCHED
 
-# The options of metrics of the K nearest, but Recall@K → what each measures.
-_BY_K = {
-    "--precision-at": "precision@K, the share of matches among the K nearest",
-    "--average-precision-at": "average precision of the K nearest",
-    "--ndcg-at": "nDCG@K",
-    "--recall-share-at": "the share of all matches that is among the K nearest",
-    "--reciprocal-rank-at": "MRR@K",
-}
+_FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return 0 on success, 2 for an error, 130 for Ctrl-C, 141 if nobody reads the output."""
-    options = _parser().parse_args(_join_counts(sys.argv[1:] if argv is None else argv))
+    options = _parser().parse_args(argv)
     try:
-        arrays = [_load(path) for path in (options.embeddings, options.labels)]
-        if options.gallery:
-            arrays += [_load(path) for path in options.gallery]
-        by_k = ("--recall-at", *_BY_K)
-        extra: dict[str, Any] = {name: getattr(options, name) for name in map(_attribute, by_k)} | {
-            "average_precision": options.average_precision,
-            "groups": options.groups and _load(options.groups),
-            "gallery_groups": options.gallery_groups and _load(options.gallery_groups),
-            "unmatched": options.unmatched,
-            "ties": options.ties,
-            "threads": options.threads,
-            "progress": _show if sys.stderr.isatty() else None,
+        results = {
+            str(path): _measure(path, options) for path in (options.embeddings, options.compare) if path
         }
-        if arrays[0].dtype == np.uint8:
-            if options.nmi or options.similarity:
-                raise ValueError(
-                    f"{options.embeddings} holds binary codes, which are compared by their Hamming distance; "
-                    "expected neither --nmi nor --similarity"
-                )
-            result = evaluate_codes(*arrays, **extra)
-        else:
-            result = evaluate(
-                *arrays,
-                similarity=options.similarity or "cosine",
-                nmi=options.nmi,
-                nmi_average=options.nmi_average,
-                seed=options.seed,
-                **extra,
-            )
+        found = compare(results) if options.compare else results[str(options.embeddings)]
+        text = _write(found, options.format)
     except (ValueError, TypeError, OSError) as error:
         print(f"dml-eval: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     try:
-        print(json.dumps(result.to_dict(), indent=2) if options.json else result, flush=True)
+        print(text, flush=True)
     except OSError as error:
         # Python flushes the standard output once more at its end, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -78,6 +51,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
+    """Measure one file of embeddings."""
+    special: dict[str, Any] = {"junk": _label(options.junk), "distractors": _label(options.distractors)}
+    labels = Labels(_load(options.labels), _maybe(options.groups), **({} if options.gallery else special))
+    gallery = gallery_labels = None
+    if options.gallery:
+        gallery, ids = map(_load, options.gallery)
+        gallery_labels = Labels(ids, _maybe(options.gallery_groups), **special)
+    elif options.gallery_groups:
+        raise ValueError("--gallery-groups came without --gallery; expected both, or --groups alone")
+    return measure_all(
+        _load(embeddings),
+        labels,
+        gallery,
+        gallery_labels,
+        metrics=options.metric or DEFAULT,
+        similarity=options.similarity,
+        ties=options.ties,
+        unmatched=options.unmatched,
+        seed=options.seed,
+        threads=options.threads,
+        progress=_show if sys.stderr.isatty() else None,
+    )
+
+
+def _write(found: Evaluation | ComparisonTable, form: str) -> str:
+    if form == "json":
+        return json.dumps(found.to_dict(), indent=2)
+    return str(found) if form == "table" else str(getattr(found, f"to_{form}")()).removesuffix("\n")
+
+
 def _show(done: int, total: int) -> None:
     """Show the progress in percent on a terminal, and clear it at the end."""
     print("\r    \r" if done >= total else f"\r{done / total:4.0%}", end="", file=sys.stderr, flush=True)
@@ -86,97 +90,69 @@ def _show(done: int, total: int) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dml-eval",
-        description="Exact retrieval metrics of saved embeddings, or of packed binary codes (uint8).",
+        description="Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity hamming).",
     )
-    parser.add_argument(
-        "embeddings", type=Path, help="the queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes"
+    add = parser.add_argument
+    add("embeddings", type=Path, help="the queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes")
+    add("labels", type=Path, help="their labels, a .npy file: (n,) integers, booleans or strings")
+    add(
+        "--metric", action="append", metavar="NAME", help=f"repeat for several: {', '.join(METRICS)}; default: "
+        f"{', '.join(DEFAULT)}",
+    )  # fmt: skip
+    add(
+        "--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries",
+    )  # fmt: skip
+    add("--similarity", choices=SIMILARITIES, default="cosine", help="default: cosine")
+    add(
+        "--groups", type=Path, metavar="FILE",
+        help="a .npy file, (n,): exclude gallery items of the query's label and group, such as its camera",
+    )  # fmt: skip
+    add("--gallery-groups", type=Path, metavar="FILE", help="the groups of the gallery, if there is one")
+    add("--junk", action="append", metavar="LABEL", help="exclude items with this label; repeat for several")
+    add(
+        "--distractors",
+        action="append",
+        metavar="LABEL",
+        help="items with this label match nothing, but are ranked",
     )
-    parser.add_argument(
-        "labels", type=Path, help="their labels, a .npy file: (n,) integers, booleans or strings"
-    )
-    parser.add_argument(
-        "--gallery",
-        nargs=2,
-        type=Path,
-        metavar=("EMBEDDINGS", "LABELS"),
-        help="default: the queries, each leaving itself out",
-    )
-    parser.add_argument("--similarity", choices=SIMILARITIES, help="default: cosine")
-    parser.add_argument(
-        "--recall-at",
-        type=_counts,
-        default=[1, 10, 100, 1000],
-        metavar="K [K ...]",
-        help="default: 1 10 100 1000",
-    )
-    for name, measured in _BY_K.items():
-        parser.add_argument(name, type=_counts, default=[], metavar="K [K ...]", help=measured)
-    parser.add_argument(
-        "--average-precision",
-        action="store_true",
-        help="mAP and mINP, which take every match's rank and so more time",
-    )
-    parser.add_argument(
-        "--groups",
-        type=Path,
-        metavar="FILE",
-        help="a .npy file, (n,): gallery items of the query's label and group, such as its camera, are left out",
-    )
-    parser.add_argument(
-        "--gallery-groups", type=Path, metavar="FILE", help="the groups of the gallery, if there is one"
-    )
-    parser.add_argument(
+    add(
         "--unmatched",
         choices=UNMATCHED,
         default="skip",
-        help="what a query without a match counts as: nothing (skip, the default), or a miss (zero)",
+        help="skip a query without a match (default), or count it as 0",
     )
-    parser.add_argument(
+    add(
         "--ties",
         choices=TIES,
         default="index",
-        help="order of equally similar items; default: index, the lower index first",
+        help="order of equally similar items; default: index, the lower first",
     )
-    parser.add_argument(
-        "--nmi",
-        action="store_true",
-        help="also cluster the embeddings, and compare the clusters with the labels: NMI, AMI and ARI",
-    )
-    parser.add_argument(
-        "--nmi-average",
-        choices=AVERAGES,
-        default="arithmetic",
-        help="average of the entropies in the NMI; default: arithmetic",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the clustering; default: 0")
-    parser.add_argument("--threads", type=int, default=None, help="default: RAYON_NUM_THREADS, or all cores")
-    parser.add_argument("--version", action="version", version=f"dml-eval {__version__}")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add("--compare", type=Path, metavar="FILE", help="embeddings of another model, compared by a paired test")
+    add("--format", choices=_FORMATS, default="table", help="default: table")
+    add("--seed", type=int, default=0, help="seed of the clustering; default: 0")
+    add("--threads", type=int, help="default: RAYON_NUM_THREADS, or all cores")
+    add("--version", action=_Version, nargs=0, help="show the version and exit")
     return parser
 
 
-def _join_counts(argv: Sequence[str]) -> list[str]:
-    """Join the numbers after ``--recall-at`` and its like: argparse would take files that follow for numbers, too."""
-    joined: list[str] = []
-    for word in argv:
-        option, equals, _ = joined[-1].partition("=") if joined else ("", "", "")
-        if word.isdecimal() and (option == "--recall-at" or option in _BY_K):
-            joined[-1] += f",{word}" if equals else f"={word}"
-        else:
-            joined.append(word)
-    return joined
+class _Version(argparse.Action):
+    def __call__(self, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"dml-eval {version('dml-eval-rs')}")
+        sys.exit()
 
 
-def _attribute(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
+def _label(texts: list[str] | None) -> list[int] | list[str]:
+    """Read labels of the command line: integers if all are, as the labels then are."""
+    try:
+        return [int(text) for text in texts or ()]
+    except ValueError:
+        return texts or []
 
 
-def _counts(text: str) -> list[int]:
-    """Read numbers separated by commas."""
-    return [int(number) for number in text.split(",")]
-
-
-_counts.__name__ = "number"  # in argparse's message
+def _maybe(path: Path | None) -> npt.NDArray[Any] | None:
+    return None if path is None else _load(path)
 
 
 def _load(path: Path) -> npt.NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,27 @@ import numpy.typing as npt
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Similarity
 from dml_eval_rs.inputs.codes import binarize
-from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.evaluation import Evaluation
-from dml_eval_rs.metrics.names import DEFAULT, check_metrics, far_of, family_of
+from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
 from dml_eval_rs.peers import Peers
-from dml_eval_rs.retrieval import LabelsLike, Matches, Ties, Unmatched, check_options, measure
+from dml_eval_rs.retrieval import (
+    CheckedOptions,
+    LabelsLike,
+    Matches,
+    Options,
+    Ties,
+    Unmatched,
+    check_options,
+    measure,
+)
 from dml_eval_rs.search.knn import knn
 from dml_eval_rs.search.negatives import Below, hard_negatives
 from dml_eval_rs.search.range import range_search
 from dml_eval_rs.verification.verify import verify
 
 Rows = npt.NDArray[Any]
+_KINDS: tuple[Kind, ...] = ("retrieval", "clustering", "verification")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +60,11 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         """Refuse wrong options now, not after a training."""
-        check_metrics(self.metrics, ("retrieval", "clustering", "verification"))
         if self.threshold and self.similarity != "hamming":
             raise ValueError(
                 f"threshold is {self.threshold} with similarity={self.similarity!r}; expected similarity='hamming'"
             )
-        self._options(None)
+        _split(self._options())
         if self.n_clusters is not None:
             arguments.positive(self.n_clusters, "n_clusters")
 
@@ -79,20 +87,14 @@ class Evaluator:
         gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
         """Measure the same, with the work divided among the peers, if any."""
-        (found,) = measure(
+        return measure_all(
             self._rows(embeddings),
             labels,
             None if gallery is None else self._rows(gallery),
             gallery_labels,
-            self._options(peers),
             bits=embeddings.shape[1],
+            **{**self._options(), "peers": peers},
         )
-        if not (names := self._of_pairs()):
-            return found
-        if isinstance(labels, Relevance):
-            raise ValueError(f"{names[0]} compares labels, but the matches are listed; expected labels, or other metrics")
-        rates = self._verify(names, embeddings, labels, gallery, gallery_labels, peers)
-        return replace(found, _values={name: (rates if name in rates else found)[name] for name in self.metrics})
 
     def restore(
         self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
@@ -121,7 +123,13 @@ class Evaluator:
         )
 
     def hard_negatives(
-        self, embeddings: Rows, labels: npt.ArrayLike, k: int, *, below: Below | None = None, margin: float = 0.0
+        self,
+        embeddings: Rows,
+        labels: npt.ArrayLike,
+        k: int,
+        *,
+        below: Below | None = None,
+        margin: float = 0.0,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Find each item's nearest items of other classes, see `dml_eval_rs.hard_negatives`."""
         return hard_negatives(
@@ -143,9 +151,17 @@ class Evaluator:
         gallery_labels: LabelsLike | None = None,
     ) -> Mapping[float, float]:
         """Measure TAR at each FAR, see `dml_eval_rs.verify`."""
-        names = [f"tar@far={float(share)!r}" for share in far]
-        rates = self._verify(names, embeddings, labels, gallery, gallery_labels, None)
-        return {share: rates[name] for share, name in zip(far, names)}
+        names = {f"tar@far={float(share)!r}": share for share in far}
+        rates = verify(
+            self._rows(embeddings),
+            labels,
+            None if gallery is None else self._rows(gallery),
+            gallery_labels,
+            metrics=list(names),
+            similarity=self.similarity,
+            threads=self.threads,
+        )
+        return {share: rates[name] for name, share in names.items()}
 
     def bytes_per_item(self, dim: int) -> int:
         """Return the bytes of one float32 embedding, or of one code."""
@@ -154,41 +170,62 @@ class Evaluator:
     def _rows(self, embeddings: Rows) -> Rows:
         return binarize(embeddings, self.threshold) if self.similarity == "hamming" else embeddings
 
-    def _of_pairs(self) -> list[str]:
-        return [name for name in self.metrics if family_of(name) == "tar@far=X"]
+    def _options(self) -> Options:
+        return {
+            "metrics": self.metrics,
+            "similarity": self.similarity,
+            "ties": self.ties,
+            "unmatched": self.unmatched,
+            "n_clusters": self.n_clusters,
+            "seed": self.seed,
+            "threads": self.threads,
+        }
 
-    def _options(self, peers: Peers | None) -> Any:
-        of_pairs = self._of_pairs()
-        return check_options(
-            metrics=[name for name in self.metrics if name not in of_pairs] or DEFAULT[:1],
-            similarity=self.similarity,
-            ties=self.ties,
-            unmatched=self.unmatched,
-            n_clusters=self.n_clusters,
-            seed=self.seed,
-            threads=self.threads,
-            peers=peers,
-        )
 
-    def _verify(
-        self,
-        names: list[str],
-        embeddings: Rows,
-        labels: LabelsLike,
-        gallery: Rows | None,
-        gallery_labels: LabelsLike | None,
-        peers: Peers | None,
-    ) -> Mapping[str, float]:
-        return verify(
-            self._rows(embeddings),
-            labels,
-            None if gallery is None else self._rows(gallery),
-            gallery_labels,
-            metrics=names,
-            similarity=self.similarity,
-            threads=self.threads,
-            peers=peers,
+def measure_all(
+    embeddings: npt.ArrayLike,
+    labels: Matches,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: LabelsLike | None = None,
+    *,
+    bits: int | None = None,
+    **options: Unpack[Options],
+) -> Evaluation:
+    """Measure metrics of all kinds: those of pairs, such as ``"tar@far=1e-3"``, by `verify`, others by `evaluate`."""
+    of_pairs, checked = _split(options)
+    (found,) = measure(embeddings, labels, gallery, gallery_labels, checked, bits)
+    if not of_pairs:
+        return found
+    if isinstance(labels, Relevance):
+        raise ValueError(
+            f"{of_pairs[0]} compares labels, but labels is a Relevance; expected labels, or other metrics"
         )
+    rates = verify(
+        embeddings,
+        labels,
+        gallery,
+        gallery_labels,
+        metrics=of_pairs,
+        similarity=options.get("similarity", "cosine"),
+        threads=checked.threads,
+        peers=checked.peers,
+    )
+    names = check_metrics(options["metrics"], _KINDS)
+    per_query = {name: values for name, values in found.per_query.items() if name in names}
+    return replace(
+        found,
+        _values={name: (rates if name in rates else found)[name] for name in names},
+        per_query=per_query,
+    )
+
+
+def _split(options: Options) -> tuple[list[str], CheckedOptions]:
+    """Check options; return the metrics of pairs, and the options for the others."""
+    names = check_metrics(options.get("metrics", DEFAULT), _KINDS)
+    of_pairs = [name for name in names if METRICS[str(family_of(name))].kind == "verification"]
+    others = [name for name in names if name not in of_pairs]
+    others_only: Options = {**options, "metrics": others or DEFAULT[:1]}
+    return of_pairs, check_options(**others_only)
 
 
 def hamming(**options: Any) -> Evaluator:

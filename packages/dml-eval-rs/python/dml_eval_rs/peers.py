@@ -12,8 +12,8 @@ import numpy.typing as npt
 class Peers(Protocol):
     """The processes that share an evaluation, as seen by one of them.
 
-    docs/reference/metrics.md has one for torch.distributed; mpi4py's communicator is wrapped as easily. An object without
-    `threads` uses all cores.
+    docs/reference/metrics.md has one for torch.distributed; mpi4py's communicator is wrapped as easily. An object
+    without `threads` uses all cores.
     """
 
     @property

@@ -37,12 +37,11 @@ _NAMES = ("embeddings", "gallery")
 _UNNAMED = ["mrr"]  # what the core measures if only metrics of clusters are asked
 
 
-class Options(TypedDict, total=False):
-    """The options that `evaluate`, `evaluate_levels`, `evaluate_ties` and `evaluate_shards` share, see `evaluate`."""
+class CommonOptions(TypedDict, total=False):
+    """The options that all functions of evaluation share, see `evaluate`."""
 
     metrics: str | Iterable[str]
     similarity: Similarity
-    ties: Ties
     unmatched: Unmatched
     exclude: npt.ArrayLike | None
     n_clusters: int | None
@@ -50,6 +49,12 @@ class Options(TypedDict, total=False):
     threads: int | None
     progress: Progress | None
     peers: Peers | None
+
+
+class Options(CommonOptions, total=False):
+    """The options of one rule for ties, see `evaluate`."""
+
+    ties: Ties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +90,7 @@ def check_options(
     *,
     metrics: str | Iterable[str] = DEFAULT,
     similarity: str = "cosine",
-    ties: str | list[str] = "index",
+    ties: str = "index",
     unmatched: str = "skip",
     exclude: npt.ArrayLike | None = None,
     n_clusters: int | None = None,
@@ -104,7 +109,7 @@ def check_options(
         names=names,
         metrics=[name for name in names if METRICS[str(family_of(name))].kind == "retrieval"] or _UNNAMED,
         similarity=arguments.one_of(similarity, "similarity", arguments.SIMILARITIES),
-        ties=[arguments.one_of(ties, "ties", TIES)] if isinstance(ties, str) or not isinstance(ties, list) else ties,
+        ties=[arguments.one_of(ties, "ties", TIES)],
         zero_unmatched=arguments.one_of(unmatched, "unmatched", UNMATCHED) == "zero",
         exclude=exclude,
         n_clusters=n_clusters,
@@ -147,25 +152,28 @@ def evaluate(
     machine and for any number of threads.
 
     Args:
-        embeddings: (Q, D) float16, float32 or float64, finite, or with ``similarity="hamming"`` (Q, W) uint8 codes of at
-            most 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (`numpy.memmap`).
+        embeddings: (Q, D) float16, float32 or float64, finite, or with ``similarity="hamming"`` (Q, W) uint8 codes of
+            at most 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (`numpy.memmap`).
             Tensors, columns and blocks are taken, too: docs/reference/arrays.md.
-        labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label. Use
-            `Labels` if items also have groups, or if some must be excluded, and `Relevance` to list each query's matches.
-        gallery: (G, D) or (G, W). If None, the queries search one another, and each excludes itself by its index. With a
-            gallery nothing is excluded, unless `exclude` says so.
+        labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label.
+            Use `Labels` if items also have groups, or if some must be excluded, and `Relevance` to list each query's
+            matches.
+        gallery: (G, D) or (G, W). If None, the queries search one another, and each excludes itself by its index. With
+            a gallery nothing is excluded, unless `exclude` says so.
         gallery_labels: (G,), of the labels' kind, or `Labels`. Pass them if and only if there is a gallery, and no
             `Relevance`.
         metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``, ``mrr@K``, ``map`` and
             ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and, of k-means clusters of all items,
-            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. A K beyond the gallery means all of it.
+            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. A K beyond the gallery means all of
+            it.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (the nearest is the most similar), or ``"hamming"``.
-        ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches first;
-            ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of tied items.
-            Ties are frequent among codes.
+        ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
+            first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of
+            tied items. Ties are frequent among codes.
         unmatched: how to count a query without a match. ``"skip"``: its values are NaN, and no mean includes them;
             ``"zero"``: all of its values are 0.
-        exclude: (Q,) the index of each query in the gallery, to exclude it from its own ranking; -1 for queries outside.
+        exclude: (Q,) the index of each query in the gallery, to exclude it from its own ranking; -1 for queries
+            outside.
         n_clusters: number of clusters; None for the number of distinct labels.
         seed: seed of the clustering, 0 to 2**64 - 1.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
@@ -180,9 +188,9 @@ def evaluate(
 
     Raises:
         TypeError: if an array has the wrong dtype, such as integers for embeddings or floats for labels.
-        ValueError: if shapes don't match or are empty, a number isn't finite (the message names the first such row), a row
-            is all zeros under the cosine, a metric is unknown, an argument is out of range, no query has a match, or the
-            peers' arrays differ.
+        ValueError: if shapes don't match or are empty, a number isn't finite (the message names the first such row), a
+            row is all zeros under the cosine, a metric is unknown, an argument is out of range, no query has a match,
+            or the peers' arrays differ.
         KeyboardInterrupt: within a second of Ctrl-C.
 
     Example:
@@ -242,7 +250,9 @@ def evaluate_levels(
         except (TypeError, ValueError) as error:
             raise type(error)(f"level {name!r}: {error}") from error
         if relations[-1].kept is not None:
-            raise ValueError(f"level {name!r} has junk; expected none: drop the rows, or call evaluate for the level")
+            raise ValueError(
+                f"level {name!r} has junk; expected none: drop the rows, or call evaluate for the level"
+            )
     found = dict(zip(labels, _count(sides, relations, checked), strict=True))
     for name, level in found.items():
         if not checked.zero_unmatched and level.n_unmatched == level.n_queries:
@@ -260,7 +270,7 @@ def evaluate_ties(
     gallery_labels: LabelsLike | None = None,
     *,
     ties: Iterable[Ties] = TIES,
-    **options: Unpack[Options],  # type: ignore[misc]  # of several rules in place of one
+    **options: Unpack[CommonOptions],
 ) -> dict[Ties, Evaluation]:
     """Measure metrics under several rules for ties, from one count.
 
@@ -304,7 +314,7 @@ def measure(
     options: CheckedOptions,
     bits: int | None = None,
 ) -> list[Evaluation]:
-    """Measure metrics as `evaluate` does, under each rule for ties; `bits` are those of a code, if not all of its bytes."""
+    """Measure metrics as `evaluate` does, under each rule for ties; `bits` are those of a code, if not all in use."""
     sides = arguments.to_sides(embeddings, gallery, options.similarity, _NAMES)
     relation = _relate(labels, gallery_labels, sides, options)
     if not options.clustering:
@@ -330,9 +340,7 @@ def measure(
     return [replace(found, _values=values)]
 
 
-def _relate(
-    labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions
-) -> Relation:
+def _relate(labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions) -> Relation:
     unmatched = "zero" if options.zero_unmatched else "skip"
     relation = relate(labels, gallery_labels, sides, _NAMES, exclude=options.exclude, unmatched=unmatched)
     excluding = (relation.exclude, relation.groups, relation.ignored_offsets)
@@ -343,7 +351,14 @@ def _relate(
 def _count(sides: Sides, relations: list[Relation], options: CheckedOptions) -> list[Evaluation]:
     """Measure metrics by the core: for each relation, or each rule for ties."""
     if options.peers is not None:
-        compared = (options.similarity, options.names, options.ties, options.zero_unmatched, options.n_clusters, options.seed)
+        compared = (
+            options.similarity,
+            options.names,
+            options.ties,
+            options.zero_unmatched,
+            options.n_clusters,
+            options.seed,
+        )
         arrays = [array for relation in relations for array in relation.arrays()]
         check_alike(options.peers, compared, sides.queries, sides.gallery, *arrays)
     found = _native.evaluate(sides.queries, sides.gallery, relations, options)
@@ -386,8 +401,8 @@ def _labelled_parts(
     given = [labels, gallery_labels]
     if relation.labels is None or any(isinstance(of, Labels) and len(of.distractors) for of in given):
         raise ValueError(
-            "metrics of clusters compare clusters with the labels of all items; expected labels instead of a Relevance, "
-            "and no distractors"
+            "metrics of clusters compare clusters with the labels of all items; expected labels without distractors, "
+            "instead of a Relevance"
         )
     rows = sides.items if relation.kept is None else sides.items[relation.kept]
     if sides.gallery is None or relation.gallery_labels is None:

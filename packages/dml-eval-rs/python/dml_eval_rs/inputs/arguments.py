@@ -114,9 +114,7 @@ def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.
     return array
 
 
-def check_length(
-    array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str
-) -> None:
+def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str) -> None:
     """Raise a ValueError if an array doesn't have one entry per row."""
     if len(array) != len(rows):
         is_transposed = rows.ndim == 2 and len(array) == rows.shape[1]

@@ -49,10 +49,10 @@ class Labels:
         Args:
             ids: (N,) integers of any width, booleans or strings, also a table's column of text.
             groups: (N,) integers, booleans or strings, such as the camera of each image. A query's ranking excludes the
-                gallery items of the query's label *and* group: the rule of re-identification. Both sides have groups, or
-                neither.
-            junk: a label, or several. Items with these labels are excluded from every ranking, and measured as no query.
-                With a gallery, junk belongs to the gallery's labels.
+                gallery items of the query's label *and* group: the rule of re-identification. Both sides have groups,
+                or neither.
+            junk: a label, or several. Items with these labels are excluded from every ranking, and measured as no
+                query. With a gallery, junk belongs to the gallery's labels.
             distractors: a label, or several. Items with these labels match nothing, but stay in the rankings.
             ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,): the ranking of query q excludes the
                 gallery items ``indices[offsets[q]:offsets[q + 1]]``. Belongs to the queries' labels.

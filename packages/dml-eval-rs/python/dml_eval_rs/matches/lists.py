@@ -57,7 +57,9 @@ def check_ignored(ignored: object) -> ListedItems | None:
     if ignored is None:
         return None
     if not isinstance(ignored, (tuple, list)) or len(ignored) != 2:
-        came = f"{len(ignored)} arrays" if isinstance(ignored, (tuple, list)) else f"a {type(ignored).__name__}"
+        came = (
+            f"{len(ignored)} arrays" if isinstance(ignored, (tuple, list)) else f"a {type(ignored).__name__}"
+        )
         raise TypeError(f"ignored is {came}; expected (offsets, indices)")
     return check_lists(*ignored, name="ignored")
 
@@ -72,9 +74,9 @@ def check_lists(offsets: object, indices: object, grades: object = None, *, name
     """
     starts, items = _integers(offsets, f"{name}'s offsets"), _integers(indices, f"{name}'s indices")
     if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(items) or (starts[1:] < starts[:-1]).any():
-        ends = f"from {starts[0]} to {starts[-1]}" if len(starts) else "without an entry"
+        given = f"from {starts[0]} to {starts[-1]}" if len(starts) else "without an entry"
         raise ValueError(
-            f"{name} has offsets {ends}; expected them to ascend from 0 to {len(items)}, the number of indices"
+            f"{name} has offsets {given}; expected them to ascend from 0 to {len(items)}, the number of indices"
         )
     ends = starts.astype(np.int64)
     query_M = np.repeat(np.arange(len(ends) - 1), np.diff(ends))

@@ -99,7 +99,9 @@ class Matching:
         elif self._alone:
             matches_Q -= 1
         if self._ignored is not None:
-            matches_Q -= self._count(self._ignored, lambda q, i: ~self.matches(q, i) | self._excluded_by_label(q, i))
+            matches_Q -= self._count(
+                self._ignored, lambda q, i: ~self.matches(q, i) | self._excluded_by_label(q, i)
+            )
         return (matches_Q > 0) & (labels_Q >= 0)
 
     def _excluded_by_label(self, queries: Integers, items: Integers) -> Booleans:
@@ -127,7 +129,7 @@ def _pairs(offsets: npt.NDArray[np.uint64] | None, items: _Codes | None, n_items
     """Return the listed pairs (M,) as query · G + item, ascending."""
     if offsets is None or items is None:
         return None
-    queries = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets.astype(np.int64)))
+    queries = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets).astype(np.int64))
     return queries * n_items + items
 
 

@@ -83,16 +83,25 @@ def relate(
     own_Q = None if exclude is None else check_exclude(exclude, n_queries, n_items)
     if isinstance(labels, Relevance):
         if gallery_labels is not None:
-            raise ValueError("gallery_labels came with a Relevance, which lists the matches; expected one of them")
+            raise ValueError(
+                "gallery_labels came with a Relevance, which lists the matches; expected one of them"
+            )
         labels.listed.check_bounds("Relevance", n_queries, n_items)
-        relation = {"offsets": labels.offsets, "items": labels.indices, "grades": labels.grades}
-        return Relation(exclude=own_Q, **relation, **_ignored(labels, n_queries, n_items))
+        return Relation(
+            exclude=own_Q,
+            offsets=labels.offsets,
+            items=labels.indices,
+            grades=labels.grades,
+            **_ignored(labels, n_queries, n_items),
+        )
     if labels is None:
         raise TypeError(
             "labels is None; expected an array of labels, Labels(ids, ...) or Relevance(offsets, indices)"
         )
     if (sides.gallery is None) != (gallery_labels is None):
-        given, missing = (names[1], "gallery_labels") if gallery_labels is None else ("gallery_labels", names[1])
+        given, missing = (
+            (names[1], "gallery_labels") if gallery_labels is None else ("gallery_labels", names[1])
+        )
         raise ValueError(
             f"{given} came without {missing}; expected both, or neither to let the queries search one another"
         )
@@ -107,7 +116,9 @@ def relate(
     codes, is_junk = _encode_classes(of_sides)
     groups: list[_Codes] = []
     if of_sides[0].groups is not None:
-        groups = arguments.encode(*(side.groups for side in of_sides if side.groups is not None), name="groups")
+        groups = arguments.encode(
+            *(side.groups for side in of_sides if side.groups is not None), name="groups"
+        )
     ignored = _ignored(of_sides[0], n_queries, n_items)
     kept = None
     if is_junk is not None:
@@ -138,12 +149,20 @@ def relate(
 def _check_division(queries: Labels, gallery: Labels) -> None:
     """Check which side of a gallery search has groups, junk and ignored items."""
     if (queries.groups is None) != (gallery.groups is None):
-        given, missing = ("labels", "gallery_labels") if gallery.groups is None else ("gallery_labels", "labels")
-        raise ValueError(f"{given} have groups, but {missing} have none; expected groups on both sides, or on neither")
+        given, missing = (
+            ("labels", "gallery_labels") if gallery.groups is None else ("gallery_labels", "labels")
+        )
+        raise ValueError(
+            f"{given} have groups, but {missing} have none; expected groups on both sides, or on neither"
+        )
     if len(queries.junk):
-        raise ValueError("labels have junk beside a gallery; expected it in gallery_labels: Labels(ids, junk=...)")
+        raise ValueError(
+            "labels have junk beside a gallery; expected it in gallery_labels: Labels(ids, junk=...)"
+        )
     if gallery.ignored is not None:
-        raise ValueError("gallery_labels have ignored items; expected them in labels, with a list for each query")
+        raise ValueError(
+            "gallery_labels have ignored items; expected them in labels, with a list for each query"
+        )
 
 
 def _ignored(matches: Labels | Relevance, queries: int, items: int) -> dict[str, Any]:
@@ -167,9 +186,7 @@ def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.b
     return codes, is_junk if is_junk.any() else None
 
 
-def _check_matches_of_other_groups(
-    codes: list[_Codes], group_codes: list[_Codes]
-) -> None:
+def _check_matches_of_other_groups(codes: list[_Codes], group_codes: list[_Codes]) -> None:
     """Raise if some queries share their label with other items, but none with an item of another group."""
     label_Q, group_Q, label_G, group_G = codes[0], group_codes[0], codes[-1], group_codes[-1]
     classes = 1 + max(int(label_Q.max(initial=0)), int(label_G.max(initial=0)))

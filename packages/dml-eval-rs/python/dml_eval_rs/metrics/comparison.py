@@ -57,9 +57,24 @@ class ComparisonTable(Tabular):
     def __getitem__(self, place: tuple[str, str]) -> Entry:
         return self.entries[place]
 
+    def to_dict(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Return metric → model → its numbers by name, ready for JSON."""
+        names, table = self.precise().header[2:], self.precise().rows
+        numbers = [{name: float(cell) for name, cell in zip(names, row[2:]) if cell} for row in table]
+        by_place = {(row[0], row[1]): of for row, of in zip(table, numbers)}
+        return {metric: {model: by_place[metric, model] for model in self.models} for metric in self.metrics}
+
     def table(self) -> Table:
         """Return a row for each metric and model: value, interval, difference and p-value."""
-        header = ("metric", "model", "value", "interval", f"minus {self.models[0]}", "its interval", "p (Holm)")
+        header = (
+            "metric",
+            "model",
+            "value",
+            "interval",
+            f"minus {self.models[0]}",
+            "its interval",
+            "p (Holm)",
+        )
         rows = []
         for metric in self.metrics:
             for model in self.models:
@@ -85,9 +100,9 @@ class ComparisonTable(Tabular):
                 numbers = [
                     entry.value,
                     *_both_ends(entry.interval),
-                    paired and paired.difference,
-                    *_both_ends(paired and paired.interval),
-                    paired and paired.p_value,
+                    paired.difference if paired else None,
+                    *_both_ends(paired.interval if paired else None),
+                    paired.p_value if paired else None,
                     entry.adjusted_p,
                 ]
                 rows.append((metric, model, *("" if number is None else repr(number) for number in numbers)))

@@ -33,12 +33,12 @@ _COUNTS = ("n_queries", "n_unmatched", "n_gallery")
 class Evaluation(Tabular, Mapping[str, float]):
     """The metrics that were measured, by name, in the order asked: ``evaluation["recall@1"]``, ``dict(evaluation)``.
 
-    docs/reference/metrics.md of the repository defines the metrics. All are in [0, 1], but `ami` and `ari` may be slightly
-    below. Two evaluations are equal if all their values are.
+    docs/reference/metrics.md of the repository defines the metrics. All are in [0, 1], but `ami` and `ari` may be
+    slightly below. Two evaluations are equal if all their values are.
 
     Attributes:
-        per_query: name → float64 array (n_queries,), whose mean is the metric; NaN for queries without a match (or 0 with
-            ``unmatched="zero"``). Metrics of clusters and of pairs have no values per query.
+        per_query: name → float64 array (n_queries,), whose mean is the metric; NaN for queries without a match (or 0
+            with ``unmatched="zero"``). Metrics of clusters and of pairs have no values per query.
         n_queries: number of queries, with or without a match.
         n_unmatched: number of queries without a match. Means don't include them, unless ``unmatched="zero"``.
         n_gallery: number of gallery items; without a gallery, of the queries.
@@ -83,8 +83,9 @@ class Evaluation(Tabular, Mapping[str, float]):
     ) -> Interval:
         """Return the bootstrap confidence interval of a metric's mean.
 
-        The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement (Efron 1979,
-        percentile method). With `by` whole classes of queries are drawn (cluster bootstrap, Field and Welsh 2007), as many
+        The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement (Efron
+        1979, percentile method). With `by` whole classes of queries are drawn (cluster bootstrap, Field and Welsh
+        2007), as many
         as there are: the mean of a resample is over all queries of its classes.
 
         Args:
@@ -116,10 +117,10 @@ class Evaluation(Tabular, Mapping[str, float]):
     ) -> Comparison:
         """Compare two models on the same queries by a paired permutation test.
 
-        Under the null hypothesis that the models are alike, each query's difference has either sign with equal probability.
-        p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and Smyth 2010).
-        With `by` the differences of a class's queries have the same sign. To compare several models or metrics, use
-        `dml_eval_rs.compare`.
+        Under the null hypothesis that the models are alike, each query's difference has either sign with equal
+        probability. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson
+        and Smyth 2010). With `by` the differences of a class's queries have the same sign. To compare several models or
+        metrics, use `dml_eval_rs.compare`.
 
         Args:
             other: the second model's evaluation, of the same queries in the same order.
@@ -139,7 +140,8 @@ class Evaluation(Tabular, Mapping[str, float]):
         mine, theirs = self._of_queries(name), other._of_queries(name)
         if len(mine) != len(theirs):
             raise ValueError(
-                f"the evaluations have {len(mine)} and {len(theirs)} queries; expected the same queries in the same order"
+                f"the evaluations have {len(mine)} and {len(theirs)} queries; expected the same queries in the "
+                "same order"
             )
         matched = ~np.isnan(mine)
         if not np.array_equal(matched, ~np.isnan(theirs)):
@@ -175,7 +177,9 @@ class Evaluation(Tabular, Mapping[str, float]):
         """
         labels_Q = arguments.partition(labels, "labels")
         if len(labels_Q) != self.n_queries:
-            raise ValueError(f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query")
+            raise ValueError(
+                f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query"
+            )
         values_Q = self._of_queries(name)
         classes, code_Q = np.unique(labels_Q, return_inverse=True)
         matched = ~np.isnan(values_Q)
@@ -203,7 +207,9 @@ class Evaluation(Tabular, Mapping[str, float]):
         """
         values = {name: value for name, value in metrics.items() if family_of(name) is not None}
         if missing := [name for name in per_query if name not in values]:
-            raise KeyError(f"metrics has no {', '.join(missing)}; expected a value for each name of per_query")
+            raise KeyError(
+                f"metrics has no {', '.join(missing)}; expected a value for each name of per_query"
+            )
         return cls(values, per_query, *(metrics[name] for name in _COUNTS))
 
     def table(self) -> Table:

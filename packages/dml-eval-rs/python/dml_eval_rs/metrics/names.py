@@ -106,7 +106,9 @@ def check_metrics(
             _check_parameter(name, family)
             continue
         if family is not None:
-            raise ValueError(f"metric {name!r} is of {METRICS[family].kind}; expected one of {', '.join(known)}")
+            raise ValueError(
+                f"metric {name!r} is of {METRICS[family].kind}; expected one of {', '.join(known)}"
+            )
         stem, at, number = name.lower().partition("@")
         near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else name.lower(), known, 1, 0.5)
         meant = [each.replace("@K", at + number) if number.isdecimal() else each for each in near]
@@ -159,4 +161,6 @@ def _check_parameter(name: str, family: str) -> None:
         except ValueError:
             far = float("nan")
         if not 0 < far < 1:
-            raise ValueError(f"metric {name!r} has no FAR above 0 and below 1; expected such as 'tar@far=1e-3'")
+            raise ValueError(
+                f"metric {name!r} has no FAR above 0 and below 1; expected such as 'tar@far=1e-3'"
+            )

@@ -22,7 +22,7 @@ def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None)
         ValueError: if there is no K.
     """
     if not recall:
-        raise ValueError("no Recall@K was measured; expected metrics=("recall@1", "recall@10", "recall@100")")
+        raise ValueError("no Recall@K was measured; expected metrics such as ('recall@1', 'recall@10')")
     axes = _axes(ax)
     ks = sorted(recall)
     axes.plot(ks, [recall[k] for k in ks], marker="o", label=label)

@@ -38,7 +38,10 @@ class Table:
         rows = [self.header, *self.rows] if self.header else list(self.rows)
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = (
-            [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+            [
+                cell.rjust(width) if i else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(row, widths))
+            ]
             for row in rows
         )
         return "\n".join("  ".join(cells).rstrip() for cells in lines)
@@ -57,7 +60,9 @@ class Table:
             titles = " & ".join(cell.translate(_LATEX) for cell in self.header) + r" \\"
             rows = [titles, r"\midrule", *rows]
         columns = "l" + "r" * (len(self.rows[0]) - 1)
-        return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"])
+        return "\n".join(
+            [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"]
+        )
 
     def to_csv(self) -> str:
         """Return comma-separated values."""
