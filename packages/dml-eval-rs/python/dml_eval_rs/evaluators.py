@@ -93,7 +93,7 @@ class Evaluator:
             None if gallery is None else self._rows(gallery),
             gallery_labels,
             bits=embeddings.shape[1],
-            **{**self._options(), "peers": peers},
+            **self._options(peers),
         )
 
     def restore(
@@ -170,7 +170,7 @@ class Evaluator:
     def _rows(self, embeddings: Rows) -> Rows:
         return binarize(embeddings, self.threshold) if self.similarity == "hamming" else embeddings
 
-    def _options(self) -> Options:
+    def _options(self, peers: Peers | None = None) -> Options:
         return {
             "metrics": self.metrics,
             "similarity": self.similarity,
@@ -179,6 +179,7 @@ class Evaluator:
             "n_clusters": self.n_clusters,
             "seed": self.seed,
             "threads": self.threads,
+            "peers": peers,
         }
 
 

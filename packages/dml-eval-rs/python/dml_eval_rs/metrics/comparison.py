@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import numpy.typing as npt
 
@@ -12,20 +12,21 @@ from dml_eval_rs.metrics.intervals import Comparison, Interval
 from dml_eval_rs.metrics.names import title_of
 from dml_eval_rs.metrics.tables import Table, Tabular
 
-Result = TypeVar("Result", bound="Comparable")
-
 
 class Comparable(Protocol):
-    """A result of `evaluate` or of `verify`."""
+    """A result of `evaluate` or of `verify`: a mapping with intervals and paired tests."""
 
     def __getitem__(self, name: str, /) -> float: ...
-    def __iter__(self) -> Any: ...
-    def confidence_interval(self, name: str, level: float = ..., seed: int = ..., **by: Any) -> Interval:
-        """Return the interval of a metric."""
+    def __iter__(self) -> Iterator[str]: ...
+
+    @property
+    def confidence_interval(self) -> Callable[..., Interval]:
+        """The method of this name."""
         ...
 
-    def compare(self, other: Any, name: str, **options: Any) -> Comparison:
-        """Compare two models by a paired test."""
+    @property
+    def compare(self) -> Callable[..., Comparison]:
+        """The method of this name."""
         ...
 
 
@@ -110,7 +111,7 @@ class ComparisonTable(Tabular):
 
 
 def compare(
-    results: Mapping[str, Result],
+    results: Mapping[str, Comparable],
     metrics: str | Iterable[str] | None = None,
     *,
     level: float = 0.95,
