@@ -67,7 +67,7 @@ const METRICS: [&[Metric]; 2] = [
     &[
         Metric::Recall(1),
         Metric::Recall(u64::MAX),
-        Metric::PrecisionAt1,
+        Metric::Precision(1),
         Metric::RPrecision,
         Metric::MapAtR,
         Metric::ReciprocalRank,

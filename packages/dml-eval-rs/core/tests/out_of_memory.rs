@@ -212,8 +212,8 @@ fn options(names: &[&str]) -> EvaluateOptions {
 }
 
 const ALL_TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
-const DEEP: [&str; 3] = ["ndcg@20", "average_precision", "recall@1"];
-const SHALLOW: [&str; 3] = ["map_at_r", "r_precision", "recall@5"];
+const DEEP: [&str; 3] = ["ndcg@20", "map", "recall@1"];
+const SHALLOW: [&str; 3] = ["map@r", "r_precision", "recall@5"];
 
 /// Results, whose numbers are compared by their bits; made after the call, since this allocates.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
 
-const METRICS: [&[&str]; 2] = [&["recall@5", "map_at_r"], &["ndcg@9", "average_precision"]];
+const METRICS: [&[&str]; 2] = [&["recall@5", "map@r"], &["ndcg@9", "map"]];
 
 /// The memory in which peers that are threads of this process exchange numbers.
 struct Exchange {

@@ -47,7 +47,6 @@ impl Ranks {
         let flag = |hit: bool| f64::from(u8::from(hit));
         match metric {
             Metric::Recall(k) => flag(self.0[0] <= k),
-            Metric::PrecisionAt1 => flag(self.0[0] == 1),
             Metric::RPrecision => self.hits(r) as f64 / r as f64,
             Metric::MapAtR => self.precisions(r) / r as f64,
             Metric::ReciprocalRank => 1.0 / self.0[0] as f64,

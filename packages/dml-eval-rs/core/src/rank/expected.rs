@@ -174,13 +174,6 @@ impl Groups {
         let (r, first, last) = (self.positives, self.groups[0], self.groups[self.groups.len() - 1]);
         match metric {
             Metric::Recall(k) => first.recall(k),
-            Metric::PrecisionAt1 => {
-                if first.before == 0 {
-                    first.density()
-                } else {
-                    0.0
-                }
-            }
             Metric::RPrecision => self.hits(r) / r as f64,
             Metric::MapAtR => self.precisions(r, control) / r as f64,
             Metric::ReciprocalRank => first.reciprocal_rank(u64::MAX, control),

@@ -10,8 +10,6 @@ use crate::error::{Error, Result, argument};
 pub enum Metric {
     /// 1 if any of the K nearest is a match.
     Recall(u64),
-    /// 1 if the nearest is a match.
-    PrecisionAt1,
     /// Matches among the R nearest, over R.
     RPrecision,
     /// (1/R) Σ over i ≤ R of precision(i)·match(i).
@@ -39,6 +37,8 @@ impl Metric {
     #[must_use]
     pub fn depth(self) -> u64 {
         match self {
+            // The first positive's rank decides.
+            Metric::Precision(1) => 0,
             Metric::RecallShare(k) | Metric::Precision(k) | Metric::AveragePrecisionAt(k) | Metric::Ndcg(k) => k,
             Metric::AveragePrecision | Metric::InverseNegativePenalty => u64::MAX,
             _ => 0,
@@ -50,17 +50,16 @@ impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Metric::Recall(k) => write!(f, "recall@{k}"),
-            Metric::PrecisionAt1 => f.write_str("precision_at_1"),
             Metric::RPrecision => f.write_str("r_precision"),
-            Metric::MapAtR => f.write_str("map_at_r"),
-            Metric::ReciprocalRank => f.write_str("reciprocal_rank"),
-            Metric::RecallShare(k) => write!(f, "recall_share@{k}"),
-            Metric::ReciprocalRankAt(k) => write!(f, "reciprocal_rank@{k}"),
+            Metric::MapAtR => f.write_str("map@r"),
+            Metric::ReciprocalRank => f.write_str("mrr"),
+            Metric::RecallShare(k) => write!(f, "ir_recall@{k}"),
+            Metric::ReciprocalRankAt(k) => write!(f, "mrr@{k}"),
             Metric::Precision(k) => write!(f, "precision@{k}"),
-            Metric::AveragePrecisionAt(k) => write!(f, "average_precision@{k}"),
+            Metric::AveragePrecisionAt(k) => write!(f, "map@{k}"),
             Metric::Ndcg(k) => write!(f, "ndcg@{k}"),
-            Metric::AveragePrecision => f.write_str("average_precision"),
-            Metric::InverseNegativePenalty => f.write_str("inverse_negative_penalty"),
+            Metric::AveragePrecision => f.write_str("map"),
+            Metric::InverseNegativePenalty => f.write_str("minp"),
         }
     }
 }
@@ -69,22 +68,25 @@ impl FromStr for Metric {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let (of, k) = name.split_once('@').map_or((name, None), |(of, k)| (of, k.parse().ok()));
-        match (of, k) {
-            (_, Some(0)) => argument(format!("the metric {name:?} has a K of 0; expected every K to be at least 1")),
-            ("recall", Some(k)) => Ok(Metric::Recall(k)),
-            ("recall_share", Some(k)) => Ok(Metric::RecallShare(k)),
-            ("reciprocal_rank", Some(k)) => Ok(Metric::ReciprocalRankAt(k)),
-            ("precision", Some(k)) => Ok(Metric::Precision(k)),
-            ("average_precision", Some(k)) => Ok(Metric::AveragePrecisionAt(k)),
-            ("ndcg", Some(k)) => Ok(Metric::Ndcg(k)),
-            ("precision_at_1", None) => Ok(Metric::PrecisionAt1),
+        // Each metric has one name: recall@05 and recall@+5 are none.
+        let is_number = |k: &str| k == "0" || !k.starts_with(['+', '0']);
+        let of_k = name.split_once('@').filter(|(_, k)| is_number(k)).and_then(|(of, k)| Some((of, k.parse().ok()?)));
+        match (name, of_k) {
+            (_, Some((_, 0))) => {
+                argument(format!("the metric {name:?} has a K of 0; expected every K to be at least 1"))
+            }
+            (_, Some(("recall", k))) => Ok(Metric::Recall(k)),
+            (_, Some(("ir_recall", k))) => Ok(Metric::RecallShare(k)),
+            (_, Some(("precision", k))) => Ok(Metric::Precision(k)),
+            (_, Some(("mrr", k))) => Ok(Metric::ReciprocalRankAt(k)),
+            (_, Some(("map", k))) => Ok(Metric::AveragePrecisionAt(k)),
+            (_, Some(("ndcg", k))) => Ok(Metric::Ndcg(k)),
             ("r_precision", None) => Ok(Metric::RPrecision),
-            ("map_at_r", None) => Ok(Metric::MapAtR),
-            ("reciprocal_rank", None) if of == name => Ok(Metric::ReciprocalRank),
-            ("average_precision", None) if of == name => Ok(Metric::AveragePrecision),
-            ("inverse_negative_penalty", None) if of == name => Ok(Metric::InverseNegativePenalty),
-            _ => argument(format!("unknown metric {name:?}; expected such as recall@1, map_at_r or ndcg@10")),
+            ("map@r", None) => Ok(Metric::MapAtR),
+            ("mrr", None) => Ok(Metric::ReciprocalRank),
+            ("map", None) => Ok(Metric::AveragePrecision),
+            ("minp", None) => Ok(Metric::InverseNegativePenalty),
+            _ => argument(format!("unknown metric {name:?}; expected such as recall@1, map@r or ndcg@10")),
         }
     }
 }
@@ -97,7 +99,7 @@ mod tests {
     fn every_metric_is_found_by_its_name() {
         for metric in [
             Metric::Recall(1),
-            Metric::PrecisionAt1,
+            Metric::Precision(1),
             Metric::RPrecision,
             Metric::MapAtR,
             Metric::ReciprocalRank,
@@ -117,11 +119,17 @@ mod tests {
             "recall@",
             "recall@0",
             "recall@x",
-            "map_at_r@3",
+            "recall@r",
+            "recall@05",
+            "recall@+5",
+            "map@R",
+            "map@",
+            "map@r@3",
             "ndcg",
-            "average_precision@",
-            "reciprocal_rank@",
-            "mrr",
+            "minp@2",
+            "mrr@",
+            "map_at_r",
+            "precision_at_1",
         ] {
             assert!(name.parse::<Metric>().is_err(), "{name}");
         }
