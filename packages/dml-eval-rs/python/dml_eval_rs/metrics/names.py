@@ -107,9 +107,14 @@ def check_metrics(
             continue
         if family is not None:
             raise ValueError(
-                f"metric {name!r} is of {METRICS[family].kind}; expected one of {', '.join(known)}"
+                f"metric {name!r} is one of {METRICS[family].kind}, which this function doesn't measure; expected one of "
+                f"{', '.join(known)}"
             )
         stem, at, number = name.lower().partition("@")
+        if at and f"{stem}@K" in known:
+            raise ValueError(
+                f"metric {name!r} has a K of {number!r}; expected an integer, such as '{stem}@10'"
+            )
         near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else name.lower(), known, 1, 0.5)
         meant = [each.replace("@K", at + number) if number.isdecimal() else each for each in near]
         raise ValueError(
