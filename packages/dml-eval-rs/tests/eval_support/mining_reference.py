@@ -14,12 +14,12 @@ def hard_negatives(
     """Sort all items for each item, and keep the first k of other classes below the bound."""
     rows = []
     for a, query in enumerate(x):
-        scores = [score(query, other, similarity) for other in x]
+        keys = keys_of(query, x, similarity)
+        scores = keys if similarity == "hamming" else [score(query, other, similarity) for other in x]
         positives = [scores[p] for p in range(len(x)) if p != a and labels[p] == labels[a]]
         bound = np.inf
         if below is not None and positives:
             bound = (min if below == "hardest" else max)(positives) - margin
-        keys = keys_of(query, x, similarity)
         order = sorted(range(len(x)), key=lambda i: (-keys[i], i))
         rows.append([i for i in order if labels[i] != labels[a] and scores[i] < bound][:k])
     return rows

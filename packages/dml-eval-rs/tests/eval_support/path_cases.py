@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import numpy as np
 import dml_eval_rs as ours
 from eval_support import mining_reference, verification_reference
 from eval_support import retrieval_reference as reference
+from eval_support.matches import call
 from eval_support.path_data import KINDS, codes_of, labels_of, rows_of
 from eval_support.peers import run_together
 from eval_support.scores_reference import score
@@ -32,10 +34,6 @@ class Case:
     call: Callable[[], Any]
     expected: Any
     differ: Callable[[Any, Any], str | None]
-
-
-def listed(lists: Any) -> tuple[np.ndarray, np.ndarray]:
-    return np.cumsum([0, *map(len, lists)]), np.array([item for items in lists for item in items], int)
 
 
 def _differ_in_columns(found: list[Any], expected: list[Columns]) -> str | None:
@@ -97,7 +95,7 @@ class Evaluated:
     similarity: str = "cosine"
     dtype: Any = np.float32
     gallery: bool = False
-    indices: bool = False
+    exclude: bool = False
     ignored: bool = False
     relevant: bool = False
     graded: bool = False
@@ -106,125 +104,70 @@ class Evaluated:
     distractors: tuple[int, ...] = ()
     ties: str = "index"
     unmatched: str = "skip"
-    metrics: tuple[tuple[str, Any, str], ...] = ()
+    metrics: tuple[str, ...] = ()
     how: str = "once"
 
     def case(self, n: int, seed: int) -> Case:
         """Make the call on n rows."""
-        data = Data(self.kind, self.similarity, self.dtype, n, seed, self.gallery, self.indices)
-        options: dict[str, Any] = {"recall_at": (1, 3), "ties": self.ties, "unmatched": self.unmatched}
-        expected: dict[str, Any] = {"similarity": self.similarity, **options}
-        options |= {name: value for name, value, _ in self.metrics}
-        expected["metrics"] = [name for _, _, name in self.metrics]
-        for name in ("junk", "distractors"):
-            if values := getattr(self, name):
-                options[name] = expected[name] = values
+        data = Data(self.kind, self.similarity, self.dtype, n, seed, self.gallery, self.exclude)
+        options: dict[str, Any] = {
+            "metrics": [*STANDARD, *self.metrics], "similarity": self.similarity, "ties": self.ties,
+            "unmatched": self.unmatched, "junk": self.junk, "distractors": self.distractors,
+        }  # fmt: skip
         labels: Any = data.labels
         gallery_labels: Any = data.gallery_labels
         if self.relevant:
             near = [set(sorted(items)[:5]) for items in data.near(False, 8)]
-            relevant = [{i: (i % 3 + 1 if self.graded else 1) for i in items} for items in near]
-            grades = [grade for items in relevant for grade in items.values()]
-            options["relevant"] = (*listed(relevant), grades) if self.graded else listed(relevant)
-            expected["relevant"] = relevant
+            options["relevant"] = [{i: (i % 3 + 1 if self.graded else 1) for i in items} for items in near]
             labels = gallery_labels = None
         if self.ignored:
-            expected["ignored"] = data.near(not self.relevant, 12)
-            options["ignored"] = listed(expected["ignored"])
-        if self.indices:
-            options["indices"] = expected["indices"] = np.where(data.places % 5, data.places, -1)
+            options["ignored"] = data.near(not self.relevant, 12)
+        if self.exclude:
+            options["exclude"] = np.where(data.places % 5, data.places, -1)
         if self.groups:
-            options["groups"] = expected["groups"] = data.places % 2
+            options["groups"] = data.places % 2
             if data.gallery is not None:
-                options["gallery_groups"] = expected["gallery_groups"] = np.arange(len(data.gallery)) % 2
+                options["gallery_groups"] = np.arange(len(data.gallery)) % 2
         given = (data.queries, labels, data.gallery, gallery_labels)
-        return getattr(self, f"_{self.how}")(given, options, expected)
+        measure, expected = getattr(self, f"_{self.how}")(given, options)
+        return Case(measure, expected, _differ_in_columns)
 
-    def _function(self, name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the function for rows or for codes, and the similarity where it takes one."""
-        if self.similarity == "hamming" and name == "evaluate":
-            return ours.evaluate_codes, {}
-        return getattr(ours, name), {"similarity": self.similarity}
+    def _once(self, given: Any, options: Any) -> Any:
+        return lambda: [call(ours.evaluate, *given, **options)], [reference.evaluate(*given, **options)]
 
-    def _once(self, given: Any, options: Any, expected: Any) -> Case:
-        call, similarity = self._function("evaluate")
-        columns = [reference.evaluate(*given, **expected)]
-        return Case(lambda: [call(*given, **similarity, **options)], columns, _differ_in_columns)
+    def _rules(self, given: Any, options: Any) -> Any:
+        columns = [reference.evaluate(*given, **{**options, "ties": ties}) for ties in TIES]
+        return lambda: [*call(ours.evaluate_ties, *given, **{**options, "ties": TIES}).values()], columns
 
-    def _rules(self, given: Any, options: Any, expected: Any) -> Case:
-        call, similarity = self._function("evaluate_ties")
-        options["ties"] = list(TIES)
-        columns = [reference.evaluate(*given, **{**expected, "ties": ties}) for ties in TIES]
-        return Case(lambda: [*call(*given, **similarity, **options).values()], columns, _differ_in_columns)
-
-    def _levels(self, given: Any, options: Any, expected: Any) -> Case:
-        call, similarity = self._function("evaluate_levels")
+    def _levels(self, given: Any, options: Any) -> Any:
         queries, labels, gallery, gallery_labels = given
         sides: Any = [
             None if side is None else {"class": side, "superclass": side // 3}
             for side in (labels, gallery_labels)
         ]
         columns = [
-            reference.evaluate(
-                queries, sides[0][level], gallery, None if gallery is None else sides[1][level], **expected
-            )
-            for level in sides[0]
+            reference.evaluate(queries, of, gallery, None if gallery is None else sides[1][level], **options)
+            for level, of in sides[0].items()
         ]
-        return Case(
-            lambda: [*call(queries, sides[0], gallery, sides[1], **similarity, **options).values()],
-            columns,
-            _differ_in_columns,
-        )
+        measured = (queries, sides[0], gallery, sides[1])
+        return lambda: [*call(ours.evaluate_levels, *measured, **options).values()], columns
 
-    def _peers(self, given: Any, options: Any, expected: Any) -> Case:
-        call, similarity = self._function("evaluate")
-        columns = [reference.evaluate(*given, **expected)] * 2
-        return Case(
-            lambda: run_together(
-                2, lambda peer: call(*given, **similarity, **options, peers=peer, threads=1)
-            ),
-            columns,
-            _differ_in_columns,
-        )
+    def _peers(self, given: Any, options: Any) -> Any:
+        columns = [reference.evaluate(*given, **options)] * 2
+        measure = functools.partial(call, ours.evaluate, *given, threads=1, **options)
+        return lambda: run_together(2, lambda peer: measure(peers=peer)), columns
 
-    def _shards(self, given: Any, options: Any, expected: Any) -> Case:
-        call, similarity = self._function("evaluate_shards")
+    def _shards(self, given: Any, options: Any) -> Any:
         queries, labels, gallery, gallery_labels = given
-        parts = [[x[:30], x[30:]] if x is not None else None for x in (queries, gallery)]
-        columns = [reference.evaluate(*given, **expected)]
-        return Case(
-            lambda: [call(parts[0], labels, parts[1], gallery_labels, block=50, **similarity, **options)],
-            columns,
-            _differ_in_columns,
-        )
-
-    def _blocks(self, given: Any, options: Any, expected: Any) -> Case:
-        queries, labels, gallery, gallery_labels = given
-        assert gallery is not None
-        columns = [reference.evaluate(*given, **expected)]
-
-        def call() -> list[ours.Evaluation]:
-            evaluator = ours.StreamingEvaluator(queries, labels, similarity=self.similarity, **options)
-            for step in (evaluator.find_positives, evaluator.count_negatives):
-                for part in (slice(29, None), slice(0, 29)):
-                    step(
-                        gallery[part],
-                        *([] if gallery_labels is None else [gallery_labels[part]]),
-                        first_index=part.start,
-                    )
-            return [evaluator.result()]
-
-        return Case(call, columns, _differ_in_columns)
+        parts = [None if x is None else [x[:30], x[30:]] for x in (queries, gallery)]
+        measured = (parts[0], labels, parts[1], gallery_labels)
+        columns = [reference.evaluate(*given, **options)]
+        return lambda: [call(ours.evaluate_shards, *measured, block=50, **options)], columns
 
 
-_RANKS = (
-    ("precision_at", 2, "precision@2"), ("average_precision_at", 3, "average_precision@3"), ("ndcg_at", 4, "ndcg@4"),
-    ("recall_share_at", 2, "recall_share@2"), ("reciprocal_rank_at", 2, "reciprocal_rank@2"),
-)  # fmt: skip
-_ALL_RANKS = (
-    ("average_precision", True, "average_precision"),
-    ("average_precision", True, "inverse_negative_penalty"),
-)
+STANDARD = ("recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr")
+_RANKS = ("precision@2", "map@3", "ndcg@4", "ir_recall@2", "mrr@2")
+_ALL_RANKS = ("map", "minp")
 EVALUATIONS: dict[str, Evaluated] = {
     "cosine": Evaluated(),
     "dot": Evaluated(similarity="dot"),
@@ -238,7 +181,7 @@ EVALUATIONS: dict[str, Evaluated] = {
     "duplicates": Evaluated(kind="duplicates"),
     "isotropic": Evaluated(kind="isotropic"),
     "gallery": Evaluated(gallery=True),
-    "exclude by index": Evaluated(gallery=True, indices=True),
+    "exclude by index": Evaluated(gallery=True, exclude=True),
     "ignored": Evaluated(ignored=True),
     "ignored in a gallery": Evaluated(gallery=True, ignored=True, similarity="euclidean"),
     "relevant": Evaluated(relevant=True),
@@ -250,7 +193,7 @@ EVALUATIONS: dict[str, Evaluated] = {
     "junk in a gallery": Evaluated(junk=(2, 5), gallery=True),
     "distractors": Evaluated(distractors=(1, 4), gallery=True, unmatched="zero"),
     "levels": Evaluated(how="levels"),
-    "levels with lists": Evaluated(how="levels", ignored=True, gallery=True, indices=True),
+    "levels with lists": Evaluated(how="levels", ignored=True, gallery=True, exclude=True),
     "tie rules": Evaluated(how="rules", kind="duplicates"),
     "optimistic": Evaluated(ties="optimistic", kind="duplicates"),
     "pessimistic": Evaluated(ties="pessimistic", kind="duplicates"),
@@ -263,8 +206,8 @@ EVALUATIONS: dict[str, Evaluated] = {
     "peers with lists": Evaluated(how="peers", ignored=True),
     "shards": Evaluated(how="shards"),
     "shards with lists": Evaluated(how="shards", ignored=True, gallery=True),
-    "blocks": Evaluated(how="blocks", gallery=True, ignored=True, indices=True),
     "codes with lists": Evaluated(similarity="hamming", ignored=True),
+    "codes of several levels": Evaluated(similarity="hamming", how="levels"),
 }
 
 
@@ -277,83 +220,60 @@ class Searched:
     dtype: Any = np.float32
     gallery: bool = False
     exclude_self: bool = False
-    indices: bool = False
+    exclude: bool = False
     how: str = "knn"
     k: int = 4
     below: str | None = None
 
     def case(self, n: int, seed: int) -> Case:
         """Make the call on n rows."""
-        data = Data(
-            self.kind, self.similarity, self.dtype, n, seed, self.gallery or self.indices, self.indices
-        )
-        options: dict[str, Any] = {}
+        gallery = self.gallery or self.exclude
+        data = Data(self.kind, self.similarity, self.dtype, n, seed, gallery, self.exclude)
+        options: dict[str, Any] = {"similarity": self.similarity}
         if self.exclude_self:
             options["exclude_self"] = True
         own = np.arange(len(data.queries)) if self.exclude_self else np.full(len(data.queries), -1)
-        if self.indices:
-            options["indices"] = own = data.places
+        if self.exclude:
+            options["exclude"] = own = data.places
         return getattr(self, f"_{self.how}")(data, own, options)
 
     def _nearest(self, data: Data, own: np.ndarray) -> list[list[int]]:
         rows = []
-        for query, left_out in zip(data.queries, own):
+        for query, excluded in zip(data.queries, own):
             keys = reference.keys_of(query, data.items, self.similarity)
             order = sorted(range(len(keys)), key=lambda i: (-keys[i], i))
-            rows.append([i for i in order if i != left_out][: self.k])
+            rows.append([i for i in order if i != excluded][: self.k])
         return rows
 
     def _knn(self, data: Data, own: np.ndarray, options: Any) -> Case:
-        search: Any = ours.knn
-        if self.similarity == "hamming":
-            search = ours.knn_codes
-        else:
-            options["similarity"] = self.similarity
-        return Case(
-            lambda: search(data.queries, data.gallery, self.k, **options)[1].tolist(),
-            self._nearest(data, own),
-            _differ,
-        )
+        search = functools.partial(ours.knn, data.queries, data.gallery, self.k, **options)
+        return Case(lambda: search()[1].tolist(), self._nearest(data, own), _differ)
 
     def _shards(self, data: Data, own: np.ndarray, options: Any) -> Case:
         parts = [None if x is None else [x[:30], x[30:]] for x in (data.queries, data.gallery)]
-        return Case(
-            lambda: ours.knn_shards(
-                parts[0], parts[1], self.k, block=50, similarity=self.similarity, **options
-            )[1].tolist(),
-            self._nearest(data, own),
-            _differ,
-        )
+        search = functools.partial(ours.knn_shards, *parts, self.k, block=50, **options)
+        return Case(lambda: search()[1].tolist(), self._nearest(data, own), _differ)
 
     def _index_recall(self, data: Data, own: np.ndarray, options: Any) -> Case:
         exact = np.array(self._nearest(data, own))
         found = np.where(data.rng.random(exact.shape) < 0.3, -1, exact)
+        measure = functools.partial(ours.index_recall, found, data.queries, data.gallery, self.k, **options)
         return Case(
-            lambda: ours.index_recall(
-                found, data.queries, data.gallery, self.k, similarity=self.similarity, **options
-            ).per_query.tolist(),
-            ((found >= 0).sum(axis=1) / self.k).tolist(),
-            _differ,
+            lambda: measure().per_query.tolist(), ((found >= 0).sum(axis=1) / self.k).tolist(), _differ
         )
 
     def _range(self, data: Data, own: np.ndarray, options: Any) -> Case:
-        scores = np.array([[score(q, g, self.similarity) for g in data.items] for q in data.queries])
+        scores = np.array([_scores(query, data.items, self.similarity) for query in data.queries])
         threshold = float(np.sort(scores.ravel())[-5 * len(scores)])
         offsets, indices = [0], []
-        for of_query, left_out in zip(scores, own):
-            accepted = [g for g, s in enumerate(of_query) if s >= threshold and g != left_out]
+        for of_query, excluded in zip(scores, own):
+            accepted = [g for g, s in enumerate(of_query) if s >= threshold and g != excluded]
             indices += sorted(accepted, key=lambda g: (-of_query[g], g))
             offsets.append(len(indices))
-        return Case(
-            lambda: [
-                part.tolist()
-                for part in ours.range_search(
-                    data.queries, data.gallery, threshold, similarity=self.similarity, **options
-                )[:2]
-            ],
-            [offsets, indices],
-            _differ,
-        )
+        # A distance is at most the threshold, a similarity at least.
+        given = -threshold if self.similarity == "hamming" else threshold
+        search = functools.partial(ours.range_search, data.queries, data.gallery, given, **options)
+        return Case(lambda: [part.tolist() for part in search()[:2]], [offsets, indices], _differ)
 
     def _hard_negatives(self, data: Data, own: np.ndarray, options: Any) -> Case:
         expected = mining_reference.hard_negatives(
@@ -392,7 +312,7 @@ SEARCHES: dict[str, Searched] = {
     "duplicates": Searched(kind="duplicates"),
     "shuffled": Searched(kind="shuffled"),
     "exclude self": Searched(exclude_self=True),
-    "exclude by index": Searched(indices=True),
+    "exclude by index": Searched(exclude=True),
     "gallery": Searched(gallery=True),
     "shards": Searched(how="shards", exclude_self=True),
     "index recall": Searched(how="index_recall", exclude_self=True),
@@ -403,6 +323,11 @@ SEARCHES: dict[str, Searched] = {
     "hardest": Searched(how="hard_negatives", below="hardest", similarity="euclidean"),
     "hardest of copies": Searched(how="hard_negatives", below="hardest", kind="duplicates"),
     "k-means": Searched(how="kmeans"),
+    "codes in a range": Searched(similarity="hamming", how="range"),
+    "codes in a range in a gallery": Searched(similarity="hamming", how="range", gallery=True),
+    "codes of an index": Searched(similarity="hamming", how="index_recall", exclude=True, k=3),
+    "hard negatives of codes": Searched(similarity="hamming", how="hard_negatives"),
+    "hardest of codes": Searched(similarity="hamming", how="hard_negatives", below="hardest"),
 }
 
 
@@ -420,44 +345,49 @@ class Verified:
     def case(self, n: int, seed: int) -> Case:
         """Make the call on n rows, with the AUC and without it: other traversals find the thresholds then."""
         data = Data(self.kind, self.similarity, self.dtype, n, seed, self.gallery, False)
-        far = (0.5, 0.1, 0.01)
-        given = (data.queries, data.labels, data.gallery, data.gallery_labels)
-        options: dict[str, Any] = {"far": far}
+        names = ["tar@far=0.5", "tar@far=0.1", "tar@far=0.01", "eer", "auc"]
         groups = gallery_groups = None
         if self.groups:
-            groups = options["groups"] = np.arange(len(data.queries)) % 2
+            groups = np.arange(len(data.queries)) % 2
             if data.gallery is not None:
-                gallery_groups = options["gallery_groups"] = np.arange(len(data.gallery)) % 2
-        sides = given
-        similarity = self.similarity
+                gallery_groups = np.arange(len(data.gallery)) % 2
+        given = (data.queries, data.labels, data.gallery, data.gallery_labels)
+        sides, similarity = given, self.similarity
         if similarity == "hamming":  # minus the distance of codes is minus the squared distance of their bits
             bits = [None if x is None else np.unpackbits(x, axis=1).astype(np.float32) for x in given[::2]]
             sides, similarity = (bits[0], data.labels, bits[1], data.gallery_labels), "euclidean"
-        else:
-            options["similarity"] = similarity
         positives, negatives = verification_reference.all_pairs(*sides, groups, gallery_groups, similarity)
-        tar = {share: verification_reference.tar_at(share, positives, negatives)[0] for share in far}
-        eer = verification_reference.equal_error_rate(positives, negatives)[0]
-        auc = verification_reference.area(positives, negatives)
+        expected = {
+            name: verification_reference.tar_at(float(name[8:]), positives, negatives)[0]
+            for name in names[:3]
+        }
+        expected["eer"] = verification_reference.equal_error_rate(positives, negatives)[0]
+        expected["auc"] = verification_reference.area(positives, negatives)
         # The curve turns at the scores of positives only, and at the number after each.
         turns = {*positives, *(math.nextafter(p, math.inf) for p in positives), math.inf, -math.inf}
-        expected = ((tar, eer, auc, True), (tar, eer, None, True))
-        call: Any = ours.verify_codes if self.similarity == "hamming" else ours.verify
 
-        def measure(**more: Any) -> Any:
-            calls = [
-                call(*given, metrics=m, **options, **more) for m in (("tar", "eer", "auc"), ("tar", "eer"))
-            ]
-            roc = [found.roc is None or turns.issuperset(found.roc.threshold.tolist()) for found in calls]
-            return tuple((dict(f.tar), f.eer, f.auc, turned) for f, turned in zip(calls, roc, strict=True))
+        def measure(**more: Any) -> list[dict[str, float]]:
+            found = []
+            for metrics in (names, names[:-1]):
+                options = {"metrics": metrics, "similarity": self.similarity, **more}
+                if self.groups:
+                    options |= {"groups": groups, "gallery_groups": gallery_groups}
+                verified = call(ours.verify, *given, **options)
+                found.append(dict(verified))
+                assert verified.roc is None or turns.issuperset(verified.roc.threshold.tolist())
+            return found
 
+        both = [expected, {name: expected[name] for name in names[:-1]}]
         if self.how == "peers":
-            return Case(
-                lambda: run_together(2, lambda peer: measure(peers=peer, threads=1)),
-                [expected] * 2,
-                _differ,
-            )
-        return Case(measure, expected, _differ)
+            shared = functools.partial(run_together, 2, lambda peer: measure(peers=peer, threads=1))
+            return Case(shared, [both] * 2, _differ)
+        return Case(measure, both, _differ)
+
+
+def _scores(query: np.ndarray, items: np.ndarray, similarity: str) -> list[float]:
+    if similarity == "hamming":
+        return reference.keys_of(query, items, similarity)
+    return [score(query, item, similarity) for item in items]
 
 
 VERIFICATIONS: dict[str, Verified] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dml_eval_rs import _native
+import dml_eval_rs._native as _native
 
 NEVER = 2**40
 # Sizes under which 100 to 150 rows of 24 numbers have several tasks, blocks and tables, prefixes and abridged rows.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import Evaluation, evaluate
+from dml_eval_rs import Evaluation, Relevance, evaluate
 
 
 def listed(grades: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -26,18 +26,14 @@ def evaluate_scores(
     Args:
         scores: (Q, G) similarities.
         grades: (Q, G) numbers, above 0 for the matches.
-        left_out: (Q, G) whether a query leaves out an item.
+        left_out: (Q, G) whether a query's ranking excludes an item.
         options: those of `evaluate`. By default a query without a match counts as a miss.
     """
     table = np.asarray(scores, np.float64)
-    if left_out is not None:
-        options["ignored"] = listed(left_out)[:2]
-    return evaluate(
-        table,
-        relevant=listed(grades),
-        gallery=np.eye(table.shape[1]),
-        **{"similarity": "dot", "unmatched": "zero", **options},
-    )
+    ignored = None if left_out is None else listed(left_out)[:2]
+    matches = Relevance(*listed(grades), ignored=ignored)
+    options = {"similarity": "dot", "unmatched": "zero", **options}
+    return evaluate(table, matches, np.eye(table.shape[1]), **options)
 
 
 def evaluate_ranks(

@@ -41,44 +41,32 @@ def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[flo
     return (dots if similarity == "dot" else dots * np.abs(dots) / stated_sum(g * g)).tolist()
 
 
-STANDARD = ("precision_at_1", "r_precision", "map_at_r", "reciprocal_rank")
-
-
 def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
     """Apply a metric's definition to one complete order of the gallery: the gains, 0 for items that don't match."""
     of, _, suffix = name.partition("@")
-    k = int(suffix or 0)
     ranks = [i for i, gain in enumerate(gains, 1) if gain > 0]
     r = len(ranks)
-
-    def precisions(last: int) -> Fraction:
-        return sum((Fraction(i, rank) for i, rank in enumerate(ranks, 1) if rank <= last), Fraction(0))
+    # Without a suffix, all of the ranking counts.
+    k = r if suffix == "r" else int(suffix or len(gains))
+    within = [rank for rank in ranks if rank <= k]
 
     def dcg(gains: Sequence[float]) -> float:
         return math.fsum(gain / math.log2(i + 1) for i, gain in enumerate(gains[:k], 1))
 
-    if name == "precision_at_1":
-        return Fraction(int(ranks[0] == 1))
-    if name == "r_precision":
-        return Fraction(sum(rank <= r for rank in ranks), r)
-    if name == "map_at_r":
-        return precisions(r) / r
-    if name == "reciprocal_rank":
-        return Fraction(1, ranks[0])
-    if name == "average_precision":
-        return precisions(len(gains)) / r
-    if name == "inverse_negative_penalty":
-        return Fraction(r, ranks[-1])
     if of == "recall":
-        return Fraction(int(ranks[0] <= k))
-    if of == "recall_share":
-        return Fraction(sum(rank <= k for rank in ranks), r)
-    if of == "reciprocal_rank":
-        return Fraction(int(ranks[0] <= k), ranks[0])
+        return Fraction(int(bool(within)))
     if of == "precision":
-        return Fraction(sum(rank <= k for rank in ranks), k)
-    if of == "average_precision":
-        return precisions(k) / min(k, r)
+        return Fraction(len(within), k)
+    if of == "r_precision":
+        return Fraction(sum(rank <= r for rank in ranks), r)
+    if of == "map":
+        return sum((Fraction(i, rank) for i, rank in enumerate(within, 1)), Fraction(0)) / min(k, r)
+    if of == "mrr":
+        return Fraction(1, within[0]) if within else Fraction(0)
+    if of == "ir_recall":
+        return Fraction(len(within), r)
+    if of == "minp":
+        return Fraction(r, ranks[-1])
     assert of == "ndcg", name
     return Fraction(dcg(gains)) / Fraction(dcg(sorted(gains, reverse=True)))
 
@@ -86,7 +74,7 @@ def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
 def query_metrics(
     keys: Sequence[float], gains: Sequence[float], metrics: Sequence[str], ties: str, unmatched: str
 ) -> dict[str, float]:
-    """Measure one query. `keys` and `gains` follow the gallery's order, without the items that are left out."""
+    """Measure one query. `keys` and `gains` follow the gallery's order, without excluded items."""
     if not any(gains):
         return dict.fromkeys(metrics, 0.0 if unmatched == "zero" else math.nan)
     if ties == "expected":
@@ -132,29 +120,27 @@ def evaluate(
     gallery: np.ndarray | None = None,
     gallery_labels: Sequence[object] | None = None,
     *,
+    metrics: Sequence[str],
     similarity: str,
-    recall_at: Sequence[int],
-    ties: str,
-    metrics: Sequence[str] = (),
+    ties: str = "index",
     groups: Sequence[object] | None = None,
     gallery_groups: Sequence[object] | None = None,
     relevant: Sequence[Mapping[int, float]] | None = None,
     ignored: Sequence[Collection[int]] | None = None,
-    indices: Sequence[int] | None = None,
+    exclude: Sequence[int] | None = None,
     junk: Collection[object] = (),
     distractors: Collection[object] = (),
     unmatched: str = "skip",
 ) -> dict[str, np.ndarray]:
     """Measure every query.
 
-    `relevant` holds each query's matches and their grades, instead of labels; `ignored` the items it leaves out. Junk
-    is in no ranking, and no query; distractors match nothing.
+    `relevant` holds each query's matches and their grades, instead of labels; `ignored` lists items that its ranking
+    excludes, and `exclude` names one. Junk is in no ranking, and no query; distractors match nothing.
     """
     own = gallery is None
     gallery = embeddings if gallery is None else gallery
     gallery_labels = labels if own else gallery_labels
     gallery_groups = groups if own else gallery_groups
-    names = [f"recall@{k}" for k in recall_at] + list(STANDARD) + list(metrics)
     rows = []
     for q, query in enumerate(embeddings):
 
@@ -165,22 +151,22 @@ def evaluate(
             assert gallery_labels is not None
             return float(gallery_labels[g] == labels[q] and labels[q] not in distractors)
 
-        def is_left_out(g: int, q: int = q) -> bool:
+        def is_excluded(g: int, q: int = q) -> bool:
             same_group = groups is not None and gallery_groups is not None and gallery_groups[g] == groups[q]
             return (
-                g == (q if own else -1 if indices is None else indices[q])
+                g == (q if own else -1 if exclude is None else exclude[q])
                 or (ignored is not None and g in ignored[q])
                 or (gallery_labels is not None and gallery_labels[g] in junk)
                 or (same_group and gain(g) > 0)
             )
 
-        others = [g for g in range(len(gallery)) if not is_left_out(g)]
+        others = [g for g in range(len(gallery)) if not is_excluded(g)]
         if labels is not None and labels[q] in junk:
-            rows.append(dict.fromkeys(names, math.nan if own or unmatched == "skip" else 0.0))
+            rows.append(dict.fromkeys(metrics, math.nan if own or unmatched == "skip" else 0.0))
             continue
         keys = keys_of(query, gallery[others], similarity)
-        rows.append(query_metrics(keys, [gain(g) for g in others], names, ties, unmatched))
-    return {name: np.array([row[name] for row in rows]) for name in names}
+        rows.append(query_metrics(keys, [gain(g) for g in others], metrics, ties, unmatched))
+    return {name: np.array([row[name] for row in rows]) for name in metrics}
 
 
 def nearest(

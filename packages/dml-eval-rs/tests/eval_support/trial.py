@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dml_eval_rs import _native
+import dml_eval_rs._native as _native
 
 
 @contextmanager
