@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dml_core import ClassBalancedSampler, HardNegativeSampler, Relation, ShuffledSampler
+from dml_core import ClassBalancedSampler, HardNegativeSampler, Labels, Relevance, ShuffledSampler
 from dml_core.testing import (
     BackboneContract,
     DatasetContract,
@@ -97,9 +98,17 @@ class TestGroupedSet(DatasetContract):
         )
 
 
-class TestRelatedSet(DatasetContract):
+class TestListedSet(DatasetContract):
     def make_dataset(self):
-        return dataset_with(relation=Relation(relevant=(*LISTS, np.array([2, 0])), ignored=LISTS))
+        return dataset_with(matches=Relevance(*LISTS, np.array([2, 0]), ignored=LISTS))
+
+
+class TestLabelledSet(DatasetContract):
+    def make_dataset(self):
+        groups = np.array(["x", "y", "x", "x"])
+        test = Grouped(np.repeat(np.arange(2), 2), ["d", "e"], groups)
+        gallery = Grouped(np.array([0, 1, 1]), ["d", "e"], groups[:3])
+        return dataset_with(test=test, gallery=gallery, matches=Labels(test.labels, groups, ignored=LISTS))
 
 
 class Network(nn.Module):
@@ -120,13 +129,19 @@ class TestNetwork(BackboneContract):
         return Network(in_channels)
 
 
-@dataclasses.dataclass
-class Figures:
-    per_query: dict[str, np.ndarray]
-    metrics: dict[str, Any]
+class Figures(dict):
+    """A correct evaluation: a mapping of metrics."""
+
+    def __init__(self, metrics, per_query):
+        super().__init__(metrics)
+        self.per_query = per_query
+
+    @classmethod
+    def of_hits(cls, hits):
+        return cls({"recall@1": float(hits.mean())}, {"recall@1": hits})
 
     def to_dict(self):
-        return self.metrics
+        return dict(self)
 
 
 class BySorting:
@@ -136,7 +151,7 @@ class BySorting:
         alone = gallery is None
         _, nearest = self.nearest(embeddings, embeddings if alone else gallery, 1, exclude_self=alone)
         hits = (np.asarray(labels if alone else gallery_labels)[nearest[:, 0]] == labels).astype(np.float64)
-        return Figures({"recall@1": hits}, {"recall": {"1": float(hits.mean())}})
+        return Figures.of_hits(hits)
 
     def nearest(self, queries, gallery, k, *, exclude_self=False):
         distances = np.linalg.norm(queries[:, None] - gallery[None], axis=2)
@@ -149,7 +164,7 @@ class BySorting:
         return 4 * dim
 
     def restore(self, metrics, per_query):
-        return Figures(dict(per_query), dict(metrics))
+        return Figures(metrics, dict(per_query))
 
 
 class TestBySorting(EvaluatorContract):
@@ -221,8 +236,8 @@ def grouped(groups, **changes):
     return dataset_with(test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(groups)), **changes)
 
 
-def related(*lists):
-    return dataset_with(relation=Relation(relevant=lists))
+def listed(*lists):
+    return dataset_with(matches=Relevance(*lists))
 
 
 LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
@@ -244,7 +259,7 @@ LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
         ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Depends(LABELS, NAMES))),
         ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Counting(LABELS, NAMES))),
         ("some_query_has_a_match", lambda: grouped(["x", "x", "y", "y"])),
-        ("some_query_has_a_match", lambda: related(LISTS[0] * 0, LISTS[1][:0])),
+        ("some_query_has_a_match", lambda: listed(LISTS[0] * 0, LISTS[1][:0])),
         ("groups_are_those_of_queries_and_gallery", lambda: grouped(["x", "y"])),
         ("groups_are_those_of_queries_and_gallery", lambda: grouped([0.5, 1, 2, 3])),
         (
@@ -255,13 +270,15 @@ LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
             "groups_are_those_of_queries_and_gallery",
             lambda: grouped([1, 2, 3, 4], gallery=Grouped(np.array([0]), ["d"], np.array(["1"]))),
         ),
-        ("relations_list_items_of_the_gallery", lambda: related(LISTS[0][:-1], LISTS[1])),
-        ("relations_list_items_of_the_gallery", lambda: related(LISTS[0], LISTS[1] + 2)),
-        ("relations_list_items_of_the_gallery", lambda: related(LISTS[0], LISTS[1][:1])),
-        ("relations_list_items_of_the_gallery", lambda: related(np.array([0, 2, 1, 2, 2]), LISTS[1])),
+        ("matches_are_those_of_the_queries", lambda: listed(LISTS[0][:-1], LISTS[1])),
+        ("matches_are_those_of_the_queries", lambda: listed(LISTS[0], LISTS[1] + 2)),
+        ("matches_are_those_of_the_queries", lambda: dataset_with(matches=LISTS)),
+        ("matches_are_those_of_the_queries", lambda: grouped([1, 2, 3, 4], matches=Relevance(*LISTS))),
+        ("matches_are_those_of_the_queries", lambda: dataset_with(matches=Labels([0, 1, 0, 1]))),
+        ("matches_are_those_of_the_queries", lambda: grouped([1, 2, 3, 4], matches=Labels([0, 0, 1, 1]))),
         (
-            "relations_list_items_of_the_gallery",
-            lambda: grouped([1, 2, 3, 4], relation=Relation(relevant=LISTS)),
+            "matches_are_those_of_the_queries",
+            lambda: grouped([1, 2, 3, 4], matches=Labels([0, 0, 1, 1], [1, 2, 3, 3])),
         ),
         ("pictures_are_for_people", lambda: dataset_with(test=Grey(np.array([0, 0]), ["d"]))),
         ("loader_processes_can_receive_it", lambda: dataset_with(train=Unpicklable(LABELS, NAMES))),
@@ -284,9 +301,11 @@ LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
         "groups of two kinds",
         "short offsets",
         "absent items",
-        "short lists",
-        "falling offsets",
+        "bare lists",
         "groups and lists",
+        "other labels",
+        "missing groups",
+        "other groups",
         "grey",
         "pickle",
     ],
@@ -478,28 +497,34 @@ def test_a_faulty_backbone_is_caught(test, faulty):
         getattr(Contract(), f"test_{test}")()
 
 
-class Related(BySorting):
-    """A correct evaluator that takes groups and lists, finds ranges, and mines."""
+class Matched(BySorting):
+    """A correct evaluator that takes labels with groups and lists, finds ranges, and mines."""
 
-    def evaluate(
-        self, embeddings, labels, gallery=None, gallery_labels=None, *, groups=None, gallery_groups=None,
-        relevant=None, ignored=None,
-    ):  # fmt: skip
+    takes_matches = True
+
+    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
         alone = gallery is None
-        items, item_labels = (embeddings, labels) if alone else (gallery, gallery_labels)
-        match = labels[:, None] == item_labels
-        out = np.eye(len(labels), dtype=bool) if alone else np.zeros(match.shape, bool)
-        if groups is not None:
-            out |= match & (groups[:, None] == (groups if alone else gallery_groups))
-        out |= self.pairs(ignored, match.shape) if ignored is not None else False
-        match = match if relevant is None else self.pairs(relevant, match.shape)
+        items = embeddings if alone else gallery
+        shape = len(embeddings), len(items)
+        out = np.eye(len(items), dtype=bool) if alone else np.zeros(shape, bool)
+        if not isinstance(labels, Relevance):
+            queries, gallery_labels = (side if isinstance(side, Labels) else Labels(side)
+                                       for side in (labels, labels if alone else gallery_labels))  # fmt: skip
+            match = queries.ids[:, None] == gallery_labels.ids
+            out |= np.isin(gallery_labels.ids, gallery_labels.junk)
+            if queries.groups is not None:
+                out |= match & (queries.groups[:, None] == gallery_labels.groups)
+        else:
+            match = self.pairs(labels.listed, shape)
+        if isinstance(labels, Labels | Relevance) and labels.ignored is not None:
+            out |= self.pairs(labels.ignored, shape)
         distances = np.where(out, np.inf, np.linalg.norm(embeddings[:, None] - items[None], axis=2))
         hits = np.take_along_axis(match, distances.argmin(axis=1)[:, None], axis=1)[:, 0].astype(np.float64)
-        return Figures({"recall@1": hits}, {"recall": {"1": float(hits.mean())}})
+        return Figures.of_hits(hits)
 
     def pairs(self, lists, shape):
         found = np.zeros(shape, bool)
-        found[np.repeat(np.arange(shape[0]), np.diff(lists[0])), lists[1]] = True
+        found[np.repeat(np.arange(shape[0]), np.diff(lists.offsets).astype(int)), lists.items] = True
         return found
 
     def nearest(self, queries, gallery, k, *, exclude_self=False):
@@ -527,55 +552,125 @@ class Related(BySorting):
         )
 
 
-class TestRelated(EvaluatorContract):
+class TestMatched(EvaluatorContract):
     def make_evaluator(self):
-        return Related()
+        return Matched()
 
 
-class Groupless(Related):
-    def evaluate(self, *arrays, groups=None, gallery_groups=None, relevant=None, ignored=None):
-        return super().evaluate(*arrays, relevant=relevant, ignored=ignored)
+def without(labels, *names):
+    if not isinstance(labels, Labels):
+        return labels
+    kept = {"groups": labels.groups, "junk": labels.junk} | dict.fromkeys(names, ())
+    lists = None if labels.ignored is None else (labels.ignored.offsets, labels.ignored.items)
+    return Labels(
+        labels.ids, kept["groups"] if "groups" not in names else None, junk=kept["junk"], ignored=lists
+    )
 
 
-class Listless(Related):
-    def evaluate(self, *arrays, groups=None, gallery_groups=None, relevant=None, ignored=None):
-        if relevant is not None:
-            relevant = relevant[0] * 0, relevant[1][:0]
+class Groupless(Matched):
+    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
         return super().evaluate(
-            *arrays, groups=groups, gallery_groups=gallery_groups, relevant=relevant, ignored=ignored
+            embeddings, without(labels, "groups"), gallery, without(gallery_labels, "groups")
         )
 
 
-class Boundless(Related):
+class Junkful(Matched):
+    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
+        return super().evaluate(embeddings, labels, gallery, without(gallery_labels, "junk"))
+
+
+class Listless(Matched):
+    def evaluate(self, embeddings, labels, *gallery):
+        if isinstance(labels, Relevance):
+            labels = Relevance(np.zeros(len(labels) + 1, int), np.zeros(0, int))
+        return super().evaluate(embeddings, labels, *gallery)
+
+
+class Boundless(Matched):
     def within(self, queries, gallery, threshold, *, max_results):
         return super().within(queries, gallery, threshold, max_results=2**60)
 
 
-class Lenient(Related):
+class Lenient(Matched):
     def within(self, queries, gallery, threshold, *, max_results):
         return super().within(queries, gallery, threshold - 0.5, max_results=max_results)
 
 
-class Confused(Related):
+class Confused(Matched):
     def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
         return super().hard_negatives(embeddings, labels // 2, k, below=below, margin=margin)
 
 
-class Marginless(Related):
+class Marginless(Matched):
     def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
         return super().hard_negatives(embeddings, labels, k, below=below)
 
 
-class Arrays(BySorting):
+class Changed(Figures):
+    """An evaluation whose `to_dict` a test replaces."""
+
+    def __init__(self, figures, to_dict):
+        super().__init__(figures, figures.per_query)
+        self.to_dict = lambda: to_dict(dict(figures))
+
+
+class Numbered(BySorting):
     def evaluate(self, *arrays):
         figures = super().evaluate(*arrays)
-        return Figures(figures.per_query, {1: figures.metrics["recall"]["1"]})
+        return Figures({1: figures["recall@1"]}, {})
+
+
+class Worded(BySorting):
+    def evaluate(self, *arrays):
+        return Figures({"recall@1": "high"}, {})
+
+
+class Endless(BySorting):
+    def evaluate(self, *arrays):
+        return Figures({"recall@1": float("nan")}, {})
+
+
+class Empty(BySorting):
+    def evaluate(self, *arrays):
+        return Figures({}, {})
+
+
+class Unmapped(BySorting):
+    def evaluate(self, *arrays):
+        return types.SimpleNamespace(**vars(super().evaluate(*arrays)))
+
+
+class Nested(BySorting):
+    def evaluate(self, *arrays):
+        return Changed(super().evaluate(*arrays), lambda metrics: metrics | {"recall": {"1": 0.5}})
+
+
+class Rounded(BySorting):
+    def evaluate(self, *arrays):
+        return Changed(super().evaluate(*arrays), lambda metrics: {"recall@1": round(metrics["recall@1"], 1)})
+
+
+class IntegerKeys(BySorting):
+    def evaluate(self, *arrays):
+        return Changed(super().evaluate(*arrays), lambda metrics: metrics | {1: 0.5})
 
 
 class MeansOnly(BySorting):
     def evaluate(self, *arrays):
         figures = super().evaluate(*arrays)
-        return Figures({"recall@1": figures.per_query["recall@1"].mean(keepdims=True)}, figures.metrics)
+        return Figures(figures, {"recall@1": figures.per_query["recall@1"].mean(keepdims=True)})
+
+
+class OtherMeans(BySorting):
+    def evaluate(self, *arrays):
+        figures = super().evaluate(*arrays)
+        return Figures(figures, {"recall@1": 1 - figures.per_query["recall@1"]})
+
+
+class Unnamed(BySorting):
+    def evaluate(self, *arrays):
+        figures = super().evaluate(*arrays)
+        return Figures(figures, {"hits": figures.per_query["recall@1"]})
 
 
 class Writing(BySorting):
@@ -608,8 +703,17 @@ class Lossy(BySorting):
 @pytest.mark.parametrize(
     ("test", "faulty"),
     [
-        ("metrics_are_ready_for_json", Arrays),
+        ("an_evaluation_maps_names_to_values", Numbered),
+        ("an_evaluation_maps_names_to_values", Worded),
+        ("an_evaluation_maps_names_to_values", Endless),
+        ("an_evaluation_maps_names_to_values", Empty),
+        ("an_evaluation_maps_names_to_values", Unmapped),
+        ("metrics_are_ready_for_json", Nested),
+        ("metrics_are_ready_for_json", Rounded),
+        ("metrics_are_ready_for_json", IntegerKeys),
         ("every_query_has_its_values", MeansOnly),
+        ("every_query_has_its_values", OtherMeans),
+        ("every_query_has_its_values", Unnamed),
         ("the_same_arrays_have_the_same_metrics", Writing),
         ("the_nearest_come_first", Unsorted),
         ("a_query_can_leave_itself_out", Selfish),
@@ -617,6 +721,7 @@ class Lossy(BySorting):
         ("a_saved_evaluation_is_restored", Lossy),
         ("groups_and_lists_agree", Groupless),
         ("groups_and_lists_agree", Listless),
+        ("junk_is_excluded", Junkful),
         ("all_items_above_a_similarity_are_found", Boundless),
         ("all_items_above_a_similarity_are_found", Lenient),
         ("hard_negatives_are_the_nearest_of_other_classes", Confused),

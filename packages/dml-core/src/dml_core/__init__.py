@@ -1,6 +1,8 @@
 """Hooks, registry, samplers, memory queues and schedules: what every package of the toolkit builds on.
 
-Names whose modules need numpy or torch are imported at their first use, so that listings of plugins stay fast.
+Names whose modules need numpy or torch are imported at their first use, so that listings of plugins stay fast. Some
+come from dml-eval-rs: `Labels`, `Relevance` and `Matching` say who matches whom, `Peers` are processes that share an
+evaluation, and `METRICS` lists the metrics.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ from dml_core.protocols.data import (
     ImageReadingFactory,
     MiningSampler,
     RelatedDataset,
-    Relation,
     Split,
     StoredImage,
     TrainingFilesFactory,
@@ -48,16 +49,15 @@ from dml_core.protocols.evaluation import (
     Evaluator,
     IntervalEvaluation,
     LayeredBackbone,
+    MatchesEvaluator,
     MiningEvaluator,
     PairedComparison,
-    Peers,
+    PeersEvaluator,
     RangeEvaluator,
-    RelationEvaluator,
     RestoringEvaluator,
     RunLogger,
-    ShardedEvaluator,
     VerifyingEvaluator,
-    takes_relations,
+    takes_matches,
 )
 from dml_core.protocols.losses import (
     ClassLoss,
@@ -84,18 +84,35 @@ if TYPE_CHECKING:
     from dml_core.mining import HardNegativeSampler
     from dml_core.ranks import all_gather_rows, rank_and_world_size
     from dml_core.samplers import ClassBalancedSampler, ShuffledSampler
+    from dml_eval_rs.matches.labels import Labels
+    from dml_eval_rs.matches.matching import Matching
+    from dml_eval_rs.matches.relevance import Relevance
+    from dml_eval_rs.metrics.names import METRICS
+    from dml_eval_rs.metrics.names import family_of as metric_family
+    from dml_eval_rs.metrics.names import meaning_of as metric_meaning
+    from dml_eval_rs.metrics.names import title_of as metric_title
+    from dml_eval_rs.peers import Peers
 
 __version__ = version("dml-core")
 
+# Name → its module, and its name there if that differs.
 _HOMES = {
     "ClassBalancedSampler": "dml_core.samplers",
     "GradientCache": "dml_core.gradient_cache",
     "HardNegativeSampler": "dml_core.mining",
+    "Labels": "dml_eval_rs.matches.labels",
+    "METRICS": "dml_eval_rs.metrics.names",
+    "Matching": "dml_eval_rs.matches.matching",
     "MemoryQueue": "dml_core.memory",
+    "Peers": "dml_eval_rs.peers",
+    "Relevance": "dml_eval_rs.matches.relevance",
     "ShuffledSampler": "dml_core.samplers",
     "all_gather_rows": "dml_core.ranks",
     "backward_in_micro_batches": "dml_core.gradient_cache",
     "draw_rows": "dml_core.drawing",
+    "metric_family": "dml_eval_rs.metrics.names:family_of",
+    "metric_meaning": "dml_eval_rs.metrics.names:meaning_of",
+    "metric_title": "dml_eval_rs.metrics.names:title_of",
     "rank_and_world_size": "dml_core.ranks",
     "split_evenly": "dml_core.gradient_cache",
 }
@@ -103,6 +120,7 @@ _HOMES = {
 __all__ = [
     "CONTEXT",
     "KINDS",
+    "METRICS",
     "SINGULAR",
     "Backbone",
     "BatchSampler",
@@ -128,8 +146,11 @@ __all__ = [
     "IntervalEvaluation",
     "InvalidOption",
     "Kind",
+    "Labels",
     "LayeredBackbone",
     "Linear",
+    "MatchesEvaluator",
+    "Matching",
     "MemoryQueue",
     "MiningEvaluator",
     "MiningSampler",
@@ -138,13 +159,13 @@ __all__ = [
     "PairLoss",
     "PairedComparison",
     "Peers",
+    "PeersEvaluator",
     "PluginLoadError",
     "Plugins",
     "RangeEvaluator",
     "Registry",
     "RelatedDataset",
-    "Relation",
-    "RelationEvaluator",
+    "Relevance",
     "RestoringEvaluator",
     "Rows",
     "Run",
@@ -152,7 +173,6 @@ __all__ = [
     "Schedule",
     "Schedules",
     "ShardableLoss",
-    "ShardedEvaluator",
     "ShardedLoss",
     "ShuffledSampler",
     "SparseLoss",
@@ -173,6 +193,9 @@ __all__ = [
     "hookimpl",
     "is_class_loss",
     "is_shardable",
+    "metric_family",
+    "metric_meaning",
+    "metric_title",
     "nearest",
     "options_of",
     "plugins",
@@ -181,7 +204,7 @@ __all__ = [
     "schedule_from_table",
     "signature_of",
     "split_evenly",
-    "takes_relations",
+    "takes_matches",
 ]
 
 
@@ -189,7 +212,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its module at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    module, _, name_there = _HOMES[name].partition(":")
+    value = getattr(importlib.import_module(module), name_there or name)
     globals()[name] = value
     return value
 

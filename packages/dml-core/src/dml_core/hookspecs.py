@@ -57,7 +57,7 @@ def dml_datasets() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Evaluators: `Evaluator`; `ShardedEvaluator` if ranks can share its work; `RestoringEvaluator`, and others.
+    """Evaluators: `Evaluator`; `PeersEvaluator` if ranks can share its work; `RestoringEvaluator`, and others.
 
     Context: seed.
     """

@@ -1,12 +1,11 @@
 """Protocols of data sets, their splits, readers of images, and batch samplers.
 
-Shapes: `N` items of a split, `C` classes, `Q` queries, `M` pairs of a query and a gallery item.
+Shapes: `N` items of a split, `C` classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -16,10 +15,8 @@ if TYPE_CHECKING:
     import torch
 
     from dml_core.protocols.evaluation import MiningEvaluator
-
-    Array = npt.NDArray[Any]
-    Lists = tuple[Array, Array]  # offsets (Q + 1,) and indices (M,)
-    GradedLists = tuple[Array, Array, Array]  # and grades (M,)
+    from dml_eval_rs.matches.labels import Labels
+    from dml_eval_rs.matches.relevance import Relevance
 
 
 class Split(Protocol):
@@ -58,8 +55,8 @@ class FileBackedSplit(Split, Protocol):
 class GroupedSplit(Split, Protocol):
     """A `Split` whose items have a group, such as the camera that took them.
 
-    Evaluations leave the gallery items of a query's label *and* group out of its ranking: the rule of
-    re-identification. Test split and gallery both have groups, or neither has.
+    A query's ranking excludes the gallery items of the query's label *and* group: the rule of re-identification. Test
+    split and gallery both have groups, or neither has.
     """
 
     groups: npt.NDArray[Any]  # (N,) integers or strings; equal ones are one group, also in another split
@@ -74,31 +71,16 @@ class Dataset(Protocol):
     in_channels: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Relation:
-    """The matches of the test split's queries, where labels alone don't say them.
-
-    A list of items for each query is a pair ``(offsets, indices)`` of (Q + 1,) and (M,) integers: query q has the
-    gallery items ``indices[offsets[q]:offsets[q + 1]]``. If a data set has no gallery, they are items of `test`.
-
-    Args:
-        relevant: the matches of each query, which replace those of labels; with (M,) grades of at least 0 as a third
-            array, nDCG has them as gains, and grade 0 is no match.
-        ignored: the items that each query's ranking leaves out.
-    """
-
-    relevant: Lists | GradedLists | None = None
-    ignored: Lists | None = None
-
-
 @runtime_checkable
 class RelatedDataset(Dataset, Protocol):
-    """A `Dataset` that lists the matches of its queries, or the items that their rankings leave out.
+    """A `Dataset` whose queries, the items of `test`, match by more than their labels and groups.
 
-    With ``relation.relevant`` its splits have no groups. Training and reports keep the labels.
+    Listed items are items of `gallery`, or of `test` if there is no gallery. Training and reports keep the labels.
     """
 
-    relation: Relation
+    # `Relevance` lists each query's matches, which replace labels and groups: no split has groups. `Labels` exclude
+    # more items: ``Labels(test.labels, test.groups, ignored=(offsets, indices))``, without groups if no split has any.
+    matches: Labels | Relevance
 
 
 @runtime_checkable

@@ -5,16 +5,17 @@ Shapes: `B` batch, `D` embedding dimension, `Q` queries, `G` gallery.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import torch
 
-    from dml_core.protocols.data import Lists
+    from dml_eval_rs.matches.labels import Labels
+    from dml_eval_rs.matches.relevance import Relevance
+    from dml_eval_rs.peers import Peers
 
 
 class Backbone(Protocol):
@@ -40,12 +41,46 @@ class LayeredBackbone(Protocol):
 
 
 class Evaluation(Protocol):
-    """The metrics that an evaluator measured."""
+    """The metrics that an evaluator measured: a `Mapping` of their names to values, ``evaluation["recall@1"]``.
 
-    per_query: Mapping[str, npt.NDArray[np.float64]]  # metric -> (Q,)
+    One name of a metric serves everywhere: in recipes, logged values, files and reports.
+    """
+
+    @property
+    def per_query(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """Metric → its value for each query (Q,), NaN where a query doesn't count; the metric is their mean."""
+        ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the metrics in JSON's types: ``{"recall": {"1": …}, "map_at_r": …, …}``."""
+        """Return the metrics and other counts in JSON's types: ``{"recall@1": 0.8, …, "n_queries": 100}``."""
+        ...
+
+    def __getitem__(self, name: str, /) -> float:
+        """Return a metric."""
+        ...
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of metrics."""
+        ...
+
+    def __contains__(self, name: object, /) -> bool:
+        """Whether a metric of this name was measured."""
+        ...
+
+    def keys(self) -> KeysView[str]:
+        """Return the names."""
+        ...
+
+    def values(self) -> ValuesView[float]:
+        """Return the values."""
+        ...
+
+    def items(self) -> ItemsView[str, float]:
+        """Return names and values."""
         ...
 
 
@@ -124,71 +159,39 @@ class Evaluator(Protocol):
         ...
 
 
-class RelationEvaluator(Evaluator, Protocol):
-    """An `Evaluator` of data sets that say more about matches than labels; `takes_relations` recognises it.
+class MatchesEvaluator(Evaluator, Protocol):
+    """An `Evaluator` of data sets that say more about matches than labels; `takes_matches` recognises it.
 
-    If it is a `ShardedEvaluator`, its `evaluate_sharded` takes the same keywords. The trainer passes those that the
-    data set has: see `GroupedSplit` and `Relation`.
+    Its methods take `Labels` with groups, junk, distractors or ignored items, and `Relevance`, for arrays of labels. If
+    it is a `PeersEvaluator`, so does `evaluate_with_peers`.
     """
+
+    @property
+    def takes_matches(self) -> bool:
+        """True."""
+        ...
 
     def evaluate(
         self,
         embeddings: npt.NDArray[Any],  # (Q, D)
-        labels: npt.NDArray[Any],  # (Q,)
+        labels: npt.NDArray[Any] | Labels | Relevance,  # (Q,), or lists of Q queries
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
-        gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
-        *,
-        groups: npt.NDArray[Any] | None = None,  # (Q,)
-        gallery_groups: npt.NDArray[Any] | None = None,  # (G,)
-        relevant: tuple[npt.NDArray[Any], ...]
-        | None = None,  # matches listed for each query, instead of labels
-        ignored: Lists | None = None,  # items listed for each query, and left out
+        gallery_labels: npt.NDArray[Any] | Labels | None = None,  # (G,); None beside `Relevance`
     ) -> Evaluation:
-        """Measure the metrics under this relation of queries to gallery items."""
+        """Measure the metrics with these matches."""
         ...
 
 
-def takes_relations(evaluator: Evaluator) -> bool:
-    """Tell whether an evaluator takes groups and lists of matches: whether it is a `RelationEvaluator`."""
-    wanted = {"groups", "gallery_groups", "relevant", "ignored"}
-    methods: list[Callable[..., Evaluation]] = [evaluator.evaluate]
-    if isinstance(evaluator, ShardedEvaluator):
-        methods.append(evaluator.evaluate_sharded)
-    return all(wanted <= inspect.signature(method).parameters.keys() for method in methods)
-
-
-class Peers(Protocol):
-    """The processes that share an evaluation, as seen by one of them."""
-
-    @property
-    def rank(self) -> int:
-        """This process's rank, from 0."""
-        ...
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes."""
-        ...
-
-    @property
-    def threads(self) -> int:
-        """The number of threads for this process: those of one machine share its cores."""
-        ...
-
-    def all_gather(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Concatenate all ranks' (n,) numbers in the order of the ranks; n may differ between ranks."""
-        ...
-
-    def all_reduce(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Sum (n,) counts over all ranks, entry by entry; n is the same on every rank."""
-        ...
+def takes_matches(evaluator: Evaluator) -> TypeGuard[MatchesEvaluator]:
+    """Tell whether an evaluator takes `Labels` and `Relevance`: whether it is a `MatchesEvaluator`."""
+    return getattr(evaluator, "takes_matches", False) is True
 
 
 @runtime_checkable
-class ShardedEvaluator(Protocol):
+class PeersEvaluator(Protocol):
     """An `Evaluator` whose work several processes can share. The trainer runs any other on the first rank alone."""
 
-    def evaluate_sharded(
+    def evaluate_with_peers(
         self,
         peers: Peers,
         embeddings: npt.NDArray[Any],  # (Q, D); all arrays are complete and the same on every rank
@@ -210,7 +213,7 @@ class RestoringEvaluator(Protocol):
         """Rebuild an evaluation.
 
         Args:
-            metrics: holds what its `to_dict` gave, as read from JSON; other keys are ignored.
+            metrics: holds the values of its `to_dict`, as read from JSON; other keys are ignored.
             per_query: its values for each query.
 
         Raises:
@@ -278,14 +281,11 @@ class VerifyingEvaluator(Evaluator, Protocol):
         labels: npt.NDArray[Any],  # (Q,)
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
-        *,
-        groups: npt.NDArray[Any] | None = None,  # (Q,)
-        gallery_groups: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Mapping[float, float]:
         """Measure the largest share of positive pairs that a threshold accepts at each share of negatives.
 
-        Without a gallery each unordered pair of two items is compared once. Pairs of one label and one group are left
-        out.
+        Without a gallery each unordered pair of two items is compared once. A `MatchesEvaluator` takes `Labels`, too,
+        and excludes pairs of one label and one group.
 
         Args:
             far: shares of negative pairs, above 0 and below 1.

@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 import numpy as np
 import torch
 
+from dml_core import Labels, Matching, Relevance
 from dml_core.protocols.data import (
     BatchSampler,
     Dataset,
@@ -51,8 +52,8 @@ class DatasetContract(ABC):
     def test_some_query_has_a_match(self) -> None:
         """Some query has another item of its class, of another group, or of its list, in the gallery."""
         dataset = self.make_dataset()
-        if isinstance(dataset, RelatedDataset) and dataset.relation.relevant is not None:
-            assert len(dataset.relation.relevant[1]), "relation.relevant lists no match"
+        if isinstance(dataset, RelatedDataset) and isinstance(dataset.matches, Relevance):
+            assert len(dataset.matches.indices), "matches lists no match"
             return
         queries, items = dataset.test, dataset.test if dataset.gallery is None else dataset.gallery
         query_names, item_names = (np.array(split.class_names)[split.labels] for split in (queries, items))
@@ -63,7 +64,7 @@ class DatasetContract(ABC):
         if isinstance(queries, GroupedSplit) and isinstance(items, GroupedSplit):
             matches_QG &= queries.groups[:, None] != items.groups
             assert matches_QG.any(), (
-                "every query has its matches in its own group, which evaluations leave out"
+                "every query has its matches in its own group, which its ranking excludes"
             )
 
     def test_groups_are_those_of_queries_and_gallery(self) -> None:
@@ -84,29 +85,31 @@ class DatasetContract(ABC):
             )
         assert len({*kinds.values()}) <= 1, f"groups are of several kinds: {kinds}"
 
-    def test_relations_list_items_of_the_gallery(self) -> None:
-        """The lists of a `RelatedDataset` name gallery items; lists of matches come without groups."""
+    def test_matches_are_those_of_the_queries(self) -> None:
+        """The `matches` of a `RelatedDataset` fit its splits, and have the labels and groups of `test`."""
         dataset = self.make_dataset()
         if not isinstance(dataset, RelatedDataset):
             return
-        queries, items = len(dataset.test), len(dataset.test if dataset.gallery is None else dataset.gallery)
-        relation = dataset.relation
-        for name, lists in (("relevant", relation.relevant), ("ignored", relation.ignored)):
-            if lists is None:
-                continue
-            offsets, indices = lists[0], lists[1]
-            assert offsets.shape == (queries + 1,), (
-                f"{name} has offsets {offsets.shape} for {queries} queries; expected ({queries + 1},)"
+        matches, test, gallery = dataset.matches, dataset.test, dataset.gallery
+        assert isinstance(matches, Labels | Relevance), f"matches is a {type(matches).__name__}"
+        assert len(matches) == len(test), f"matches is of {len(matches)} queries; test has {len(test)} items"
+        grouped = [name for name, split in self._splits(dataset) if isinstance(split, GroupedSplit)]
+        items: Labels | None = None
+        if isinstance(matches, Relevance):
+            assert not grouped, f"matches lists each query's matches, but {grouped} have groups"
+        else:
+            assert np.array_equal(matches.ids, test.labels), "matches has other labels than test"
+            groups = test.groups if isinstance(test, GroupedSplit) else None
+            same = groups is matches.groups is None or np.array_equal(
+                np.array(matches.groups), np.array(groups)
             )
-            assert (offsets[0], offsets[-1]) == (0, len(indices)), (
-                f"the offsets of {name} go from {offsets[0]} to {offsets[-1]}; expected 0 to {len(indices)}"
-            )
-            assert (np.diff(offsets) >= 0).all(), f"the offsets of {name} fall"
-            assert ((indices >= 0) & (indices < items)).all(), f"{name} names items outside the gallery"
-            assert name == "relevant" or len(lists) == 2, f"{name} has {len(lists)} arrays; expected two"
-        if relation.relevant is not None:
-            grouped = [name for name, split in self._splits(dataset) if isinstance(split, GroupedSplit)]
-            assert not grouped, f"relation.relevant replaces labels and groups, but {grouped} have groups"
+            assert same, "matches has other groups than test"
+            if gallery is not None:
+                items = Labels(gallery.labels, gallery.groups if isinstance(gallery, GroupedSplit) else None)
+        try:
+            Matching(matches, items, None if gallery is None else len(gallery))
+        except (TypeError, ValueError) as error:
+            raise AssertionError(f"matches doesn't fit test and gallery: {error}") from error
 
     def test_items_are_loaded_as_float32_images(self) -> None:
         """`load` gives finite float32 tensors (n, in_channels, height, width), with and without augmentation."""

@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from dml_core import Labels, Relevance
 from dml_core.protocols.evaluation import (
     Evaluation,
     Evaluator,
     MiningEvaluator,
     RangeEvaluator,
-    RelationEvaluator,
     RestoringEvaluator,
     RunLogger,
     VerifyingEvaluator,
-    takes_relations,
+    takes_matches,
 )
 
 DIM = 8
@@ -34,23 +35,45 @@ class EvaluatorContract(ABC):
     def make_evaluator(self) -> Evaluator:
         """Make an evaluator with its default settings."""
 
+    def test_an_evaluation_maps_names_to_values(self) -> None:
+        """An evaluation is a `Mapping` of at least one name to a finite float."""
+        for evaluation in self._evaluations():
+            assert isinstance(evaluation, Mapping), f"{type(evaluation).__name__} is no Mapping"
+            names = list(evaluation)
+            assert names, "nothing was measured"
+            assert len(evaluation) == len(names) == len({*names}), f"{len(evaluation)} metrics, names {names}"
+            assert all(name in evaluation for name in names), f"some of {names} are missing"
+            assert "no such metric" not in evaluation, "any name is a metric"
+            for name, value in evaluation.items():
+                assert isinstance(name, str), f"{name!r} names a metric; expected a string"
+                assert isinstance(value, float), f"{name} is {value!r}; expected a float"
+                assert math.isfinite(value), f"{name} is {value}; expected a finite number"
+
     def test_metrics_are_ready_for_json(self) -> None:
-        """`to_dict` survives JSON unchanged, and holds a number."""
+        """`to_dict` has all metrics by their names, is flat, and survives JSON unchanged."""
         for evaluation in self._evaluations():
             metrics = evaluation.to_dict()
             assert json.loads(json.dumps(metrics)) == metrics, f"{metrics} changes when it is saved as JSON"
-            assert _numbers(metrics), f"{metrics} holds no finite number"
+            differing = [name for name, value in evaluation.items() if metrics.get(name) != value]
+            assert not differing, f"to_dict has other values of {differing} than the evaluation"
+            nested = [name for name, value in metrics.items() if isinstance(value, dict | list)]
+            assert not nested, f"{nested} hold several values; expected one value for each name"
 
     def test_every_query_has_its_values(self) -> None:
-        """`per_query` maps names to float64 arrays (Q,)."""
+        """`per_query` maps names of metrics to float64 arrays (Q,), whose means are the metrics."""
         queries = len(self._data()[1])
         for evaluation in self._evaluations():
             for name, values in evaluation.per_query.items():
+                assert name in evaluation, f"per_query has {name!r}, which is none of {[*evaluation]}"
                 assert values.shape == (queries,), (
                     f"per_query[{name!r}] has shape {values.shape}; expected ({queries},)"
                 )
                 assert values.dtype == np.float64, (
                     f"per_query[{name!r}] has dtype {values.dtype}; expected float64"
+                )
+                mean = float(np.nanmean(values))
+                assert math.isclose(mean, evaluation[name], rel_tol=1e-6, abs_tol=1e-9), (
+                    f"{name} is {evaluation[name]}, and the mean over the queries {mean}"
                 )
 
     def test_the_same_arrays_have_the_same_metrics(self) -> None:
@@ -92,32 +115,48 @@ class EvaluatorContract(ABC):
         evaluation = evaluator.evaluate(*self._data())
         restored = evaluator.restore(json.loads(json.dumps(evaluation.to_dict())), dict(evaluation.per_query))
         assert restored.to_dict() == evaluation.to_dict(), "the restored evaluation differs"
+        assert dict(restored) == dict(evaluation), "the restored metrics differ"
 
     def test_groups_and_lists_agree(self) -> None:
-        """A `RelationEvaluator` leaves out items of a query's class and group, as those listed in `ignored`."""
+        """A `MatchesEvaluator` excludes items of a query's class and group, as those listed in `ignored`."""
         evaluator = self.make_evaluator()
-        if not takes_relations(evaluator):
+        if not takes_matches(evaluator):
             return
-        related = cast("RelationEvaluator", evaluator)
         embeddings, labels = self._data()
         groups = np.arange(len(labels)) % 2
         same_QG = labels[:, None] == labels
-        left_out_QG = same_QG & (groups[:, None] == groups)
-        gallery = embeddings[::-1] + 0.1, labels[::-1]
+        excluded_QG = same_QG & (groups[:, None] == groups)
         for reverse in (False, True):
             order = slice(None, None, -1) if reverse else slice(None)
-            side = gallery if reverse else ()
-            item_groups = groups[::-1] if reverse else None
-            grouped = related.evaluate(embeddings, labels, *side, groups=groups, gallery_groups=item_groups)
-            ignored = lists(left_out_QG[:, order])
-            listed = related.evaluate(embeddings, labels, *side, ignored=ignored)
-            both = related.evaluate(
-                embeddings, labels, *side, relevant=lists(same_QG[:, order]), ignored=ignored
+            gallery = embeddings[::-1] + 0.1 if reverse else None
+            items = labels[::-1] if reverse else None
+            grouped = evaluator.evaluate(
+                embeddings,
+                Labels(labels, groups),
+                gallery,
+                None if items is None else Labels(items, groups[::-1]),
             )
-            plain = related.evaluate(embeddings, labels, *side)
+            ignored = lists(excluded_QG[:, order])
+            listed = evaluator.evaluate(embeddings, Labels(labels, ignored=ignored), gallery, items)
+            both = evaluator.evaluate(
+                embeddings, Relevance(*lists(same_QG[:, order]), ignored=ignored), gallery
+            )
+            plain = evaluator.evaluate(embeddings, labels, gallery, items)
             assert grouped.to_dict() == listed.to_dict(), "groups and the same items in ignored differ"
-            assert both.to_dict() == listed.to_dict(), "labels and the same matches in relevant differ"
+            assert both.to_dict() == listed.to_dict(), "labels and the same matches in a Relevance differ"
             assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
+
+    def test_junk_is_excluded(self) -> None:
+        """A `MatchesEvaluator` measures the other items as if those labelled as junk weren't there."""
+        evaluator = self.make_evaluator()
+        if not takes_matches(evaluator):
+            return
+        embeddings, labels = self._data()
+        gallery, items = embeddings[::-1] + 0.1, labels[::-1]
+        junk = int(items[0])
+        marked = evaluator.evaluate(embeddings, labels, gallery, Labels(items, junk=junk))
+        without = evaluator.evaluate(embeddings, labels, gallery[items != junk], items[items != junk])
+        assert dict(marked) == dict(without), "junk changes the metrics of the other items"
 
     def test_all_items_above_a_similarity_are_found(self) -> None:
         """A `RangeEvaluator` finds the items that `nearest` finds first, and refuses more than `max_results`."""
@@ -212,7 +251,7 @@ class LoggerContract(ABC):
             logger = self.make_logger(Path(folder), 0)
             for step in range(1, 4):
                 logger.log(
-                    step, {"loss": 1 / step, "evaluation/recall/1": 0.5, "time/images_per_second": 3.0}
+                    step, {"loss": 1 / step, "evaluation/recall@1": 0.5, "time/images_per_second": 3.0}
                 )
             logger.close()
 
@@ -242,10 +281,3 @@ def lists(pairs_QG: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.N
     """List the items of each query, as offsets (Q + 1,) and indices, from a matrix of pairs."""
     offsets = np.concatenate([[0], np.cumsum(pairs_QG.sum(axis=1))]).astype(np.int64)
     return offsets, np.nonzero(pairs_QG)[1].astype(np.int64)
-
-
-def _numbers(metrics: object) -> list[float]:
-    """All finite numbers of nested mappings."""
-    if isinstance(metrics, dict):
-        return [number for value in metrics.values() for number in _numbers(value)]
-    return [metrics] if isinstance(metrics, int | float) and math.isfinite(metrics) else []
