@@ -63,11 +63,6 @@ impl<'a> Codes<'a> {
         -key as i32
     }
 
-    /// Whether the queries are their own gallery.
-    pub(crate) fn is_own_gallery(&self) -> bool {
-        self.own_gallery
-    }
-
     /// Returns the largest possible distance.
     pub(crate) fn bits(&self) -> usize {
         8 * self.queries.ncols()
@@ -204,6 +199,10 @@ impl<'a> Space for Codes<'a> {
         self.kernel
     }
 
+    fn is_own_gallery(&self) -> bool {
+        self.own_gallery
+    }
+
     fn packing(&self, _goal: &Goal<'_>, _control: &Control) -> Result<CodePacking<'_, 'a>> {
         Ok(CodePacking(self))
     }
@@ -240,6 +239,10 @@ impl<'a> Space for Codes<'a> {
             keys.iter_mut().zip(negatives).for_each(|(key, negative)| *key = 0.0 + f64::from(*negative));
         };
         self.table(queries, items, convert, keys, control)
+    }
+
+    fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()> {
+        self.key_table(queries, items, scores, control)
     }
 
     fn distances(&self) -> Option<&dyn Distances> {

@@ -27,6 +27,10 @@ impl<'a> Space for Dense<'a> {
         self.kernel
     }
 
+    fn is_own_gallery(&self) -> bool {
+        self.is_own_gallery()
+    }
+
     fn packing(&self, goal: &Goal<'_>, control: &Control) -> Result<DensePacking<'_, 'a>> {
         DensePacking::new(self, goal, control)
     }
@@ -95,6 +99,10 @@ impl<'a> Space for Dense<'a> {
             keys,
             control,
         )
+    }
+
+    fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()> {
+        self.score_table(queries, items, scores, control)
     }
 
     fn listed_share(&self) -> f64 {

@@ -31,6 +31,8 @@ pub trait Space: Sync {
 
     fn rows(&self, side: Side) -> usize;
     fn kernel(&self) -> &'static Kernel;
+    /// Whether the queries are their own gallery.
+    fn is_own_gallery(&self) -> bool;
     /// Chooses how rows are packed for a screen.
     fn packing(&self, goal: &Goal<'_>, control: &Control) -> Result<Self::Packing<'_>>;
     /// Returns the value of a key of this query.
@@ -48,6 +50,8 @@ pub trait Space: Sync {
     /// Fills `keys` with those of all pairs of these queries and gallery items, query by query: faster per pair than `keys`
     /// where there are many of both. After a cancellation the table is incomplete.
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
+    /// Fills `scores` with those of these queries and gallery items, as `key_table` does.
+    fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()>;
     /// Returns the distances, if they are small integers that alone make the keys.
     fn distances(&self) -> Option<&dyn Distances> {
         None

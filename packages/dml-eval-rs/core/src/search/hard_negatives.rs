@@ -8,9 +8,9 @@ use crate::control::Control;
 use crate::error::{Error, Result, argument};
 use crate::memory::{Grow, collect, full, zeros};
 use crate::rows::classes::Classes;
-use crate::rows::dense::Dense;
+use crate::rows::comparable::Comparable;
 use crate::rows::own_item::OwnItem;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::space::Scratch;
 use crate::search::filter::Filter;
 use crate::search::nearest::nearest;
 use crate::side::Side;
@@ -37,14 +37,14 @@ impl std::str::FromStr for Hardness {
 }
 
 /// Finds the `k` nearest items of other labels of every item, as [`nearest`] does; with `below`, only items whose score is below that
-/// of this positive, less a margin. An item without a positive has no bound.
-pub fn hard_negatives(
-    space: &Dense<'_>,
+/// of this positive, less a margin. An item without a positive has no bound. After an item's last negative its places are absent.
+pub fn hard_negatives<S: Comparable>(
+    space: &S,
     labels: &[u32],
     k: usize,
     below: Option<(Hardness, f64)>,
     control: &Control,
-    similarities: &mut [f32],
+    reported: &mut [S::Reported],
     indices: &mut [i64],
 ) -> Result<()> {
     let items = space.rows(Side::Query);
@@ -61,13 +61,18 @@ pub fn hard_negatives(
     };
     let filter =
         Filter { labels: Some((labels, labels)), below: below.map(|_| bounds.as_slice()), ..OwnItem::SameIndex.into() };
-    let score = |query, key| space.similarity_of_key(query, key);
-    nearest(space, k, filter, control, score, similarities, indices)
+    reported.fill(S::ABSENT);
+    nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
 /// Computes the score of each item with its hardest or easiest positive, or infinity where it has none: pair by pair in small classes,
 /// from tables in large ones.
-fn positive_scores(space: &Dense<'_>, labels: &[u32], hardness: Hardness, control: &Control) -> Result<Vec<f64>> {
+fn positive_scores<S: Comparable>(
+    space: &S,
+    labels: &[u32],
+    hardness: Hardness,
+    control: &Control,
+) -> Result<Vec<f64>> {
     let classes = Classes::new(labels)?;
     let count = labels.iter().max().map_or(0, |last| last + 1);
     let (worst, pick): (f64, fn(f64, f64) -> f64) = match hardness {

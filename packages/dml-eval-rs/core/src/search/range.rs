@@ -1,4 +1,4 @@
-//! All gallery items whose score reaches a threshold: screened candidates, decided by their scores.
+//! All gallery items within a threshold: screened candidates, decided by their scores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::SweepResult;
 use crate::memory::{Grow, allocate, collect};
-use crate::rows::dense::Dense;
+use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
@@ -20,19 +20,19 @@ const QUERY_GROUP: u32 = u32::MAX - 1;
 const GALLERY_GROUP: u32 = u32::MAX;
 
 /// The items of all queries, one query after the other.
-#[derive(Debug, Default, PartialEq)]
-pub struct Ranges {
+#[derive(Debug, PartialEq)]
+pub struct Ranges<T> {
     /// The start of each query's items, and the end of the last's.
     pub offsets: Vec<i64>,
     /// Gallery indices, nearest first, ties by index.
     pub indices: Vec<i64>,
-    /// Their scores, rounded to float32.
-    pub similarities: Vec<f32>,
+    /// Their similarities or distances.
+    pub values: Vec<T>,
 }
 
 /// A search in progress, of some queries.
-struct Search<'a, 'rows> {
-    space: &'a Dense<'rows>,
+struct Search<'a, S> {
+    space: &'a S,
     threshold: f64,
     first_query: usize,
     /// Whether query i leaves out item i of a gallery of its own length.
@@ -48,7 +48,7 @@ struct Buffers {
     scores: Vec<f64>,
 }
 
-impl Search<'_, '_> {
+impl<S: Space> Search<'_, S> {
     fn push(&self, query: u32, items: impl ExactSizeIterator<Item = (f64, u32)>) -> Result<()> {
         let number = items.len() as u64;
         // Beyond the limit items are only counted, for the error message.
@@ -100,7 +100,7 @@ impl Search<'_, '_> {
     }
 }
 
-impl Observer for Search<'_, '_> {
+impl<S: Space> Observer for Search<'_, S> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
@@ -120,9 +120,9 @@ impl Observer for Search<'_, '_> {
         false
     }
 
-    fn observe<S: Space>(
+    fn observe<Screened: Space>(
         &self,
-        _space: &S,
+        _space: &Screened,
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
@@ -132,27 +132,29 @@ impl Observer for Search<'_, '_> {
     }
 }
 
-fn lowest_value(space: &Dense<'_>, threshold: f64) -> f64 {
+fn lowest_value(space: &impl Space, threshold: f64) -> f64 {
     space.value_of_score(threshold).clamp(f64::MIN, f64::MAX)
 }
 
 /// Queries by which a packing is chosen.
 const SAMPLE: usize = 48;
 
-/// Finds all gallery items whose score is at least `threshold`, for every query; more than `most` in all are an error.
+/// Finds all gallery items with a similarity of at least `threshold`, or a distance of at most that, for every query; more than `most`
+/// in all are an error.
 ///
 /// With `exclude_self` the gallery is the query set, and each query leaves itself out by index.
-pub fn range_search<'rows>(
-    space: &Dense<'rows>,
+pub fn range_search<S: Comparable>(
+    space: &S,
     threshold: f64,
     exclude_self: bool,
     most: u64,
     control: &Control,
-) -> Result<Ranges> {
+) -> Result<Ranges<S::Reported>> {
     if !threshold.is_finite() {
         return argument(format!("threshold is {threshold}; expected a finite number"));
     }
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    let (given, threshold) = (threshold, space.score_of(threshold));
     let value = lowest_value(space, threshold);
     let expected = |i: usize| (i * queries / SAMPLE.min(queries)) as u32;
     let thresholds = || {
@@ -162,9 +164,9 @@ pub fn range_search<'rows>(
     let pairs = queries as u64 * gallery as u64 / if space.is_own_gallery() { 2 } else { 1 };
     let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
     let total = AtomicU64::new(0);
-    let mut found = Ranges { offsets: allocate(queries + 1)?, ..Ranges::default() };
+    let mut found = Ranges { offsets: allocate(queries + 1)?, indices: Vec::new(), values: Vec::new() };
     found.offsets.try_push(0)?;
-    let search = |first_query: usize, end: usize| -> Result<Search<'_, 'rows>> {
+    let search = |first_query: usize, end: usize| -> Result<Search<'_, S>> {
         let found = collect((first_query..end).map(|_| Mutex::default()))?;
         Ok(Search { space, threshold, first_query, exclude_self, found, total: &total, most })
     };
@@ -184,7 +186,7 @@ pub fn range_search<'rows>(
                 }
             }
         }
-        append(&mut found, search.found, &total, most, control)?;
+        append(space, &mut found, search.found, &total, most, control)?;
     } else {
         control.add_to_total(queries as u64 * gallery as u64);
         let batch = control.sizes().range_queries;
@@ -195,21 +197,22 @@ pub fn range_search<'rows>(
             let end = queries.min(first + batch);
             let search = search(first, end)?;
             traverse_rectangle(space, &packing, &search, first..end, control)?;
-            append(&mut found, search.found, &total, most, control)?;
+            append(space, &mut found, search.found, &total, most, control)?;
         }
     }
     let total = total.into_inner();
     if total > most {
         return argument(format!(
-            "{total} pairs reach the threshold {threshold}; expected at most {most}: raise the threshold, or allow more"
+            "{total} pairs reach the threshold {given}; expected at most {most}: choose a stricter threshold, or allow more"
         ));
     }
     Ok(found)
 }
 
 /// Sorts the items of some queries and appends them, unless they are too many.
-fn append(
-    found: &mut Ranges,
+fn append<S: Comparable>(
+    space: &S,
+    found: &mut Ranges<S::Reported>,
     lists: Vec<Mutex<Vec<(f64, u32)>>>,
     total: &AtomicU64,
     most: u64,
@@ -226,12 +229,12 @@ fn append(
     })?;
     if found.indices.is_empty() {
         let number = lists.iter().map(Vec::len).sum();
-        (found.indices, found.similarities) = (allocate(number)?, allocate(number)?);
+        (found.indices, found.values) = (allocate(number)?, allocate(number)?);
     }
     for list in lists {
         control.check()?;
         found.indices.try_extend(list.iter().map(|(_, item)| i64::from(*item)))?;
-        found.similarities.try_extend(list.iter().map(|(score, _)| *score as f32))?;
+        found.values.try_extend(list.iter().map(|(score, _)| space.report_score(*score)))?;
         found.offsets.try_push(found.indices.len() as i64)?;
     }
     Ok(())
