@@ -1,14 +1,17 @@
 //! Conversions of numpy arrays to views.
 
-use dml_eval::ndarray::{ArrayView2, Dim, Dimension};
+use dml_eval::ndarray::{Array2, ArrayView2, Dim, Dimension};
 use dml_eval::{Error, Matrix, Result, Source};
 use half::f16;
 use numpy::{
-    Element, PyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray,
+    Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray,
     PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+
+use crate::evaluation::NAMES;
+use crate::running::run;
 
 /// A two-dimensional array of any float width, or of packed codes, borrowed for reading.
 pub enum Items<'py> {
@@ -129,6 +132,37 @@ impl Rows<'_> {
             Rows::F64(x) => Matrix::F64(x.as_array()),
         }
     }
+}
+
+/// Copies some codes.
+pub fn select_codes(codes: ArrayView2<'_, u8>, rows: &[usize]) -> Result<Array2<u8>> {
+    let mut selected = dml_eval::collect((0..rows.len() * codes.ncols()).map(|_| 0))?;
+    for (copy, &row) in selected.chunks_exact_mut(codes.ncols()).zip(rows) {
+        codes.row(row).iter().zip(copy).for_each(|(byte, copy)| *copy = *byte);
+    }
+    Ok(Array2::from_shape_vec((rows.len(), codes.ncols()), selected).expect("the sizes agree"))
+}
+
+/// Packs one bit for each element, set where it is above a threshold.
+#[pyfunction]
+#[pyo3(signature = (embeddings, threshold, *, threads=None))]
+pub fn binarize<'py>(
+    py: Python<'py>,
+    embeddings: Rows<'py>,
+    threshold: f64,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyArray2<u8>>> {
+    let matrix = embeddings.matrix();
+    let codes = zeros(py, [matrix.rows(), matrix.dim().div_ceil(8)])?;
+    let mut guard = codes.readwrite();
+    let out = guard.as_array_mut();
+    run(py, NAMES, threads, None, |control| dml_eval::binarize(matrix, threshold, out, control))?;
+    Ok(codes)
+}
+
+/// Returns the options that arrived as keywords.
+pub fn required<T>(options: Option<T>) -> PyResult<T> {
+    options.ok_or_else(|| PyTypeError::new_err("no option came; expected keyword arguments"))
 }
 
 /// Borrows the slice of an optional array.

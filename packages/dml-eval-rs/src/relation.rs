@@ -6,19 +6,19 @@ use pyo3::prelude::*;
 
 use crate::convert::optional_slice;
 
-/// The attributes of `dml_eval_rs.relation.Relation`.
+/// The attributes of `dml_eval_rs.matches.relation.Relation`.
 #[derive(FromPyObject)]
 pub struct RelationArrays<'py> {
     labels: Option<PyReadonlyArray1<'py, u32>>,
     gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
     groups: Option<PyReadonlyArray1<'py, u32>>,
     gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
-    indices: Option<PyReadonlyArray1<'py, i64>>,
+    exclude: Option<PyReadonlyArray1<'py, i64>>,
     offsets: Option<PyReadonlyArray1<'py, u64>>,
     items: Option<PyReadonlyArray1<'py, u32>>,
     grades: Option<PyReadonlyArray1<'py, f64>>,
-    left_out_offsets: Option<PyReadonlyArray1<'py, u64>>,
-    left_out_items: Option<PyReadonlyArray1<'py, u32>>,
+    ignored_offsets: Option<PyReadonlyArray1<'py, u64>>,
+    ignored_items: Option<PyReadonlyArray1<'py, u32>>,
     kept: Option<PyReadonlyArray1<'py, usize>>,
 }
 
@@ -29,10 +29,10 @@ pub struct RelationView<'a> {
     gallery_labels: Option<&'a [u32]>,
     groups: Option<&'a [u32]>,
     gallery_groups: Option<&'a [u32]>,
-    indices: Option<&'a [i64]>,
+    exclude: Option<&'a [i64]>,
     relevant: Option<Lists<'a>>,
     grades: Option<&'a [f64]>,
-    left_out: Option<Lists<'a>>,
+    ignored: Option<Lists<'a>>,
     /// The rows of the gallery (without one: of the queries) that take part; `None` for all.
     pub kept: Option<&'a [usize]>,
 }
@@ -47,10 +47,10 @@ impl RelationArrays<'_> {
             gallery_labels: optional_slice(&self.gallery_labels)?,
             groups: optional_slice(&self.groups)?,
             gallery_groups: optional_slice(&self.gallery_groups)?,
-            indices: optional_slice(&self.indices)?,
+            exclude: optional_slice(&self.exclude)?,
             relevant: lists(&self.offsets, &self.items),
             grades: optional_slice(&self.grades)?,
-            left_out: lists(&self.left_out_offsets, &self.left_out_items),
+            ignored: lists(&self.ignored_offsets, &self.ignored_items),
             kept: optional_slice(&self.kept)?,
         })
     }
@@ -73,10 +73,10 @@ impl<'a> RelationView<'a> {
         if let Some(groups) = self.groups {
             relation = relation.with_groups(groups, self.gallery_groups)?;
         }
-        if let Some(indices) = self.indices {
-            relation = relation.with_own_items(indices)?;
+        if let Some(own) = self.exclude {
+            relation = relation.with_own_items(own)?;
         }
-        if let Some(lists) = self.left_out {
+        if let Some(lists) = self.ignored {
             relation = relation.with_left_out(lists)?;
         }
         Ok(relation)

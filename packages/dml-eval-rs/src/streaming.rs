@@ -8,10 +8,10 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::convert::{Items, Sides};
+use crate::evaluation::{NumpyColumns, columns, to_numpy};
 use crate::relation::RelationArrays;
 use crate::running::{ArgumentNames, run};
 use crate::trial;
-use crate::{Metrics, NumpyColumns, columns, to_numpy};
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
@@ -112,7 +112,7 @@ pub fn count_negatives<'py>(
     let relation = relation.view()?;
     let items = relation.kept.map_or(gallery.len(), <[usize]>::len);
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
+    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::evaluation::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         with_space!(queries, Some(gallery), similarity, relation, &metrics, control, |space| {
@@ -144,7 +144,7 @@ pub fn count_symmetric_negatives<'py>(
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     let (items, relation, (split, first_items)) = (items.view(), relation.view()?, blocks);
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
+    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::evaluation::metrics(&metrics))?);
     let counts = run(py, NAMES, threads, progress, |control: &Control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         with_space!(items, None, similarity, relation, &metrics, control, |space| {
@@ -170,10 +170,10 @@ pub fn compute_metrics<'py>(
     relation: RelationArrays<'py>,
     zero_unmatched: bool,
     threads: Option<usize>,
-) -> PyResult<Metrics<NumpyColumns<'py>>> {
+) -> PyResult<NumpyColumns<'py>> {
     let relation = relation.view()?;
     let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::metrics(&metrics))?);
+    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::evaluation::metrics(&metrics))?);
     let columns = run(py, NAMES, threads, None, |control| {
         let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
         let mut results = PerQuery::new(partial.queries(), &metrics)?;

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::EVALUATE;
+use crate::evaluation::NAMES;
 
 struct Trial {
     kernel: &'static Kernel,
@@ -53,11 +53,11 @@ pub fn add_paths(control: &Control) {
 #[pyfunction]
 #[pyo3(signature = (*, kernel=None, screen=None, **sizes))]
 pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-    let kernel = EVALUATE.check(dml_eval::select_kernel(kernel))?;
-    let screen = screen.map(|name| EVALUATE.check(name.parse())).transpose()?;
+    let kernel = NAMES.check(dml_eval::select_kernel(kernel))?;
+    let screen = screen.map(|name| NAMES.check(name.parse())).transpose()?;
     let mut chosen = Sizes::default();
     for (name, size) in sizes.into_iter().flatten() {
-        EVALUATE.check(chosen.set(&name.extract::<String>()?, size.extract()?))?;
+        NAMES.check(chosen.set(&name.extract::<String>()?, size.extract()?))?;
     }
     let mut trial = trial();
     if trial.is_some() {
@@ -72,4 +72,16 @@ pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bo
 pub fn end_trial() -> PyResult<Paths> {
     let ended = trial().take().ok_or_else(|| PyRuntimeError::new_err("there is no trial to end"))?;
     Ok(ended.paths)
+}
+
+/// Lists the kernels that this machine can run.
+#[pyfunction]
+pub fn kernels() -> Vec<&'static str> {
+    dml_eval::kernel_names()
+}
+
+/// Lists the kernels that it can't run.
+#[pyfunction]
+pub fn missing_kernels() -> Vec<&'static str> {
+    dml_eval::missing_kernel_names()
 }

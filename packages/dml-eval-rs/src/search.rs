@@ -1,0 +1,214 @@
+//! Bindings of the searches, of embeddings and of codes.
+
+use dml_eval::ndarray::ArrayView2;
+use dml_eval::{Codes, Control, Dense, Hardness, Matrix, OwnItem, Precision, Ranges, Result};
+use numpy::{Element, IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::prelude::*;
+
+use crate::convert::{Items, Sides, required, zeros};
+use crate::evaluation;
+use crate::running::{ArgumentNames, run};
+use crate::trial;
+
+const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "gallery" };
+
+/// The options of a search.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Options<'py> {
+    similarity: String,
+    #[pyo3(default)]
+    exclude_self: bool,
+    #[pyo3(default)]
+    exclude: Option<PyReadonlyArray1<'py, i64>>,
+    #[pyo3(default)]
+    threads: Option<usize>,
+    #[pyo3(default)]
+    progress: Option<Py<PyAny>>,
+}
+
+/// Returns each query's own item: that of its index, or the one listed.
+fn own_item<'a>(exclude_self: bool, exclude: Option<&'a PyReadonlyArray1<'_, i64>>) -> PyResult<OwnItem<'a>> {
+    Ok(match exclude {
+        Some(own) => OwnItem::Listed(own.as_slice()?),
+        None if exclude_self => OwnItem::SameIndex,
+        None => OwnItem::Absent,
+    })
+}
+
+/// Both sides of a search.
+#[derive(Clone, Copy)]
+enum Searched<'a> {
+    Rows(Matrix<'a>, Option<Matrix<'a>>),
+    Codes(ArrayView2<'a, u8>, Option<ArrayView2<'a, u8>>),
+}
+
+impl<'a> Searched<'a> {
+    fn new(queries: &'a Items<'_>, gallery: Option<&'a Items<'_>>) -> PyResult<Self> {
+        let gallery = gallery.map(Items::view);
+        Ok(match queries.view() {
+            Sides::Rows(rows) => Searched::Rows(rows, NAMES.check(gallery.map(Sides::rows).transpose())?),
+            Sides::Codes(codes) => Searched::Codes(codes, NAMES.check(gallery.map(Sides::codes).transpose())?),
+        })
+    }
+}
+
+fn dense<'a>(
+    queries: Matrix<'a>,
+    gallery: Option<Matrix<'a>>,
+    similarity: &str,
+    control: &Control,
+) -> Result<Dense<'a>> {
+    let screen = trial::screen_or(Precision::SixteenBit);
+    Dense::new(queries, gallery, similarity.parse()?, screen, trial::kernel()?, control)
+}
+
+/// Similarities (float32) or distances (int32), and gallery indices: (Q, K) each.
+type Neighbours<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray2<i64>>);
+
+/// Runs a search that fills an array with similarities or distances, and one with indices.
+fn fill<'py, T: Element>(
+    py: Python<'py>,
+    (queries, k): (usize, usize),
+    (names, threads, progress): (ArgumentNames, Option<usize>, Option<Py<PyAny>>),
+    search: impl FnOnce(&Control, &mut [T], &mut [i64]) -> Result<()> + Send,
+) -> PyResult<Neighbours<'py>> {
+    let (reported, indices) = (zeros(py, [queries, k])?, zeros(py, [queries, k])?);
+    let (mut reported_guard, mut indices_guard) = (reported.readwrite(), indices.readwrite());
+    let (out, out_indices) = (reported_guard.as_slice_mut()?, indices_guard.as_slice_mut()?);
+    run(py, names, threads, progress, |control| search(control, out, out_indices))?;
+    Ok((reported.into_any(), indices))
+}
+
+/// Finds the `k` nearest gallery items of every query.
+#[pyfunction]
+#[pyo3(signature = (queries, gallery, k, **options))]
+pub fn knn<'py>(
+    py: Python<'py>,
+    queries: Items<'py>,
+    gallery: Option<Items<'py>>,
+    k: usize,
+    options: Option<Options<'py>>,
+) -> PyResult<Neighbours<'py>> {
+    let Options { similarity, exclude_self, exclude, threads, progress } = required(options)?;
+    let (searched, kernel) = (Searched::new(&queries, gallery.as_ref())?, NAMES.check(trial::kernel())?);
+    let (shape, own) = ((queries.view().len(), k), own_item(exclude_self, exclude.as_ref())?);
+    let how = (NAMES, threads, progress);
+    match searched {
+        Searched::Rows(rows, gallery) => {
+            let similarity = NAMES.check(similarity.parse())?;
+            let screen = trial::screen_or(Precision::SixteenBit);
+            fill(py, shape, how, |control, similarities, indices| {
+                dml_eval::knn((rows, gallery), (similarity, screen, kernel), (k, own), control, similarities, indices)
+            })
+        }
+        Searched::Codes(codes, gallery) => fill(py, shape, how, |control, distances, indices| {
+            let space = Codes::new(codes, gallery, kernel)?;
+            dml_eval::nearest(&space, k, own, control, Codes::distance, distances, indices)
+        }),
+    }
+}
+
+/// Offsets (Q + 1,), gallery indices (M,), and their similarities (float32) or distances (int32).
+type Lists<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyAny>);
+
+/// Finds the gallery items of every query with a similarity of at least the threshold, or a distance of at most that.
+#[pyfunction]
+#[pyo3(signature = (queries, gallery, threshold, *, max_results, **options))]
+pub fn range_search<'py>(
+    py: Python<'py>,
+    queries: Items<'py>,
+    gallery: Option<Items<'py>>,
+    threshold: f64,
+    max_results: u64,
+    options: Option<Options<'py>>,
+) -> PyResult<Lists<'py>> {
+    fn to_lists<T: Element>(py: Python<'_>, found: Ranges<T>) -> Lists<'_> {
+        (found.offsets.into_pyarray(py), found.indices.into_pyarray(py), found.values.into_pyarray(py).into_any())
+    }
+    let Options { similarity, exclude_self, threads, progress, .. } = required(options)?;
+    match Searched::new(&queries, gallery.as_ref())? {
+        Searched::Rows(rows, gallery) => {
+            let found = run(py, NAMES, threads, progress, |control| {
+                let space = dense(rows, gallery, &similarity, control)?;
+                dml_eval::range_search(&space, threshold, exclude_self, max_results, control)
+            })?;
+            Ok(to_lists(py, found))
+        }
+        Searched::Codes(codes, gallery) => {
+            let found = run(py, NAMES, threads, progress, |control| {
+                let space = Codes::new(codes, gallery, trial::kernel()?)?;
+                dml_eval::range_search(&space, threshold, exclude_self, max_results, control)
+            })?;
+            Ok(to_lists(py, found))
+        }
+    }
+}
+
+/// Computes each query's recall of an approximate index, and the mean.
+#[pyfunction]
+#[pyo3(signature = (found, queries, gallery, k, **options))]
+pub fn index_recall<'py>(
+    py: Python<'py>,
+    found: PyReadonlyArray2<'py, i64>,
+    queries: Items<'py>,
+    gallery: Option<Items<'py>>,
+    k: usize,
+    options: Option<Options<'py>>,
+) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
+    let Options { similarity, exclude_self, threads, progress, .. } = required(options)?;
+    let (found, searched) = (found.as_array(), Searched::new(&queries, gallery.as_ref())?);
+    let (recall, mean) = run(py, NAMES, threads, progress, |control| {
+        let recall = match searched {
+            Searched::Rows(rows, gallery) => {
+                let space = dense(rows, gallery, &similarity, control)?;
+                dml_eval::index_recall(&space, found, k, exclude_self, control)?
+            }
+            Searched::Codes(codes, gallery) => {
+                let space = Codes::new(codes, gallery, trial::kernel()?)?;
+                dml_eval::index_recall(&space, found, k, exclude_self, control)?
+            }
+        };
+        let mean = dml_eval::mean(&recall);
+        Ok((recall, mean))
+    })?;
+    Ok((recall.into_pyarray(py), mean))
+}
+
+/// The options of a search for hard negatives.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct NegativeOptions {
+    /// The positive that bounds an item's negatives: "hardest", "easiest" or none.
+    below: Option<String>,
+    margin: f64,
+    similarity: String,
+    #[pyo3(default)]
+    threads: Option<usize>,
+}
+
+/// Finds each item's `k` nearest items of other labels.
+#[pyfunction]
+#[pyo3(signature = (embeddings, labels, k, **options))]
+pub fn hard_negatives<'py>(
+    py: Python<'py>,
+    embeddings: Items<'py>,
+    labels: PyReadonlyArray1<'py, u32>,
+    k: usize,
+    options: Option<NegativeOptions>,
+) -> PyResult<Neighbours<'py>> {
+    let NegativeOptions { below, margin, similarity, threads } = required(options)?;
+    let below = NAMES.check(below.as_deref().map(str::parse::<Hardness>).transpose())?.map(|bound| (bound, margin));
+    let (shape, labels) = ((embeddings.view().len(), k), labels.as_slice()?);
+    let how = (evaluation::NAMES, threads, None);
+    match embeddings.view() {
+        Sides::Rows(rows) => fill(py, shape, how, |control, similarities, indices| {
+            let space = dense(rows, None, &similarity, control)?;
+            dml_eval::hard_negatives(&space, labels, k, below, control, similarities, indices)
+        }),
+        Sides::Codes(codes) => fill(py, shape, how, |control, distances, indices| {
+            let space = Codes::new(codes, None, trial::kernel()?)?;
+            dml_eval::hard_negatives(&space, labels, k, below, control, distances, indices)
+        }),
+    }
+}
