@@ -99,7 +99,11 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "clusters": (lambda: AccuracyCalculator(label_comparison_fn=torch.eq), ValueError, 'exclude=\\("NMI", "AMI"\\)'),
     "not-included": (
         lambda: AccuracyCalculator().get_accuracy(X[:5], LABELS[:5], X[1:], LABELS[1:], True, include=RETRIEVAL),
-        ValueError, "reference item 0 that isn't its query",
+        ValueError, "149 reference items, and item 0 isn't query 0; expected the 5 queries to be",
+    ),
+    "too-few": (
+        lambda: AccuracyCalculator().get_accuracy(X[:5], LABELS[:5], X[:3], LABELS[:3], True),
+        ValueError, "3 reference items, and item 3 isn't query 3",
     ),
     "shape": (
         lambda: AccuracyCalculator(label_comparison_fn=lambda a, b: a, include=RETRIEVAL).get_accuracy(X, LABELS),

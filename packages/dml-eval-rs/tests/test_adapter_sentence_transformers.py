@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dml_eval_rs import evaluate
+from dml_eval_rs.retrieval import Options
 
 pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed: it brings transformers"
@@ -67,10 +68,11 @@ def test_texts_with_labels_search_one_another(model: Any) -> None:
 
     model.similarity_fn_name = "cosine"
     texts, labels = list(CORPUS.values()), [f"class {i % 5}" for i in range(50)]
-    evaluator = LabelEvaluator(texts, labels, {"recall_at": (1, 5)}, name="own", primary_metric="recall@5")
+    options: Options = {"metrics": ("recall@1", "recall@5", "nmi")}
+    evaluator = LabelEvaluator(texts, labels, options, name="own", primary_metric="recall@5")
     found = evaluator(model, epoch=1, steps=2)
-    expected = evaluate(model.encode(texts), labels, recall_at=(1, 5))
-    assert found == {f"own_cosine_{name}": value for name, value in expected.means.items()}
+    expected = evaluate(model.encode(texts), labels, **options)
+    assert found == {f"own_cosine_{name}": value for name, value in expected.items()}
     assert evaluator.primary_metric == "own_cosine_recall@5"
     assert evaluator.evaluation == expected
 
@@ -82,6 +84,8 @@ def test_errors_say_what_came_and_what_was_expected(model: Any) -> None:
         InformationRetrievalEvaluator(QUERIES, CORPUS, {"q0": {"d99"}})
     with pytest.raises(ValueError, match="none of the 20 queries has a relevant document"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, {})
+    with pytest.raises(ValueError, match=r"metric 'mrr@2.5' has a K of '2.5'"):
+        InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, mrr_at_k=(2.5,))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ndcg_at_k is empty"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, ndcg_at_k=())
     with pytest.raises(ValueError, match=r"labels has shape \(1,\); expected \(2,\)"):
@@ -89,5 +93,5 @@ def test_errors_say_what_came_and_what_was_expected(model: Any) -> None:
     with pytest.raises(ValueError, match="primary_metric is 'map'; expected one of 'recall@1'"):
         LabelEvaluator(["a", "b"], [1, 1], primary_metric="map")
     model.similarity_fn_name = "manhattan"
-    with pytest.raises(ValueError, match="the model's similarity is 'manhattan'; expected one of 'cosine'"):
+    with pytest.raises(ValueError, match="model.similarity_fn_name is 'manhattan'; expected one of 'cosine'"):
         LabelEvaluator(["w1", "w2"], [1, 1])(model)

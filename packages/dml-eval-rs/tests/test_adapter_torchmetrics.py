@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_eval_rs import evaluate
+from dml_eval_rs import Labels, evaluate
+from dml_eval_rs.retrieval import Options
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 torchmetrics = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
@@ -19,17 +20,10 @@ from eval_support.torchmetrics_rank import measure  # noqa: E402
 
 from dml_eval_rs.adapters.torchmetrics import RetrievalMetric  # noqa: E402
 
-OPTIONS = {"similarity": "dot", "recall_at": (1, 5), "ndcg_at": (3,), "nmi": True}
+OPTIONS: Options = {"similarity": "dot", "metrics": ("recall@1", "recall@5", "ndcg@3", "nmi", "ami", "ari")}
 X = torch.tensor(np.random.default_rng(0).integers(-2, 3, (40, 6)).astype(np.float32))  # with ties
 LABELS = torch.arange(40) % 7
 GROUPS = torch.arange(40) % 3
-
-
-def figures(result: Any) -> dict[str, float]:
-    return {
-        **result.means,
-        **({} if result.nmi is None else {"nmi": result.nmi, "ami": result.ami, "ari": result.ari}),
-    }
 
 
 def items(values: dict[str, Any]) -> dict[str, float]:
@@ -41,25 +35,25 @@ def test_batches_give_the_figures_of_all_items() -> None:
     for _ in range(2):
         for start in range(0, 40, 9):
             metric.update(X[start : start + 9].requires_grad_(), LABELS[start : start + 9])
-        assert items(metric.compute()) == figures(evaluate(X, LABELS, **OPTIONS))
+        assert items(metric.compute()) == dict(evaluate(X, LABELS, **OPTIONS))
         metric.reset()
     assert isinstance(metric, torchmetrics.Metric)
 
 
 def test_groups_and_indices_come_with_the_batches() -> None:
-    metric = RetrievalMetric({"recall_at": 1})
+    metric = RetrievalMetric({"metrics": "recall@1"})
     order = torch.cat(
         [torch.arange(39, -1, -1), torch.tensor([5, 39])]
     )  # a sampler's order, and two repeated items
     for place in order.split(8):
         metric.update(X[place].bfloat16(), LABELS[place], GROUPS[place], place)
-    assert items(metric.compute()) == figures(evaluate(X, LABELS, groups=GROUPS, recall_at=1))
+    assert items(metric.compute()) == dict(evaluate(X, Labels(LABELS, GROUPS), metrics="recall@1"))
 
 
 def test_it_works_in_a_collection_and_is_saved() -> None:
-    collection = torchmetrics.MetricCollection([RetrievalMetric({"recall_at": 1})])
+    collection = torchmetrics.MetricCollection([RetrievalMetric({"metrics": "recall@1"})])
     collection.update(X, LABELS)
-    assert items(collection.compute())["recall@1"] == evaluate(X, LABELS).recall[1]
+    assert items(collection.compute())["recall@1"] == evaluate(X, LABELS)["recall@1"]
 
 
 RANK = """
@@ -79,14 +73,14 @@ def test_two_ranks_have_the_figures_of_one_process(tmp_path: Path) -> None:
     other = subprocess.Popen([sys.executable, "-c", RANK, *arguments], env=os.environ | {"PYTHONPATH": path})
     found = measure(0, *arguments)
     assert other.wait(timeout=300) == 0
-    expected = figures(evaluate(X, LABELS, **OPTIONS))
+    expected = dict(evaluate(X, LABELS, **OPTIONS))
     for values in (*found, *torch.load(tmp_path / "data.1")):
         assert items(values) == expected
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "option": (lambda: RetrievalMetric({"similarity": "l2"}), ValueError, "similarity is 'l2'"),
-    "arrays": (lambda: RetrievalMetric({"groups": GROUPS}), ValueError, "options has 'groups'"),
+    "arrays": (lambda: RetrievalMetric({"groups": GROUPS}), TypeError, "unexpected keyword argument 'groups'"),
     "shape": (lambda: RetrievalMetric().update(X[0], LABELS), ValueError, r"embeddings has shape \(6,\)"),
     "length": (lambda: RetrievalMetric().update(X, LABELS[1:]), ValueError, r"\(39,\); expected \(40,\)"),
     "floats": (lambda: RetrievalMetric().update(X, LABELS.float()), TypeError, r"use labels.long\(\)"),
@@ -136,7 +130,7 @@ def test_the_callback_logs_the_figures_of_the_whole_set(tmp_path: Path) -> None:
             return torch.optim.SGD(self.parameters(), lr=0)
 
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, LABELS), batch_size=9)
-    options = {"recall_at": (1,), "similarity": "dot"}
+    options: Options = {"metrics": ("recall@1", "map@r"), "similarity": "dot"}
     trainer = lightning.Trainer(
         max_epochs=2, callbacks=[RetrievalCallback(options)], accelerator="cpu", logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
@@ -144,15 +138,15 @@ def test_the_callback_logs_the_figures_of_the_whole_set(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.warn", lambda *a, **k: None)  # of Lightning, about workers and the like
         trainer.fit(Module(), loader, [loader, loader])
-        expected = evaluate(X, LABELS, **options).means
+        expected = evaluate(X, LABELS, **options)
         for name, value in expected.items():
             assert trainer.callback_metrics[f"val/{name}"].item() == pytest.approx(
                 value, abs=1e-7
             )  # logged as float32
             assert f"val/{name}/loader_1" in trainer.callback_metrics
         trainer.test(Module(), loader, verbose=False)
-        assert trainer.callback_metrics["test/map_at_r"].item() == pytest.approx(
-            expected["map_at_r"], abs=1e-7
+        assert trainer.callback_metrics["test/map@r"].item() == pytest.approx(
+            expected["map@r"], abs=1e-7
         )
         with pytest.raises(TypeError, match=r"test_step returned keys \['embedding'\]; expected a dict"):
             trainer.test(Module({"embedding": X}), loader, verbose=False)

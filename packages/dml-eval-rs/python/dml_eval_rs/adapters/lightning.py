@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from dml_eval_rs.adapters.torchmetrics import RetrievalMetric
+from dml_eval_rs.retrieval import Options
 
 # A trainer of either package takes its own callbacks.
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
@@ -22,26 +23,21 @@ class RetrievalCallback(Callback):
     distributed sampler return indices, so that its repeated items don't count. Each data loader is measured alone.
 
     Args:
-        options: options of `dml_eval_rs.evaluate`.
-        prefixes: prefixes of the logged names in validation and test; a second data loader's end in ``/loader_1``.
+        options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r")}``.
+        prefixes: prefixes in validation and test of the logged names: ``"val/recall@1"``. Names of a second data loader
+            end in ``/loader_1``.
 
     Raises:
         TypeError, ValueError: for options that `evaluate` refuses.
     """
 
-    def __init__(
-        self, options: dict[str, Any] | None = None, prefixes: tuple[str, str] = ("val/", "test/")
-    ) -> None:
+    def __init__(self, options: Options | None = None, prefixes: tuple[str, str] = ("val/", "test/")) -> None:
         self._options = options
         self._prefixes = prefixes
         RetrievalMetric(options)  # refuses a wrong option now
         self._metrics: dict[int, RetrievalMetric] = {}
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Forget the last epoch."""
-        self._metrics = {}
-
-    def on_test_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Forget the last epoch."""
         self._metrics = {}
 
@@ -52,29 +48,30 @@ class RetrievalCallback(Callback):
         if not trainer.sanity_checking:
             self._add(outputs, pl_module, dataloader_idx, "validation_step")
 
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Measure and log."""
+        self._log(pl_module, self._prefixes[0])
+
+    on_test_epoch_start = on_validation_epoch_start
+
     def on_test_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Add a batch."""
         self._add(outputs, pl_module, dataloader_idx, "test_step")
 
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure and log."""
-        self._log(pl_module, self._prefixes[0])
-
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure and log."""
         self._log(pl_module, self._prefixes[1])
 
-    def _add(self, outputs: Any, pl_module: Any, dataloader_idx: int, step: str) -> None:
+    def _add(self, outputs: Any, pl_module: Any, loader: int, step: str) -> None:
         if not isinstance(outputs, dict) or not {"embeddings", "labels"} <= outputs.keys():
             came = f"keys {sorted(outputs)}" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
             raise TypeError(f"{step} returned {came}; expected a dict with 'embeddings' and 'labels'")
-        if dataloader_idx not in self._metrics:
-            self._metrics[dataloader_idx] = RetrievalMetric(self._options).to(pl_module.device)
-        self._metrics[dataloader_idx].update(
-            outputs["embeddings"], outputs["labels"], outputs.get("groups"), outputs.get("indices")
-        )
+        if loader not in self._metrics:
+            self._metrics[loader] = RetrievalMetric(self._options).to(pl_module.device)
+        names = ("embeddings", "labels", "groups", "indices")
+        self._metrics[loader].update(**{name: outputs[name] for name in names if name in outputs})
 
     def _log(self, pl_module: Any, prefix: str) -> None:
         for index, metric in self._metrics.items():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import arguments
-from dml_eval_rs.evaluation import Evaluation
-from dml_eval_rs.retrieval import SIMILARITIES, Similarity, evaluate
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.arguments import Similarity
+from dml_eval_rs.matches.relevance import Relevance
+from dml_eval_rs.metrics.evaluation import Evaluation
+from dml_eval_rs.metrics.names import check_metrics
+from dml_eval_rs.retrieval import Options, check_options, evaluate
 
 try:
     from sentence_transformers.base.evaluation import SentenceEvaluator
@@ -27,7 +30,7 @@ class InformationRetrievalEvaluator(SentenceEvaluator):
     Args:
         queries: id → text.
         corpus: id → text.
-        relevant_docs: query id → ids of relevant documents. Queries without any are left out.
+        relevant_docs: query id → ids of relevant documents. Queries without any are omitted.
         mrr_at_k, ndcg_at_k, accuracy_at_k, precision_recall_at_k, map_at_k: every k of each metric.
         show_progress_bar: whether the model shows its progress.
         batch_size: texts that the model embeds at a time.
@@ -39,8 +42,7 @@ class InformationRetrievalEvaluator(SentenceEvaluator):
         evaluation: the last `Evaluation`, with per-query values, intervals and comparisons; None before.
 
     Raises:
-        TypeError: if a k is no integer.
-        ValueError: if a relevant document is not in the corpus, or no query has one.
+        ValueError: if a k is no positive integer, a relevant document is not in the corpus, or no query has one.
     """
 
     def __init__(
@@ -66,13 +68,22 @@ class InformationRetrievalEvaluator(SentenceEvaluator):
         super().__init__()
         self.name = name
         self.evaluation: Evaluation | None = None
-        self._mrr = arguments.counts(mrr_at_k, "mrr_at_k")
-        self._ndcg = arguments.counts(ndcg_at_k, "ndcg_at_k")
-        self._accuracy = arguments.counts(accuracy_at_k, "accuracy_at_k")
-        self._precision = arguments.counts(precision_recall_at_k, "precision_recall_at_k")
-        self._map = arguments.counts(map_at_k, "map_at_k")
-        if not self._ndcg:
+        if not ndcg_at_k:
             raise ValueError("ndcg_at_k is empty; expected at least one k, by which models are chosen")
+        self._ours = {
+            f"{theirs}@{k}": f"{ours}@{k}"
+            for theirs, ours, ks in (
+                ("accuracy", "recall", accuracy_at_k),
+                ("precision", "precision", precision_recall_at_k),
+                ("recall", "ir_recall", precision_recall_at_k),
+                ("ndcg", "ndcg", ndcg_at_k),
+                ("mrr", "mrr", mrr_at_k),
+                ("map", "map", map_at_k),
+            )
+            for k in ks
+        }
+        check_metrics(self._ours.values())
+        self._primary = f"ndcg@{max(ndcg_at_k)}"
         names = [each for each in queries if relevant_docs.get(each)]
         if not names:
             raise ValueError(
@@ -86,21 +97,18 @@ class InformationRetrievalEvaluator(SentenceEvaluator):
                         f"relevant_docs lists document {document!r} for query {each!r}, which is not in the corpus; "
                         "expected ids of the corpus"
                     )
-        self._queries = [queries[each] for each in names]
-        self._corpus = list(corpus.values())
-        lists = [sorted(place[document] for document in relevant_docs[each]) for each in names]
-        self._sizes = np.array([len(items) for items in lists])
-        self._relevant = np.concatenate([[0], np.cumsum(self._sizes)]), np.concatenate(lists)
-        self._options = {
+        self._queries, self._corpus = [queries[each] for each in names], list(corpus.values())
+        offsets = np.cumsum([0, *(len(relevant_docs[each]) for each in names)])
+        indices = [place[document] for each in names for document in relevant_docs[each]]
+        self._relevance = Relevance(offsets, indices)
+        shared: dict[str, Any] = {
             "batch_size": batch_size,
             "show_progress_bar": show_progress_bar,
             "convert_to_tensor": True,
             "truncate_dim": truncate_dim,
         }
-        self._prompts = (
-            {"prompt": query_prompt, "prompt_name": query_prompt_name},
-            {"prompt": corpus_prompt, "prompt_name": corpus_prompt_name},
-        )
+        self._of_queries = {"prompt": query_prompt, "prompt_name": query_prompt_name, **shared}
+        self._of_corpus = {"prompt": corpus_prompt, "prompt_name": corpus_prompt_name, **shared}
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
@@ -111,27 +119,15 @@ class InformationRetrievalEvaluator(SentenceEvaluator):
             ValueError: for a model of another similarity than the cosine, the dot product or the Euclidean distance.
         """
         similarity = _similarity_of(model)
-        found = evaluate(
-            model.encode_query(self._queries, **self._prompts[0], **self._options),
-            gallery=model.encode_document(self._corpus, **self._prompts[1], **self._options),
-            relevant=self._relevant,
+        self.evaluation = evaluate(
+            model.encode_query(self._queries, **self._of_queries),
+            self._relevance,
+            model.encode_document(self._corpus, **self._of_corpus),
+            metrics=self._ours.values(),
             similarity=similarity,
-            recall_at=self._accuracy,
-            precision_at=self._precision,
-            average_precision_at=self._map,
-            ndcg_at=self._ndcg,
         )
-        self.evaluation = found
-        metrics = {f"accuracy@{k}": found.recall[k] for k in self._accuracy}
-        for k in self._precision:
-            metrics[f"precision@{k}"] = found.precision[k]
-            metrics[f"recall@{k}"] = float((found.per_query[f"precision@{k}"] * k / self._sizes).mean())
-        metrics |= {f"ndcg@{k}": found.ndcg[k] for k in self._ndcg}
-        reciprocal_Q = found.per_query["reciprocal_rank"]
-        metrics |= {f"mrr@{k}": float(_cut(reciprocal_Q, k).mean()) for k in self._mrr}
-        metrics |= {f"map@{k}": found.average_precision_at[k] for k in self._map}
-        self.primary_metric = f"{similarity}_ndcg@{max(self._ndcg)}"
-        return _finish(self, model, metrics, similarity, epoch, steps)
+        values = {theirs: self.evaluation[ours] for theirs, ours in self._ours.items()}
+        return _finish(self, model, values, similarity, epoch, steps)
 
 
 class LabelEvaluator(SentenceEvaluator):
@@ -140,8 +136,9 @@ class LabelEvaluator(SentenceEvaluator):
     Args:
         texts: (n,) texts.
         labels: (n,) integers, booleans or strings.
-        options: options of `dml_eval_rs.evaluate`, such as ``{"recall_at": (1, 10)}``; the similarity is the model's.
-        primary_metric: the metric by which models are chosen, a name of `Evaluation.per_query`.
+        options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r")}``; by default the
+            similarity is the model's.
+        primary_metric: the metric by which models are chosen, one of the options' metrics.
         batch_size: texts that the model embeds at a time.
         show_progress_bar: whether the model shows its progress.
         name: prefix of the metrics' names.
@@ -157,9 +154,9 @@ class LabelEvaluator(SentenceEvaluator):
         self,
         texts: Sequence[Any],
         labels: npt.ArrayLike,
-        options: Mapping[str, Any] | None = None,
+        options: Options | None = None,
         *,
-        primary_metric: str = "map_at_r",
+        primary_metric: str = "map@r",
         batch_size: int = 32,
         show_progress_bar: bool = False,
         name: str = "",
@@ -173,50 +170,35 @@ class LabelEvaluator(SentenceEvaluator):
             raise ValueError(
                 f"labels has shape {self._labels.shape}; expected ({len(self._texts)},), one for each text"
             )
-        self._options = dict(options or {})
-        self._primary = primary_metric
+        self._options = options or {}
+        names = check_options(**self._options).names
+        self._primary = arguments.one_of(primary_metric, "primary_metric", tuple(names))
         self._encode = {
             "batch_size": batch_size,
             "show_progress_bar": show_progress_bar,
             "convert_to_tensor": True,
         }
-        known = evaluate(np.eye(2), [0, 0], **self._options).means
-        if primary_metric not in known:
-            raise ValueError(
-                f"primary_metric is {primary_metric!r}; expected one of {', '.join(map(repr, known))}"
-            )
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
         """Embed the texts, and measure; `output_path` is ignored."""
         similarity = _similarity_of(model)
-        embeddings = model.encode(self._texts, **self._encode)
-        self.evaluation = evaluate(embeddings, self._labels, **{"similarity": similarity, **self._options})
-        self.primary_metric = f"{similarity}_{self._primary}"
-        return _finish(self, model, dict(self.evaluation.means), similarity, epoch, steps)
+        options: Options = {"similarity": similarity, **self._options}
+        self.evaluation = evaluate(model.encode(self._texts, **self._encode), self._labels, **options)
+        return _finish(self, model, dict(self.evaluation), similarity, epoch, steps)
 
 
 def _similarity_of(model: Any) -> Similarity:
-    name: Any = getattr(model.similarity_fn_name, "value", model.similarity_fn_name)
-    if name not in SIMILARITIES:
-        raise ValueError(
-            f"the model's similarity is {name!r}; expected one of {', '.join(map(repr, SIMILARITIES))}: set "
-            "model.similarity_fn_name"
-        )
-    checked: Similarity = name
-    return checked
-
-
-def _cut(reciprocal_Q: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.float64]:
-    """Return the reciprocal ranks up to k, and 0 beyond."""
-    return np.where(reciprocal_Q >= 1 / k, reciprocal_Q, 0.0)
+    name = getattr(model.similarity_fn_name, "value", model.similarity_fn_name)
+    return cast("Similarity", arguments.one_of(name, "model.similarity_fn_name", arguments.SIMILARITIES))
 
 
 def _finish(
     evaluator: Any, model: Any, metrics: dict[str, float], similarity: str, epoch: int, steps: int
 ) -> dict[str, float]:
     """Name the metrics as sentence-transformers does, and store them in the model's card."""
+    evaluator.primary_metric = f"{similarity}_{evaluator._primary}"
     named: dict[str, float] = evaluator.prefix_name_to_metrics(
         {f"{similarity}_{name}": value for name, value in metrics.items()}, evaluator.name
     )

@@ -8,7 +8,8 @@ import torch
 import torchmetrics
 from torchmetrics.utilities import dim_zero_cat
 
-from dml_eval_rs.retrieval import evaluate
+from dml_eval_rs.matches.labels import Labels
+from dml_eval_rs.retrieval import Options, check_options, evaluate
 
 
 class RetrievalMetric(torchmetrics.Metric):
@@ -18,7 +19,7 @@ class RetrievalMetric(torchmetrics.Metric):
     which breaks ties, is that of the ranks, or of `indices`.
 
     Args:
-        options: options of `dml_eval_rs.evaluate`, such as ``{"similarity": "dot", "recall_at": (1, 10)}``.
+        options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r"), "similarity": "dot"}``.
         kwargs: options of `torchmetrics.Metric`; ``compute_on_cpu=True`` moves the items off an accelerator.
 
     Raises:
@@ -34,14 +35,10 @@ class RetrievalMetric(torchmetrics.Metric):
     groups: list[torch.Tensor]
     indices: list[torch.Tensor]
 
-    def __init__(self, options: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def __init__(self, options: Options | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._options = dict(options or {})
-        for name in ("embeddings", "labels", "gallery", "gallery_labels", "groups", "indices", "relevant"):
-            if name in self._options:
-                raise ValueError(f"options has {name!r}; expected options of evaluate other than its arrays")
-        # Refuses a wrong option now, not after an epoch.
-        evaluate(torch.eye(2), torch.zeros(2, dtype=torch.int64), **self._options)
+        self._options = options or {}
+        check_options(**self._options)  # refuses a wrong option now, not after an epoch
         for name in ("embeddings", "labels", "groups", "indices"):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
@@ -55,62 +52,54 @@ class RetrievalMetric(torchmetrics.Metric):
         """Add a batch.
 
         Args:
-            embeddings: (B, D) of any floating dtype.
+            embeddings: (B, D) of any floating dtype; uint8 codes with ``similarity="hamming"``.
             labels: (B,) integers.
-            groups: (B,) integers, as in `evaluate`; for every batch or for none.
+            groups: (B,) integers, as in `Labels`; for every batch or for none.
             indices: (B,) each item's index in the data set, for every batch or for none: items are then ordered by it,
                 and repeated ones, with which a distributed sampler fills up the last batch, are dropped.
 
         Raises:
+            TypeError: if labels, groups or indices aren't integers.
             ValueError: if shapes don't match, or groups or indices come for some batches only.
         """
         if embeddings.ndim != 2:
             raise ValueError(f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, dim)")
         rows = len(embeddings)
-        for name, given in (("labels", labels), ("groups", groups), ("indices", indices)):
-            if given is not None and given.shape != (rows,):
+        given = {"labels": labels, "groups": groups, "indices": indices}
+        for name, tensor in given.items():
+            if len(self.embeddings) and (tensor is None) == bool(len(getattr(self, name))):
+                raise ValueError(f"{name} came with some batches only; expected all, or none")
+            if tensor is not None and tensor.shape != (rows,):
                 raise ValueError(
-                    f"{name} has shape {tuple(given.shape)}; expected ({rows},) to match embeddings "
+                    f"{name} has shape {tuple(tensor.shape)}; expected ({rows},) to match embeddings "
                     f"{tuple(embeddings.shape)}"
                 )
-            if given is not None and (given.is_floating_point() or given.is_complex()):
-                raise TypeError(f"{name} has dtype {given.dtype}; expected integers: use {name}.long()")
-        for name, given in (("groups", groups), ("indices", indices)):
-            if len(self.embeddings) and (given is None) == bool(len(getattr(self, name))):
-                raise ValueError(f"{name} came with some batches only; expected all, or none")
-        self.embeddings.append(embeddings.detach())
-        self.labels.append(labels.detach())
-        if groups is not None:
-            self.groups.append(groups.detach())
-        if indices is not None:
-            self.indices.append(indices.detach())
+            if tensor is not None and (tensor.is_floating_point() or tensor.is_complex()):
+                raise TypeError(f"{name} has dtype {tensor.dtype}; expected integers: use {name}.long()")
+        for name, tensor in {"embeddings": embeddings, **given}.items():
+            if tensor is not None:
+                getattr(self, name).append(tensor.detach())
 
     def compute(self) -> dict[str, torch.Tensor]:
         """Measure all items.
 
         Returns:
-            Name → mean, a float64 tensor, for each name of `Evaluation.per_query`, and ``"nmi"``, ``"ami"`` and
-            ``"ari"`` where requested.
+            The metrics asked, name → value, as float64 tensors (float32 on MPS).
 
         Raises:
             ValueError: if there are no items, or no query has a match.
         """
         if not len(self.embeddings):
             raise ValueError("there are no items; expected update(embeddings, labels) before compute()")
-        held = {
-            name: dim_zero_cat(state)
-            for name in ("embeddings", "labels", "groups")
-            if len(state := getattr(self, name))
-        }
-        if len(self.indices):
-            order = _first_of_each(dim_zero_cat(self.indices))
+        names = ("embeddings", "labels", "groups", "indices")
+        held = {name: dim_zero_cat(state) for name in names if len(state := getattr(self, name))}
+        if "indices" in held:
+            order = _first_of_each(held.pop("indices"))
             held = {name: tensor[order] for name, tensor in held.items()}
-        found = evaluate(held["embeddings"], held["labels"], groups=held.get("groups"), **self._options)
-        agreement = {"nmi": found.nmi, "ami": found.ami, "ari": found.ari}
-        values = {**found.means, **{name: value for name, value in agreement.items() if value is not None}}
-        device = held["embeddings"].device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        return {name: torch.tensor(value, dtype=dtype, device=device) for name, value in values.items()}
+        x = held["embeddings"]
+        found = evaluate(x, Labels(held["labels"], held.get("groups")), **self._options)
+        dtype = torch.float32 if x.device.type == "mps" else torch.float64
+        return {name: torch.tensor(value, dtype=dtype, device=x.device) for name, value in found.items()}
 
 
 def _first_of_each(indices: torch.Tensor) -> torch.Tensor:
