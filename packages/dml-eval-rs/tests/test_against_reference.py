@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import platform
-from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,22 @@ from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import _native, arguments, binarize, evaluate, evaluate_codes, knn, knn_codes
-from dml_eval_rs.relation import Relation
+import dml_eval_rs._native as _native
+from dml_eval_rs import binarize, evaluate, knn
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.matches.relation import Relation
 
 KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
-RECALL_AT = (1, 2, 3, 5, 100)
-STANDARD = ["precision_at_1", "r_precision", "map_at_r", "reciprocal_rank"]
+STANDARD = [*(f"recall@{k}" for k in (1, 2, 3, 5, 100)), "precision@1", "r_precision", "map@r", "mrr"]
 # With and without a K, within and beyond R and the gallery, and those that need every rank.
 MORE = st.sampled_from(
     [
         [],
-        ["precision@1", "precision@4", "average_precision@1", "average_precision@3", "ndcg@1", "ndcg@3"],
-        ["average_precision@100", "ndcg@100", "precision@100"],
-        ["average_precision", "inverse_negative_penalty"],
+        ["precision@4", "map@1", "map@3", "ndcg@1", "ndcg@3", "ir_recall@2", "mrr@2"],
+        ["map@100", "ndcg@100", "precision@100"],
+        ["map", "minp"],
     ]
 )
 # The number of matches from which all keys of a query are computed: always, sometimes, or never.
@@ -41,15 +42,23 @@ DIRECTIONS = st.sampled_from([None, 0, 1, 3])
 TOLERANCE = 1e-12
 
 
-def names(recall_at: Iterable[int], more: Iterable[str] = ()) -> list[str]:
-    return [*(f"recall@{k}" for k in recall_at), *STANDARD, *more]
+def count(x: Any, gallery: Any, relation: Relation, **options: Any) -> Any:
+    """Call the core, whose options are attributes."""
+    defaults = {"similarity": "cosine", "ties": ["index"], "zero_unmatched": False, "threads": None}
+    return _native.evaluate(
+        x, gallery, [relation], SimpleNamespace(**{**defaults, "progress": None, "peers": None, **options})
+    )
+
+
+def bits_of(found: tuple[list[tuple[str, np.ndarray, float]], int]) -> bytes:
+    return b"".join(values.tobytes() for _, values, _ in found[0])
 
 
 def assert_same(
     found: tuple[list[tuple[str, np.ndarray, float]], int], expected: dict[str, np.ndarray], kernel: str
 ) -> None:
     columns, n_unmatched = found
-    assert n_unmatched == np.isnan(expected["reciprocal_rank"]).sum()
+    assert n_unmatched == np.isnan(expected["mrr"]).sum()
     assert [name for name, _, _ in columns] == list(expected)
     for name, values, mean in columns:
         where = f"{name}, {kernel}"
@@ -117,14 +126,12 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, problem
     if not has_matches(labels, gallery_labels):
         return
     more = data.draw(MORE)
-    expected = reference.evaluate(
-        *problem, similarity=similarity, recall_at=RECALL_AT, ties=ties, metrics=more
-    )
+    expected = reference.evaluate(*problem, similarity=similarity, metrics=STANDARD + more, ties=ties)
     codes = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
     rules = data.draw(st.sampled_from([[ties], TIES]))
     options: dict[str, Any] = {
         "similarity": similarity,
-        "metrics": names(RECALL_AT, more),
+        "metrics": STANDARD + more,
         "ties": rules,
         "threads": data.draw(st.integers(1, 2)),
     }
@@ -136,7 +143,7 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, problem
     relation = Relation(labels=codes[0], gallery_labels=codes[1] if gallery is not None else None)
     for kernel in KERNELS:
         with trial(kernel=kernel, **how):
-            found = _native.evaluate(embeddings, gallery, relation, **options)
+            found = count(embeddings, gallery, relation, **options)
         assert_same(found[rules.index(ties)], expected, kernel)
 
 
@@ -165,18 +172,15 @@ def test_float64_of_any_magnitude_is_ranked_as_a_full_sort_ranks_it(
 ) -> None:
     x, y = data.draw(doubles(dim, exponent)), data.draw(doubles(dim, exponent))
     labels_x, labels_y = np.arange(len(x), dtype=np.uint32) % 2, np.arange(len(y), dtype=np.uint32) % 2
-    expected = reference.evaluate(
-        x, labels_x, y, labels_y, recall_at=RECALL_AT, similarity=similarity, ties="index"
-    )
+    expected = reference.evaluate(x, labels_x, y, labels_y, metrics=STANDARD, similarity=similarity)
     screen = data.draw(st.sampled_from(["float32", "16-bit"]))
-    options: dict[str, Any] = {"similarity": similarity, "ties": ["index"]}
     how = {"many_positives": data.draw(MANY_POSITIVES), "directions": data.draw(DIRECTIONS)}
     relation = Relation(labels=labels_x, gallery_labels=labels_y)
     k = data.draw(st.integers(1, len(y)))
     nearest = reference.nearest(x, y, k, similarity, False)[1]
     for kernel in KERNELS:
         with trial(kernel=kernel, screen=screen, few_queries=0, few_items=0, **how):
-            (columns,) = _native.evaluate(x, y, relation, metrics=names(RECALL_AT), **options)
+            (columns,) = count(x, y, relation, metrics=STANDARD, similarity=similarity)
             _, indices = _native.knn(x, y, k, similarity=similarity, exclude_self=False)
         assert_same(columns, expected, kernel)
         assert indices.tolist() == nearest, kernel
@@ -190,10 +194,8 @@ def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, 
     results = set()
     for kernel, screen, many_positives in itertools.product(KERNELS, ("float32", "16-bit"), (0, 10**6)):
         with trial(kernel=kernel, screen=screen, many_positives=many_positives):
-            ((columns, _),) = _native.evaluate(
-                x, None, Relation(labels=labels), similarity=similarity, metrics=names([1]), ties=["index"]
-            )
-        results.add(b"".join(values.tobytes() for _, values, _ in columns))
+            (found,) = count(x, None, Relation(labels=labels), similarity=similarity, metrics=STANDARD)
+        results.add(bits_of(found))
     assert len(results) == 1
 
 
@@ -216,24 +218,14 @@ def test_codes_are_ranked_by_their_hamming_distance(ties: str, data: Any) -> Non
     if not has_matches(labels, gallery_labels):
         return
     more = data.draw(MORE)
-    expected = reference.evaluate(
-        codes,
-        labels,
-        gallery,
-        gallery_labels,
-        similarity="hamming",
-        recall_at=RECALL_AT,
-        ties=ties,
-        metrics=more,
-    )
+    options: dict[str, Any] = {"similarity": "hamming", "metrics": STANDARD + more}
+    expected = reference.evaluate(codes, labels, gallery, gallery_labels, ties=ties, **options)
     dense = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
     relation = Relation(labels=dense[0], gallery_labels=dense[1] if gallery is not None else None)
     many_positives, rules = data.draw(MANY_POSITIVES), data.draw(st.sampled_from([[ties], TIES]))
     for kernel in KERNELS:
         with trial(kernel=kernel, many_positives=many_positives):
-            found = _native.evaluate_codes(
-                codes, gallery, relation, metrics=names(RECALL_AT, more), ties=rules
-            )
+            found = count(codes, gallery, relation, ties=rules, **options)
         assert_same(found[rules.index(ties)], expected, kernel)
 
 
@@ -247,25 +239,24 @@ def test_neighbours_are_those_of_a_full_sort(
         gallery = None
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
-    options: dict[str, Any] = {"exclude_self": exclude_self}
     how: dict[str, Any] = {
         "few_items": data.draw(st.sampled_from([0, 512])),
         "few_queries": data.draw(st.sampled_from([0, 2**40])),
     }
     if similarity == "hamming":
         queries, items = (binarize(x) for x in (queries, items))
-        gallery, search = None if gallery is None else items, _native.knn_codes
+        gallery = None if gallery is None else items
     else:
         how |= {
             "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
             "directions": data.draw(DIRECTIONS),
         }
-        options |= {"similarity": similarity}
-        search = _native.knn
     keys, order = reference.nearest(queries, items, k, similarity, exclude_self)
     for kernel in KERNELS:
         with trial(kernel=kernel, **how):
-            scores, indices = search(queries, gallery, k, **options)
+            scores, indices = _native.knn(
+                queries, gallery, k, similarity=similarity, exclude_self=exclude_self
+            )
         assert indices.tolist() == order, kernel
         if similarity == "hamming":
             assert scores.tolist() == [[-k for k in row] for row in keys], kernel
@@ -292,17 +283,9 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
         results = set()
         for directions in (0, None, 7, 96):
             with trial(kernel=kernel, screen=screen, directions=directions, few_queries=0, few_items=0):
-                ((columns, _),) = _native.evaluate(
-                    x,
-                    None,
-                    Relation(labels=labels),
-                    similarity=similarity,
-                    metrics=names([1, 10]),
-                    ties=["index"],
-                )
-                found = _native.knn(x[:100], x, 9, similarity=similarity, exclude_self=False)
-            arrays = [values for _, values, _ in columns] + list(found)
-            results.add(b"".join(array.tobytes() for array in arrays))
+                (found,) = count(x, None, Relation(labels=labels), similarity=similarity, metrics=STANDARD)
+                arrays = _native.knn(x[:100], x, 9, similarity=similarity, exclude_self=False)
+            results.add(bits_of(found) + b"".join(array.tobytes() for array in arrays))
         assert len(results) == 1
 
 
@@ -341,33 +324,30 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     rng = np.random.default_rng(1)
     x = rng.normal(size=(700, 37)).astype(dtype)
     labels = rng.integers(0, 60, 700).astype(np.uint32)
+    metrics = [*STANDARD, "ndcg@20", "map"]
     results = {}
     for kernel in KERNELS:
         for screen in ("float32", "16-bit"):
             for threads in (1, 2, 3):
                 with trial(kernel=kernel, screen=screen, few_queries=0, few_items=0):
-                    ((columns, _),) = _native.evaluate(
+                    (found,) = count(
                         x,
                         None,
                         Relation(labels=labels),
                         similarity=similarity,
-                        metrics=names([1, 10, 100], ["ndcg@20", "average_precision"]),
-                        ties=["index"],
+                        metrics=metrics,
                         threads=threads,
                     )
-                results[kernel, screen, threads] = b"".join(values.tobytes() for _, values, _ in columns)
+                results[kernel, screen, threads] = bits_of(found)
     assert len(set(results.values())) == 1
-    reference_columns = reference.evaluate(
-        x[:40], labels[:40], x, labels, similarity=similarity, recall_at=(1,), ties="index"
-    )
-    mine = evaluate(x[:40], labels[:40], x, labels, similarity=similarity, recall_at=(1,))
-    for name, values in reference_columns.items():
-        np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
+    given: Any = (x[:40], labels[:40], x, labels)
+    expected = reference.evaluate(*given, metrics=STANDARD, similarity=similarity)
+    found = evaluate(*given, metrics=STANDARD, similarity=similarity)  # type: ignore[arg-type]
+    for name, values in expected.items():
+        np.testing.assert_allclose(found.per_query[name], values, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    "more", [[], ["ndcg@60"], ["average_precision"]], ids=["few ranks", "more ranks", "all ranks"]
-)
+@pytest.mark.parametrize("more", [[], ["ndcg@60"], ["map"]], ids=["few ranks", "more ranks", "all ranks"])
 @pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
 def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
@@ -382,20 +362,13 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
     for (many_positives, threads), rules in itertools.product(
         ((None, 1), (None, 2), (0, 1), (30, 2), (10**6, 1)), ([ties], TIES)
     ):
-        options: Any = {
-            "metrics": names([1, 50], more),
-            "ties": rules,
-            "threads": threads,
-        }
+        rows = x.astype(np.uint8 if similarity == "hamming" else np.float32)
         with trial(many_positives=many_positives):
-            if similarity == "hamming":
-                found = _native.evaluate_codes(x.astype(np.uint8), None, Relation(labels=labels), **options)
-            else:
-                found = _native.evaluate(
-                    x.astype(np.float32), None, Relation(labels=labels), similarity=similarity, **options
-                )
-        columns, _ = found[rules.index(ties)]
-        results.add(b"".join(values.tobytes() for _, values, _ in columns))
+            found = count(
+                rows, None, Relation(labels=labels), similarity=similarity, metrics=[*STANDARD, "recall@50", *more],
+                ties=rules, threads=threads,
+            )  # fmt: skip
+        results.add(bits_of(found[rules.index(ties)]))
     assert len(results) == 1
 
 
@@ -407,10 +380,10 @@ def test_an_empty_batch_of_queries_has_no_neighbours(dtype: type, similarity: An
     some_scores, some_indices = knn(gallery, gallery, 2, similarity=similarity)
     assert (scores.shape, indices.shape) == ((0, 2), (0, 2))
     assert (scores.dtype, indices.dtype) == (some_scores.dtype, some_indices.dtype)
-    codes = binarize(np.zeros((0, 3), dtype))
+    codes, items = binarize(np.zeros((0, 3), dtype)), binarize(gallery)
     assert (codes.shape, codes.dtype) == ((0, 1), np.uint8)
-    distances, indices = knn_codes(codes, binarize(gallery), 5)
-    some_distances, some_indices = knn_codes(binarize(gallery), binarize(gallery), 5)
+    distances, indices = knn(codes, items, 5, similarity="hamming")
+    some_distances, some_indices = knn(items, items, 5, similarity="hamming")
     assert (distances.shape, indices.shape) == ((0, 5), (0, 5))
     assert (distances.dtype, indices.dtype) == (some_distances.dtype, some_indices.dtype)
 
@@ -431,30 +404,21 @@ def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
     keys = reference.keys_of(query[0], gallery, "cosine")
     assert keys == [np.nextafter(1.25, 0.0), 1.25]  # the query is halved, so that its largest element is 1
     for ties in TIES:  # no rule for ties applies
-        found = evaluate(query, [0], gallery, [0, 1], ties=ties, recall_at=1)  # type: ignore[arg-type]
-        assert found.recall == {1: 0.0}
+        found = evaluate(query, [0], gallery, [0, 1], ties=ties, metrics="recall@1")  # type: ignore[arg-type]
+        assert found["recall@1"] == 0
 
 
-def test_random_rows_agree_with_a_sort_across_blocks_and_panels() -> None:
+@pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
+def test_random_rows_agree_with_a_sort_across_blocks_and_panels(similarity: Any) -> None:
     rng = np.random.default_rng(2)
-    x = rng.normal(size=(301, 20)).astype(np.float32)
-    labels = rng.integers(0, 9, 301)
-    for similarity in SIMILARITIES:
-        expected = reference.evaluate(x, labels, similarity=similarity, recall_at=(1, 10), ties="index")
-        mine = evaluate(x, labels, similarity=similarity, recall_at=(1, 10))
-        for name, values in expected.items():
-            np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
-        _, order = reference.nearest(x, x, 7, similarity, True)
-        assert knn(x, None, 7, similarity=similarity, exclude_self=True)[1].tolist() == order
-
-
-def test_random_codes_agree_with_a_sort_across_panels() -> None:
-    rng = np.random.default_rng(3)
-    codes = rng.integers(0, 256, (203, 5), dtype=np.uint8)
-    labels = rng.integers(0, 9, 203)
+    x: np.ndarray = rng.normal(size=(301, 20)).astype(np.float32)
+    if similarity == "hamming":
+        x = rng.integers(0, 256, (203, 5), dtype=np.uint8)
+    labels = rng.integers(0, 9, len(x))
     for ties in ("index", "optimistic", "pessimistic"):
-        expected = reference.evaluate(codes, labels, similarity="hamming", recall_at=(1, 10), ties=ties)
-        mine = evaluate_codes(codes, labels, recall_at=(1, 10), ties=ties)
+        options: Any = {"similarity": similarity, "metrics": STANDARD, "ties": ties}
+        expected, found = reference.evaluate(x, labels, **options), evaluate(x, labels, **options)
         for name, values in expected.items():
-            np.testing.assert_allclose(mine.per_query[name], values, rtol=0, atol=TOLERANCE)
-    assert knn_codes(codes, codes, 9)[1].tolist() == reference.nearest(codes, codes, 9, "hamming", False)[1]
+            np.testing.assert_allclose(found.per_query[name], values, rtol=0, atol=TOLERANCE)
+    _, order = reference.nearest(x, x, 7, similarity, True)
+    assert knn(x, None, 7, similarity=similarity, exclude_self=True)[1].tolist() == order

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_eval_rs import ami, ari, binarize, evaluate, evaluate_codes, kmeans, knn, knn_codes, nmi
+from dml_eval_rs import ami, ari, binarize, evaluate, kmeans, knn, nmi
 from dml_eval_rs.__main__ import main
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 LABELS = np.array([0, 0, 1, 1, 2, 2])
 CODES = np.random.default_rng(0).integers(0, 256, (6, 3), dtype=np.uint8)
+CODE: Any = {"similarity": "hamming"}
 
 
 class Tensor:
@@ -61,7 +62,8 @@ def test_a_row_of_zeros_has_no_cosine() -> None:
 def test_rows_that_are_all_zeros_are_all_ties_without_the_cosine() -> None:
     zeros = np.zeros((5, 3), np.float32)
     for similarity in ("dot", "euclidean"):
-        assert evaluate(zeros, [0, 1, 0, 1, 1], similarity=similarity, recall_at=1).recall == {1: 1 / 5}  # type: ignore[arg-type]
+        found = evaluate(zeros, [0, 1, 0, 1, 1], similarity=similarity, metrics="recall@1")  # type: ignore[arg-type]
+        assert found["recall@1"] == 1 / 5
         assert knn(zeros, zeros, 3, similarity=similarity)[1].tolist() == [[0, 1, 2]] * 5  # type: ignore[arg-type]
 
 
@@ -75,7 +77,7 @@ def test_the_widest_code_is_ranked_by_all_of_its_bits() -> None:
     codes = np.zeros((4, 8192), np.uint8)
     codes[1] = 255
     codes[2, -1] = 1
-    distances, indices = knn_codes(codes, codes, 4)
+    distances, indices = knn(codes, codes, 4, **CODE)
     assert indices[0].tolist() == [0, 3, 2, 1]
     assert distances[0].tolist() == [0, 0, 1, 65_536]
 
@@ -156,22 +158,6 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: evaluate(X, LABELS, X), ValueError, "gallery came without gallery_labels"),
         (lambda: evaluate(X, LABELS, None, LABELS), ValueError, "gallery_labels came without gallery"),
         (lambda: evaluate(X, LABELS, X, LABELS.astype(str)), TypeError, "labels have dtype int64 and <U21"),
-        (
-            lambda: evaluate(X, LABELS, recall_at=(1, 0)),
-            ValueError,
-            "a K of recall_at is 0; expected at least 1",
-        ),
-        (
-            lambda: evaluate(X, LABELS, recall_at=(1.5,)),
-            TypeError,
-            "a K of recall_at is 1.5; expected an integer",
-        ),
-        (
-            lambda: evaluate(X, LABELS, recall_at=2**70),
-            ValueError,
-            r"a K of recall_at is \d+; expected at most 2\*\*63 - 1",
-        ),
-        (lambda: evaluate(X, LABELS, recall_at=1.5), TypeError, "recall_at is 1.5; expected integers"),
         (lambda: evaluate(X, LABELS, threads=5000), ValueError, "threads is 5000; expected at most 4096"),
         (
             lambda: evaluate(np.ma.masked_less(X, 0), LABELS),
@@ -192,22 +178,20 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         ),
         (lambda: evaluate(X, LABELS, threads=0), ValueError, "threads is 0; expected at least 1"),
         (lambda: evaluate(X, LABELS, seed=-1), ValueError, "seed is -1"),
-        (lambda: evaluate(X, LABELS, n_clusters=3), ValueError, "n_clusters is 3 but nmi is False"),
         (
-            lambda: evaluate(X, LABELS, nmi_average="max"),
+            lambda: evaluate(X, LABELS, n_clusters=3),
             ValueError,
-            "nmi_average is 'max' but nmi is False",
-        ),
-        (
-            lambda: evaluate(X, LABELS, nmi=True, nmi_average="mean"),
-            ValueError,
-            "nmi_average is 'mean'; expected one of 'min', 'geometric', 'arithmetic', 'max'",
+            "n_clusters is 3, but no metric of clusters is asked; expected metrics with 'nmi', 'ami' or 'ari'",
         ),
         (lambda: nmi([0, 1], [0, 1], average="mean"), ValueError, "average is 'mean'; expected one of 'min'"),
         (lambda: ari([0, 1], [0]), ValueError, r"a has shape \(2,\) and b \(1,\)"),
-        (lambda: evaluate(X, LABELS, nmi=True, n_clusters=7), ValueError, "n_clusters is 7; expected 1 to 6"),
         (
-            lambda: evaluate(X, LABELS, nmi=True, n_clusters=0),
+            lambda: evaluate(X, LABELS, metrics="nmi", n_clusters=7),
+            ValueError,
+            "n_clusters is 7; expected 1 to 6",
+        ),
+        (
+            lambda: evaluate(X, LABELS, metrics="nmi", n_clusters=0),
             ValueError,
             "n_clusters is 0; expected at least 1",
         ),
@@ -215,19 +199,38 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (
             lambda: evaluate(CODES, LABELS),
             TypeError,
-            "embeddings has dtype uint8; .*: binary codes go to evaluate_codes",
+            "embeddings has dtype uint8; expected float16.*: use similarity='hamming' if the rows are binary codes",
         ),
         (
-            lambda: evaluate_codes(CODES.astype(np.int8), LABELS),
+            lambda: knn(X, CODES, 1, similarity="dot"),
             TypeError,
-            "codes has dtype int8; expected uint8",
+            "gallery has dtype uint8; .*: use similarity='hamming'",
         ),
         (
-            lambda: evaluate_codes(CODES, LABELS, CODES[:, :2], LABELS),
-            ValueError,
-            r"gallery_codes has shape \(6, 2\)",
+            lambda: evaluate(X, LABELS, **CODE),
+            TypeError,
+            r"embeddings has dtype float32; similarity='hamming' expects uint8 .*: use binarize\(embeddings\) or numpy",
         ),
-        (lambda: evaluate_codes(np.zeros((2, 8193), np.uint8), [0, 0]), ValueError, "1 to 8192 bytes a code"),
+        (
+            lambda: knn(CODES, X, 1, **CODE),
+            TypeError,
+            r"gallery has dtype float32; .*: use binarize\(gallery\)",
+        ),
+        (
+            lambda: evaluate(CODES.astype(np.int8), LABELS, **CODE),
+            TypeError,
+            "embeddings has dtype int8; similarity='hamming' expects uint8",
+        ),
+        (
+            lambda: evaluate(CODES, LABELS, CODES[:, :2], LABELS, **CODE),
+            ValueError,
+            r"gallery has shape \(6, 2\); expected \(6, 3\) to match embeddings \(6, 3\)",
+        ),
+        (
+            lambda: evaluate(np.zeros((2, 8193), np.uint8), [0, 0], **CODE),
+            ValueError,
+            "embeddings .*1 to 8192 bytes a code|1 to 8192 bytes",
+        ),
         (lambda: binarize(X, float("nan")), ValueError, "threshold is NaN"),
         (lambda: knn(X, X, 7), ValueError, "k is 7; expected 1 to 6, the gallery's size"),
         (
@@ -236,9 +239,9 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
             "k is 6; expected 1 to 5, the gallery's size without",
         ),
         (lambda: knn(X, None, 7), ValueError, "k is 7; expected 1 to 6, the gallery's size"),
-        (lambda: knn_codes(CODES, CODES[:2], 3), ValueError, "k is 3; expected 1 to 2, the gallery's size"),
+        (lambda: knn(CODES, CODES[:2], 3, **CODE), ValueError, "k is 3; expected 1 to 2, the gallery's size"),
         (
-            lambda: knn_codes(CODES, None, 6, exclude_self=True),
+            lambda: knn(CODES, None, 6, exclude_self=True, **CODE),
             ValueError,
             "k is 6; expected 1 to 5, the gallery's size without",
         ),
@@ -250,12 +253,16 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: knn([], X, 1), ValueError, r"queries has shape \(0,\)"),
         (lambda: knn(X, X[:0], 1), ValueError, r"gallery has shape \(0, 4\); .* at least one row"),
         (lambda: knn(X[:0], X, 1, threads=0), ValueError, "threads is 0"),
-        (lambda: knn_codes(CODES[:0], None, 1), ValueError, r"codes has shape \(0, 3\); .* one row"),
-        (lambda: knn_codes(CODES, CODES[:0], 1), ValueError, r"gallery_codes has shape \(0, 3\)"),
+        (lambda: knn(CODES[:0], None, 1, **CODE), ValueError, r"queries has shape \(0, 3\); .* one row"),
+        (lambda: knn(CODES, CODES[:0], 1, **CODE), ValueError, r"gallery has shape \(0, 3\)"),
         (lambda: knn(X, X, 0), ValueError, "k is 0; expected at least 1"),
         (lambda: knn(X, X, 2**70), ValueError, "k is .*; expected at most 2"),
         (lambda: knn(X, X[:4], 1, exclude_self=True), ValueError, "6 queries and 4 gallery items"),
-        (lambda: knn_codes(CODES, CODES[:, :1], 1), ValueError, "gallery_codes has shape"),
+        (
+            lambda: knn(CODES, CODES[:, :1], 1, **CODE),
+            ValueError,
+            r"gallery has shape \(6, 1\); expected \(6, 3\)",
+        ),
         (lambda: kmeans(X, 7), ValueError, "n_clusters is 7; expected 1 to 6"),
         (lambda: kmeans(X, 2, n_init=0), ValueError, "n_init is 0"),
         (lambda: kmeans(X, 2, max_iter=0), ValueError, "max_iter is 0"),
@@ -301,30 +308,6 @@ def test_the_command_shows_progress_on_a_terminal_only(
     shown = capsys.readouterr()
     assert shown.err.endswith("\r    \r")
     assert shown.out == piped.out
-
-
-def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
-    np.save(tmp_path / "x.npy", X)
-    np.save(tmp_path / "c.npy", CODES)
-    np.save(tmp_path / "l.npy", LABELS)
-    x, codes, labels = (str(tmp_path / f"{name}.npy") for name in "xcl")
-    assert main([x, labels, "--json", "--recall-at", "1", "2"]) == 0
-    assert json.loads(capsys.readouterr().out) == evaluate(X, LABELS, recall_at=(1, 2)).to_dict()
-    assert main([x, labels, "--nmi", "--nmi-average", "min", "--json"]) == 0
-    measured = json.loads(capsys.readouterr().out)
-    assert measured == evaluate(X, LABELS, nmi=True, nmi_average="min").to_dict()
-    assert main([x, labels, "--nmi"]) == 0
-    assert "ARI" in capsys.readouterr().out
-    assert main([x, labels, "--nmi-average", "min"]) == 2
-    assert "nmi_average is 'min' but nmi is False" in capsys.readouterr().err
-    assert main([codes, labels, "--nmi"]) == 2
-    assert "expected neither --nmi nor --similarity" in capsys.readouterr().err
-    assert main([codes, labels, "--gallery", codes, labels, "--ties", "expected"]) == 0
-    assert capsys.readouterr().out.strip() == str(
-        evaluate_codes(CODES, LABELS, CODES, LABELS, ties="expected")
-    )
 
 
 @pytest.mark.parametrize(

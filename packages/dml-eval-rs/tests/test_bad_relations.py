@@ -1,4 +1,4 @@
-"""Wrong groups, lists, grades and metrics are refused, by name, before any work."""
+"""Wrong combinations of labels, groups, lists and own items are refused, by name, before any work."""
 
 from __future__ import annotations
 
@@ -8,230 +8,168 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_eval_rs import evaluate, evaluate_codes, knn, knn_codes, relevance_from_labels
+from dml_eval_rs import Labels, Relevance, evaluate, knn
 
 X = np.eye(3) + 1
+CODES = X.astype(np.uint8)
 LABELS = np.array([0, 0, 1])
-ONE_EACH = (np.arange(4), np.array([1, 0, 0]))
+LISTS = (np.arange(4), np.array([1, 0, 0]))
+CODE: Any = {"similarity": "hamming"}
 
 CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "groups of another length": (
-        lambda: evaluate(X, LABELS, groups=[1, 2]),
-        ValueError,
-        r"groups has shape \(2,\); expected \(3,\) to match embeddings \(3, 3\)",
-    ),
-    "groups of the gallery of another length": (
-        lambda: evaluate(X, LABELS, X, LABELS, groups=[1, 2, 3], gallery_groups=[1]),
-        ValueError,
-        r"gallery_groups has shape \(1,\); expected \(3,\) to match gallery \(3, 3\)",
-    ),
     "groups of one side": (
-        lambda: evaluate(X, LABELS, X, LABELS, groups=LABELS),
+        lambda: evaluate(X, Labels(LABELS, LABELS), X, LABELS),
         ValueError,
-        "groups came without gallery_groups; expected the groups of both sides",
+        "labels have groups, but gallery_labels have none; expected groups on both sides, or on neither",
     ),
-    "groups of an absent gallery": (
-        lambda: evaluate(X, LABELS, groups=LABELS, gallery_groups=LABELS),
+    "groups of the gallery alone": (
+        lambda: evaluate(X, LABELS, X, Labels(LABELS, LABELS)),
         ValueError,
-        "gallery_groups came without a gallery",
+        "gallery_labels have groups, but labels have none",
     ),
     "groups of two kinds": (
-        lambda: evaluate(X, LABELS, X, LABELS, groups=LABELS, gallery_groups=["a", "b", "c"]),
+        lambda: evaluate(X, Labels(LABELS, LABELS), X, Labels(LABELS, ["a", "b", "c"])),
         TypeError,
         "groups have dtype int64 and <U1",
     ),
     "groups that are the labels": (
-        lambda: evaluate(X, LABELS, groups=LABELS),
+        lambda: evaluate(X, Labels(LABELS, LABELS)),
         ValueError,
-        "groups leave out every match: all items of a query's label have the query's group, too",
+        "groups exclude every match: all items of a query's label have the query's group, too",
     ),
     "one group of queries and gallery": (
-        lambda: evaluate(X, LABELS, X, LABELS, groups=["a"] * 3, gallery_groups=["a"] * 3),
+        lambda: evaluate(X, Labels(LABELS, ["a"] * 3), X, Labels(LABELS, ["a"] * 3)),
         ValueError,
-        "groups leave out every match",
+        "groups exclude every match",
     ),
     "one group of codes": (
-        lambda: evaluate_codes(X.astype(np.uint8), LABELS, groups=[1, 1, 1]),
+        lambda: evaluate(CODES, Labels(LABELS, [1, 1, 1]), **CODE),
         ValueError,
-        "groups leave out every match",
+        "groups exclude every match",
     ),
     "labels without a match, in groups": (
-        lambda: evaluate(X, [0, 1, 2], groups=[0, 1, 2]),
+        lambda: evaluate(X, Labels([0, 1, 2], [0, 1, 2])),
         ValueError,
         "expected at least one label that occurs twice",
     ),
-    "groups as floats": (
-        lambda: evaluate(X, LABELS, groups=[0.5, 1, 2]),
+    "no labels": (
+        lambda: evaluate(X, None),  # type: ignore[arg-type]
         TypeError,
-        "groups has dtype float64",
+        r"labels is None; expected an array of labels, Labels\(ids, ...\) or Relevance\(offsets, indices\)",
     ),
-    "neither labels nor lists": (lambda: evaluate(X), TypeError, "labels is None; expected"),
-    "labels and lists": (
-        lambda: evaluate(X, LABELS, relevant=ONE_EACH),
+    "labels of another length": (
+        lambda: evaluate(X, Labels([0, 0])),
         ValueError,
-        "labels came with relevant, which replaces labels",
+        r"labels has shape \(2,\); expected \(3,\) to match embeddings \(3, 3\)",
     ),
-    "groups and lists": (
-        lambda: evaluate(X, groups=LABELS, relevant=ONE_EACH),
+    "gallery labels of another length": (
+        lambda: evaluate(X, LABELS, X, Labels([0, 0])),
         ValueError,
-        "groups came with relevant",
+        r"gallery_labels has shape \(2,\); expected \(3,\) to match gallery \(3, 3\)",
+    ),
+    "lists and gallery labels": (
+        lambda: evaluate(X, Relevance(*LISTS), X, LABELS),
+        ValueError,
+        "gallery_labels came with a Relevance, which lists the matches",
+    ),
+    "lists for the gallery's labels": (
+        lambda: evaluate(X, LABELS, X, Relevance(*LISTS)),  # type: ignore[arg-type]
+        TypeError,
+        "gallery_labels is a Relevance",
     ),
     "clusters and lists": (
-        lambda: evaluate(X, relevant=ONE_EACH, nmi=True),
+        lambda: evaluate(X, Relevance(*LISTS), metrics="nmi"),
         ValueError,
-        "nmi compares clusters with the labels of all items",
+        "metrics of clusters compare clusters with the labels of all items",
     ),
-    "lists without offsets": (
-        lambda: evaluate(X, relevant=np.arange(4)),  # type: ignore[arg-type]
-        TypeError,
-        r"relevant is a ndarray; expected \(offsets, indices\) or \(offsets, indices, grades\)",
-    ),
-    "four arrays": (
-        lambda: evaluate(X, relevant=(*ONE_EACH, [1, 1, 1], [1, 1, 1])),  # type: ignore[arg-type]
-        TypeError,
-        "relevant is 4 arrays",
-    ),
-    "offsets of other queries": (
-        lambda: evaluate(X, relevant=([0, 1, 3], [1, 0, 0])),
+    "clusters and distractors": (
+        lambda: evaluate(X, Labels(LABELS, distractors=1), metrics=["mrr", "ari"]),
         ValueError,
-        "relevant has 3 offsets; expected 4",
+        "metrics of clusters .* no distractors",
     ),
-    "unsorted offsets": (
-        lambda: evaluate(X, relevant=([0, 2, 1, 3], [1, 0, 0])),
+    "lists of other queries": (
+        lambda: evaluate(X, Relevance([0, 1, 3], [1, 0, 0])),
         ValueError,
-        "relevant has offsets from 0 to 3; expected them to ascend from 0 to 3",
+        "Relevance lists item 0 for query 1 twice|Relevance has 3 offsets; expected 4",
     ),
-    "offsets that end elsewhere": (
-        lambda: evaluate(X, relevant=([0, 1, 2, 4], [1, 0, 0])),
+    "lists of fewer queries": (
+        lambda: evaluate(X, Relevance([0, 1, 2], [1, 0])),
         ValueError,
-        "relevant has offsets from 0 to 4; expected them to ascend from 0 to 3",
+        "Relevance has 3 offsets; expected 4: the start of each query's items, and the end",
     ),
     "an absent item": (
-        lambda: evaluate(X, relevant=([0, 1, 2, 3], [1, 0, 3])),
+        lambda: evaluate(X, Relevance([0, 1, 2, 3], [1, 0, 3])),
         ValueError,
-        "relevant lists item 3 for query 2; expected indices from 0 to 2",
+        "Relevance lists item 3 for query 2; expected indices from 0 to 2",
     ),
-    "a negative item": (
-        lambda: evaluate(X, relevant=([0, 1, 2, 3], [1, -1, 2])),
+    "an absent ignored item": (
+        lambda: (
+            evaluate(X, LABELS, X[:2], Labels(LABELS[:2]))
+            and evaluate(X, Labels(LABELS, ignored=([0, 0, 1, 1], [5])))
+        ),
         ValueError,
-        "relevant lists item -1 for query 1",
+        "ignored lists item 5 for query 1; expected indices from 0 to 2",
     ),
-    "an item twice": (
-        lambda: evaluate(X, relevant=([0, 3, 3, 3], [1, 2, 1])),
+    "ignored items of other queries": (
+        lambda: evaluate(X, Relevance(*LISTS, ignored=([0, 1], [0]))),
         ValueError,
-        "relevant lists item 1 for query 0 twice",
-    ),
-    "items as floats": (
-        lambda: evaluate(X, relevant=([0, 1, 2, 3], [1.0, 0.0, 0.0])),
-        TypeError,
-        "relevant's indices have dtype float64; expected integers",
-    ),
-    "a negative grade": (
-        lambda: evaluate(X, relevant=(*ONE_EACH, [1, -2, 1])),
-        ValueError,
-        "relevant has the grade -2.0 for query 1; expected finite numbers from 0",
-    ),
-    "a grade that is no number": (
-        lambda: evaluate(X, relevant=(*ONE_EACH, [1, np.nan, 1])),
-        ValueError,
-        "relevant has the grade nan for query 1",
-    ),
-    "grades of another length": (
-        lambda: evaluate(X, relevant=(*ONE_EACH, [1, 1])),
-        ValueError,
-        r"relevant's grades have shape \(2,\); expected \(3,\)",
-    ),
-    "grades of ignored items": (
-        lambda: evaluate(X, LABELS, ignored=(*ONE_EACH, [1, 1, 1])),  # type: ignore[arg-type]
-        TypeError,
-        r"ignored is 3 arrays; expected \(offsets, indices\)",
+        "ignored has 2 offsets; expected 4",
     ),
     "ignored items and junk": (
-        lambda: evaluate(X, LABELS, ignored=ONE_EACH, junk=1),
+        lambda: evaluate(X, Labels(LABELS, ignored=LISTS, junk=1)),
         ValueError,
-        "ignored came with junk",
+        "ignored came with junk; expected one of them: list the junk in ignored",
     ),
-    "junk alone": (lambda: evaluate(X, LABELS, junk=[0, 1]), ValueError, "all items are junk"),
-    "junk of another kind": (lambda: evaluate(X, LABELS, junk="a"), TypeError, "labels have dtype int64 and"),
-    "no match left": (
-        lambda: evaluate(X, LABELS, groups=[0, 0, 0]),
+    "ignored items of the gallery": (
+        lambda: evaluate(X, LABELS, X, Labels(LABELS, ignored=LISTS)),
         ValueError,
-        "groups leave out every match",
+        "gallery_labels have ignored items; expected them in labels, with a list for each query",
+    ),
+    "junk of the queries beside a gallery": (
+        lambda: evaluate(X, Labels(LABELS, junk=1), X, LABELS),
+        ValueError,
+        r"labels have junk beside a gallery; expected it in gallery_labels: Labels\(ids, junk=...\)",
+    ),
+    "junk alone": (lambda: evaluate(X, Labels(LABELS, junk=[0, 1])), ValueError, "all items are junk"),
+    "junk of another kind": (
+        lambda: evaluate(X, Labels(LABELS, junk="a")),
+        TypeError,
+        "labels have dtype int64 and|junk has dtype <U1",
     ),
     "own items without a gallery": (
-        lambda: evaluate(X, LABELS, indices=[0, 1, 2]),
+        lambda: evaluate(X, LABELS, exclude=[0, 1, 2]),
         ValueError,
-        "indices came without a gallery",
+        "exclude came without a gallery",
     ),
     "an absent own item": (
-        lambda: evaluate_codes(X.astype(np.uint8), LABELS, X.astype(np.uint8), LABELS, indices=[0, 3, -1]),
+        lambda: evaluate(CODES, LABELS, CODES, LABELS, exclude=[0, 3, -1], **CODE),
         ValueError,
-        "indices has 3 at 1; expected -1, or an index from 0 to 2",
+        "exclude has 3 at 1; expected -1, or an index from 0 to 2",
     ),
     "own items of other queries": (
-        lambda: knn(X, X, 1, indices=[0]),
+        lambda: knn(X, X, 1, exclude=[0]),
         ValueError,
-        r"indices has shape \(1,\); expected \(3,\)",
+        r"exclude has shape \(1,\); expected \(3,\), one per query",
     ),
     "own items as floats": (
-        lambda: knn(X, X, 1, indices=[0.0, 1, 2]),
+        lambda: knn(X, X, 1, exclude=[0.0, 1, 2]),
         TypeError,
-        "indices has dtype float64",
+        "exclude has dtype float64",
     ),
     "own items in two ways": (
-        lambda: knn_codes(X.astype(np.uint8), None, 1, exclude_self=True, indices=[0, 1, 2]),
+        lambda: knn(CODES, None, 1, exclude_self=True, exclude=[0, 1, 2], **CODE),
         ValueError,
-        "exclude_self came with indices",
+        "exclude_self came with exclude; expected one of them",
     ),
     "more neighbours than others": (
-        lambda: knn(X, X, 3, indices=[-1, 1, -1]),
+        lambda: knn(X, X, 3, exclude=[-1, 1, -1]),
         ValueError,
         "k is 3; expected 1 to 2, the gallery's size without the query itself",
-    ),
-    "a K of 0": (
-        lambda: evaluate(X, LABELS, ndcg_at=(5, 0)),
-        ValueError,
-        "a K of ndcg_at is 0; expected at least 1",
-    ),
-    "a negative K": (
-        lambda: evaluate(X, LABELS, precision_at=-1),
-        ValueError,
-        "a K of precision_at is -1",
-    ),
-    "a K that is no integer": (
-        lambda: evaluate(X, LABELS, average_precision_at=2.5),  # type: ignore[arg-type]
-        TypeError,
-        "average_precision_at is 2.5; expected integers",
-    ),
-    "a K for the whole ranking": (
-        lambda: evaluate(X, LABELS, average_precision=10),  # type: ignore[arg-type]
-        TypeError,
-        "average_precision is 10; expected True or False",
     ),
     "an unknown rule for unmatched queries": (
         lambda: evaluate(X, LABELS, unmatched="nan"),  # type: ignore[arg-type]
         ValueError,
         "unmatched is 'nan'; expected one of 'skip', 'zero'",
-    ),
-    "single labels for sets": (
-        lambda: relevance_from_labels(["a", "b"]),
-        TypeError,
-        "labels has 'a' at 0; expected a set of labels",
-    ),
-    "an array and sets": (
-        lambda: relevance_from_labels(np.eye(2), [{1}]),
-        TypeError,
-        "one of labels and gallery_labels is an array",
-    ),
-    "columns of other labels": (
-        lambda: relevance_from_labels(np.eye(2), np.eye(3)),
-        ValueError,
-        r"gallery_labels has shape \(3, 3\); expected 2 columns",
-    ),
-    "counts of labels": (
-        lambda: relevance_from_labels(np.array([[2, 0]])),
-        ValueError,
-        "labels has entries other than 0 and 1",
     ),
 }
 
@@ -243,14 +181,15 @@ def test_it_is_refused_with_what_came_and_what_was_expected(case: str) -> None:
         call()
 
 
-def test_groups_without_a_match_count_as_misses_where_asked() -> None:
-    assert evaluate(X, LABELS, groups=LABELS, unmatched="zero").recall[1] == 0
+def test_groups_without_a_match_count_as_misses_if_asked() -> None:
+    assert evaluate(X, Labels(LABELS, LABELS), unmatched="zero")["recall@1"] == 0
 
 
 def test_the_row_of_a_number_that_is_not_finite_is_that_in_the_whole_array() -> None:
     x = np.ones((5, 2))
     x[3, 1] = np.nan
+    labels = Labels([9, 0, 9, 0, 0], junk=9)
     with pytest.raises(ValueError, match="embeddings row 3 holds NaN"):
-        evaluate(x, [9, 0, 9, 0, 0], junk=9)
+        evaluate(x, labels)
     with pytest.raises(ValueError, match="gallery row 3 holds NaN"):
-        evaluate(x[:2], [0, 0], x, [9, 0, 9, 0, 0], junk=9)
+        evaluate(x[:2], [0, 0], x, labels)

@@ -1,100 +1,167 @@
-"""The command `dml-eval`: its arguments in any order, its version, and files that aren't numpy's."""
+"""The command `dml-eval`: what it measures and prints, its version, and files that aren't numpy's."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-import dml_eval_rs
-from dml_eval_rs import binarize, evaluate, evaluate_codes
+from dml_eval_rs import Labels, binarize, compare, evaluate, verify
 from dml_eval_rs.__main__ import main
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 LABELS = np.array([0, 0, 1, 1, 2, 2])
+ARRAYS = {
+    "x": X,
+    "worse": X + np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32),
+    "codes": binarize(X),
+    "labels": LABELS,
+    "text": np.array(["a", "a", "b", "b", "c", "c"]),
+    "groups": np.array([0, 0, 0, 1, 0, 1]),
+}
+Run = Callable[..., Any]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str]:
-    np.save(tmp_path / "x.npy", X)
-    np.save(tmp_path / "l.npy", LABELS)
-    return str(tmp_path / "x.npy"), str(tmp_path / "l.npy")
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs the command among the arrays' files, and returns what it prints."""
+    for name, array in ARRAYS.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, code: int = 0) -> str:
+        assert main(words) == code
+        captured = capsys.readouterr()
+        return captured.err if code else captured.out
+
+    return run
 
 
 def test_it_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit) as exit_:
         main(["--version"])
-    assert capsys.readouterr().out == f"dml-eval {dml_eval_rs.__version__}\n"
+    assert not exit_.value.code
+    assert capsys.readouterr().out == f"dml-eval {version('dml-eval-rs')}\n"
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        lambda x, labels: ["--recall-at", "1", "3", x, labels, "--json"],
-        lambda x, labels: [x, labels, "--json", "--recall-at", "1", "3"],
-        lambda x, labels: [x, "--recall-at", "1", "3", "--json", labels],
-        lambda x, labels: ["--recall-at=1,3", x, labels, "--json"],
-        lambda x, labels: ["--recall-at", "1,3", x, labels, "--json"],
-    ],
-    ids=["first", "last", "between", "comma", "comma-apart"],
-)
-def test_recall_at_takes_the_numbers_alone(files, order, capsys) -> None:  # type: ignore[no-untyped-def]
-    assert main(order(*files)) == 0
-    assert list(json.loads(capsys.readouterr().out)["recall"]) == ["1", "3"]
-
-
-@pytest.mark.parametrize("given", [["--recall-at", "x"], ["--recall-at"], ["--recall-at", "1,"]])
-def test_recall_at_refuses_what_is_no_number(files, given, capsys) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(SystemExit, match="2"):
-        main([*files, *given])
-    assert "argument --recall-at" in capsys.readouterr().err
-
-
-def test_it_measures_what_evaluate_does(files, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
-    groups = np.array([0, 0, 0, 1, 0, 1])
-    np.save(tmp_path / "g.npy", groups)
-    by_k = ["precision", "average-precision", "ndcg", "recall-share", "reciprocal-rank"]
-    given = [word for name in by_k for word in (f"--{name}-at", "2", "3")]
-    given += ["--average-precision", "--groups", str(tmp_path / "g.npy"), "--unmatched", "zero"]
-    assert main([*given, *files, "--json"]) == 0
-    options = {f"{name.replace('-', '_')}_at": (2, 3) for name in by_k}
-    expected = evaluate(X, LABELS, **options, average_precision=True, groups=groups, unmatched="zero")
-    assert json.loads(capsys.readouterr().out) == expected.to_dict()
+def test_it_measures_what_evaluate_does(run: Run) -> None:
+    names = ["map@2", "recall@3", "ndcg@2", "nmi_min", "minp"]
+    given = [word for name in names for word in ("--metric", name)]
+    printed = json.loads(run("x.npy", *given, "labels.npy", "--format", "json", "--seed", "3"))
+    assert printed == evaluate(X, LABELS, metrics=names, seed=3).to_dict()
+    assert list(printed)[:5] == names
+    more = [
+        "--groups",
+        "groups.npy",
+        "--unmatched",
+        "zero",
+        "--ties",
+        "expected",
+        "--similarity",
+        "dot",
+        "--threads",
+        "1",
+    ]
+    expected = evaluate(
+        X, Labels(LABELS, ARRAYS["groups"]), unmatched="zero", ties="expected", similarity="dot"
+    )
     assert expected.n_unmatched == 2
+    assert json.loads(run("x.npy", "labels.npy", *more, "--format", "json")) == expected.to_dict()
 
 
-def test_codes_have_the_same_metrics(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
-    np.save(tmp_path / "x.npy", binarize(X))
-    np.save(tmp_path / "l.npy", LABELS)
-    given = [str(tmp_path / "x.npy"), str(tmp_path / "l.npy"), "--ndcg-at", "3", "--json"]
-    assert main([*given, "--gallery", *given[:2], "--gallery-groups", given[1]]) == 2
-    assert "gallery_groups came without groups" in capsys.readouterr().err
-    assert main(given) == 0
-    assert json.loads(capsys.readouterr().out) == evaluate_codes(binarize(X), LABELS, ndcg_at=3).to_dict()
+def test_galleries_have_labels_groups_junk_and_distractors(run: Run) -> None:
+    gallery = ["--gallery", "worse.npy", "labels.npy"]
+    expected = evaluate(X, LABELS, ARRAYS["worse"], Labels(LABELS, junk=1, distractors=[2]))
+    given = ["x.npy", "labels.npy", "--junk", "1", "--distractors", "2", "--format", "json"]
+    assert json.loads(run(*given, *gallery)) == expected.to_dict()
+    own = evaluate(X, Labels(LABELS, junk=1, distractors=[2]))
+    assert json.loads(run(*given)) == own.to_dict()
+    text = evaluate(X, Labels(ARRAYS["text"], junk=["a"]))
+    assert json.loads(run("x.npy", "text.npy", "--junk", "a", "--format", "json")) == text.to_dict()
+    groups = ["--groups", "groups.npy", "--gallery-groups", "groups.npy"]
+    both = evaluate(X, Labels(LABELS, ARRAYS["groups"]), ARRAYS["worse"], Labels(LABELS, ARRAYS["groups"]))
+    assert json.loads(run("x.npy", "labels.npy", *gallery, *groups, "--format", "json")) == both.to_dict()
+    assert "have groups, but" in run("x.npy", "labels.npy", *gallery, *groups[2:], code=2)
+    assert "--gallery-groups came without --gallery" in run("x.npy", "labels.npy", *groups[2:], code=2)
 
 
-def test_a_missing_file_is_named(files, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
-    assert main([files[0], str(tmp_path / "no.npy")]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"dml-eval: the file {tmp_path / 'no.npy'} doesn't exist; expected a .npy file\n"
+def test_codes_need_their_similarity(run: Run) -> None:
+    expected = evaluate(ARRAYS["codes"], LABELS, similarity="hamming", metrics=["ndcg@3", "nmi"])
+    given = ["codes.npy", "labels.npy", "--metric", "ndcg@3", "--metric", "nmi", "--format", "json"]
+    assert json.loads(run(*given, "--similarity", "hamming")) == expected.to_dict()
+    assert "embeddings has dtype uint8; expected float16" in run(*given, code=2)
+    assert "similarity='hamming' expects uint8" in run(
+        "x.npy", "labels.npy", "--similarity", "hamming", code=2
     )
 
 
-def test_a_text_file_and_pickled_objects_are_named_with_the_remedy(files, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
-    text = tmp_path / "labels.txt"
-    text.write_text("cat\ncat\ndog\ndog\nowl\nowl\n")
-    assert main([files[0], str(text)]) == 2
-    message = capsys.readouterr().err
-    assert f"{text} is no .npy file; expected an array that numpy.save wrote: for a text file" in message
-    objects = tmp_path / "objects.npy"
-    np.save(objects, np.array(["cat", None], object), allow_pickle=True)
-    assert main([files[0], str(objects)]) == 2
-    message += capsys.readouterr().err
-    assert f"{objects} holds Python objects; expected numbers or strings" in message
+def test_true_accept_rates_are_measured_beside_the_others(run: Run) -> None:
+    given = ["--metric", "tar@far=0.2", "--metric", "map@r", "--metric", "tar@far=1e-1"]
+    printed = json.loads(run("x.npy", "labels.npy", *given, "--format", "json"))
+    rates = verify(X, LABELS, metrics=("tar@far=0.2", "tar@far=1e-1"))
+    assert list(printed)[:3] == ["tar@far=0.2", "map@r", "tar@far=1e-1"]
+    assert printed["tar@far=1e-1"] == rates["tar@far=1e-1"]
+    assert printed["map@r"] == evaluate(X, LABELS)["map@r"]
+    assert set(printed) == {"tar@far=0.2", "map@r", "tar@far=1e-1", "n_queries", "n_unmatched", "n_gallery"}
+
+
+@pytest.mark.parametrize(
+    ("form", "method"),
+    [("table", "__str__"), ("markdown", "to_markdown"), ("latex", "to_latex"), ("csv", "to_csv")],
+)
+def test_it_prints_the_result_in_each_form(run: Run, form: str, method: str) -> None:
+    expected = getattr(evaluate(X, LABELS), method)()
+    assert run("x.npy", "labels.npy", "--format", form) == expected.removesuffix("\n") + "\n"
+    assert run("x.npy", "labels.npy") == f"{evaluate(X, LABELS)}\n"
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "latex", "csv", "json"])
+def test_it_compares_two_models(run: Run, form: str) -> None:
+    given = ["x.npy", "labels.npy", "--compare", "worse.npy", "--metric", "map@r", "--metric", "recall@2"]
+    metrics = ["map@r", "recall@2"]
+    table = compare({name: evaluate(ARRAYS[name], LABELS, metrics=metrics) for name in ("x", "worse")})
+    printed = run(*given, "--format", form)
+    if form == "json":
+        assert [row["value"] for row in json.loads(printed)] == [
+            table[model, metric].value for metric in metrics for model in ("x", "worse")
+        ]
+    elif form == "csv":
+        assert list(csv.reader(io.StringIO(printed))) == list(csv.reader(io.StringIO(table.to_csv())))
+    else:
+        assert printed == f"{table if form == 'table' else getattr(table, f'to_{form}')()}\n"
+
+
+def test_an_unknown_metric_is_named_with_the_nearest(run: Run) -> None:
+    assert "did you mean 'recall@1'?" in run("x.npy", "labels.npy", "--metric", "recal@1", code=2)
+
+
+def test_a_missing_file_is_named(run: Run) -> None:
+    expected = "dml-eval: the file no.npy doesn't exist; expected a .npy file\n"
+    assert run("x.npy", "no.npy", code=2) == expected
+
+
+def test_a_text_file_and_pickled_objects_are_named_with_the_remedy(run: Run) -> None:
+    Path("labels.txt").write_text("cat\ncat\ndog\ndog\nowl\nowl\n")
+    message = run("x.npy", "labels.txt", code=2)
+    assert "labels.txt is no .npy file; expected an array that numpy.save wrote: for a text file" in message
+    np.save("objects.npy", np.array(["cat", None], object), allow_pickle=True)
+    message = run("x.npy", "objects.npy", code=2)
+    assert "objects.npy holds Python objects; expected numbers or strings" in message
     assert "allow_pickle" not in message
+
+
+def test_the_remedy_for_a_text_file_works(run: Run) -> None:
+    Path("labels.txt").write_text("cat\ncat\ndog\ndog\nowl\nowl\n")
+    _, _, remedy = run("x.npy", "labels.txt", code=2).strip().partition("a label a line, ")
+    exec(f"import numpy, pathlib; {remedy}")
+    assert json.loads(run("x.npy", "labels.npy", "--format", "json")) == evaluate(X, LABELS).to_dict()
 
 
 @pytest.mark.parametrize(
@@ -102,20 +169,8 @@ def test_a_text_file_and_pickled_objects_are_named_with_the_remedy(files, tmp_pa
     [(b"}", b" "), (b"<f4", b"<04"), (b" 'f", b"b'f"), (b"(6", b"(-"), (b"descr", b"d\0scr")],
     ids=["bracket", "dtype", "key", "shape", "nul"],
 )
-def test_a_damaged_header_is_named(files, tmp_path, capsys, old, new) -> None:  # type: ignore[no-untyped-def]
-    damaged = tmp_path / "damaged.npy"
-    np.save(damaged, np.ones((6, 4), np.float32))
-    damaged.write_bytes(damaged.read_bytes().replace(old, new, 1))
-    assert main([str(damaged), files[1]]) == 2
-    assert f"{damaged} is not an intact .npy file of numbers or strings: " in capsys.readouterr().err
-
-
-def test_the_remedy_for_a_text_file_works(files, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.chdir(tmp_path)
-    Path("labels.txt").write_text("cat\ncat\ndog\ndog\nowl\nowl\n")
-    main([files[0], "labels.txt"])
-    _, _, remedy = capsys.readouterr().err.strip().partition("a label a line, ")
-    exec(f"import numpy, pathlib; {remedy}")
-    assert main([files[0], "labels.npy", "--json"]) == 0
-    measured = json.loads(capsys.readouterr().out)
-    assert measured == dml_eval_rs.evaluate(X, LABELS).to_dict()
+def test_a_damaged_header_is_named(run: Run, old: bytes, new: bytes) -> None:
+    damaged = Path("damaged.npy")
+    damaged.write_bytes(Path("x.npy").read_bytes().replace(old, new, 1))
+    message = "damaged.npy is not an intact .npy file of numbers or strings: "
+    assert message in run("damaged.npy", "labels.npy", code=2)

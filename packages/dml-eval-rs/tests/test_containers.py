@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import dml_eval_rs
-from dml_eval_rs import concatenate_blocks, evaluate, knn, relevance_from_labels
-from dml_eval_rs.arguments import embeddings as rows_of
-from dml_eval_rs.arguments import partition
+from dml_eval_rs import Labels, Relevance, concatenate_blocks, evaluate, knn, relevance_from_labels
+from dml_eval_rs.inputs.arguments import check_rows, partition
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4)).astype(np.float32)
@@ -133,7 +132,24 @@ LABEL_CONTAINERS = {
 
 @pytest.mark.parametrize("container", LABEL_CONTAINERS)
 def test_labels_are_taken_from_any_container(container: str) -> None:
-    assert evaluate(X, LABEL_CONTAINERS[container]()) == EXPECTED
+    for labels in (LABEL_CONTAINERS[container](), Labels(LABEL_CONTAINERS[container]())):
+        assert evaluate(X, labels) == EXPECTED
+    groups = np.arange(12) % 3
+    assert evaluate(X, Labels(LABELS, groups=partition(groups, "groups"))) == evaluate(
+        X, Labels(LABELS, groups)
+    )
+
+
+def test_lists_are_taken_from_any_container() -> None:
+    offsets, indices, grades = np.arange(13), (np.arange(12) + 4) % 12, np.arange(12) + 1
+    expected = evaluate(
+        X, Relevance(offsets, indices, grades, ignored=(offsets, indices[::-1])), metrics="ndcg@3"
+    )
+    forms = (np.ndarray.tolist, Dlpack, lambda x: torch().tensor(x), lambda x: pandas().Series(x))
+    for form in forms:
+        lists = [form(array) for array in (offsets, indices, grades, offsets, indices[::-1].copy())]
+        relevance = Relevance(*lists[:3], ignored=(lists[3], lists[4]))
+        assert evaluate(X, relevance, metrics="ndcg@3") == expected
 
 
 def test_text_in_blocks_is_joined() -> None:
@@ -170,13 +186,14 @@ def test_every_function_takes_any_container() -> None:
     as_lists, labels = X.tolist(), [str(label) for label in LABELS]
     codes = dml_eval_rs.binarize(X)
     calls = {
-        "evaluate_codes": lambda x, y, c, i: dml_eval_rs.evaluate_codes(c, y),
+        "evaluate of codes": lambda x, y, c, i: evaluate(c, y, similarity="hamming"),
         "evaluate_ties": lambda x, y, c, i: dml_eval_rs.evaluate_ties(x, y),
-        "knn": lambda x, y, c, i: knn(x, None, 2, indices=None),
+        "knn": lambda x, y, c, i: knn(x, None, 2),
         "range_search": lambda x, y, c, i: dml_eval_rs.range_search(x, x if isinstance(x, np.ndarray) else X, 0.5),
         "index_recall": lambda x, y, c, i: dml_eval_rs.index_recall(i, x, X, 2).per_query,
         "verify": lambda x, y, c, i: dml_eval_rs.verify(x, y).to_dict(),
-        "verify_codes": lambda x, y, c, i: dml_eval_rs.verify_codes(c, y).to_dict(),
+        "verify of codes": lambda x, y, c, i: dml_eval_rs.verify(c, y, similarity="hamming").to_dict(),
+        "verify of labels": lambda x, y, c, i: dml_eval_rs.verify(x, Labels(y, LABELS % 3)).to_dict(),
         "verify-pairs": lambda x, y, c, i: dml_eval_rs.verify(x, y, pairs=i).to_dict(),
         "open_set": lambda x, y, c, i: dml_eval_rs.open_set(x, y, X[:3], y_first(y)).to_dict(),
         "kmeans": lambda x, y, c, i: dml_eval_rs.kmeans(x, 3).labels,
@@ -225,12 +242,15 @@ def test_blocks_may_be_columns() -> None:
     assert np.array_equal(labels, LABELS)
 
 
+def assert_same_lists(found: Relevance, expected: Relevance) -> None:
+    np.testing.assert_array_equal(found.offsets, expected.offsets)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+
+
 def test_several_labels_an_item_are_taken_from_tensors_and_columns() -> None:
     table = RNG.integers(0, 2, (12, 5))
-    expected = relevance_from_labels(table)
     for form in (torch().tensor(table), Dlpack(table)):
-        for found, right in zip(relevance_from_labels(form), expected, strict=True):
-            assert np.array_equal(found, right)
+        assert_same_lists(relevance_from_labels(form), relevance_from_labels(table))
 
 
 @pytest.mark.parametrize("library", ["iterator", "polars", "pandas", "pyarrow"])
@@ -242,10 +262,11 @@ def test_sets_of_labels_are_taken_from_columns_of_lists(library: str) -> None:
         "pandas": lambda: pandas().Series(sets),
         "pyarrow": lambda: pyarrow().array(sets),
     }
-    for found, right in zip(
-        relevance_from_labels(columns[library]()), relevance_from_labels(sets), strict=True
-    ):
-        assert np.array_equal(found, right)
+    assert_same_lists(relevance_from_labels(columns[library]()), relevance_from_labels(sets))
+
+
+def rows_of(x: Any, name: str) -> np.ndarray:
+    return check_rows(x, name, "cosine")
 
 
 def peak(call: Any) -> tuple[Any, int]:

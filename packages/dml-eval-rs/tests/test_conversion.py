@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, integer_dtypes, unsigned_integer_dtypes
 
 import dml_eval_rs
-from dml_eval_rs import arguments, binarize, evaluate, evaluate_codes, nmi
+from dml_eval_rs import Labels, binarize, evaluate, nmi
+from dml_eval_rs.inputs import arguments
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 4)).astype(np.float32)
@@ -68,10 +69,9 @@ def arrow_column(encoded: bool) -> object:
     ],
 )  # fmt: skip
 def test_labels_of_text_are_taken_from_any_column(make: Any) -> None:
-    assert evaluate(X, make()) == EXPECTED
-    assert evaluate(
-        X, TEXT, X[:5], make()[:5] if not isinstance(make(), Column) else Column(TEXT[:5])
-    ) == evaluate(X, TEXT, X[:5], TEXT[:5])
+    assert evaluate(X, make()) == evaluate(X, Labels(make())) == EXPECTED
+    some = Column(TEXT[:5]) if isinstance(make(), Column) else make()[:5]
+    assert evaluate(X, TEXT, X[:5], some) == evaluate(X, TEXT, X[:5], TEXT[:5])
     assert nmi(make(), TEXT) == 1
 
 
@@ -154,10 +154,11 @@ def test_final_nuls_of_groups_galleries_and_junk_count_too() -> None:
     assert evaluate(X, NULS, X[::-1], ["a", "b", "a", "a\0", "b", "a"]) == evaluate(
         X, numbers, X[::-1], [0, 2, 0, 1, 2, 0]
     )
-    assert evaluate(X, [0, 0, 0, 1, 1, 1], groups=NULS) == evaluate(X, [0, 0, 0, 1, 1, 1], groups=numbers)
+    halves = [0, 0, 0, 1, 1, 1]
+    assert evaluate(X, Labels(halves, NULS)) == evaluate(X, Labels(halves, numbers))
     for junk, number in ((["a"], [0]), ("a", 0), (("a\0", "b"), (1, 2))):
-        assert evaluate(X, NULS, X, NULS, junk=junk, indices=range(6)) == evaluate(
-            X, numbers, X, numbers, junk=number, indices=range(6)
+        assert evaluate(X, NULS, X, Labels(NULS, junk=junk), exclude=range(6)) == evaluate(
+            X, numbers, X, Labels(numbers, junk=number), exclude=range(6)
         )
 
 
@@ -186,14 +187,17 @@ def test_nested_tensors_are_refused(layout: str) -> None:
 
 MATRIX, CODES = np.eye(6, 4) + 0.1, np.arange(12, dtype=np.uint8).reshape(6, 2)
 SIX = [0, 1, 0, 1, 2, 2]
-# Every function that takes arrays, called with a tensor of floats, codes or labels.
+# Every function and record that takes arrays, called with a tensor of floats, codes or labels.
 TAKERS: dict[str, Callable[[Any, Any, Any], object]] = {
+    "Labels": lambda x, codes, labels: Labels(labels),
+    "Relevance": lambda x, codes, labels: dml_eval_rs.Relevance(np.arange(7), labels),
     "ami": lambda x, codes, labels: dml_eval_rs.ami(labels, SIX),
     "ari": lambda x, codes, labels: dml_eval_rs.ari(SIX, labels),
     "binarize": lambda x, codes, labels: binarize(x),
+    "compare": lambda x, codes, labels: dml_eval_rs.compare({"a": EXPECTED, "b": EXPECTED}, by=labels),
     "concatenate_blocks": lambda x, codes, labels: dml_eval_rs.concatenate_blocks([MATRIX, x]),
     "evaluate": lambda x, codes, labels: evaluate(MATRIX, labels),
-    "evaluate_codes": lambda x, codes, labels: evaluate_codes(codes, SIX),
+    "evaluate of codes": lambda x, codes, labels: evaluate(codes, SIX, similarity="hamming"),
     "evaluate_levels": lambda x, codes, labels: dml_eval_rs.evaluate_levels(x, {"fine": SIX}),
     "evaluate_shards": lambda x, codes, labels: dml_eval_rs.evaluate_shards([x], SIX),
     "evaluate_ties": lambda x, codes, labels: dml_eval_rs.evaluate_ties(x, SIX),
@@ -201,16 +205,15 @@ TAKERS: dict[str, Callable[[Any, Any, Any], object]] = {
     "index_recall": lambda x, codes, labels: dml_eval_rs.index_recall(labels[:, None], MATRIX, MATRIX, 1),
     "kmeans": lambda x, codes, labels: dml_eval_rs.kmeans(x, 2),
     "knn": lambda x, codes, labels: dml_eval_rs.knn(MATRIX, x, 2),
-    "knn_codes": lambda x, codes, labels: dml_eval_rs.knn_codes(codes, None, 2),
+    "knn of codes": lambda x, codes, labels: dml_eval_rs.knn(codes, None, 2, similarity="hamming"),
     "knn_shards": lambda x, codes, labels: dml_eval_rs.knn_shards([x], None, 2),
     "nmi": lambda x, codes, labels: dml_eval_rs.nmi(labels, SIX),
     "open_set": lambda x, codes, labels: dml_eval_rs.open_set(MATRIX, [0, 1, 2, 3, 4, 5], x, SIX),
     "range_search": lambda x, codes, labels: dml_eval_rs.range_search(x, None, 0.5),
     "relevance_from_labels": lambda x, codes, labels: dml_eval_rs.relevance_from_labels(x > 0.5),
     "verify": lambda x, codes, labels: dml_eval_rs.verify(x, SIX),
-    "verify_codes": lambda x, codes, labels: dml_eval_rs.verify_codes(codes, SIX),
-    "StreamingEvaluator": lambda x, codes, labels: dml_eval_rs.StreamingEvaluator(x, SIX),
-    "StreamingVerifier": lambda x, codes, labels: dml_eval_rs.StreamingVerifier(x, SIX),
+    "verify of codes": lambda x, codes, labels: dml_eval_rs.verify(codes, SIX, similarity="hamming"),
+    "verify_shards": lambda x, codes, labels: dml_eval_rs.verify_shards([x], SIX),
 }
 
 
@@ -253,7 +256,8 @@ def test_tensors_of_any_floating_dtype_are_taken_without_their_gradient() -> Non
         assert evaluate(tensor, labels) == expected
         assert evaluate(tensor.requires_grad_(), labels) == expected
     assert np.array_equal(binarize(torch.tensor(X).bfloat16().requires_grad_()), binarize(X))
-    assert evaluate_codes(torch.tensor(binarize(X)), labels) == evaluate_codes(binarize(X), labels.numpy())
+    codes, code = binarize(X), {"similarity": "hamming"}
+    assert evaluate(torch.tensor(codes), labels, **code) == evaluate(codes, labels.numpy(), **code)
 
 
 @pytest.mark.parametrize(
@@ -272,21 +276,21 @@ def test_other_tensors_are_refused_with_the_remedy(change: Any, remedy: str) -> 
 
 
 def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
-    codes = binarize(X)
+    codes, own = binarize(X), np.arange(len(X))
     with pytest.warns(
         UserWarning, match="gallery is embeddings, so each query finds itself first; omit gallery"
-    ):
-        assert evaluate(X, TEXT, X.copy(), TEXT).recall[1] == 1
-    with pytest.warns(UserWarning, match="gallery_codes is codes"):
-        evaluate_codes(codes, TEXT, codes, TEXT)
+    ) as warned:
+        assert evaluate(X, TEXT, X.copy(), TEXT)["recall@1"] == 1
+    assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="gallery is embeddings"):
+        evaluate(codes, TEXT, codes, TEXT, similarity="hamming")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         evaluate(X, TEXT, X[::-1], TEXT)
         evaluate(X, TEXT, X[:5], TEXT[:5])
-        # These leave out each query's own item.
-        own = np.arange(len(X))
-        assert evaluate(X, TEXT, X.copy(), TEXT, indices=own) == evaluate(X, TEXT)
-        evaluate(X, TEXT, X.copy(), TEXT, groups=own, gallery_groups=own)
+        # These exclude each query's own item.
+        assert evaluate(X, TEXT, X.copy(), TEXT, exclude=own) == evaluate(X, TEXT)
+        evaluate(X, Labels(TEXT, own), X.copy(), Labels(TEXT, own))
 
 
 @st.composite

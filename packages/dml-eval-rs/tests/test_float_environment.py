@@ -14,24 +14,23 @@ import numpy as np
 import pytest
 
 from dml_eval_rs import (
-    StreamingEvaluator,
-    StreamingVerifier,
+    Evaluation,
     Verification,
     ami,
     ari,
     binarize,
     evaluate,
-    evaluate_codes,
+    evaluate_shards,
     evaluate_ties,
+    hard_negatives,
     index_recall,
     kmeans,
     knn,
-    knn_codes,
     nmi,
     open_set,
     range_search,
     verify,
-    verify_codes,
+    verify_shards,
 )
 
 RNG = np.random.default_rng(0)
@@ -57,6 +56,12 @@ def numbers(x: Any) -> bytes:
         return x.tobytes()
     if isinstance(x, (tuple, list)):
         return b"".join(map(numbers, x))
+    if isinstance(x, Evaluation):
+        return numbers([*x.values(), *x.per_query.values()])
+    if isinstance(
+        x, Verification
+    ):  # but for its curve, whose points are numpy's quotients, in the caller's mode
+        return numbers([*x.values(), *x.thresholds.values()])
     if isinstance(x, dict):
         return numbers(list(x.values()))
     if hasattr(x, "__dataclass_fields__"):
@@ -66,50 +71,39 @@ def numbers(x: Any) -> bytes:
     return repr(x).encode()
 
 
-def stream(x: np.ndarray, similarity: Any) -> list[Any]:
-    evaluator = StreamingEvaluator(x, LABELS, similarity=similarity, indices=np.arange(120), recall_at=(1, 5))
-    for step in (evaluator.find_positives, evaluator.count_negatives):
-        for part in (slice(0, 50), slice(50, 120)):
-            step(x[part], LABELS[part])
-    return [evaluator.partial_counts(), evaluator.result()]
-
-
-def verify_blocks(x: np.ndarray, similarity: Any) -> Verification:
-    verifier = StreamingVerifier(x[:60], LABELS[:60], similarity=similarity, far=(0.1, 0.02))
-    while verifier.begin_pass():
-        for part in (slice(0, 50), slice(50, 120)):
-            verifier.add_block(x[part], LABELS[part])
-    return verifier.result()
-
-
 def measure() -> bytes:
     """Call every function, and return the bits of all results."""
+    code: Any = {"similarity": "hamming"}
+    names = ["recall@1", "recall@5", "precision@1", "r_precision", "map@r", "mrr"]
     found: list[Any] = [
         nmi(LABELS, LABELS // 3),
         ami(LABELS, LABELS // 7),
         ari(LABELS, LABELS // 3),
-        knn_codes(CODES, None, 5),
-        verify_codes(CODES, LABELS).to_dict(),
-        verify_blocks(CODES, similarity="hamming").to_dict(),
+        knn(CODES, None, 5, **code),
+        verify(CODES, LABELS, **code),
+        evaluate_ties(CODES, LABELS, metrics=names, **code),
+        range_search(CODES, None, 3, **code),
+        hard_negatives(CODES, LABELS, 3, **code),
     ]
-    found += [evaluate_ties(CODES, LABELS, similarity="hamming", recall_at=(1, 5))]
-    found += [evaluate_codes(CODES, LABELS, ties=ties, recall_at=(1, 5)) for ties in ("index", "expected")]
     for x in ARRAYS:
         found += [binarize(x), binarize(x, 1e-40), kmeans(x, 9)]
         for similarity in ("cosine", "dot", "euclidean"):
             options: Any = {"similarity": similarity}
-            found += [evaluate(x, LABELS, nmi=True, recall_at=(1, 5), **options), knn(x, None, 9, **options)]
-            found += [evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", recall_at=1, **options)]
-            found += stream(x, similarity)
-            found += [index_recall(NEIGHBOURS, x, None, 5, **options), range_search(x, None, 0.0, **options)]
-            found += [open_set(x[:60], LABELS[:60], x[85:110], LABELS[85:110], **options)]
-            found += [verify(x, LABELS, pairs=PAIRS, folds=5, **options).to_dict()]
-            # A curve's points are numpy's quotients, in the caller's mode.
+            parts = [x[:50], x[50:]]
             found += [
-                verify(x, LABELS, **options).to_dict(),
-                verify(x, LABELS, x[:50], LABELS[:50], **options).to_dict(),
+                evaluate(x, LABELS, metrics=[*names, "nmi", "ami", "ari"], **options),
+                evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", metrics=names, **options),
+                evaluate_shards(parts, LABELS, metrics=names, block=40, **options),
+                knn(x, None, 9, **options),
+                index_recall(NEIGHBOURS, x, None, 5, **options),
+                range_search(x, None, 0.0, **options),
+                hard_negatives(x, LABELS, 3, below="easiest", **options),
+                open_set(x[:60], LABELS[:60], x[85:110], LABELS[85:110], **options),
+                verify(x, LABELS, pairs=PAIRS, folds=5, **options),
+                verify(x, LABELS, **options),
+                verify(x, LABELS, x[:50], LABELS[:50], **options),
+                verify_shards(parts, LABELS, block=40, **options),
             ]
-            found += [verify_blocks(x, **options).to_dict()]
     return numbers(found)
 
 

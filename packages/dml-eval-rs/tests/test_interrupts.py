@@ -15,23 +15,26 @@ CALLS = {
     "evaluate ties": "evaluate(equal, labels % 100, ties='expected', threads=2)",
     "evaluate several rules": "evaluate_ties(equal, labels % 100, threads=2)",
     "evaluate few queries": "evaluate(x[:8], labels[:8] * 0, many, zeros, threads=2)",
-    "evaluate codes": "evaluate_codes(codes, zeros % 7 + np.arange(len(zeros)) // 9, threads=2)",
+    "evaluate codes": "evaluate(codes, zeros % 7 + np.arange(len(zeros)) // 9, similarity='hamming', threads=2)",
     "knn": "knn(x, x.copy(), 500, threads=2)",
-    "knn of codes": "knn_codes(codes, codes.copy(), 100, threads=2)",
+    "knn of codes": "knn(codes, codes.copy(), 100, similarity='hamming', threads=2)",
     "range_search": "range_search(x, None, 0.2, threads=2)",
+    "range_search of codes": "range_search(codes, None, 20, similarity='hamming', threads=2)",
+    "hard_negatives": "hard_negatives(x, labels, 500, below='easiest', threads=2)",
+    "hard_negatives of codes": "hard_negatives(codes, zeros % 7 + np.arange(len(zeros)) // 9, 9, **code, threads=2)",
     "index_recall": "index_recall(np.tile(np.arange(50), (len(x), 1)), x, x.copy(), 50, threads=2)",
     "verify": "verify(x, labels, threads=2)",
-    "verify codes": "verify_codes(codes, zeros % 7 + np.arange(len(zeros)) // 9, threads=2)",
-    "verify a block": "verifier.add_block(x, labels)",
+    "verify codes": "verify(codes, zeros % 7 + np.arange(len(zeros)) // 9, similarity='hamming', threads=2)",
+    "verify shards": "verify_shards([x[:30_000], x[30_000:]], labels, threads=2)",
     "verify pairs": "verify(x, labels, pairs=pairs, threads=2)",
-    "verify at many rates": "verify(x[:9000, :8], labels[:9000] % 40, far=rates, metrics=['tar'], threads=2)",
+    "verify at many rates": "verify(x[:9000, :8], labels[:9000] % 40, metrics=rates, threads=2)",
     "open_set": "open_set(x, labels, x[:40_000].copy(), labels[:40_000], threads=2)",
     "kmeans": "kmeans(x, 9_000, threads=2)",
     "nmi": "_native.nmi(clusters, clusters[::-1].copy(), 'arithmetic')",
-    "find_positives": "StreamingEvaluator(x[:8], zeros[:8], threads=2).find_positives(many, zeros, 0)",
-    "count_negatives": "stream.count_negatives(x, labels, 0)",
+    "evaluate shards": "evaluate_shards([x[:30_000], x[30_000:]], labels, threads=2)",
+    "knn of shards": "knn_shards([x[:30_000], x[30_000:]], None, 100, threads=2)",
     "metrics of crafted counts": (
-        "_native.compute_metrics('expected', ['reciprocal_rank'], *crafted, relation=Relation())"
+        "_native.compute_metrics('expected', ['mrr'], *crafted, relation=Relation())"
     ),
 }
 
@@ -39,8 +42,8 @@ PROGRAM = """
 import json, os, signal, sys, threading, time
 import numpy as np
 from dml_eval_rs import *
-from dml_eval_rs import _native
-from dml_eval_rs.relation import Relation
+import dml_eval_rs._native as _native
+from dml_eval_rs.matches.relation import Relation
 # A shell that runs tests in the background makes its children ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 rng = np.random.default_rng(0)
@@ -51,14 +54,9 @@ many = np.broadcast_to(x[:1], (2_000_000, 256))
 zeros = np.zeros(len(many), np.int64)
 codes = rng.integers(0, 256, (len(many), 16), dtype=np.uint8)
 pairs = rng.integers(0, 30_000, (3_000_000, 2)) + [0, 30_000]
-rates = np.linspace(1e-3, 0.9, 1_000)
+rates = [f"tar@far={rate}" for rate in np.linspace(1e-3, 0.9, 1_000).tolist()]
+code = {"similarity": "hamming"}
 clusters = rng.integers(0, 2**20, 25_000_000, dtype=np.uint32)
-stream = StreamingEvaluator(x, labels, threads=2)
-stream.find_positives(x, labels, 0)
-verifier = StreamingVerifier(x[:9_000], labels[:9_000], threads=2)
-verifier.begin_pass()
-verifier.add_block(x, labels)
-verifier.begin_pass()
 crafted = [np.array(part, dtype) for part, dtype in
            (([0, 1], np.uint64), ([0.5], np.float64), ([3], np.uint64), ([0, 2**40, 0], np.uint64))]
 

@@ -9,23 +9,17 @@ import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
+from eval_support.matches import call
 from eval_support.peers import run_together
 from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import evaluate, evaluate_codes, evaluate_levels
+from dml_eval_rs import Labels, Relevance, evaluate, evaluate_levels
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
-OPTIONS: dict[str, Any] = {"recall_at": (1, 3), "precision_at": 2, "ndcg_at": 3, "average_precision": True}
-MORE = ["precision@2", "ndcg@3", "average_precision", "inverse_negative_penalty"]
-
-
-def one_call(similarity: Any, *arguments: Any, **options: Any) -> Any:
-    if similarity == "hamming":
-        return evaluate_codes(*arguments, **options)
-    return evaluate(*arguments, similarity=similarity, **options)
+METRICS = ["recall@1", "recall@3", "r_precision", "map@r", "mrr", "precision@2", "ndcg@3", "map", "minp"]
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -51,28 +45,26 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
         for side in fine
     ]
     labels, gallery_labels = sides[0], None if gallery is None else sides[1]
-    options: dict[str, Any] = {"ties": ties, "unmatched": "zero"}
+    options: dict[str, Any] = {
+        "metrics": METRICS, "similarity": similarity, "ties": ties, "unmatched": "zero",
+    }  # fmt: skip
     if data.draw(st.booleans()):
         options["groups"] = codes(n, 1)
         options["gallery_groups"] = None if gallery is None else codes(items, 1)
     if gallery is not None and data.draw(st.booleans()):
         own = st.integers(-1, items - 1)
-        options["indices"] = np.array(data.draw(st.lists(own, min_size=n, max_size=n)))
-    ignored = data.draw(st.none() | st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n))
-    listed = ignored and (np.cumsum([0, *map(len, ignored)]), [i for own in ignored for i in sorted(own)])
+        options["exclude"] = np.array(data.draw(st.lists(own, min_size=n, max_size=n)))
+    options["distractors"] = data.draw(st.sampled_from([(), (3,)]))
+    options["ignored"] = data.draw(
+        st.none() | st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n)
+    )
     with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
-        found = evaluate_levels(
-            x, labels, gallery, gallery_labels, similarity=similarity, ignored=listed, **options, **OPTIONS
-        )
+        found = call(evaluate_levels, x, labels, gallery, gallery_labels, **options)
     assert list(found) == list(labels)
     for name, level in found.items():
-        own_labels = None if gallery_labels is None else gallery_labels[name]
-        given = (x, labels[name], gallery, own_labels)
-        assert_same_bits(level, one_call(similarity, *given, ignored=listed, **options, **OPTIONS))
-        expected = reference.evaluate(
-            *given, similarity=similarity, recall_at=(1, 3), metrics=MORE, ignored=ignored, **options
-        )
-        for metric, values in expected.items():
+        given = (x, labels[name], gallery, None if gallery_labels is None else gallery_labels[name])
+        assert_same_bits(level, call(evaluate, *given, **options))
+        for metric, values in reference.evaluate(*given, **options).items():
             # Means over orders are sums of a few rounded products; the other metrics are a division, or a sum of R.
             np.testing.assert_allclose(level.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
 
@@ -101,10 +93,15 @@ def test_many_tiles_and_large_classes_have_the_bits_of_each_call(
             chosen = [
                 {name: own[name] for name in names} if isinstance(own, dict) else own for own in arguments
             ]
-            found = evaluate_levels(*chosen, similarity=similarity, ties=ties, precision_at=10)  # type: ignore[arg-type]
+            options: Any = {
+                "similarity": similarity,
+                "ties": ties,
+                "metrics": ["map@r", "precision@10", "mrr"],
+            }
+            found = evaluate_levels(*chosen, **options)  # type: ignore[arg-type]
             for name, level in found.items():
                 own_call = [own[name] if isinstance(own, dict) else own for own in arguments]
-                assert_same_bits(level, one_call(similarity, *own_call, ties=ties, precision_at=10))
+                assert_same_bits(level, evaluate(*own_call, **options))  # type: ignore[arg-type]
 
 
 def test_threads_and_peers_change_no_bit(clusters: tuple[np.ndarray, dict[str, np.ndarray]]) -> None:
@@ -154,11 +151,24 @@ def test_progress_covers_all_pairs(clusters: tuple[np.ndarray, dict[str, np.ndar
             ({"a": [0] * 4},),
             {"similarity": "hamming"},
             TypeError,
-            "embeddings has dtype float64; expected uint8",
+            "embeddings has dtype float64; similarity='hamming' expects uint8",
         ),
         (({"a": [0] * 4},), {"ties": "none"}, ValueError, "ties is 'none'"),
+        (
+            ({"a": [0] * 4},),
+            {"metrics": ["mrr", "nmi"]},
+            ValueError,
+            "metrics holds 'nmi', which evaluate measures",
+        ),
+        (({"a": Labels([0, 0, 0, 1], junk=1)},), {}, ValueError, "level 'a' has junk; expected none"),
+        (({"a": Labels([0] * 4, [1] * 4)},), {}, ValueError, "level 'a': groups exclude every match"),
+        (({"a": Relevance([0] * 5, [])}, None, {"a": [0]}), {}, ValueError, "level 'a': gallery_labels came"),
+        (({"a": [0] * 4},), {"exclude": [0] * 4}, ValueError, "level 'a': exclude came without a gallery"),
     ],
-    ids=["list", "none", "shape", "dtype", "no match", "gallery", "names", "gallery list", "codes", "ties"],
+    ids=[
+        *("list", "none", "shape", "dtype", "no match", "gallery", "names", "gallery list", "codes", "ties"),
+        *("clusters", "junk", "groups", "lists", "exclude"),
+    ],
 )
 def test_wrong_levels_are_refused(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str

@@ -7,20 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from dml_eval_rs import Evaluation, evaluate
+from dml_eval_rs import METRICS, Evaluation, evaluate
 
 
 def of_values(values: list[float]) -> Evaluation:
-    """Make an evaluation whose reciprocal ranks are these."""
-    per_query = {"reciprocal_rank": np.array(values)}
+    """Make an evaluation with these reciprocal ranks."""
+    unmatched = int(np.isnan(values).sum())
     return Evaluation(
-        means={"reciprocal_rank": float(np.nanmean(values))},
-        nmi=None, ami=None, ari=None,
-        n_queries=len(values),
-        n_unmatched=int(np.isnan(values).sum()),
-        per_query=per_query,
-        n_gallery=9,
-    )  # fmt: skip
+        {"mrr": float(np.nanmean(values))}, {"mrr": np.array(values)}, len(values), unmatched, 9
+    )
 
 
 VALUES = [0.5, 1.0, 0.25, 1.0, np.nan, 0.125, 0.5, 0.0, 1.0]
@@ -34,7 +29,7 @@ def test_percentiles_of_class_resamples_are_those_of_all_of_them() -> None:
         inside = np.concatenate([np.array(VALUES)[np.char.equal(CLASSES, name)] for name in drawn])
         means.append(np.nanmean(inside))
     for level in (0.5, 0.9):
-        interval = of_values(VALUES).confidence_interval("reciprocal_rank", level, by=CLASSES)
+        interval = of_values(VALUES).confidence_interval("mrr", level, by=CLASSES)
         for found, q in ((interval.low, (1 - level) / 2), (interval.high, (1 + level) / 2)):
             # The share of 2,000 draws below a number has a standard deviation of at most 0.0112.
             low, high = np.quantile(means, [max(0, q - 0.045), min(1, q + 0.045)])
@@ -49,7 +44,7 @@ def test_the_paired_test_by_class_agrees_with_all_signs_of_the_classes() -> None
     sums = np.array([difference[by == c].sum() for c in range(7)])
     flips = [abs(np.dot(signs, sums)) for signs in itertools.product((-1, 1), repeat=7)]
     exact = np.mean(np.array(flips) >= abs(sums.sum()) * (1 - 1e-12))
-    found = of_values(a.tolist()).compare(of_values(b.tolist()), "reciprocal_rank", by=by)
+    found = of_values(a.tolist()).compare(of_values(b.tolist()), "mrr", by=by)
     # A standard error of 10,000 signs is at most 0.005.
     assert found.p_value == pytest.approx(exact, abs=0.02)
     assert found.difference == pytest.approx(difference.mean(), abs=1e-12)
@@ -61,7 +56,7 @@ def test_queries_that_agree_within_classes_have_wider_intervals() -> None:
     rng = np.random.default_rng(1)
     values, by = np.repeat(rng.random(200), 9), np.repeat(np.arange(200), 9)
     result = of_values(values.tolist())
-    by_class, by_query = (result.confidence_interval("reciprocal_rank", by=labels) for labels in (by, None))
+    by_class, by_query = (result.confidence_interval("mrr", by=labels) for labels in (by, None))
     ratio = (by_class.high - by_class.low) / (by_query.high - by_query.low)
     assert ratio == pytest.approx(3, rel=0.1)
 
@@ -70,34 +65,22 @@ def test_classes_of_single_queries_give_the_interval_by_query() -> None:
     rng = np.random.default_rng(2)
     result, other = of_values(rng.random(50).tolist()), of_values(rng.random(50).tolist())
     alone = np.arange(50)
-    assert result.confidence_interval("reciprocal_rank", by=alone) == result.confidence_interval(
-        "reciprocal_rank"
-    )
-    assert result.compare(other, "reciprocal_rank", by=alone) == result.compare(other, "reciprocal_rank")
+    assert result.confidence_interval("mrr", by=alone) == result.confidence_interval("mrr")
+    assert result.compare(other, "mrr", by=alone) == result.compare(other, "mrr")
 
 
 def test_every_metric_has_intervals_and_tests_by_class() -> None:
     rng = np.random.default_rng(3)
     labels = np.arange(120) % 20
     centres = rng.normal(size=(20, 6))[labels]
-    measured = [
-        evaluate(
-            centres + scale * rng.normal(size=(120, 6)),
-            labels,
-            recall_at=(1, 5),
-            precision_at=5,
-            average_precision_at=5,
-            ndcg_at=5,
-            recall_share_at=5,
-            reciprocal_rank_at=5,
-            average_precision=True,
-        )
-        for scale in (0.8, 2)
-    ]
-    for name in measured[0].per_query:
-        interval = measured[0].confidence_interval(name, by=labels)
-        assert interval.low <= measured[0][name] <= interval.high
-        comparison = measured[0].compare(measured[1], name, by=labels)
+    names = [name.replace("@K", "@5") for name, metric in METRICS.items() if metric.kind == "retrieval"]
+    better, worse = (
+        evaluate(centres + scale * rng.normal(size=(120, 6)), labels, metrics=names) for scale in (0.8, 2)
+    )
+    for name in names:
+        interval = better.confidence_interval(name, by=labels)
+        assert interval.low <= better[name] <= interval.high
+        comparison = better.compare(worse, name, by=labels)
         assert comparison.p_value < 0.01 < comparison.difference
 
 
@@ -114,9 +97,9 @@ def test_every_metric_has_intervals_and_tests_by_class() -> None:
 def test_wrong_classes_are_refused(by: np.ndarray, error: type[Exception], message: str) -> None:
     result = of_values(VALUES)
     with pytest.raises(error, match=message):
-        result.confidence_interval("reciprocal_rank", by=by)
+        result.confidence_interval("mrr", by=by)
     with pytest.raises(error, match=message):
-        result.compare(result, "reciprocal_rank", by=by)
+        result.compare(result, "mrr", by=by)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +113,6 @@ def test_wrong_classes_are_refused(by: np.ndarray, error: type[Exception], messa
 def test_a_wrong_seed_is_refused(seed: object, error: type[Exception], message: str) -> None:
     result = of_values(VALUES)
     with pytest.raises(error, match=message):
-        result.confidence_interval("reciprocal_rank", seed=seed)  # type: ignore[arg-type]
+        result.confidence_interval("mrr", seed=seed)  # type: ignore[arg-type]
     with pytest.raises(error, match=message):
-        result.compare(result, "reciprocal_rank", seed=seed)  # type: ignore[arg-type]
+        result.compare(result, "mrr", seed=seed)  # type: ignore[arg-type]

@@ -23,14 +23,6 @@ each = np.sort(rng.integers(0, 25, (len(x), 100)) + 25 * np.arange(100), axis=1)
 ignored = np.arange(0, each.size + 1, 100), each.ravel()
 
 
-def streamed_pairs():
-    verifier = StreamingVerifier(x[:500], labels[:500], far=[1e-3], threads=1)
-    while verifier.begin_pass():
-        for start in (0, 1000):
-            verifier.add_block(y[start : start + 1000], other_labels[start : start + 1000], start)
-    return verifier.result()
-
-
 exec(sys.argv[3])
 
 
@@ -83,11 +75,12 @@ CALLS = [
     "range_search(x, y, 0.2, threads=1)",
     "knn(x, y, 100, threads=1)",
     "hard_negatives(x, labels, 20, threads=2)",
-    "knn_codes(codes, codes, 50, threads=1)",
-    "evaluate(x, labels, ignored=ignored, threads=2)",
+    "knn(codes, codes, 50, similarity='hamming', threads=1)",
+    "evaluate(x, Labels(labels, ignored=ignored), threads=2)",
     "evaluate_shards([x[:900], x[900:]], labels, block=700, threads=1)",
     "knn_shards([x[:900], x[900:]], None, 20, block=700, threads=1)",
-    "streamed_pairs()",
+    "verify_shards([x[:400], x[400:800]], labels[:800], [y], other_labels, block=300, threads=1)",
+    "range_search(codes, None, 90, similarity='hamming', threads=1)",
 ]
 # Bytes that a call may add: too few for its threads' stacks, and more and more.
 LIMITS = [2**step for step in (20, 22, 23, 24, 25, 26, 27, 29)]

@@ -12,7 +12,7 @@ from eval_support.peers import ThreadPeer, run_together
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Evaluation, evaluate, evaluate_codes
+from dml_eval_rs import Evaluation, evaluate
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 
@@ -22,26 +22,28 @@ TIES = ("index", "optimistic", "pessimistic", "expected")
     # With one or two classes, some queries have the 32 matches from which all of their keys are computed.
     classes=st.sampled_from([1, 2, 7, 60]),
     queries=st.none() | st.integers(1, 40),
-    similarity=st.sampled_from(["cosine", "dot", "euclidean"]),
+    similarity=st.sampled_from(["cosine", "dot", "euclidean", "hamming"]),
     ties=st.sampled_from(TIES),
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),
-    nmi=st.booleans(),
+    clusters=st.booleans(),
     world_size=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
-def test_ranks_measure_embeddings_to_the_bits_of_one(
+def test_ranks_measure_embeddings_and_codes_to_the_bits_of_one(
     n: int,
     classes: int,
     queries: int | None,
     similarity: Any,
     ties: Any,
     dtype: Any,
-    nmi: bool,
+    clusters: bool,
     world_size: int,
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.integers(-2, 3, (n, 4)) + 0.5).astype(dtype)  # few values, so that ties are many
+    if similarity == "hamming":
+        x = rng.integers(0, 4, (n, 3), dtype=np.uint8)
     labels = rng.integers(0, classes, n)
     labels[-1] = labels[0]
     split = slice(0, queries)
@@ -54,36 +56,11 @@ def test_ranks_measure_embeddings_to_the_bits_of_one(
             *gallery,
             similarity=similarity,
             ties=ties,
-            recall_at=(1, 5),
-            nmi=nmi,
+            metrics=["recall@1", "recall@5", "map@r", *(["nmi", "ari"] if clusters else [])],
             seed=seed,
             threads=1,
             peers=peer,
         )
-
-    alone = measure(None)
-    for result in run_together(world_size, measure):
-        assert_same_bits(result, alone)
-
-
-@given(
-    n=st.integers(2, 150),
-    classes=st.sampled_from([1, 2, 7, 60]),
-    separate=st.booleans(),
-    ties=st.sampled_from(TIES),
-    world_size=st.integers(2, 5),
-    seed=st.integers(0, 99),
-)
-def test_ranks_measure_codes_to_the_bits_of_one(
-    n: int, classes: int, separate: bool, ties: Any, world_size: int, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    codes, labels = rng.integers(0, 4, (n, 3), dtype=np.uint8), rng.integers(0, classes, n)
-    labels[-1] = labels[0]
-    gallery = (codes[: n // 2 + 1], labels[: n // 2 + 1]) if separate else ()
-
-    def measure(peer: ThreadPeer | None) -> Evaluation:
-        return evaluate_codes(codes, labels, *gallery, ties=ties, threads=1, peers=peer)
 
     alone = measure(None)
     for result in run_together(world_size, measure):
@@ -115,7 +92,7 @@ def test_the_clustering_is_shared_too() -> None:
 
     def pairs(peer: ThreadPeer | None) -> int:
         seen: list[tuple[int, int]] = [(0, 0)]
-        evaluate(x, labels, nmi=True, threads=1, peers=peer, progress=lambda *now: seen.append(now))
+        evaluate(x, labels, metrics="nmi", threads=1, peers=peer, progress=lambda *now: seen.append(now))
         return seen[-1][0]
 
     assert sum(run_together(2, pairs)) == pairs(None)
@@ -135,12 +112,22 @@ def test_a_rank_that_passes_only_its_own_part_is_named_on_every_rank() -> None:
     assert len(set(run_together(2, measure))) == 1
 
 
-def test_ranks_with_different_options_are_refused() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{"ties": ties} for ties in TIES],
+        [{"metrics": metrics} for metrics in ("mrr", "map@r", "recall@1")],
+        [{"unmatched": "skip"}, {"unmatched": "zero"}, {}],
+        [{"metrics": "nmi", "seed": seed} for seed in range(3)],
+    ],
+    ids=["ties", "metrics", "unmatched", "seed"],
+)
+def test_ranks_with_different_options_are_refused(options: list[Any]) -> None:
     codes, labels = np.zeros((6, 1), np.uint8), np.zeros(6, int)
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ValueError, match="other arrays or options"):
-            evaluate_codes(codes, labels, ties=TIES[peer.rank], peers=peer)
+            evaluate(codes, labels, similarity="hamming", peers=peer, **options[peer.rank])
 
     run_together(3, measure)
 
@@ -245,10 +232,10 @@ def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, f
     run_together(2, measure)
 
 
-@pytest.mark.parametrize("nmi", [False, True])
+@pytest.mark.parametrize("metrics", ["map@r", "nmi"])
 @pytest.mark.parametrize("classes", [2, 20])
 @pytest.mark.parametrize("separate", [False, True])
-def test_no_exchange_takes_a_number_too_few(nmi: bool, classes: int, separate: bool) -> None:
+def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate: bool) -> None:
     """Every exchange of an evaluation, one after another, loses its last number."""
     x, labels = np.random.default_rng(0).normal(size=(120, 4)), np.arange(120) % classes
     gallery = (x, labels) if separate else ()
@@ -271,9 +258,9 @@ def test_no_exchange_takes_a_number_too_few(nmi: bool, classes: int, separate: b
             faulty = Faulty(peer.rank, peer.exchange)
             if fails_at:
                 with pytest.raises(ValueError, match=r"all_(gather|reduce) returned"):
-                    evaluate(x, labels, *gallery, nmi=nmi, threads=1, peers=faulty)
+                    evaluate(x, labels, *gallery, metrics=metrics, threads=1, peers=faulty)
             else:
-                evaluate(x, labels, *gallery, nmi=nmi, threads=1, peers=faulty)
+                evaluate(x, labels, *gallery, metrics=metrics, threads=1, peers=faulty)
             return faulty.exchanges
 
         return run_together(2, measure)[0]

@@ -9,28 +9,18 @@ import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
+from eval_support.matches import call
 from eval_support.peers import ThreadPeer, run_together
 from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Evaluation, evaluate, evaluate_codes, evaluate_ties
+from dml_eval_rs import Evaluation, Labels, evaluate, evaluate_ties
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
-OPTIONS: dict[str, Any] = {"recall_at": (1, 3), "precision_at": 2, "ndcg_at": 3}
-MORE = ["precision@2", "ndcg@3"]
+METRICS = ["recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "ndcg@3"]
 RULES = st.lists(st.sampled_from(TIES), min_size=1, max_size=4, unique=True)
-
-
-def one_call(similarity: Any, *arguments: Any, **options: Any) -> Evaluation:
-    if similarity == "hamming":
-        return evaluate_codes(*arguments, **options)
-    return evaluate(*arguments, similarity=similarity, **options)
-
-
-def listed(lists: Any) -> Any:
-    return np.cumsum([0, *map(len, lists)]), [item for own in lists for item in own]
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -52,40 +42,30 @@ def test_each_rule_is_that_of_the_reference(similarity: Any, rules: Any, data: A
     x = rows()
     gallery = rows() if data.draw(st.booleans()) else None
     n, items = len(x), len(x if gallery is None else gallery)
-    options: dict[str, Any] = {"unmatched": "zero"}
-    expected_options: dict[str, Any] = {**options}
+    options: dict[str, Any] = {"similarity": similarity, "unmatched": "zero", "metrics": METRICS}
     labels = gallery_labels = None
     if data.draw(st.booleans()):
         labels, gallery_labels = numbers(n, 3), None if gallery is None else numbers(items, 3)
         if data.draw(st.booleans()):
             options["groups"] = numbers(n, 1)
             options["gallery_groups"] = None if gallery is None else numbers(items, 1)
-            expected_options |= options
     else:
         item, grade = st.integers(0, items - 1), st.integers(0, 3)
-        relevant = data.draw(st.lists(st.dictionaries(item, grade), min_size=n, max_size=n))
-        grades = [grade for matches in relevant for grade in matches.values()]
-        options["relevant"] = (*listed(relevant), grades)
-        expected_options["relevant"] = relevant
+        options["relevant"] = data.draw(st.lists(st.dictionaries(item, grade), min_size=n, max_size=n))
     if data.draw(st.booleans()):
-        ignored = data.draw(st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n))
-        options["ignored"], expected_options["ignored"] = listed(ignored), ignored
+        options["ignored"] = data.draw(st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n))
     if gallery is not None and data.draw(st.booleans()):
         own = st.lists(st.integers(-1, items - 1), min_size=n, max_size=n)
-        options["indices"] = expected_options["indices"] = np.array(data.draw(own))
-    deep = data.draw(st.booleans())
-    more = [*MORE, *(["average_precision", "inverse_negative_penalty"] if deep else [])]
-    options |= {**OPTIONS, "average_precision": deep}
+        options["exclude"] = np.array(data.draw(own))
+    if data.draw(st.booleans()):
+        options["metrics"] = [*METRICS, "map", "minp"]
     given = (x, labels, gallery, gallery_labels)
     with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
-        found = evaluate_ties(*given, similarity=similarity, ties=iter(rules), **options)
+        found = call(evaluate_ties, *given, ties=iter(rules), **options)
     assert list(found) == rules
     for rule, measured in found.items():
-        assert_same_bits(measured, one_call(similarity, *given, ties=rule, **options))
-        expected = reference.evaluate(
-            *given, similarity=similarity, recall_at=(1, 3), metrics=more, ties=rule, **expected_options
-        )
-        for metric, values in expected.items():
+        assert_same_bits(measured, call(evaluate, *given, ties=rule, **options))
+        for metric, values in reference.evaluate(*given, ties=rule, **options).items():
             # Means over orders are sums of a few rounded products; the other metrics are a division, or a sum of R.
             np.testing.assert_allclose(measured.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
 
@@ -117,25 +97,25 @@ def test_many_tiles_have_the_bits_of_each_call(
     x, labels = tied[case]
     rows = np.packbits(x > 0, axis=1) if similarity == "hamming" else x
     for arguments in ((rows, labels), (rows[:500], labels[:500], rows, labels)):
-        found = evaluate_ties(*arguments, similarity=similarity, precision_at=10)
+        options: Any = {"similarity": similarity, "metrics": ["map@r", "mrr", "precision@10", "recall@1"]}
+        found = evaluate_ties(*arguments, **options)  # type: ignore[arg-type]
         assert list(found) == list(TIES)
         for rule, measured in found.items():
-            assert_same_bits(measured, one_call(similarity, *arguments, ties=rule, precision_at=10))
+            assert_same_bits(measured, evaluate(*arguments, ties=rule, **options))  # type: ignore[arg-type]
 
 
 def test_junk_and_distractors_have_the_bits_of_each_call(
     tied: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> None:
     x, labels = tied["integers"]
-    for similarity, arguments in itertools.product(
-        ("dot", "hamming"), ((x, labels), (x[:99], labels[:99], x, labels))
-    ):
-        own = [
-            np.packbits(a > 0, axis=1) if similarity == "hamming" and a.ndim == 2 else a for a in arguments
-        ]
-        options: dict[str, Any] = {"junk": [3, 7, 250], "distractors": 5}
-        for rule, measured in evaluate_ties(*own, similarity=similarity, **options).items():
-            assert_same_bits(measured, one_call(similarity, *own, ties=rule, **options))
+    special: Any = {"junk": [3, 7, 250], "distractors": 5}
+    for similarity, separate in itertools.product(("dot", "hamming"), (False, True)):
+        rows = np.packbits(x > 0, axis=1) if similarity == "hamming" else x
+        given: Any = (rows, Labels(labels, **special))
+        if separate:
+            given = (rows[:99], labels[:99], rows, Labels(labels, **special))
+        for rule, measured in evaluate_ties(*given, similarity=similarity).items():  # type: ignore[arg-type]
+            assert_same_bits(measured, evaluate(*given, ties=rule, similarity=similarity))  # type: ignore[arg-type]
 
 
 def test_threads_and_peers_change_no_bit(tied: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -174,7 +154,7 @@ def test_every_pair_is_compared_once_for_all_rules(tied: dict[str, tuple[np.ndar
 def test_optimistic_and_pessimistic_bound_every_metric(
     tied: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> None:
-    found = evaluate_ties(*tied["integers"], precision_at=3, ndcg_at=5, average_precision=True)
+    found = evaluate_ties(*tied["integers"], metrics=[*METRICS, "ndcg@5", "map", "minp", "map@7"])
     for rule, (name, most) in itertools.product(TIES, found["optimistic"].per_query.items()):
         values, least = found[rule].per_query[name], found["pessimistic"].per_query[name]  # type: ignore[index]
         # Means over orders are rounded.
@@ -191,17 +171,23 @@ def test_optimistic_and_pessimistic_bound_every_metric(
         (([0, 0, 1, 1],), {"ties": [1]}, TypeError, "ties is a int; expected one of 'index'"),
         (([0, 0, 1, 1],), {"ties": ["index"] * 2}, ValueError, "expected each rule once"),
         (([0, 0, 1],), {}, ValueError, r"labels has shape \(3,\)"),
-        ((), {}, TypeError, "labels is None"),
+        ((None,), {}, TypeError, "labels is None"),
         (([0, 1, 2, 3],), {}, ValueError, "none of the 4 queries has a match"),
         (([0] * 4, np.eye(4)), {}, ValueError, "gallery came without gallery_labels"),
         (([0] * 4, np.eye(3), [0] * 3), {}, ValueError, r"expected \(3, 4\) to match embeddings"),
-        (([0] * 4,), {"similarity": "hamming"}, TypeError, "embeddings has dtype float64; expected uint8"),
+        (
+            ([0] * 4,),
+            {"similarity": "hamming"},
+            TypeError,
+            "dtype float64; similarity='hamming' expects uint8",
+        ),
         (([0] * 4,), {"similarity": "angle"}, ValueError, "similarity is 'angle'"),
         (([0] * 4,), {"unmatched": "one"}, ValueError, "unmatched is 'one'"),
+        (([0] * 4,), {"metrics": "ari"}, ValueError, "metrics holds 'ari', which evaluate measures alone"),
     ],
     ids=[
         *("string", "none", "empty", "unknown", "number", "twice", "shape", "labels", "no match", "gallery"),
-        *("width", "codes", "similarity", "unmatched"),
+        *("width", "codes", "similarity", "unmatched", "clusters"),
     ],
 )
 def test_wrong_rules_and_arrays_are_refused(
