@@ -118,10 +118,10 @@ impl Task<'_> {
         control: &Control,
     ) -> Result<Vec<PerQuery>> {
         if let [view] = self.views {
-            let relation = view.build(items, None)?;
+            let relation = view.build(items)?;
             return dml_eval::evaluate_ties(space, &relation, &self.rules, &self.options, peers, control);
         }
-        let relations = self.views.iter().map(|view| view.build(items, None)).collect::<Result<Vec<_>>>()?;
+        let relations = self.views.iter().map(|view| view.build(items)).collect::<Result<Vec<_>>>()?;
         dml_eval::evaluate_levels(space, &relations, self.rules[0], &self.options, peers, control)
     }
 }

@@ -57,16 +57,12 @@ impl RelationArrays<'_> {
 }
 
 impl<'a> RelationView<'a> {
-    /// Builds the relation to a gallery of so many items; `None`: to the queries themselves. With `first_item`, an index in a
-    /// larger gallery, the gallery is a block that begins there, of which the kept rows take part.
-    pub fn build(&self, gallery: Option<usize>, first_item: Option<u64>) -> Result<Relation<'a>> {
+    /// Builds the relation to a gallery of so many items; `None`: to the queries themselves.
+    pub fn build(&self, gallery: Option<usize>) -> Result<Relation<'a>> {
         let mut relation = match self.relevant {
             Some(lists) => Relation::of_lists(lists, gallery)?,
             None => Relation::of_labels(self.labels, self.gallery_labels)?,
         };
-        if let Some(first_item) = first_item {
-            relation = relation.with_first_item(first_item, self.kept)?;
-        }
         if let Some(grades) = self.grades {
             relation = relation.with_grades(grades)?;
         }

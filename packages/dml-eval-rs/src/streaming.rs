@@ -1,40 +1,79 @@
-//! An evaluation in parts: positives of one block of a gallery, negatives of one block, and the metrics.
+//! An evaluation in parts, as the tasks of shards make it: positives and negatives of two blocks, and the metrics of all.
 
-use dml_eval::{
-    Codes, Control, Dense, Matrix, Metric, PartialCounts, PerQuery, Positive, Result, Selected, Side, Similarity, Ties,
-    collect,
-};
+use dml_eval::{Codes, Control, Dense, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
-use crate::convert::{Items, Sides};
-use crate::evaluation::{NumpyColumns, columns, to_numpy};
+use crate::convert::{Items, Sides, required};
+use crate::evaluation::{NumpyColumns, columns, metrics, to_numpy};
 use crate::relation::RelationArrays;
 use crate::running::{ArgumentNames, run};
 use crate::trial;
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block" };
 
-/// Runs work on a space of either kind: of the kept rows of embeddings, or of codes that are all kept. Without a gallery, the
-/// queries are their own.
+/// The positives of some queries, the negatives counted so far, and how to count.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Options<'py> {
+    ties: String,
+    metrics: Vec<String>,
+    offsets: PyReadonlyArray1<'py, u64>,
+    keys: PyReadonlyArray1<'py, f64>,
+    indices: PyReadonlyArray1<'py, u64>,
+    counts: PyReadonlyArray1<'py, u64>,
+    #[pyo3(default)]
+    similarity: String,
+    #[pyo3(default)]
+    threads: Option<usize>,
+    /// The index in the whole gallery of a block's first item.
+    #[pyo3(default)]
+    first_item: u64,
+    /// Of two blocks in one array, the second block's first item, and both blocks' first indices in the whole gallery.
+    #[pyo3(default)]
+    split: Option<usize>,
+    #[pyo3(default)]
+    first_items: [u64; 2],
+    /// Whether a query without a match counts as a miss.
+    #[pyo3(default)]
+    zero_unmatched: bool,
+}
+
+/// Views of positives, which can be sent to another thread.
+struct Counted<'a> {
+    arrays: (&'a [u64], &'a [f64], &'a [u64], &'a [u64]),
+    ties: Ties,
+    metrics: Vec<Metric>,
+}
+
+impl<'a> Counted<'a> {
+    fn new(options: &'a Options<'_>) -> PyResult<Self> {
+        let Options { offsets, keys, indices, counts, .. } = options;
+        let arrays = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?, counts.as_slice()?);
+        let ties = NAMES.check(options.ties.parse())?;
+        Ok(Counted { arrays, ties, metrics: NAMES.check(metrics(&options.metrics))? })
+    }
+
+    fn build(&self) -> Result<PartialCounts> {
+        let (offsets, keys, indices, counts) = self.arrays;
+        let positives = collect(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
+        PartialCounts::new(self.ties, &self.metrics, collect(offsets.iter().map(|o| *o as usize))?, positives, counts)
+    }
+}
+
+/// Runs work on a space of embeddings or of codes. Without a gallery, the queries are their own.
 macro_rules! with_space {
-    ($queries:expr, $gallery:expr, $similarity:expr, $relation:expr, $metrics:expr, $control:expr, |$space:ident| $work:expr) => {{
-        let kernel = trial::kernel()?;
-        match ($queries, $gallery as Option<Sides<'_>>) {
-            (Sides::Rows(queries), gallery) => {
-                let similarity: Similarity = $similarity.parse()?;
-                let screen = trial::screen_or($relation.screen($metrics, kernel));
-                let gallery = gallery.map(Sides::rows).transpose()?;
-                let part = gallery.as_ref().zip($relation.kept).map(|(all, kept)| Selected(all, kept));
-                let gallery =
-                    part.as_ref().map_or(gallery.as_ref().map(Matrix::view), |part| Some(Matrix::Derived(part)));
-                let $space =
-                    Dense::new(queries.view(), gallery, similarity, screen, kernel, $control).map_err(|error| {
-                        $relation.kept.map_or(error.clone(), |rows| error.of_selected(Side::Gallery, rows))
-                    })?;
+    ($queries:expr, $gallery:expr, $similarity:expr, $screen:expr, $control:expr, |$space:ident| $work:expr) => {{
+        let (kernel, gallery) = (trial::kernel()?, $gallery as Option<Sides<'_>>);
+        match $queries {
+            Sides::Rows(queries) => {
+                let (similarity, gallery): (Similarity, _) =
+                    ($similarity.parse()?, gallery.map(Sides::rows).transpose()?);
+                let screen = trial::screen_or($screen(kernel));
+                let $space = Dense::new(queries, gallery, similarity, screen, kernel, $control)?;
                 $work
             }
-            (Sides::Codes(queries), gallery) => {
+            Sides::Codes(queries) => {
                 let $space = Codes::new(queries, gallery.map(Sides::codes).transpose()?, kernel)?;
                 $work
             }
@@ -45,25 +84,21 @@ macro_rules! with_space {
 /// The start of each query's positives, their keys and their indices.
 type Positives<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
 
+/// Finds the positives of queries among the items of a block.
 #[pyfunction]
-#[pyo3(signature = (queries, gallery, relation, *, similarity, first_item, threads=None, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[pyo3(signature = (queries, block, relation, *, similarity, threads=None))]
 pub fn find_positives<'py>(
     py: Python<'py>,
     queries: Items<'py>,
-    gallery: Items<'py>,
+    block: Items<'py>,
     relation: RelationArrays<'py>,
     similarity: &str,
-    first_item: u64,
     threads: Option<usize>,
-    progress: Option<Py<PyAny>>,
 ) -> PyResult<Positives<'py>> {
-    let (queries, gallery) = (queries.view(), gallery.view());
-    let relation = relation.view()?;
-    let items = relation.kept.map_or(gallery.len(), <[usize]>::len);
-    let (offsets, keys, indices) = run(py, NAMES, threads, progress, |control: &Control| {
-        with_space!(queries, Some(gallery), similarity, relation, &[], control, |space| {
-            let relation = relation.build(Some(items), Some(first_item))?;
+    let (queries, block, relation) = (queries.view(), block.view(), relation.view()?);
+    let (offsets, keys, indices) = run(py, NAMES, threads, None, |control: &Control| {
+        with_space!(queries, Some(block), similarity, |kernel| relation.screen(&[], kernel), control, |space| {
+            let relation = relation.build(Some(block.len()))?;
             let (offsets, positives) = dml_eval::find_positives(&space, &relation, control)?;
             Ok((
                 collect(offsets.into_iter().map(|o| o as u64))?,
@@ -75,48 +110,23 @@ pub fn find_positives<'py>(
     Ok((offsets.into_pyarray(py), keys.into_pyarray(py), indices.into_pyarray(py)))
 }
 
-/// Builds the partial counts from the arrays in which the facade keeps them.
-fn partial_counts(
-    ties: &str,
-    metrics: &[Metric],
-    offsets: &[u64],
-    keys: &[f64],
-    indices: &[u64],
-    counts: &[u64],
-) -> Result<PartialCounts> {
-    let ties: Ties = ties.parse()?;
-    let positives = collect(keys.iter().zip(indices).map(|(&key, &index)| Positive { key, index }))?;
-    PartialCounts::new(ties, metrics, collect(offsets.iter().map(|o| *o as usize))?, positives, counts)
-}
-
+/// Counts the negatives of queries among the items of a block.
 #[pyfunction]
-#[pyo3(signature = (queries, gallery, relation, *, similarity, ties, metrics, first_item, offsets, keys, indices, counts, threads=None, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[pyo3(signature = (queries, block, relation, **options))]
 pub fn count_negatives<'py>(
     py: Python<'py>,
     queries: Items<'py>,
-    gallery: Items<'py>,
+    block: Items<'py>,
     relation: RelationArrays<'py>,
-    similarity: &str,
-    ties: &str,
-    metrics: Vec<String>,
-    first_item: u64,
-    offsets: PyReadonlyArray1<'py, u64>,
-    keys: PyReadonlyArray1<'py, f64>,
-    indices: PyReadonlyArray1<'py, u64>,
-    counts: PyReadonlyArray1<'py, u64>,
-    threads: Option<usize>,
-    progress: Option<Py<PyAny>>,
+    options: Option<Options<'py>>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
-    let (queries, gallery) = (queries.view(), gallery.view());
-    let relation = relation.view()?;
-    let items = relation.kept.map_or(gallery.len(), <[usize]>::len);
-    let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::evaluation::metrics(&metrics))?);
-    let counts = run(py, NAMES, threads, progress, |control: &Control| {
-        let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
-        with_space!(queries, Some(gallery), similarity, relation, &metrics, control, |space| {
-            let relation = relation.build(Some(items), Some(first_item))?;
+    let (queries, block, relation, options) = (queries.view(), block.view(), relation.view()?, required(options)?);
+    let (counted, similarity, first_item) = (Counted::new(&options)?, &options.similarity, options.first_item);
+    let screen = |kernel| relation.screen(&counted.metrics, kernel);
+    let counts = run(py, NAMES, options.threads, None, |control: &Control| {
+        let partial = counted.build()?;
+        with_space!(queries, Some(block), similarity, screen, control, |space| {
+            let relation = relation.build(Some(block.len()))?.with_first_item(first_item)?;
             dml_eval::count_negatives(&space, &partial, &relation, control)?;
             partial.counts()
         })
@@ -124,31 +134,23 @@ pub fn count_negatives<'py>(
     Ok(counts.into_pyarray(py))
 }
 
+/// Counts the negatives of items among one another: all in one block, or those of one block among those of another.
 #[pyfunction]
-#[pyo3(signature = (items, relation, *, similarity, ties, metrics, blocks, offsets, keys, indices, counts, threads=None, progress=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[pyo3(signature = (items, relation, **options))]
 pub fn count_symmetric_negatives<'py>(
     py: Python<'py>,
     items: Items<'py>,
     relation: RelationArrays<'py>,
-    similarity: &str,
-    ties: &str,
-    metrics: Vec<String>,
-    blocks: (Option<usize>, [u64; 2]),
-    offsets: PyReadonlyArray1<'py, u64>,
-    keys: PyReadonlyArray1<'py, f64>,
-    indices: PyReadonlyArray1<'py, u64>,
-    counts: PyReadonlyArray1<'py, u64>,
-    threads: Option<usize>,
-    progress: Option<Py<PyAny>>,
+    options: Option<Options<'py>>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
-    let (items, relation, (split, first_items)) = (items.view(), relation.view()?, blocks);
-    let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::evaluation::metrics(&metrics))?);
-    let counts = run(py, NAMES, threads, progress, |control: &Control| {
-        let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
-        with_space!(items, None, similarity, relation, &metrics, control, |space| {
-            let relation = relation.build(None, None)?.with_blocks(split.unwrap_or(items.len()), first_items)?;
+    let (items, relation, options) = (items.view(), relation.view()?, required(options)?);
+    let (counted, similarity) = (Counted::new(&options)?, &options.similarity);
+    let (split, first_items) = (options.split, options.first_items);
+    let screen = |kernel| relation.screen(&counted.metrics, kernel);
+    let counts = run(py, NAMES, options.threads, None, |control: &Control| {
+        let partial = counted.build()?;
+        with_space!(items, None, similarity, screen, control, |space| {
+            let relation = relation.build(None)?.with_blocks(split.unwrap_or(items.len()), first_items)?;
             dml_eval::count_symmetric_negatives(&space, &partial, &relation, split, control)?;
             partial.counts()
         })
@@ -156,28 +158,20 @@ pub fn count_symmetric_negatives<'py>(
     Ok(counts.into_pyarray(py))
 }
 
+/// Computes the metrics of counted positives. The relation has the matches' grades.
 #[pyfunction]
-#[pyo3(signature = (ties, metrics, offsets, keys, indices, counts, *, relation, zero_unmatched=false, threads=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[pyo3(signature = (relation, **options))]
 pub fn compute_metrics<'py>(
     py: Python<'py>,
-    ties: &str,
-    metrics: Vec<String>,
-    offsets: PyReadonlyArray1<'py, u64>,
-    keys: PyReadonlyArray1<'py, f64>,
-    indices: PyReadonlyArray1<'py, u64>,
-    counts: PyReadonlyArray1<'py, u64>,
     relation: RelationArrays<'py>,
-    zero_unmatched: bool,
-    threads: Option<usize>,
+    options: Option<Options<'py>>,
 ) -> PyResult<NumpyColumns<'py>> {
-    let relation = relation.view()?;
-    let (offsets, keys, indices) = (offsets.as_slice()?, keys.as_slice()?, indices.as_slice()?);
-    let (counts, metrics) = (counts.as_slice()?, NAMES.check(crate::evaluation::metrics(&metrics))?);
-    let columns = run(py, NAMES, threads, None, |control| {
-        let partial = partial_counts(ties, &metrics, offsets, keys, indices, counts)?;
-        let mut results = PerQuery::new(partial.queries(), &metrics)?;
-        results.compute(&partial, ties.parse()?, 0, relation.graded()?.as_ref(), control)?;
+    let (relation, options) = (relation.view()?, required(options)?);
+    let (counted, zero_unmatched) = (Counted::new(&options)?, options.zero_unmatched);
+    let columns = run(py, NAMES, options.threads, None, |control| {
+        let partial = counted.build()?;
+        let mut results = PerQuery::new(partial.queries(), &counted.metrics)?;
+        results.compute(&partial, counted.ties, 0, relation.graded()?.as_ref(), control)?;
         Ok(columns(results, zero_unmatched))
     })?;
     Ok(to_numpy(py, columns))

@@ -1,11 +1,11 @@
-//! Bindings of a verification in parts: the facade keeps the state in arrays.
+//! A verification in parts, as the tasks of shards make it; the driver keeps the state in arrays.
 
-use dml_eval::{Alone, Dense, HashedScores, Observed, PairLabels, Precision, Result, Search};
+use dml_eval::{Alone, Control, Dense, HashedScores, Observed, PairLabels, Precision, Result, Search};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
-use crate::convert::{Rows, copy, optional_slice};
+use crate::convert::{Rows, copy, optional_slice, required};
 use crate::running::{ArgumentNames, run};
 use crate::trial;
 
@@ -17,37 +17,77 @@ type Hashes<'py> = Bound<'py, PyArray1<u64>>;
 type ObservedArrays<'py> = (u64, u64, Scores<'py>, Hashes<'py>, u32);
 type ObservedSlices<'py> = (u64, u64, PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, u64>, u32);
 
+/// The attributes of `dml_eval_rs.matches.relation.Relation` that a verification needs.
+#[derive(FromPyObject)]
+pub struct PairRelation<'py> {
+    labels: PyReadonlyArray1<'py, u32>,
+    gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
+    groups: Option<PyReadonlyArray1<'py, u32>>,
+    gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
+}
+
+/// What a pass looks for in a pair of blocks.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Options<'py> {
+    similarity: String,
+    /// The indices of the first query and the first item among all.
+    first: (u64, u64),
+    /// The most scores to keep, for each search.
+    capacity: usize,
+    /// The zeros in which the hashes of a sample end, at least.
+    #[pyo3(default)]
+    zeros: u32,
+    #[pyo3(default)]
+    ranges: Option<PyReadonlyArray2<'py, f64>>,
+    /// The scores between which negatives are counted.
+    #[pyo3(default)]
+    positives: Option<PyReadonlyArray1<'py, f64>>,
+    #[pyo3(default)]
+    threads: Option<usize>,
+}
+
+/// Runs work on the space and the labels of two blocks, or of one that is compared with itself.
+fn run_on_pair<T: Send>(
+    py: Python<'_>,
+    (queries, block): (&Rows<'_>, Option<&Rows<'_>>),
+    relation: &PairRelation<'_>,
+    options: &Options<'_>,
+    work: impl FnOnce(&Dense<'_>, &PairLabels<'_>, &Control) -> Result<T> + Send,
+) -> PyResult<T> {
+    let (queries, block, similarity) = (queries.matrix(), block.map(Rows::matrix), &options.similarity);
+    let (groups, of_block) = (optional_slice(&relation.groups)?, optional_slice(&relation.gallery_groups)?);
+    let labels = PairLabels {
+        queries: relation.labels.as_slice()?,
+        gallery: optional_slice(&relation.gallery_labels)?,
+        groups: groups.map(|groups| (groups, of_block.unwrap_or(groups))),
+    };
+    run(py, NAMES, options.threads, None, |control| {
+        let (similarity, kernel) = (similarity.parse()?, trial::kernel()?);
+        work(&Dense::new(queries, block, similarity, Precision::Float32, kernel, control)?, &labels, control)
+    })
+}
+
 fn to_arrays(py: Python<'_>, kept: HashedScores) -> PyResult<(Scores<'_>, Hashes<'_>, u32)> {
     let (scores, hashes) = (kept.scores.iter().map(|of| of.0), kept.scores.iter().map(|of| of.1));
     Ok((copy(py, scores)?, copy(py, hashes)?, kept.zeros))
 }
 
-/// Returns the scores of a block's positives, ascending, and a sample of its negatives: scores, hashes, zeros.
+/// Returns the scores of a pair's positives, ascending, and a sample of its negatives: scores, hashes, zeros.
 #[pyfunction]
-#[pyo3(signature = (queries, labels, block, block_labels, *, groups, block_groups, similarity, positives, first_item, zeros, capacity, threads=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[pyo3(signature = (queries, block, relation, **options))]
 pub fn begin_pairs<'py>(
     py: Python<'py>,
     queries: Rows<'py>,
-    labels: PyReadonlyArray1<'py, u32>,
-    block: Rows<'py>,
-    block_labels: PyReadonlyArray1<'py, u32>,
-    groups: Option<PyReadonlyArray1<'py, u32>>,
-    block_groups: Option<PyReadonlyArray1<'py, u32>>,
-    similarity: &str,
-    positives: usize,
-    first_item: u64,
-    zeros: u32,
-    capacity: usize,
-    threads: Option<usize>,
+    block: Option<Rows<'py>>,
+    relation: PairRelation<'py>,
+    options: Option<Options<'py>>,
 ) -> PyResult<(Scores<'py>, (Scores<'py>, Hashes<'py>, u32))> {
-    let (rows, block) = (queries.matrix(), block.matrix());
-    let groups = optional_slice(&groups)?.zip(optional_slice(&block_groups)?);
-    let labels = PairLabels { queries: labels.as_slice()?, gallery: Some(block_labels.as_slice()?), groups };
-    let (positives, sample) = run(py, NAMES, threads, None, |control| {
-        let kernel = trial::kernel()?;
-        let space = Dense::new(rows, Some(block), similarity.parse()?, Precision::Float32, kernel, control)?;
-        dml_eval::begin_block(&space, &labels, positives, first_item, zeros, capacity, control)
+    let options = required(options)?;
+    let Options { first, zeros, capacity, .. } = options;
+    let sides = (&queries, block.as_ref());
+    let (positives, sample) = run_on_pair(py, sides, &relation, &options, |space, labels, control| {
+        dml_eval::begin_block(space, labels, first, zeros, capacity, control)
     })?;
     Ok((positives.into_pyarray(py), to_arrays(py, sample)?))
 }
@@ -60,111 +100,97 @@ fn ranges_of(searches: &[Search]) -> Array2<f64> {
 }
 
 /// The levels that searches are for.
-struct Levels<'a> {
-    ranks: Vec<u64>,
-    equal_errors: bool,
-    positives: &'a [f64],
-    negatives: u64,
-}
-
-impl Levels<'_> {
-    /// Begins searches by a sample.
-    fn begin(&self, sample: Vec<f64>) -> Vec<Search> {
-        dml_eval::begin_searches(&self.ranks, self.equal_errors, self.positives, self.negatives, sample)
-    }
-
-    /// Restores searches from their ranges.
-    #[expect(clippy::disallowed_methods, reason = "searches are few")]
-    fn restore(&self, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Search> {
-        let ranges = ranges.as_array();
-        let restored = self.begin(Vec::new()).into_iter().zip(ranges.outer_iter());
-        restored.map(|(s, r)| Search { outer: (r[0], r[1]), inner: (r[2], r[3]), ..s }).collect()
-    }
-}
-
-/// Returns the ranges of the searches for some ranks of negatives, and for equal errors.
-#[pyfunction]
-#[pyo3(signature = (ranks, equal_errors, positives, negatives, sample, *, threads=None))]
-pub fn begin_searches<'py>(
-    py: Python<'py>,
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Levels<'py> {
     ranks: Vec<u64>,
     equal_errors: bool,
     positives: PyReadonlyArray1<'py, f64>,
     negatives: u64,
-    sample: PyReadonlyArray1<'py, f64>,
+    #[pyo3(default)]
     threads: Option<usize>,
+}
+
+/// Restores searches from their ranges.
+#[expect(clippy::disallowed_methods, reason = "searches are few")]
+fn restore(searches: Vec<Search>, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Search> {
+    let ranges = ranges.as_array();
+    searches
+        .into_iter()
+        .zip(ranges.outer_iter())
+        .map(|(s, r)| Search { outer: (r[0], r[1]), inner: (r[2], r[3]), ..s })
+        .collect()
+}
+
+/// Returns the ranges of the searches for some ranks of negatives, and for equal errors.
+#[pyfunction]
+#[pyo3(signature = (sample, **levels))]
+pub fn begin_searches<'py>(
+    py: Python<'py>,
+    sample: PyReadonlyArray1<'py, f64>,
+    levels: Option<Levels<'py>>,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-    let levels = Levels { ranks, equal_errors, positives: positives.as_slice()?, negatives };
-    let sample = sample.as_slice()?;
-    let searches = run(py, NAMES, threads, None, |_| Ok(levels.begin(dml_eval::collect(sample.iter().copied())?)))?;
+    let Levels { ranks, equal_errors, positives, negatives, threads } = required(levels)?;
+    let (sample, positives) = (sample.as_slice()?, positives.as_slice()?);
+    let searches = run(py, NAMES, threads, None, |_| {
+        let sample = dml_eval::collect(sample.iter().copied())?;
+        Ok(dml_eval::begin_searches(&ranks, equal_errors, positives, negatives, sample))
+    })?;
     Ok(ranges_of(&searches).into_pyarray(py))
 }
 
-/// Counts a block's negatives in the ranges of searches, and between the positives if `slots`.
+/// Counts a pair's negatives in the ranges of searches, and between the positives if there are some.
 #[pyfunction]
-#[pyo3(signature = (queries, labels, block, block_labels, ranges, *, positives, slots, similarity, first_item, capacity, threads=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[pyo3(signature = (queries, block, relation, **options))]
 #[expect(clippy::type_complexity, reason = "what each search observed, and an array")]
 #[expect(clippy::disallowed_macros, clippy::disallowed_methods, reason = "searches are few")]
 pub fn count_pairs<'py>(
     py: Python<'py>,
     queries: Rows<'py>,
-    labels: PyReadonlyArray1<'py, u32>,
-    block: Rows<'py>,
-    block_labels: PyReadonlyArray1<'py, u32>,
-    ranges: PyReadonlyArray2<'py, f64>,
-    positives: PyReadonlyArray1<'py, f64>,
-    slots: bool,
-    similarity: &str,
-    first_item: u64,
-    capacity: usize,
-    threads: Option<usize>,
+    block: Option<Rows<'py>>,
+    relation: PairRelation<'py>,
+    options: Option<Options<'py>>,
 ) -> PyResult<(Vec<ObservedArrays<'py>>, Option<Bound<'py, PyArray1<u64>>>)> {
-    let (rows, block, positives) = (queries.matrix(), block.matrix(), positives.as_slice()?);
-    let labels = PairLabels { queries: labels.as_slice()?, gallery: Some(block_labels.as_slice()?), groups: None };
-    // No range depends on what its level is.
-    let levels =
-        Levels { ranks: vec![1; ranges.as_array().nrows()], equal_errors: false, positives: &[], negatives: 1 };
-    let searches = levels.restore(&ranges);
-    let (observed, slots) = run(py, NAMES, threads, None, |control| {
-        let kernel = trial::kernel()?;
-        let space = Dense::new(rows, Some(block), similarity.parse()?, Precision::Float32, kernel, control)?;
+    let options = required(options)?;
+    let (first, capacity, positives) = (options.first, options.capacity, optional_slice(&options.positives)?);
+    let searches = options.ranges.as_ref().map_or(Vec::new(), |ranges| {
+        // No range depends on what its level is.
+        let any = dml_eval::begin_searches(&vec![1; ranges.as_array().nrows()], false, &[], 1, Vec::new());
+        restore(any, ranges)
+    });
+    let sides = (&queries, block.as_ref());
+    let (observed, slots) = run_on_pair(py, sides, &relation, &options, |space, labels, control| {
         let observed = match searches.is_empty() {
             true => Vec::new(),
-            false => dml_eval::observe_block(&space, &labels, &searches, first_item, capacity, control)?,
+            false => dml_eval::observe_block(space, labels, &searches, first, capacity, control)?,
         };
-        let slots = slots.then(|| dml_eval::count_slots(&space, &labels, positives, &Alone, control)).transpose()?;
-        Ok((observed, slots))
+        let count = |positives| dml_eval::count_slots(space, labels, positives, &Alone, control);
+        Ok((observed, positives.map(count).transpose()?))
     })?;
     let arrays = |Observed { above, inside, kept }: Observed| {
         let (scores, hashes, zeros) = to_arrays(py, kept)?;
         Ok((above, inside, scores, hashes, zeros))
     };
-    Ok((
-        observed.into_iter().map(arrays).collect::<PyResult<_>>()?,
-        slots.map(|slots| slots.negatives.into_pyarray(py)),
-    ))
+    let slots = slots.map(|slots| slots.negatives.into_pyarray(py));
+    Ok((observed.into_iter().map(arrays).collect::<PyResult<_>>()?, slots))
 }
 
 /// Advances searches by what a pass observed: returns their ranges, and each crossing that is found (score, negatives above it and at
 /// least there).
 #[pyfunction]
-#[pyo3(signature = (ranks, equal_errors, positives, negatives, ranges, observed, *, threads=None))]
-#[expect(clippy::too_many_arguments, reason = "the levels of searches, their ranges and what was observed")]
+#[pyo3(signature = (ranges, observed, **levels))]
 #[expect(clippy::type_complexity, reason = "an array, and the fields of Crossing")]
 #[expect(clippy::disallowed_methods, reason = "searches are few")]
 pub fn advance_searches<'py>(
     py: Python<'py>,
-    ranks: Vec<u64>,
-    equal_errors: bool,
-    positives: PyReadonlyArray1<'py, f64>,
-    negatives: u64,
     ranges: PyReadonlyArray2<'py, f64>,
     observed: Vec<ObservedSlices<'py>>,
-    threads: Option<usize>,
+    levels: Option<Levels<'py>>,
 ) -> PyResult<(Bound<'py, PyArray2<f64>>, Vec<Option<(f64, u64, u64)>>)> {
-    let levels = Levels { ranks, equal_errors, positives: positives.as_slice()?, negatives };
-    let mut searches = levels.restore(&ranges);
+    let Levels { ranks, equal_errors, positives, negatives, threads } = required(levels)?;
+    let positives = positives.as_slice()?;
+    let searches = dml_eval::begin_searches(&ranks, equal_errors, positives, negatives, Vec::new());
+    let mut searches = restore(searches, &ranges);
     let slices = observed.iter().map(|(above, inside, scores, hashes, zeros)| {
         Ok((*above, *inside, scores.as_slice()?, hashes.as_slice()?, *zeros))
     });
@@ -175,7 +201,7 @@ pub fn advance_searches<'py>(
             Ok(Observed { above, inside, kept: HashedScores { scores, zeros } })
         });
         let observed = observed.collect::<Result<Vec<_>>>()?;
-        let crossings = dml_eval::advance_searches(&mut searches, observed, levels.positives)?;
+        let crossings = dml_eval::advance_searches(&mut searches, observed, positives)?;
         Ok((searches, crossings))
     })?;
     let crossings = crossings.into_iter().map(|found| found.map(|c| (c.score, c.above, c.at_least)));

@@ -365,7 +365,7 @@ fn parts(run: &Run, sizes: &[(&str, usize)]) {
     let metrics: Vec<Metric> = SHALLOW.iter().map(|name| name.parse().unwrap()).collect();
     run.check(sizes, |control| {
         let space = run.apart(Similarity::Euclidean, Precision::SixteenBit, control)?;
-        let relation = Relation::of_labels(&run.labels, Some(&run.other_labels))?.with_first_item(5, None)?;
+        let relation = Relation::of_labels(&run.labels, Some(&run.other_labels))?.with_first_item(5)?;
         let (offsets, positives) = find_positives(&space, &relation, control)?;
         let partial = PartialCounts::new(Ties::Expected, &metrics, offsets, positives, &[])?;
         count_negatives(&space, &partial, &relation, control)?;
@@ -447,14 +447,13 @@ fn verified(run: &Run, sizes: &[(&str, usize)], slots: bool) {
 
 fn verified_in_parts(run: &Run) {
     let labels = || PairLabels { queries: &run.labels, gallery: Some(&run.other_labels), groups: None };
-    let number = run.labels.iter().map(|own| run.other_labels.iter().filter(|other| *other == own).count()).sum();
     run.check(&[], |control| {
         let space = run.apart(Similarity::Cosine, Precision::Float32, control)?;
-        let (positives, sample) = begin_block(&space, &labels(), number, 0, 0, 3000, control)?;
+        let (positives, sample) = begin_block(&space, &labels(), (0, 0), 0, 3000, control)?;
         let negatives = (ROWS * OTHERS - positives.len()) as u64;
         let scores = sample.scores.iter().map(|(score, _)| *score);
         let mut searches = begin_searches(&[20], true, &positives, negatives, collect(scores)?);
-        let observed: Vec<Observed> = observe_block(&space, &labels(), &searches, 0, 3000, control)?;
+        let observed: Vec<Observed> = observe_block(&space, &labels(), &searches, (0, 0), 3000, control)?;
         let found = advance_searches(&mut searches, observed, &positives)?;
         let slots = count_slots(&space, &labels(), &positives, &Alone, control)?;
         Ok((found, slots))

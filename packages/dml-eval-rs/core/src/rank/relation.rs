@@ -52,8 +52,6 @@ pub struct Relation<'a> {
     first_item: u64,
     /// Where this part is two blocks of the gallery: the second one's first item, and the indices of each block's first item.
     blocks: Option<(u32, [u64; 2])>,
-    /// Each item's place in this part of the gallery, ascending, if some of the part's items are no items here.
-    places: Option<&'a [usize]>,
     /// The number of each query's matches.
     numbers: Vec<u32>,
     /// The items of other classes than the query's that are never counted, if they are not the candidates.
@@ -87,7 +85,6 @@ impl<'a> Relation<'a> {
             grades: None,
             first_item: 0,
             blocks: None,
-            places: None,
             numbers: Vec::new(),
             uncounted: None,
         };
@@ -121,15 +118,9 @@ impl<'a> Relation<'a> {
         Relation { groups: Some(groups), ..self }.count()
     }
 
-    /// Declares the gallery a part of a larger one, in which the part's first item has this index. With `places` the rows are some of
-    /// the part's items, at these ascending places.
-    pub fn with_first_item(self, first_item: u64, places: Option<&'a [usize]>) -> Result<Self> {
-        if let Some(places) = places
-            && !(places.len() == self.items() && places.is_sorted_by(|a, b| a < b))
-        {
-            return argument(format!("expected {} ascending places, one for each row", self.items()));
-        }
-        Relation { first_item, places, ..self }.count()
+    /// Declares the gallery a part of a larger one, in which the part's first item has this index.
+    pub fn with_first_item(self, first_item: u64) -> Result<Self> {
+        Relation { first_item, ..self }.count()
     }
 
     /// Declares the items, which are their own queries, two blocks of a larger gallery: those before `split` and the others. The
@@ -206,10 +197,7 @@ impl<'a> Relation<'a> {
     /// Returns a query's own item, if this part of the gallery holds it.
     fn own_item(&self, query: usize) -> Option<usize> {
         let place = usize::try_from(self.own.of(query)?.checked_sub(self.first_item)?).ok()?;
-        match self.places {
-            Some(places) => places.binary_search(&place).ok(),
-            None => (place < self.items()).then_some(place),
-        }
+        (place < self.items()).then_some(place)
     }
 
     fn is_candidate(&self, query: usize, item: u32) -> bool {
@@ -330,11 +318,10 @@ impl<'a> Relation<'a> {
 
     /// Returns the index in the whole gallery of an item of this part.
     pub(crate) fn gallery_index(&self, item: u32) -> u64 {
-        match (self.blocks, self.places) {
-            (None, None) => self.first_item + u64::from(item),
-            (None, Some(places)) => self.first_item + places[item as usize] as u64,
-            (Some((split, [first, _])), _) if item < split => first + u64::from(item),
-            (Some((split, [_, second])), _) => second + u64::from(item - split),
+        match self.blocks {
+            None => self.first_item + u64::from(item),
+            Some((split, [first, _])) if item < split => first + u64::from(item),
+            Some((split, [_, second])) => second + u64::from(item - split),
         }
     }
 

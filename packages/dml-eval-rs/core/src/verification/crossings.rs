@@ -240,7 +240,7 @@ impl Finding<'_, '_> {
             }
             let both = Both::new(
                 Sieve::new(space, &listed, capacity, (margin, offset))?,
-                Decider::new(space, labels, &asked, kept, (margin, offset), 0, control)?,
+                Decider::new(space, labels, &asked, kept, (margin, offset), (0, 0), control)?,
             );
             traverse(space, &packing, &both, peers, control)?;
             let mut observed = both.decider.finish()?;

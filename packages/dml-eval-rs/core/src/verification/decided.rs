@@ -60,8 +60,8 @@ pub(crate) struct Decider<'a, 'rows> {
     offset: f64,
     observed: Vec<Counters>,
     capacity: usize,
-    /// The index, in the whole gallery, of the first item.
-    first_item: u64,
+    /// The indices, among all, of the first query and the first item.
+    first: (u64, u64),
     /// The brackets of the traversal before its own.
     pub brackets_before: usize,
     control: &'a Control,
@@ -120,7 +120,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         searches: &'a [Search],
         capacity: usize,
         (margin, offset): (f64, f64),
-        first_item: u64,
+        first: (u64, u64),
         control: &'a Control,
     ) -> Result<Self> {
         let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX) - offset;
@@ -133,7 +133,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
             offset,
             observed: collect(searches.iter().map(|_| Counters::default()))?,
             capacity,
-            first_item,
+            first,
             brackets_before: 0,
             control,
         })
@@ -223,7 +223,8 @@ impl Decider<'_, '_> {
                     above += 1;
                 } else {
                     inside += 1;
-                    kept.try_push((score, hash(pair.0, self.first_item + u64::from(pair.1))))?;
+                    let (query, item) = (self.first.0 + u64::from(pair.0), self.first.1 + u64::from(pair.1));
+                    kept.try_push((score, hash(query, item)))?;
                 }
             }
             observed.above.fetch_add(above, Relaxed);

@@ -9,13 +9,13 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::PairLabels;
 
-/// Computes a pair's hash from a query and an item's index in the whole gallery.
-pub(crate) fn hash(query: u32, item: u64) -> u64 {
+/// Computes a pair's hash from the indices of its query and its item among all.
+pub(crate) fn hash(query: u64, item: u64) -> u64 {
     hash_of_query(query) ^ hash_of_item(item)
 }
 
-fn hash_of_query(query: u32) -> u64 {
-    Random::new(u64::from(query)).bits()
+fn hash_of_query(query: u64) -> u64 {
+    Random::new(query).bits()
 }
 
 fn hash_of_item(item: u64) -> u64 {
@@ -55,14 +55,15 @@ impl HashedScores {
     }
 }
 
-/// Samples the negatives of one block of a gallery: of all whose hash ends in `least` zeros, at most `capacity`.
+/// Samples the negatives of two blocks, or of one: of all whose hash ends in `least` zeros, at most `capacity`. `first` are the indices
+/// of the first query and the first item among all.
 ///
 /// The hash is an exclusive or, so the pairs whose hash ends in z zeros are those of a query and an item that agree in z bits: both
 /// sides are divided into 2^z buckets, and a table of scores is computed for each two of a number.
 pub fn sample_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
-    first_item: u64,
+    first: (u64, u64),
     least: u32,
     capacity: usize,
     control: &Control,
@@ -78,8 +79,9 @@ pub fn sample_block(
         order.sort_unstable();
         Ok(order)
     };
-    let of_queries = by_bucket(queries, &hash_of_query)?;
-    let of_items = by_bucket(items, &|item| hash_of_item(first_item + u64::from(item)))?;
+    let indices = |query: u32, item: u32| (first.0 + u64::from(query), first.1 + u64::from(item));
+    let of_queries = by_bucket(queries, &|query| hash_of_query(indices(query, 0).0))?;
+    let of_items = by_bucket(items, &|item| hash_of_item(indices(0, item).1))?;
     let mut sample = HashedScores { scores: Vec::new(), zeros: ending };
     let mut rest = &of_items[..];
     for bucket in of_queries.chunk_by(|a, b| a.0 == b.0) {
@@ -96,9 +98,13 @@ pub fn sample_block(
             space.score_table(&queries, &items, &mut table, control)?;
             control.check()?;
             let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
-            let negatives = pairs.zip(table).filter(|((q, g), _)| labels.kind(*q, *g) == 0);
+            let negatives = pairs.zip(table).filter(|((q, g), _)| labels.counts(*q, *g) && labels.kind(*q, *g) == 0);
+            let hash_of = |(query, item): (u32, u32)| {
+                let (query, item) = indices(query, item);
+                hash(query, item)
+            };
             let mut hashed = allocate(queries.len() * items.len())?;
-            hashed.try_extend(negatives.map(|((q, g), score)| (score, hash(q, first_item + u64::from(g)))))?;
+            hashed.try_extend(negatives.map(|(pair, score)| (score, hash_of(pair))))?;
             sample.append(&hashed, capacity)?;
         }
     }

@@ -45,19 +45,30 @@ impl PairLabels<'_> {
         self.gallery.unwrap_or(self.queries)
     }
 
-    /// Counts the pairs of different labels.
-    pub(crate) fn count_negatives(&self) -> Result<u64> {
+    fn pairs_of(&self, queries: usize, items: usize) -> u64 {
+        let (queries, items) = (queries as u64, items as u64);
+        if self.gallery.is_none() { queries * queries.saturating_sub(1) / 2 } else { queries * items }
+    }
+
+    /// Counts the pairs of the same label, whatever their groups.
+    pub(crate) fn count_same(&self) -> Result<u64> {
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
-        let pairs = |a: usize, b: usize| {
-            if self.gallery.is_none() { a as u64 * (a as u64).saturating_sub(1) / 2 } else { a as u64 * b as u64 }
-        };
-        let same = (0..classes).map(|c| pairs(queries.members(c).len(), gallery.members(c).len()));
-        Ok(pairs(self.queries.len(), self.gallery().len()) - same.sum::<u64>())
+        Ok((0..classes).map(|c| self.pairs_of(queries.members(c).len(), gallery.members(c).len())).sum())
+    }
+
+    /// Counts the pairs of different labels.
+    pub(crate) fn count_negatives(&self) -> Result<u64> {
+        Ok(self.pairs_of(self.queries.len(), self.gallery().len()) - self.count_same()?)
     }
 
     fn is_left_out(&self, query: u32, item: u32) -> bool {
         self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
+    }
+
+    /// Whether a pair counts: of one array, an unordered pair of two items counts once.
+    pub(crate) fn counts(&self, query: u32, item: u32) -> bool {
+        self.gallery.is_some() || query < item
     }
 
     /// Returns a pair's kind: 0 for a negative, 1 for a positive, 2 for one that is left out.
@@ -74,12 +85,11 @@ impl PairLabels<'_> {
         control: &Control,
         mut receive: impl FnMut(&[f64]) -> Result<()>,
     ) -> Result<()> {
-        let own = self.gallery.is_none();
         // The fewest rows of a class whose scores come from a table, and the scores in memory beside those that are kept.
         let (least, held) = (control.sizes().class_table, control.sizes().table_keys);
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
-        let counts = |query: u32, item: u32| !(own && query >= item || self.is_left_out(query, item));
+        let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_left_out(query, item);
         // Those of a query come together, and are computed when there are enough.
         let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|of_class| *of_class > 0).max();
         let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
@@ -111,7 +121,7 @@ impl PairLabels<'_> {
             let mut start = 0;
             while start < members.len() {
                 // Of one array, the items before these members were theirs already.
-                let items = if own { &items[start..] } else { items };
+                let items = if self.gallery.is_none() { &items[start..] } else { items };
                 let part = &members[start..members.len().min(start + (held / items.len()).max(1))];
                 start += part.len();
                 let mut table: Vec<f64> = zeros(part.len() * items.len())?;

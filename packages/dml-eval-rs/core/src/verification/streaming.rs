@@ -1,4 +1,4 @@
-//! A verification in parts: of one block of a gallery at a time, in several passes over all blocks.
+//! A verification in parts: of two blocks at a time, or of one with itself, in several passes over all pairs of blocks.
 //!
 //! The first pass finds the scores of the positives, and a sample of the negatives, from which brackets around the levels' crossings
 //! are estimated. Each further pass decides the negatives in the brackets in float64, as `decided` does, until each crossing is found.
@@ -18,20 +18,19 @@ use crate::verification::sample::{Bracket, estimate, sort_descending};
 use crate::verification::sieve::Sieve;
 use crate::verification::traversal::{Both, traverse};
 
-/// Finds the scores of a block's positives, so many, ascending, and samples its negatives: of those whose hash ends in `least` zeros, at most
-/// `capacity`. `first_item` is the index of the block's first item in the whole gallery.
+/// Finds the scores of two blocks' positives, ascending, and samples their negatives: of those whose hash ends in `least` zeros, at most
+/// `capacity`. `first` are the indices of the first query and the first item among all.
 pub fn begin_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
-    positives: usize,
-    first_item: u64,
+    first: (u64, u64),
     least: u32,
     capacity: usize,
     control: &Control,
 ) -> Result<(Vec<f64>, HashedScores)> {
     labels.check(space, space.is_own_gallery())?;
-    let positives = labels.sorted_positives(space, positives, control)?;
-    Ok((positives, sample_block(space, labels, first_item, least, capacity, control)?))
+    let positives = labels.sorted_positives(space, labels.count_same()? as usize, control)?;
+    Ok((positives, sample_block(space, labels, first, least, capacity, control)?))
 }
 
 /// Begins the searches for the negatives of some ranks, and for equal errors if `equal_errors`.
@@ -55,25 +54,25 @@ pub fn begin_searches(
     levels.into_iter().map(|level| Search::new(level, bracket(level))).collect()
 }
 
-/// Counts a block's negatives for some searches, of each of which at most `capacity` scores are kept.
+/// Counts the negatives of two blocks for some searches, of each of which at most `capacity` scores are kept.
 pub fn observe_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
     searches: &[Search],
-    first_item: u64,
+    first: (u64, u64),
     capacity: usize,
     control: &Control,
 ) -> Result<Vec<Observed>> {
     labels.check(space, space.is_own_gallery())?;
     let packing = DensePacking::whole(space)?;
     let approximation = (packing.largest_margin()?, packing.offset());
-    let decider = Decider::new(space, labels, searches, capacity, approximation, first_item, control)?;
+    let decider = Decider::new(space, labels, searches, capacity, approximation, first, control)?;
     let both = Both::new(Sieve::new(space, &[], 0, approximation)?, decider);
     traverse(space, &packing, &both, &Alone, control)?;
     both.decider.finish()
 }
 
-/// Advances searches by what a pass over all blocks observed: returns each crossing that is found, and narrows the other searches.
+/// Advances searches by what a pass over all pairs of blocks observed: returns each crossing that is found, and narrows the other searches.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn advance_searches(
     searches: &mut [Search],
