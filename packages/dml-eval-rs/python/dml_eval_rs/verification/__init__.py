@@ -1,0 +1,1 @@
+"""Verification: pairs of items above and below a threshold."""

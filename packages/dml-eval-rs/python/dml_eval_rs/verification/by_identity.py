@@ -1,0 +1,262 @@
+"""Curves of resampled identities (labels), for intervals and paired tests: docs/reference/verification.md.
+
+Shapes: `I` identities, `T` thresholds, `R` repetitions, `M` pairs, `Q` queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import dml_eval_rs._native as _native
+from dml_eval_rs.matches.relation import Relation
+from dml_eval_rs.metrics.intervals import PERMUTATIONS, RESAMPLES
+from dml_eval_rs.metrics.names import far_of
+from dml_eval_rs.verification.sides import PairSides
+
+_SAMPLED = 1 << 21  # pairs whose scores place the thresholds
+_READ = 16  # a threshold is read from the sample if it accepts as many of its negatives
+_AT_A_TIME = 1 << 22  # numbers
+# Thresholds are lowered by this share: rounding then never divides the pairs of one score.
+_NUDGE = 2.0**-40
+
+_Floats = npt.NDArray[np.float64]
+_Curves = tuple[_Floats, _Floats]
+# The given pairs (M, 2), which of them are positive (M,), and their scores (M,).
+GivenPairs = tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], _Floats]
+# Whether pairs are positive, their queries, the thresholds above them, and how many pairs each entry stands for.
+_Part = tuple[bool, npt.NDArray[Any], npt.NDArray[np.intp], npt.NDArray[Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedPairs:
+    """The pairs of each identity that thresholds of ascending FAR accept, and in the last column all of its pairs.
+
+    Attributes:
+        negatives, positives: (I, T + 1), whole numbers.
+        of_both: whether a negative pair counts for both of its identities, or for its query's alone.
+    """
+
+    negatives: _Floats
+    positives: _Floats
+    of_both: bool
+
+    @property
+    def totals(self) -> _Floats:
+        """The pairs of each identity, (2, I)."""
+        return np.stack([self.negatives[:, -1], self.positives[:, -1]])
+
+    def curves(self, weight_RI: _Floats) -> _Curves:
+        """Return FAR and TAR (R, T + 1) of weighted identities; a pair of two has the weight wᵢ + wⱼ − 1."""
+        once_T = self.negatives.sum(axis=0) / 2 if self.of_both else 0.0
+        return _rates(weight_RI @ self.negatives - once_T), _rates(weight_RI @ self.positives)
+
+    def swapped_curves(self, other: AcceptedPairs, is_swapped_RI: _Floats) -> _Curves:
+        """Return FAR and TAR (R, T + 1) if some identities have the other model's pairs."""
+        negatives_RT = self.negatives.sum(axis=0) + is_swapped_RI @ (other.negatives - self.negatives)
+        positives_RT = self.positives.sum(axis=0) + is_swapped_RI @ (other.positives - self.positives)
+        return _rates(negatives_RT), _rates(positives_RT)
+
+
+@dataclass(slots=True)
+class Identities:
+    """The pairs of a result, which are counted by identity when an interval is first asked for.
+
+    Attributes:
+        sides: the items.
+        similarity, threads: as in `verify`.
+        given: the given pairs; None for all.
+    """
+
+    sides: PairSides
+    similarity: str
+    threads: int | None
+    given: GivenPairs | None = None
+    _counted: tuple[int, AcceptedPairs] | None = None
+
+    def count(self, depth: int) -> AcceptedPairs:
+        """Count the accepted pairs of each identity, at thresholds of about the FARs √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
+        if self._counted is None or self._counted[0] != depth:
+            of_query = np.unique(self.sides.labels, return_inverse=True)[1].reshape(-1)
+            threshold_T = self._place(depth)
+            shape = int(of_query.max()) + 1, depth + 1
+            sums = [np.zeros(shape[0] * shape[1]) for _ in range(2)]
+            find = self._all_pairs if self.given is None else self._given_pairs
+            for is_positive, query_M, slot_M, number_M in find(threshold_T):
+                cell_M = of_query[query_M] * shape[1] + slot_M
+                sums[is_positive] += np.bincount(cell_M, number_M, shape[0] * shape[1])
+            compared = (sums[0] + sums[1]).reshape(shape).any(axis=1)
+            negatives, positives = (np.cumsum(of.reshape(shape)[compared], axis=1) for of in sums)
+            self._counted = depth, AcceptedPairs(negatives, positives, self.sides.gallery is None)
+        return self._counted[1]
+
+    def _place(self, depth: int) -> _Floats:
+        """Return thresholds (T,), descending, from the scores of a sample of negatives."""
+        if self.given is not None:
+            scores = np.repeat(np.sort(self.given[2][~self.given[1]])[::-1], _READ)
+        else:
+            of_query, of_item = self.sides.of_both(self.sides.labels, self.sides.gallery_labels)
+            size = min(_SAMPLED, _READ * len(of_query) * len(of_item))
+            rng = np.random.default_rng(0)
+            pairs_M2 = rng.integers(0, (len(of_query), len(of_item)), (size, 2)).astype(np.uint32)
+            pairs_M2 = pairs_M2[of_query[pairs_M2[:, 0]] != of_item[pairs_M2[:, 1]]]
+            scores = np.sort(self._scores(pairs_M2))[::-1] if len(pairs_M2) else np.zeros(1)
+        accepted_T = len(scores) * 2.0 ** (np.arange(-depth, 0) / 2)
+        threshold_T = scores[np.maximum(accepted_T, 1).astype(np.int64) - 1]
+        # Beyond the sample, thresholds continue in the logarithm of the FAR.
+        first, second = (scores[min(number, len(scores)) - 1] for number in (_READ, 4 * _READ))
+        beyond_T = first + (first - second) * np.log(_READ / accepted_T) / np.log(4)
+        threshold_T = np.where(accepted_T < _READ, beyond_T, threshold_T)
+        if self.similarity == "hamming":
+            return np.minimum(np.ceil(threshold_T), 0.0)
+        return threshold_T - np.abs(threshold_T) * _NUDGE
+
+    def _given_pairs(self, threshold_T: _Floats) -> Iterator[_Part]:
+        assert self.given is not None
+        pairs_M2, positive_M, score_M = self.given
+        slot_M = _slots(threshold_T, score_M)
+        yield True, pairs_M2[positive_M, 0], slot_M[positive_M], None
+        for query_M in pairs_M2[~positive_M].T[: 2 if self.sides.gallery is None else 1]:
+            yield False, query_M, slot_M[~positive_M], None
+
+    def _all_pairs(self, threshold_T: _Floats) -> Iterator[_Part]:
+        """Compare some queries at a time with all items; without a gallery, each pair from both of its ends."""
+        sides, T = self.sides, len(threshold_T)
+        _, of_item = sides.of_both(sides.labels, sides.gallery_labels)
+        batch = max(1, _AT_A_TIME // max(T, sides.queries.shape[1]))
+        for start in range(0, len(sides.labels), batch):
+            rows = slice(start, start + batch)
+            row_q = np.arange(start, min(start + batch, len(sides.labels)))
+            relation = Relation(
+                labels=sides.labels[rows],
+                gallery_labels=of_item,
+                groups=None if sides.groups is None else sides.groups[rows],
+                gallery_groups=sides.groups if sides.gallery is None else sides.gallery_groups,
+                exclude=row_q if sides.gallery is None else None,
+            )
+            arrays = sides.queries[rows], sides.items, relation
+            options = {"similarity": self.similarity, "first_item": 0, "threads": self.threads}
+            # Under the cosine a score s has the key s·|s|·dot(q, q), see docs/reference/metrics.md.
+            square_q, key_T = np.ones(len(row_q)), threshold_T
+            if self.similarity == "cosine":
+                square_q, key_T = _squares(sides.queries[rows]), threshold_T * np.abs(threshold_T)
+            offsets, key_M, _ = _native.find_positives(*arrays, **options)
+            q_M = np.repeat(row_q - start, np.diff(offsets.astype(np.int64)))
+            yield True, row_q[q_M], _slots(key_T, key_M / square_q[q_M]), None
+            slots = _native.count_negatives(
+                *arrays,
+                **options,
+                ties="pessimistic",  # an equal key is accepted
+                metrics=["map"],  # needs all counts
+                offsets=np.arange(0, T * len(row_q) + 1, T, dtype=np.uint64),
+                keys=np.outer(square_q, key_T).reshape(-1),
+                indices=np.tile(np.arange(T, dtype=np.uint64), len(row_q)),
+                counts=np.zeros(len(row_q) * (T + 1), np.uint64),
+            )
+            yield False, np.repeat(row_q, T + 1), np.tile(np.arange(T + 1), len(row_q)), slots
+
+    def _scores(self, pairs_M2: npt.NDArray[np.uint32]) -> _Floats:
+        sides = self.sides
+        return _native.pair_scores(
+            sides.queries, sides.gallery, pairs_M2, similarity=self.similarity, threads=self.threads
+        )
+
+
+def depth_for(shares: Sequence[float]) -> int:
+    """Return the number of thresholds that reaches a sixteenth of each FAR, and 2⁻¹²."""
+    return int(np.ceil(2 * np.log2(16 / min([*shares, 2.0**-8]))))
+
+
+def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
+    """Return (R, models) deviations of a metric, if identities are drawn with replacement, the same for all models.
+
+    Raises:
+        ValueError: if no resample has pairs of both kinds.
+    """
+    n = len(models[0].positives)
+    rng = np.random.default_rng(seed)
+    parts = []
+    for rows in _batches(RESAMPLES, n):
+        cell_RI = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+        weight_RI = np.bincount(cell_RI.reshape(-1), minlength=rows * n).reshape(rows, n).astype(np.float64)
+        parts.append(np.stack([_measure(name, *model.curves(weight_RI)) for model in models], axis=1))
+    values = np.concatenate(parts)
+    values = values[np.isfinite(values).all(axis=1)]
+    if n < 2 or len(values) == 0:
+        raise ValueError(f"the pairs are of {n} identities; expected more, and several with positive pairs")
+    measured: _Floats = values - [_measure(name, *model.curves(np.ones((1, n))))[0] for model in models]
+    return measured
+
+
+def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: int) -> int:
+    """Count the permutations whose difference is at least as far from 0 as the observed one."""
+    n = len(mine.positives)
+    rng = np.random.default_rng(seed)
+
+    def distances(is_swapped_RI: _Floats) -> _Floats:
+        ours = _measure(name, *mine.swapped_curves(theirs, is_swapped_RI))
+        return np.abs(ours - _measure(name, *theirs.swapped_curves(mine, is_swapped_RI)))
+
+    least = distances(np.zeros((1, n)))[0] * (1 - 1e-12)
+    drawn = (rng.integers(0, 2, (rows, n)).astype(np.float64) for rows in _batches(PERMUTATIONS, n))
+    return sum(int(np.count_nonzero(distances(is_swapped_RI) >= least)) for is_swapped_RI in drawn)
+
+
+def _batches(repetitions: int, numbers: int) -> Iterator[int]:
+    batch = max(1, _AT_A_TIME // numbers)
+    return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
+
+
+def _slots(descending_T: _Floats, score_M: _Floats) -> npt.NDArray[np.intp]:
+    """Return the number of thresholds above each score."""
+    return len(descending_T) - np.searchsorted(descending_T[::-1], score_M, "right")
+
+
+def _rates(accepted_RT: _Floats) -> _Floats:
+    """Return shares of the last column, ascending; NaN if that is 0."""
+    ascending = np.maximum.accumulate(np.maximum(accepted_RT, 0), axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates: _Floats = ascending / ascending[:, -1:]
+    return rates
+
+
+def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
+    """Return a metric (R,) of curves, NaN for a curve of NaN."""
+    R = np.arange(len(far_RT))
+
+    def between(x_RT: _Floats, part_R: _Floats) -> _Floats:
+        """Interpolate between the corners before `at_R` and there."""
+        found: _Floats = x_RT[R, at_R - 1] + part_R * (x_RT[R, at_R] - x_RT[R, at_R - 1])
+        return found
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if name in ("eer", "auc"):
+            far_RT, tar_RT = (np.pad(rates, ((0, 0), (1, 0))) for rates in (far_RT, tar_RT))
+        if name == "auc":
+            value_R = (np.diff(far_RT) * (tar_RT[:, 1:] + tar_RT[:, :-1])).sum(axis=1) / 2
+        elif name == "eer":
+            both_RT = far_RT + tar_RT
+            at_R = np.maximum(np.argmax(both_RT >= 1, axis=1), 1)
+            before_R = both_RT[R, at_R - 1]
+            value_R = between(far_RT, (1 - before_R) / (both_RT[R, at_R] - before_R))
+        else:
+            share = far_of(name)
+            at_R = np.clip((far_RT <= share).sum(axis=1), 1, far_RT.shape[1] - 1)
+            low_R, high_R = far_RT[R, at_R - 1], far_RT[R, at_R]
+            logarithmic_R = np.log(share / low_R) / np.log(high_R / low_R)
+            part_R = np.where(low_R > 0, logarithmic_R, share / high_R)
+            value_R = between(tar_RT, np.clip(part_R, 0, 1))
+    return np.where(np.isfinite(far_RT[:, -1] + tar_RT[:, -1]), value_R, np.nan)
+
+
+def _squares(queries: npt.NDArray[np.floating]) -> _Floats:
+    """Return dot(q, q) (Q,) of rows that are scaled as under the cosine (docs/reference/metrics.md)."""
+    x = queries.astype(np.float64)
+    if queries.dtype == np.float64:
+        x = np.ldexp(x, 1 - np.frexp(np.abs(x).max(axis=1, keepdims=True))[1])
+    squares: _Floats = np.einsum("qd,qd->q", x, x)
+    return squares

@@ -1,0 +1,142 @@
+"""Checked arguments of a verification, and the numbers of its pairs.
+
+Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.matches.relation import relate
+from dml_eval_rs.matches.relevance import Relevance
+from dml_eval_rs.metrics.names import check_metrics, family_of, far_of
+
+Codes = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The metrics to measure.
+
+    Attributes:
+        names: distinct names, in the order asked.
+        far: name → FAR, of the names ``"tar@far=X"``.
+    """
+
+    names: list[str]
+    far: dict[str, float]
+
+    @property
+    def shares(self) -> list[float]:
+        """The distinct FARs."""
+        return list(dict.fromkeys(self.far.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class PairSides:
+    """Both sides of the pairs without junk: items, and labels and groups as dense codes.
+
+    Attributes:
+        queries, gallery: (Q, D) and (G, D) floats, or (Q, W) and (G, W) codes; no gallery: the queries are their own.
+        labels, gallery_labels, groups, gallery_groups: (Q,) and (G,).
+        kept: the rows of the items given that aren't junk; None for all.
+        given: the numbers of queries and items given, with junk.
+    """
+
+    queries: npt.NDArray[Any]
+    labels: Codes
+    gallery: npt.NDArray[Any] | None = None
+    gallery_labels: Codes | None = None
+    groups: Codes | None = None
+    gallery_groups: Codes | None = None
+    kept: npt.NDArray[np.uintp] | None = None
+    given: tuple[int, int] = (0, 0)
+
+    @property
+    def items(self) -> npt.NDArray[Any]:
+        """The rows that queries are compared with."""
+        return self.queries if self.gallery is None else self.gallery
+
+    def count_pairs(self) -> tuple[int, int]:
+        """Return the numbers of positive and of negative pairs."""
+        of_labels = self.of_both(self.labels, self.gallery_labels)
+        same_label, left_out = self._count_equal(*of_labels), 0
+        if self.groups is not None:
+            of_groups = self.of_both(self.groups, self.gallery_groups)
+            factor = np.uint64(1 + max(int(codes.max()) for codes in of_groups))
+            both = (a.astype(np.uint64) * factor + b for a, b in zip(of_labels, of_groups))
+            left_out = self._count_equal(*both)
+        n = len(self.labels)
+        all_pairs = n * (n - 1) // 2 if self.gallery is None else n * len(self.gallery)
+        return same_label - left_out, all_pairs - same_label
+
+    def of_both(self, queries: Codes, gallery: Codes | None) -> tuple[Codes, Codes]:
+        """Return codes of both sides, those of the queries twice if they are their own gallery."""
+        return queries, queries if gallery is None else gallery
+
+    def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
+        """Return all arrays, by which processes that share a verification compare them."""
+        labels, groups = (self.labels, self.gallery_labels), (self.groups, self.gallery_groups)
+        return self.queries, self.gallery, *labels, *groups
+
+    def _count_equal(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
+        """Count pairs of equal entries; without a gallery, unordered pairs of two places."""
+        values_a, counts_a = np.unique(a, return_counts=True)
+        if self.gallery is None:
+            return sum(count * (count - 1) // 2 for count in counts_a.tolist())
+        values_b, counts_b = np.unique(b, return_counts=True)
+        _, in_a, in_b = np.intersect1d(values_a, values_b, assume_unique=True, return_indices=True)
+        return sum(i * j for i, j in zip(counts_a[in_a].tolist(), counts_b[in_b].tolist()))
+
+
+def check_sides(
+    embeddings: object, labels: object, gallery: object, gallery_labels: object, similarity: str
+) -> PairSides:
+    """Check both sides, and leave out junk.
+
+    Raises:
+        TypeError: if an array has the wrong dtype.
+        ValueError: if shapes don't match or are empty, or labels list matches or ignored items.
+    """
+    sides = arguments.to_sides(embeddings, gallery, similarity, ("embeddings", "gallery"))
+    if isinstance(labels, Relevance):
+        raise ValueError("labels is a Relevance, which lists matches; expected an array or Labels")
+    relation = relate(labels, gallery_labels, sides, unmatched="zero")
+    if relation.ignored_offsets is not None:
+        raise ValueError("labels have ignored items, which verification doesn't leave out; expected none")
+    assert relation.labels is not None
+    queries, items = sides.queries, sides.gallery
+    if relation.kept is not None:
+        queries, items = (queries[relation.kept], None) if items is None else (queries, items[relation.kept])
+    return PairSides(
+        queries,
+        relation.labels,
+        items,
+        relation.gallery_labels,
+        relation.groups,
+        relation.gallery_groups,
+        relation.kept,
+        (len(sides.queries), len(sides.items)),
+    )
+
+
+def check_asked(metrics: str | Iterable[str], *, in_folds: bool = False) -> Asked:
+    """Check names of metrics; with folds add the accuracy.
+
+    Raises:
+        TypeError, ValueError: as `check_metrics`, or if the accuracy came without folds.
+    """
+    names = check_metrics(metrics, ("verification",))
+    if "accuracy" in names and not in_folds:
+        raise ValueError(
+            "metrics holds 'accuracy', which is measured in folds of given pairs; expected pairs and folds"
+        )
+    if in_folds and "accuracy" not in names:
+        names.append("accuracy")
+    return Asked(names, {name: far_of(name) for name in names if family_of(name) == "tar@far=X"})
