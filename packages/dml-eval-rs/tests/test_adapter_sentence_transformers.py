@@ -93,5 +93,5 @@ def test_errors_say_what_came_and_what_was_expected(model: Any) -> None:
     with pytest.raises(ValueError, match="primary_metric is 'map'; expected one of 'recall@1'"):
         LabelEvaluator(["a", "b"], [1, 1], primary_metric="map")
     model.similarity_fn_name = "manhattan"
-    with pytest.raises(ValueError, match="model.similarity_fn_name is 'manhattan'; expected one of 'cosine'"):
+    with pytest.raises(ValueError, match=r"model\.similarity_fn_name is 'manhattan'; expected one of 'cosine'"):
         LabelEvaluator(["w1", "w2"], [1, 1])(model)

@@ -145,8 +145,6 @@ def test_the_callback_logs_the_figures_of_the_whole_set(tmp_path: Path) -> None:
             )  # logged as float32
             assert f"val/{name}/loader_1" in trainer.callback_metrics
         trainer.test(Module(), loader, verbose=False)
-        assert trainer.callback_metrics["test/map@r"].item() == pytest.approx(
-            expected["map@r"], abs=1e-7
-        )
+        assert trainer.callback_metrics["test/map@r"].item() == pytest.approx(expected["map@r"], abs=1e-7)
         with pytest.raises(TypeError, match=r"test_step returned keys \['embedding'\]; expected a dict"):
             trainer.test(Module({"embedding": X}), loader, verbose=False)

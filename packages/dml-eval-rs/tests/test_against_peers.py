@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn.metrics
+from eval_support.rankings import listed
 
-from dml_eval_rs import evaluate, relevance_from_labels
+from dml_eval_rs import Relevance, evaluate, relevance_from_labels
 
 
 @pytest.fixture(scope="module")
@@ -20,17 +21,10 @@ def grades() -> np.ndarray:
     return np.random.default_rng(1).choice([0, 0, 0, 0, 1, 2, 5], (40, 120))
 
 
-def listed(grades: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    query, item = np.nonzero(grades)
-    return np.searchsorted(query, np.arange(len(grades) + 1)), item, grades[query, item]
-
-
 def test_average_precision_is_scikit_learns(scores: np.ndarray, grades: np.ndarray) -> None:
-    found = evaluate(
-        scores, relevant=listed(grades), gallery=np.eye(120), similarity="dot", average_precision=True
-    )
+    found = evaluate(scores, Relevance(*listed(grades)), np.eye(120), similarity="dot", metrics="map")
     theirs = [sklearn.metrics.average_precision_score(g > 0, s) for g, s in zip(grades, scores)]
-    np.testing.assert_allclose(found.per_query["average_precision"], theirs, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.per_query["map"], theirs, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("ties", ["index", "expected"])
@@ -41,14 +35,14 @@ def test_ndcg_is_scikit_learns(scores: np.ndarray, grades: np.ndarray, ties: str
         scores = np.round(scores)
     found = evaluate(
         scores,
-        relevant=listed(grades),
-        gallery=np.eye(120),
+        Relevance(*listed(grades)),
+        np.eye(120),
         similarity="dot",
-        ndcg_at=k,
+        metrics=f"ndcg@{k}",
         ties=ties,  # type: ignore[arg-type]
     )
     theirs = sklearn.metrics.ndcg_score(grades, scores, k=k)
-    assert found.ndcg[k] == pytest.approx(theirs, abs=1e-12)
+    assert found[f"ndcg@{k}"] == pytest.approx(theirs, abs=1e-12)
 
 
 def test_average_precision_of_the_whole_ranking_is_pytorch_metric_learnings() -> None:
@@ -62,10 +56,9 @@ def test_average_precision_of_the_whole_ranking_is_pytorch_metric_learnings() ->
     theirs = calculator.AccuracyCalculator(include=names, k=199).get_accuracy(
         torch.from_numpy(x), torch.from_numpy(labels)
     )
-    found = evaluate(x, labels, similarity="euclidean", average_precision=True)
-    ours = (found.average_precision, found.map_at_r, found.r_precision, found.mean_reciprocal_rank)
+    found = evaluate(x, labels, similarity="euclidean", metrics=("map", "map@r", "r_precision", "mrr"))
     # It computes in float32.
-    np.testing.assert_allclose(ours, [theirs[name] for name in names], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(list(found.values()), [theirs[name] for name in names], rtol=0, atol=1e-6)
 
 
 def test_precision_of_several_labels_is_that_of_every_pair() -> None:
@@ -73,16 +66,14 @@ def test_precision_of_several_labels_is_that_of_every_pair() -> None:
     rng = np.random.default_rng(0)
     hot = rng.random((90, 12)) < 0.15
     x = rng.normal(size=(90, 6))
-    found = evaluate(
-        x, relevant=relevance_from_labels(hot), precision_at=5, average_precision_at=5, unmatched="zero"
-    )
+    found = evaluate(x, relevance_from_labels(hot), metrics=("precision@5", "map@5"), unmatched="zero")
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     similarity = unit @ unit.T
     np.fill_diagonal(similarity, -np.inf)
     matches = (hot.astype(int) @ hot.T > 0)[np.arange(90)[:, None], np.argsort(-similarity)[:, :-1]]
-    assert found.precision[5] == pytest.approx(matches[:, :5].mean(), abs=1e-12)
+    assert found["precision@5"] == pytest.approx(matches[:, :5].mean(), abs=1e-12)
     precisions = np.cumsum(matches, axis=1) / np.arange(1, 90)
     totals = np.minimum(5, matches.sum(axis=1))
     sums = (precisions * matches)[:, :5].sum(axis=1)
     expected = np.divide(sums, totals, out=np.zeros(90), where=totals > 0)
-    assert found.average_precision_at[5] == pytest.approx(expected.mean(), abs=1e-12)
+    assert found["map@5"] == pytest.approx(expected.mean(), abs=1e-12)

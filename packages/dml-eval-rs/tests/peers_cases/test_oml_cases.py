@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from eval_support.rankings import evaluate_ranks, evaluate_scores, listed
 
-from dml_eval_rs import Evaluation, evaluate, verify
+from dml_eval_rs import Evaluation, Labels, Relevance, evaluate, verify
 
 KS = (1, 2, 3, 4, 5, 10)
 
@@ -21,7 +21,7 @@ KS = (1, 2, 3, 4, 5, 10)
 def omls(found: Evaluation, numbers: np.ndarray, items: int, k: int) -> dict[str, np.ndarray]:
     """Return their cmc, precision and map of every query from ours, given R and the number of retrieved items."""
     hits = found.per_query[f"precision@{k}"] * k
-    precisions = found.per_query[f"average_precision@{k}"] * np.minimum(k, numbers)
+    precisions = found.per_query[f"map@{k}"] * np.minimum(k, numbers)
     return {
         "cmc": found.per_query[f"recall@{k}"],
         "precision": hits / np.minimum(numbers, min(k, items)),
@@ -30,7 +30,8 @@ def omls(found: Evaluation, numbers: np.ndarray, items: int, k: int) -> dict[str
 
 
 def at_every_k(ranks: list[list[int]], items: int, ks: tuple[int, ...] = KS) -> Evaluation:
-    return evaluate_ranks(ranks, items, recall_at=ks, precision_at=ks, average_precision_at=ks)
+    metrics = [f"{name}@{k}" for name in ("recall", "precision", "map") for k in ks]
+    return evaluate_ranks(ranks, items, metrics=metrics)
 
 
 def test_the_exact_case() -> None:
@@ -74,7 +75,7 @@ def test_categories() -> None:
     """`test_categories_in_metrics`: three items are retrieved; what is not comes far behind."""
     found = at_every_k([[1, 3, 90], [1, 90], [1, 90]], 100)
     ours = omls(found, np.array([3, 2, 2]), 3, 3)
-    assert found.recall[1] == 1
+    assert found["recall@1"] == 1
     assert ours["precision"].tolist() == [2 / 3, 1 / 2, 1 / 2]
     by_category = found.per_class("recall@1", np.array(["cat", "dog", "dog"]))
     assert by_category == {"cat": 1, "dog": 1}
@@ -86,10 +87,10 @@ def test_empty_predictions_of_a_query_without_matches_are_a_miss_here() -> None:
     With nothing retrieved, theirs gives 1 to a query without matches. Ours gives 0, or skips it.
     """
     ranks: list[list[int]] = [[90], [], [90, 91]]
-    found = evaluate_ranks(ranks, 100, recall_at=3, precision_at=2, average_precision_at=1)
-    for name in ("recall@3", "precision@2", "average_precision@1"):
-        assert found.per_query[name].tolist() == [0, 0, 0]  # theirs: 0, 1, 0
-    skipped = evaluate_ranks(ranks, 100, recall_at=3, unmatched="skip")
+    found = evaluate_ranks(ranks, 100, metrics=("recall@3", "precision@2", "map@1"))
+    for values in found.per_query.values():
+        assert values.tolist() == [0, 0, 0]  # theirs: 0, 1, 0
+    skipped = evaluate_ranks(ranks, 100, metrics="recall@3", unmatched="skip")
     assert np.isnan(skipped.per_query["recall@3"]).tolist() == [False, True, False]
 
 
@@ -106,8 +107,8 @@ def test_empty_predictions_of_a_query_without_matches_are_a_miss_here() -> None:
 )
 def test_cmc_of_distances(distances: Any, matches: Any, k: int, figure: float) -> None:
     """test_cmc_metric_old.py, `test_metric_count`."""
-    found = evaluate_scores(-np.asarray(distances, float), matches, recall_at=k)
-    assert found.recall[k] == pytest.approx(figure, abs=1e-12)
+    found = evaluate_scores(-np.asarray(distances, float), matches, metrics=f"recall@{k}")
+    assert found[f"recall@{k}"] == pytest.approx(figure, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [10, 100])
@@ -115,10 +116,11 @@ def test_bounds_of_cmc(n: int) -> None:
     """`test_metric_less` and `test_metric_greater`: distances that grow below, or above, the diagonal."""
     rng = np.random.default_rng(0)
     ks = range(1, n, max(1, n // 10))
-    below = evaluate_scores(-(rng.random((n, n)) + np.tri(n)), np.eye(n), recall_at=ks)
-    above = evaluate_scores(-(rng.random((n, n)) + 1 - np.tri(n)), np.eye(n), recall_at=ks)
-    for k in ks:
-        assert below.recall[k] <= k / n <= above.recall[k]
+    metrics = [f"recall@{k}" for k in ks]
+    below = evaluate_scores(-(rng.random((n, n)) + np.tri(n)), np.eye(n), metrics=metrics)
+    above = evaluate_scores(-(rng.random((n, n)) + 1 - np.tri(n)), np.eye(n), metrics=metrics)
+    for k, name in zip(ks, metrics):
+        assert below[name] <= k / n <= above[name]
 
 
 MASKED: list[tuple[Any, ...]] = [
@@ -145,31 +147,31 @@ def test_masked_cmc(case: Any) -> None:
     queries, gallery, matches, available, figure = case
     found = evaluate(
         np.array(queries, np.float32),
-        relevant=listed(matches)[:2],
-        gallery=np.array(gallery, np.float32),
-        ignored=listed(1 - np.array(available))[:2],
+        Relevance(*listed(matches)[:2], ignored=listed(1 - np.array(available))[:2]),
+        np.array(gallery, np.float32),
         similarity="euclidean",
-        recall_at=1,
+        metrics="recall@1",
         unmatched="zero",
     )
-    assert found.recall[1] == figure
+    assert found["recall@1"] == figure
 
 
 def test_sequences_and_own_items_are_ignored() -> None:
-    """`calc_mask_to_ignore` leaves out the query itself and all items of its sequence, of whatever label: lists, not
+    """`calc_mask_to_ignore` excludes the query itself and all items of its sequence, of whatever label: lists, not
     groups.
     """
     rng = np.random.default_rng(0)
     x, labels, sequences = rng.normal(size=(60, 4)), np.arange(60) % 5, rng.integers(0, 6, 60)
     mask = np.eye(60, dtype=bool) | (sequences[:, None] == sequences)
-    found = evaluate(x, labels, ignored=listed(mask)[:2], similarity="euclidean", recall_at=(1, 5))
+    options: dict[str, Any] = {"similarity": "euclidean", "metrics": ("recall@1", "recall@5")}
+    found = evaluate(x, Labels(labels, ignored=listed(mask)[:2]), **options)
     distances = ((x[:, None] - x) ** 2).sum(-1)
     distances[mask] = np.inf
     hits = (labels[np.argsort(distances, axis=1)] == labels[:, None]) & (np.sort(distances, axis=1) < np.inf)
     for k in (1, 5):
-        assert found.recall[k] == hits[:, :k].any(axis=1).mean()
-    grouped = evaluate(x, labels, groups=sequences, similarity="euclidean", recall_at=(1, 5))
-    assert grouped.recall != found.recall  # groups leave out items of the same label alone
+        assert found[f"recall@{k}"] == hits[:, :k].any(axis=1).mean()
+    grouped = evaluate(x, Labels(labels, sequences), **options)
+    assert dict(grouped) != dict(found)  # groups exclude only items of the same label
 
 
 @pytest.mark.parametrize(
@@ -186,9 +188,9 @@ def test_one_hot_embeddings(numbers: list[int], figure: float, by_category: dict
     x, labels = np.eye(8, dtype=np.float32)[numbers], np.array([0, 1, 1, 0, 1, 1])
     # In the imperfect case all items are equally far from a query; theirs counts a miss.
     found = evaluate(
-        x[:3], labels[:3], x[3:], labels[3:], similarity="euclidean", ties="pessimistic", recall_at=1
+        x[:3], labels[:3], x[3:], labels[3:], similarity="euclidean", ties="pessimistic", metrics="recall@1"
     )
-    assert found.cmc[1] == pytest.approx(figure, abs=1e-12)
+    assert found["recall@1"] == pytest.approx(figure, abs=1e-12)
     assert found.per_class("recall@1", np.array([10, 20, 20])) == by_category
 
 
@@ -197,20 +199,18 @@ def test_worst_queries_and_all_metrics_of_the_perfect_case() -> None:
     labels = np.array([0, 1, 2, 0, 1, 2])
     x = np.eye(8)[[0, 1, 2, 0, 5, 5]]
     found = evaluate(
-        x[:3], labels[:3], x[3:], labels[3:], similarity="euclidean", ties="pessimistic", recall_at=1
+        x[:3], labels[:3], x[3:], labels[3:], similarity="euclidean", ties="pessimistic", metrics="recall@1"
     )
     assert set(np.argsort(found.per_query["recall@1"], kind="stable")[:2].tolist()) == {1, 2}
     labels = np.array([0, 1, 1, 0, 1, 1])
     x = np.eye(8)[labels]
-    perfect = evaluate(
-        x[:3], labels[:3], x[3:], labels[3:], precision_at=2, average_precision_at=(4, 500), recall_at=1
-    )
+    perfect = evaluate(x[:3], labels[:3], x[3:], labels[3:], metrics=("precision@2", "map@4", "map@500"))
     ours = omls(at_every_k([[1], [1, 2], [1, 2]], 3), np.array([1, 2, 2]), 3, 2)
     assert ours["precision"].tolist() == [1, 1, 1]
     assert perfect.per_query["precision@2"].tolist() == [0.5, 1, 1]  # divided by 2, not by min(2, R)
-    assert perfect.average_precision_at == {4: 1, 500: 1}
-    rates = verify(x[:3], labels[:3], x[3:], labels[3:], far=(0.3, 0.5), metrics=("tar",)).tar
-    assert rates == {0.3: 1, 0.5: 1}  # FNMR@FMR is 0
+    assert (perfect["map@4"], perfect["map@500"]) == (1, 1)
+    rates = verify(x[:3], labels[:3], x[3:], labels[3:], metrics=("tar@far=0.3", "tar@far=0.5"))
+    assert dict(rates) == {"tar@far=0.3": 1, "tar@far=0.5": 1}  # FNMR@FMR is 0
 
 
 def test_validation_of_a_separate_and_a_shared_gallery() -> None:
@@ -222,11 +222,11 @@ def test_validation_of_a_separate_and_a_shared_gallery() -> None:
     found = evaluate(
         x[~in_gallery], labels[~in_gallery], x[in_gallery], labels[in_gallery], similarity="euclidean"
     )
-    assert found.cmc[1] == pytest.approx(3 / 5, abs=1e-12)
+    assert found["recall@1"] == pytest.approx(3 / 5, abs=1e-12)
     labels = np.array([0, 0, 0, 1, 1, 1, 2, 2])
     x = labels.astype(np.float32)[:, None]
     x[0] = 3
-    assert evaluate(x, labels, similarity="euclidean").cmc[1] == 7 / 8
+    assert evaluate(x, labels, similarity="euclidean")["recall@1"] == 7 / 8
 
 
 def test_fnmr_at_fmr_is_1_less_tar_at_far() -> None:
@@ -234,20 +234,21 @@ def test_fnmr_at_fmr_is_1_less_tar_at_far() -> None:
     positive, negative = [0, 0, 1, 1, 2, 2, 5, 5, 9, 9], [3, 3, 4, 4, 6, 6, 7, 7, 8, 8]
     distances = -np.array([positive + negative], float).T
     labels = [1] * 10 + [0] * 10
-    tar = verify(np.ones((1, 1)), [1], distances, labels, similarity="dot", far=(0.1, 0.5)).tar
-    assert {far: 1 - rate for far, rate in tar.items()} == pytest.approx({0.1: 0.4, 0.5: 0.2}, abs=1e-12)
+    metrics = ("tar@far=0.1", "tar@far=0.5")
+    found = verify(np.ones((1, 1)), [1], distances, labels, similarity="dot", metrics=metrics)
+    assert [1 - rate for rate in found.values()] == pytest.approx([0.4, 0.2], abs=1e-12)
 
 
-@pytest.mark.parametrize("far", [(0, -1), (101,)])
-def test_wrong_rates_are_refused(far: Any) -> None:
+@pytest.mark.parametrize("far", [0, -1, 101])
+def test_wrong_rates_are_refused(far: int) -> None:
     """`test_calc_fnmr_at_fmr_check_params`."""
     with pytest.raises(ValueError, match="far"):
-        verify(np.eye(4), [0, 0, 1, 1], far=far)
+        verify(np.eye(4), [0, 0, 1, 1], metrics=f"tar@far={far}")
 
 
-@pytest.mark.parametrize("k", [(0, -1), (0,), (1.5, 2), (1.0, 2.0)])
-@pytest.mark.parametrize("name", ["recall_at", "precision_at", "average_precision_at"])
-def test_wrong_ks_are_refused(name: str, k: Any) -> None:
+@pytest.mark.parametrize("k", [0, -1, 1.5, 1.0])
+@pytest.mark.parametrize("name", ["recall", "precision", "map"])
+def test_wrong_ks_are_refused(name: str, k: float) -> None:
     """`test_metrics_check_params`."""
-    with pytest.raises((TypeError, ValueError), match="expected"):
-        evaluate(np.eye(4), [0, 0, 1, 1], **{name: k})
+    with pytest.raises(ValueError, match="expected"):
+        evaluate(np.eye(4), [0, 0, 1, 1], metrics=f"{name}@{k}")

@@ -16,8 +16,10 @@ import sklearn.cluster
 import sklearn.metrics
 from eval_support.rankings import evaluate_ranks, listed
 
-from dml_eval_rs import Evaluation, evaluate
+from dml_eval_rs import Evaluation, Relevance, evaluate
 
+# Their precision_at_1, r_precision, mean_average_precision_at_r and mean_average_precision.
+METRICS = ("precision@1", "r_precision", "map@r", "map")
 NEIGHBOURS = np.array(
     [[0, 1, 1, 2, 2], [1, 0, 1, 1, 3], [4, 4, 4, 4, 2], [3, 1, 3, 1, 3], [0, 0, 4, 2, 2], [1, 2, 3, 4, 5]]
 )
@@ -27,7 +29,7 @@ COUNTS = {0: 2, 1: 3, 2: 5, 3: 4, 4: 5}
 
 def map_over_r(found: Evaluation, k: int, numbers: np.ndarray) -> np.ndarray:
     """Their mean_average_precision: AP@k divided by R, not by min(k, R)."""
-    return found.per_query[f"average_precision@{k}"] * np.minimum(k, numbers) / numbers
+    return found.per_query[f"map@{k}"] * np.minimum(k, numbers) / numbers
 
 
 @pytest.mark.parametrize("includes_query", [False, True])
@@ -43,16 +45,16 @@ def test_accuracy_calculator(includes_query: bool) -> None:
     for row, label, number in zip(labels, QUERY_LABELS, numbers):
         own = (1 + np.flatnonzero(row == label)).tolist()
         ranks.append(own + list(range(50, 50 + number - len(own))))
-    found = evaluate_ranks(ranks, 60, average_precision_at=k, reciprocal_rank_at=k)
+    found = evaluate_ranks(ranks, 60, metrics=(*METRICS[:3], f"map@{k}", f"mrr@{k}"))
     figures = {
-        "precision_at_1": [[0, 1, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0]],
+        "precision@1": [[0, 1, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0]],
         "r_precision": [[2 / 3, 2 / 3, 1 / 5, 2 / 4, 1 / 5, 0], [1, 1 / 2, 1 / 4, 1 / 3, 1 / 4, 0]],
-        "map_at_r": [
+        "map@r": [
             [(1 / 2 + 2 / 3) / 3, (1 + 2 / 3) / 3, 1 / 5 / 5, (1 + 2 / 3) / 4, 1 / 3 / 5, 0],
             [1, 1 / 2 / 2, 1 / 4 / 4, 1 / 2 / 3, 1 / 2 / 4, 0],
         ],
         # Theirs is 0 for a query without a match among the neighbours.
-        f"reciprocal_rank@{k}": [[1 / 2, 1, 1 / 5, 1, 1 / 3, 0], [1, 1 / 2, 1 / 4, 1 / 2, 1 / 2, 0]],
+        f"mrr@{k}": [[1 / 2, 1, 1 / 5, 1, 1 / 3, 0], [1, 1 / 2, 1 / 4, 1 / 2, 1 / 2, 0]],
     }
     for name, both in figures.items():
         np.testing.assert_allclose(found.per_query[name], both[first], rtol=1e-12, atol=0, err_msg=name)
@@ -72,8 +74,9 @@ def lone(labels: np.ndarray, others: np.ndarray | None, compare: Callable[..., A
     against = labels if others is None else others
     matches = np.array([[bool(compare(a, b)) for b in against] for a in labels])
     gallery = None if others is None else np.ones((len(others), 1))
-    found = evaluate(np.ones((len(labels), 1)), relevant=listed(matches)[:2], gallery=gallery, **options)
-    return ~np.isnan(found.per_query["reciprocal_rank"])
+    relevance = Relevance(*listed(matches)[:2])
+    found = evaluate(np.ones((len(labels), 1)), relevance, gallery, metrics="mrr", **options)
+    return ~np.isnan(found.per_query["mrr"])
 
 
 def test_lone_queries_of_own_relations() -> None:
@@ -109,7 +112,7 @@ def test_lone_queries_within_other_references() -> None:
 
     assert np.flatnonzero(~lone(queries, references, equal)).tolist() == [6]
     own = np.array([0, 3, 4, 6, 7, 8, -1])
-    assert np.flatnonzero(~lone(queries, references, equal, indices=own)).tolist() == [1, 3, 4, 5, 6]
+    assert np.flatnonzero(~lone(queries, references, equal, exclude=own)).tolist() == [1, 3, 4, 5, 6]
 
 
 def column(*values: float) -> np.ndarray:
@@ -119,24 +122,22 @@ def column(*values: float) -> np.ndarray:
 def test_numbers_on_a_line() -> None:
     """`_test_accuracy_calculator_and_faiss`."""
     line, labels = column(*range(10)), np.arange(10)
-    same = evaluate(line, labels, line.copy(), labels, similarity="euclidean", average_precision=True)
-    assert (same.precision_at_1, same.r_precision, same.map_at_r, same.average_precision) == (1, 1, 1, 1)
+    same = evaluate(line, labels, line.copy(), labels, similarity="euclidean", metrics=METRICS)
+    assert list(same.values()) == [1, 1, 1, 1]
     halves = column(*range(10), *(i + 0.5 for i in range(10)))
     found = evaluate(
         line,
         labels,
         halves,
         np.concatenate([labels, np.ones(10, int)]),
-        indices=np.arange(10),
+        exclude=np.arange(10),
         similarity="euclidean",
-        average_precision=True,
+        metrics=METRICS,
     )
     ranks = [1, 2, 5, 7, 9, 11, 13, 15, 17, 19]
-    assert (found.precision_at_1, found.r_precision, found.n_unmatched) == (1, 0.5, 9)
-    assert found.map_at_r == pytest.approx(sum(i / r for i, r in enumerate(ranks[:5], 1)) / 10, rel=1e-12)
-    assert found.average_precision == pytest.approx(
-        sum(i / r for i, r in enumerate(ranks, 1)) / 10, rel=1e-12
-    )
+    assert (found["precision@1"], found["r_precision"], found.n_unmatched) == (1, 0.5, 9)
+    assert found["map@r"] == pytest.approx(sum(i / r for i, r in enumerate(ranks[:5], 1)) / 10, rel=1e-12)
+    assert found["map"] == pytest.approx(sum(i / r for i, r in enumerate(ranks, 1)) / 10, rel=1e-12)
 
 
 @pytest.mark.parametrize("as_relation", [False, True], ids=["labels", "own relation"])
@@ -144,16 +145,11 @@ def test_averages_of_class_averages(as_relation: bool) -> None:
     """`_test_accuracy_calculator_and_faiss_avg_of_avgs`, and the same with labels of two numbers."""
     x, references = column(*range(9), 100), column(-100, *range(1, 10))
     labels, reference_labels = np.array([0] * 9 + [1]), np.array([1] + [0] * 9)
-    given: dict[str, Any] = {"labels": labels, "gallery_labels": reference_labels}
+    given: tuple[Any, ...] = labels, references, reference_labels
     if as_relation:
-        given = {"relevant": listed(labels[:, None] == reference_labels)[:2]}
-    found = evaluate(x, gallery=references, similarity="euclidean", average_precision=True, **given)
-    for name, mean, by_class in [
-        ("precision_at_1", 0.9, 0.5),
-        ("r_precision", 0.9, 0.5),
-        ("map_at_r", 0.9, 0.5),
-        ("average_precision", 0.91, 0.55),
-    ]:
+        given = Relevance(*listed(labels[:, None] == reference_labels)[:2]), references
+    found = evaluate(x, *given, similarity="euclidean", metrics=METRICS)
+    for name, mean, by_class in zip(METRICS, (0.9, 0.9, 0.9, 0.91), (0.5, 0.5, 0.5, 0.55)):
         assert found[name] == pytest.approx(mean, rel=1e-12)
         assert np.mean(list(found.per_class(name, labels).values())) == pytest.approx(by_class, rel=1e-12)
 
@@ -162,18 +158,13 @@ def test_an_own_relation_on_a_line() -> None:
     """`_test_accuracy_calculator_custom_comparison_function`, the simple case."""
     found = evaluate(
         column(0, 1),
-        relevant=([0, 3, 4], [2, 3, 4, 1]),
-        gallery=column(*range(5)),
+        Relevance([0, 3, 4], [2, 3, 4, 1]),
+        column(*range(5)),
         similarity="euclidean",
-        average_precision=True,
+        metrics=METRICS,
     )
-    figures = {
-        "precision_at_1": 0.5,
-        "r_precision": (1 / 3 + 1) / 2,
-        "map_at_r": (1 / 9 + 1) / 2,
-        "average_precision": ((1 / 3 + 2 / 4 + 3 / 5) / 3 + 1) / 2,
-    }
-    assert {name: found[name] for name in figures} == pytest.approx(figures, rel=1e-12)
+    figures = [0.5, (1 / 3 + 1) / 2, (1 / 9 + 1) / 2, ((1 / 3 + 2 / 4 + 3 / 5) / 3 + 1) / 2]
+    assert list(found.values()) == pytest.approx(figures, rel=1e-12)
 
 
 @pytest.mark.parametrize("includes_query", [False, True])
@@ -182,29 +173,28 @@ def test_labels_that_are_real_numbers(includes_query: bool) -> None:
     references = np.array([0.01, 0.02, 10, 0.03] if includes_query else [10, 0.03, 0.04, 0.05])
     found = evaluate(
         column(0, 3),
-        relevant=listed(np.abs(np.array([0.01, 0.02])[:, None] - references) < 1)[:2],
-        gallery=column(0, 3, 1, 2),
-        indices=[0, 1] if includes_query else None,
+        Relevance(*listed(np.abs(np.array([0.01, 0.02])[:, None] - references) < 1)[:2]),
+        column(0, 3, 1, 2),
+        exclude=[0, 1] if includes_query else None,
         similarity="euclidean",
-        average_precision=True,
+        metrics=METRICS,
     )
-    figures = {
-        "precision_at_1": 0.5,
-        "r_precision": (2 / 3 + 1) / 2,
-        "map_at_r": ((1 / 2 + 2 / 3) / 3 + 1) / 2,
-    }
-    figures["average_precision"] = ((1 / 2 + 2 / 3 + 3 / 4) / 3 + 1) / 2
+    figures = [
+        0.5,
+        (2 / 3 + 1) / 2,
+        ((1 / 2 + 2 / 3) / 3 + 1) / 2,
+        ((1 / 2 + 2 / 3 + 3 / 4) / 3 + 1) / 2,
+    ]
     if includes_query:
-        figures = {"precision_at_1": 0.5, "r_precision": 0.5, "map_at_r": ((1 / 2) / 2 + 1 / 2) / 2}
-        figures["average_precision"] = ((1 / 2 + 2 / 3) / 2 + (1 + 2 / 3) / 2) / 2
-    assert {name: found[name] for name in figures} == pytest.approx(figures, rel=1e-12)
+        figures = [0.5, 0.5, ((1 / 2) / 2 + 1 / 2) / 2, ((1 / 2 + 2 / 3) / 2 + (1 + 2 / 3) / 2) / 2]
+    assert list(found.values()) == pytest.approx(figures, rel=1e-12)
 
 
 @pytest.mark.parametrize("ties", ["index", "optimistic", "pessimistic", "expected"])
 def test_tied_distances(ties: Any) -> None:
-    """`test_tied_distances`: the query itself is left out, not the first of two items at its place."""
+    """`test_tied_distances`: the query itself is excluded, not the first of two items at its place."""
     found = evaluate(column(10, 10, 20, 20), [1, 0, 1, 0], similarity="euclidean", ties=ties)
-    assert found.precision_at_1 == 0
+    assert found["precision@1"] == 0
 
 
 def test_many_tied_distances() -> None:
@@ -212,24 +202,25 @@ def test_many_tied_distances() -> None:
     labels = np.random.default_rng(0).integers(0, 2, 1000)
     found = evaluate(np.zeros((1000, 2)), labels, similarity="euclidean", ties="expected")
     counts = np.bincount(labels)
-    assert found.precision_at_1 == pytest.approx((counts * (counts - 1)).sum() / 1000 / 999, rel=1e-12)
-    assert found.precision_at_1 == pytest.approx(0.5, rel=0.1)
+    assert found["precision@1"] == pytest.approx((counts * (counts - 1)).sum() / 1000 / 999, rel=1e-12)
+    assert found["precision@1"] == pytest.approx(0.5, rel=0.1)
 
 
 def test_queries_within_the_references_need_not_be_the_first() -> None:
     """`test_query_within_reference`: theirs must be the first references, ours have any index."""
     queries, labels = column(0, 10, 20), np.array([0, 1, 2])
     references, reference_labels = column(0, 5, 10, 15, 20), np.array([0, 9, 1, 8, 2])
-    assert evaluate(queries, labels, references, reference_labels, similarity="euclidean").precision_at_1 == 1
+    arrays, options = (queries, labels, references, reference_labels), {"similarity": "euclidean"}
+    assert evaluate(*arrays, **options)["precision@1"] == 1
     with pytest.raises(ValueError, match="none of the 3 queries has a match"):
-        evaluate(queries, labels, references, reference_labels, indices=[0, 2, 4], similarity="euclidean")
+        evaluate(*arrays, exclude=[0, 2, 4], **options)
 
 
 @pytest.mark.parametrize("k", [-1, 0, 1.5, "max"])
 def test_a_wrong_k_is_refused(k: Any) -> None:
     """`test_valid_k`."""
-    with pytest.raises((TypeError, ValueError), match="expected"):
-        evaluate(np.eye(4), [0, 0, 1, 1], precision_at=k)
+    with pytest.raises(ValueError, match="expected"):
+        evaluate(np.eye(4), [0, 0, 1, 1], metrics=f"precision@{k}")
 
 
 @pytest.mark.parametrize("k", [98, "largest class", None])
@@ -247,12 +238,13 @@ def test_many_neighbours(own: bool, classes: int, k: Any) -> None:
     order = np.argsort(distances, axis=1)[:, : 500 - own]
     match = labels[order] == labels[:, None]
     precisions = np.cumsum(match, axis=1) / np.arange(1, 501 - own) * match
-    options: dict[str, Any] = {"similarity": "euclidean", "average_precision_at": k, "unmatched": "zero"}
+    metrics = ("precision@1", "map@r", f"map@{k}")
+    options: dict[str, Any] = {"similarity": "euclidean", "metrics": metrics, "unmatched": "zero"}
     found = evaluate(x, labels, **options) if own else evaluate(x, labels, x.copy(), labels, **options)
     r = np.maximum(numbers, 1)
     at_r = np.array([row[:n].sum() for row, n in zip(precisions, numbers)]) / r
-    assert found.precision_at_1 == pytest.approx(match[:, 0].mean(), abs=1e-12)
-    assert found.map_at_r == pytest.approx(at_r.mean(), abs=1e-12)
+    assert found["precision@1"] == pytest.approx(match[:, 0].mean(), abs=1e-12)
+    assert found["map@r"] == pytest.approx(at_r.mean(), abs=1e-12)
     theirs = precisions[:, :k].sum(axis=1) / r
     assert map_over_r(found, k, r).mean() == pytest.approx(theirs.mean(), abs=1e-12)
 
@@ -263,7 +255,11 @@ def test_mutual_information_is_scikit_learns(offset: float) -> None:
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(size=(500, 32)), rng.normal(size=(500, 32)) + offset])
     labels = np.repeat([0, 1], 500)
-    found = evaluate(x, labels, similarity="euclidean", nmi=True)
+    found = evaluate(x, labels, similarity="euclidean", metrics=("nmi", "ami"))
     clusters = sklearn.cluster.KMeans(n_clusters=2, n_init=10, random_state=0).fit_predict(x)
-    assert found.nmi == pytest.approx(sklearn.metrics.normalized_mutual_info_score(labels, clusters), rel=0.1)
-    assert found.ami == pytest.approx(sklearn.metrics.adjusted_mutual_info_score(labels, clusters), rel=0.1)
+    assert found["nmi"] == pytest.approx(
+        sklearn.metrics.normalized_mutual_info_score(labels, clusters), rel=0.1
+    )
+    assert found["ami"] == pytest.approx(
+        sklearn.metrics.adjusted_mutual_info_score(labels, clusters), rel=0.1
+    )

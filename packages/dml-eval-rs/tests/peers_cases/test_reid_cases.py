@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from dml_eval_rs import evaluate, verify
+from dml_eval_rs import Labels, evaluate, verify
 
 MAX_RANK = 5
+CMC = [f"recall@{k}" for k in range(1, MAX_RANK + 1)]
 
 
 def case(seed: int) -> dict[str, Any]:
@@ -57,20 +58,15 @@ def test_cmc_map_and_minp_are_those_of_the_protocol(seed: int) -> None:
     c = case(seed)
     found = evaluate(
         c["queries"],
-        c["q_pids"],
+        Labels(c["q_pids"], c["q_camids"]),
         c["gallery"],
-        c["g_pids"],
-        groups=c["q_camids"],
-        gallery_groups=c["g_camids"],
-        recall_at=range(1, MAX_RANK + 1),
-        average_precision=True,
+        Labels(c["g_pids"], c["g_camids"]),
+        metrics=[*CMC, "map", "minp"],
     )
     cmc, mean_precision, penalty, precisions = market1501(c)
-    assert list(found.cmc.values()) == pytest.approx(cmc, abs=1e-12)
-    assert found.average_precision == pytest.approx(mean_precision, abs=1e-12)
-    assert found.mean_inverse_negative_penalty == pytest.approx(penalty, abs=1e-12)
-    matched = ~np.isnan(found.per_query["average_precision"])
-    assert found.per_query["average_precision"][matched] == pytest.approx(precisions, abs=1e-12)
+    assert list(found.values()) == pytest.approx([*cmc, mean_precision, penalty], abs=1e-12)
+    values = found.per_query["map"]
+    assert values[~np.isnan(values)] == pytest.approx(precisions, abs=1e-12)
     assert found.n_unmatched == 30 - len(precisions)
 
 
@@ -84,20 +80,18 @@ def test_the_roc_is_that_of_the_pairs_that_fast_reid_lists() -> None:
     unit = [x.astype(np.float64) for x in (c["queries"], c["gallery"])]
     found = verify(
         unit[0],
-        c["q_pids"],
+        Labels(c["q_pids"], c["q_camids"]),
         unit[1],
-        c["g_pids"],
-        groups=c["q_camids"],
-        gallery_groups=c["g_camids"],
+        Labels(c["g_pids"], c["g_camids"]),
         similarity="dot",
-        far=(0.1, 0.01),
-        metrics=("tar", "auc"),
+        metrics=("tar@far=0.1", "tar@far=0.01", "auc"),
     )
     scores = 1 - c["distances"]
     assert (found.n_positive, found.n_negative) == (int((same & listed).sum()), int((~same).sum()))
-    assert found.auc == pytest.approx(sklearn.metrics.roc_auc_score(same[listed], scores[listed]), abs=1e-12)
+    area = sklearn.metrics.roc_auc_score(same[listed], scores[listed])
     far, tar, _ = sklearn.metrics.roc_curve(same[listed], scores[listed], drop_intermediate=False)
-    assert found.tar == {f: pytest.approx(tar[far <= f].max(), abs=1e-12) for f in (0.1, 0.01)}
+    expected = [*(tar[far <= f].max() for f in (0.1, 0.01)), area]
+    assert list(found.values()) == pytest.approx(expected, abs=1e-12)
 
 
 def test_cuhk03_is_a_mean_over_galleries_with_one_item_an_identity() -> None:
@@ -114,16 +108,14 @@ def test_cuhk03_is_a_mean_over_galleries_with_one_item_an_identity() -> None:
         same = c["g_pids"][drawn] == c["q_pids"][:, None]
         found = evaluate(
             x[0],
-            c["q_pids"],
+            Labels(c["q_pids"], c["q_camids"]),
             x[1][drawn],
-            c["g_pids"][drawn],
-            groups=c["q_camids"],
-            gallery_groups=c["g_camids"][drawn],
-            recall_at=range(1, 6),
+            Labels(c["g_pids"][drawn], c["g_camids"][drawn]),
+            metrics=CMC,
         )
         distances = np.where(left_out & same, np.inf, c["distances"][:, drawn])
         order = np.argsort(distances, axis=1)
         hits = np.take_along_axis(same & ~left_out, order, axis=1)
         has_match = (same & ~left_out).any(axis=1)
         expected = [hits[has_match, :k].any(axis=1).mean() for k in range(1, 6)]
-        assert list(found.cmc.values()) == pytest.approx(expected, abs=1e-12)
+        assert list(found.values()) == pytest.approx(expected, abs=1e-12)

@@ -7,8 +7,6 @@ where no figure sees them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from eval_support.rankings import evaluate_ranks
@@ -19,10 +17,10 @@ CLASSES = [1, 1, 1, 0]
 MATCHES = [[1, 2], [1, 2], [1, 2], [3]]
 
 
-def measured(more: dict[int, list[int]] | None = None, **options: Any) -> Evaluation:
+def measured(metric: str, more: dict[int, list[int]] | None = None) -> Evaluation:
     """Evaluate the four rankings; `more` adds the ranks of a class's matches beyond the neighbours."""
     ranks = [own + (more or {}).get(label, []) for own, label in zip(MATCHES, CLASSES)]
-    return evaluate_ranks(ranks, 100, **options)
+    return evaluate_ranks(ranks, 100, metrics=metric)
 
 
 def macro(found: Evaluation, name: str) -> float:
@@ -30,42 +28,39 @@ def macro(found: Evaluation, name: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "micro", "of_classes"),
+    ("name", "micro", "of_classes"),
     [
-        ("precision@3", {"precision_at": 3}, 0.583333333, 0.5),  # test_precision_at_k.py
-        ("recall@2", {"recall_at": 2}, 0.75, 0.5),  # test_recall_at_k.py: a hit, not a share
-        ("ndcg@2", {"ndcg_at": 2}, 0.75, 0.5),  # test_bndcg.py, test_compute_at_k and test_compute_macro
+        ("precision@3", 0.583333333, 0.5),  # test_precision_at_k.py
+        ("recall@2", 0.75, 0.5),  # test_recall_at_k.py: a hit, not a share
+        ("ndcg@2", 0.75, 0.5),  # test_bndcg.py, test_compute_at_k and test_compute_macro
     ],
-    ids=["precision", "recall", "ndcg"],
 )
-def test_micro_and_macro_averages_are_theirs(
-    name: str, options: dict[str, Any], micro: float, of_classes: float
-) -> None:
-    found = measured(**options)
+def test_micro_and_macro_averages_are_theirs(name: str, micro: float, of_classes: float) -> None:
+    found = measured(name)
     assert found[name] == pytest.approx(micro, abs=1e-5)
     assert macro(found, name) == pytest.approx(of_classes, abs=1e-5)
 
 
 def test_map_at_k_is_average_precision_at_k_but_divided_by_r() -> None:
     """test_map_at_k.py, `test_compute`: R is 3 for class 1 and 10 for class 0, K is 3; we divide by min(K, R)."""
-    found = measured({1: [50], 0: list(range(50, 59))}, average_precision_at=3)
+    found = measured("map@3", {1: [50], 0: list(range(50, 59))})
     numbers = np.array([3, 3, 3, 10])
-    theirs = found.per_query["average_precision@3"] * np.minimum(3, numbers) / numbers
+    theirs = found.per_query["map@3"] * np.minimum(3, numbers) / numbers
     assert theirs.mean() == pytest.approx(0.50833333332, abs=1e-9)
 
 
 def test_map_clipped_at_r_is_map_at_r() -> None:
     """test_map_at_k.py, `test_clip_at_r`: two rankings hit at place 4, with an R of 4 and of 3."""
-    found = evaluate_ranks([[4, 50, 51, 52], [4, 50, 51]], 100)
-    assert found.per_query["map_at_r"].tolist() == [0.0625, 0.0]
-    assert found.map_at_r == pytest.approx(0.03125, abs=1e-12)
+    found = evaluate_ranks([[4, 50, 51, 52], [4, 50, 51]], 100, metrics="map@r")
+    assert found.per_query["map@r"].tolist() == [0.0625, 0.0]
+    assert found["map@r"] == pytest.approx(0.03125, abs=1e-12)
 
 
-def test_a_distance_threshold_leaves_out_what_lies_beyond() -> None:
+def test_a_distance_threshold_excludes_what_lies_beyond() -> None:
     """test_bndcg.py, `test_compute_distance_threshold`: the third neighbour is farther than 0.1 and counts as absent.
 
     In class 0 the only match is beyond, so its nDCG is 0: a query without a match is a miss.
     """
-    found = evaluate_ranks([[r for r in ranks if r <= 2] for ranks in MATCHES], 2, ndcg_at=3)
-    assert found.ndcg[3] == pytest.approx(0.75, abs=1e-9)
+    found = evaluate_ranks([[r for r in ranks if r <= 2] for ranks in MATCHES], 2, metrics="ndcg@3")
+    assert found["ndcg@3"] == pytest.approx(0.75, abs=1e-9)
     assert found.n_unmatched == 1

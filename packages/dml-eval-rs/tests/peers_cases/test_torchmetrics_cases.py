@@ -16,11 +16,12 @@ from eval_support.rankings import evaluate_scores
 
 from dml_eval_rs import Evaluation, verify
 
-# Their examples: query 0 has three documents, query 1 four. A document of the other query is left out.
+# Their examples: query 0 has three documents, query 1 four. Each query excludes the documents of the other one.
 INDEXES = np.array([0, 0, 0, 1, 1, 1, 1])
 PREDS = np.array([0.2, 0.3, 0.5, 0.1, 0.3, 0.5, 0.2])
 TARGET = np.array([False, False, True, False, True, False, True])
 KS = (1, 2, 4, 10)
+BY_K = ("recall", "precision", "ir_recall", "mrr", "map", "ndcg")
 
 
 def by_query(indexes: np.ndarray, preds: np.ndarray, target: np.ndarray, **options: object) -> Evaluation:
@@ -29,52 +30,43 @@ def by_query(indexes: np.ndarray, preds: np.ndarray, target: np.ndarray, **optio
 
 
 def test_examples_of_the_classes() -> None:
-    found = by_query(
-        INDEXES, PREDS, TARGET, average_precision=True, precision_at=2, recall_share_at=2, ndcg_at=4
-    )
     figures = {
-        "average_precision": 0.7917,
-        "mean_reciprocal_rank": 0.75,
+        "map": 0.7917,
+        "mrr": 0.75,
         "precision@2": 0.5,
-        "recall_share@2": 0.75,
+        "ir_recall@2": 0.75,
         "ndcg@4": 0.8467,
         "r_precision": 0.75,
     }
-    assert {name: found[name] for name in figures} == pytest.approx(figures, abs=5e-5)
+    found = by_query(INDEXES, PREDS, TARGET, metrics=figures)
+    assert dict(found) == pytest.approx(figures, abs=5e-5)
     hits = np.array([True, False, False, False, True, False, True])
-    assert by_query(INDEXES, PREDS, hits, recall_at=2).recall[2] == 0.5
+    assert by_query(INDEXES, PREDS, hits, metrics="recall@2")["recall@2"] == 0.5
     # Fall-out@2: the share of the non-relevant documents among the first two.
     wrong = 2 - 2 * found.per_query["precision@2"]
     assert (wrong / [2, 2]).mean() == 0.5
 
 
 def test_examples_of_the_functions() -> None:
-    found = evaluate_scores(
-        [[0.2, 0.3, 0.5]],
-        [[1, 0, 1]],
-        recall_at=2,
-        precision_at=2,
-        recall_share_at=2,
-        average_precision=True,
-    )
-    assert found.average_precision == pytest.approx(0.8333, abs=5e-5)
-    assert (found.recall[2], found.precision[2], found.recall_share[2], found.r_precision) == (
-        1,
-        0.5,
-        0.5,
-        0.5,
-    )
-    assert evaluate_scores([[0.2, 0.3, 0.5]], [[0, 1, 0]]).mean_reciprocal_rank == 0.5
-    # Fall-out@2 is 1, and the curve up to 2 has the precisions 1 and 0.5 and the shares 0.5 and 0.5.
-    assert 2 - 2 * found.precision[2] == 1
-    curve = evaluate_scores([[0.2, 0.3, 0.5]], [[1, 0, 1]], precision_at=(1, 2), recall_share_at=(1, 2))
-    assert (curve.precision, curve.recall_share) == ({1: 1, 2: 0.5}, {1: 0.5, 2: 0.5})
-    area = verify(
-        np.array([[0.2, 0.3, 0.5]]), [1], np.eye(3), [1, 0, 1], similarity="dot", metrics=("auc",)
-    ).auc
-    assert area == 0.5
-    graded = evaluate_scores([[0.1, 0.2, 0.3, 4, 70]], [[10, 0, 0, 1, 5]], ndcg_at=5)
-    assert graded.ndcg[5] == pytest.approx(0.6957, abs=5e-5)
+    scores = [[0.2, 0.3, 0.5]]
+    # The curve up to 2 has the precisions 1 and 0.5, and the shares 0.5 and 0.5.
+    figures = {
+        "map": pytest.approx(0.8333, abs=5e-5),
+        "recall@2": 1,
+        "precision@1": 1,
+        "precision@2": 0.5,
+        "ir_recall@1": 0.5,
+        "ir_recall@2": 0.5,
+        "r_precision": 0.5,
+    }
+    found = evaluate_scores(scores, [[1, 0, 1]], metrics=figures)
+    assert dict(found) == figures
+    assert 2 - 2 * found["precision@2"] == 1  # fall-out@2
+    assert evaluate_scores(scores, [[0, 1, 0]], metrics="mrr")["mrr"] == 0.5
+    pairs = verify(np.array(scores), [1], np.eye(3), [1, 0, 1], similarity="dot", metrics="auc")
+    assert pairs["auc"] == 0.5
+    graded = evaluate_scores([[0.1, 0.2, 0.3, 4, 70]], [[10, 0, 0, 1, 5]], metrics="ndcg@5")
+    assert graded["ndcg@5"] == pytest.approx(0.6957, abs=5e-5)
 
 
 def test_examples_of_the_curve() -> None:
@@ -85,10 +77,10 @@ def test_examples_of_the_curve() -> None:
     preds = np.array([0.4, 0.01, 0.5, 0.6, 0.2, 0.3, 0.5])
     indexes = np.array([0, 0, 0, 0, 1, 1, 1])
     target = np.array([1, 0, 0, 1, 1, 0, 1])
-    found = by_query(indexes, preds, target, precision_at=range(1, 5), recall_share_at=range(1, 5))
-    assert list(found.precision.values()) == pytest.approx([1, 0.5, 0.6667, 0.5], abs=5e-5)
-    assert list(found.recall_share.values()) == pytest.approx([0.5, 0.5, 1, 1], abs=5e-5)
-    allowed = {k: share for k, share in found.recall_share.items() if found.precision[k] >= 0.8}
+    names = [f"{name}@{k}" for name in ("precision", "ir_recall") for k in range(1, 5)]
+    found = list(by_query(indexes, preds, target, metrics=names).values())
+    assert found == pytest.approx([1, 0.5, 0.6667, 0.5, 0.5, 0.5, 1, 1], abs=5e-5)
+    allowed = {k: found[k + 3] for k in range(1, 5) if found[k - 1] >= 0.8}
     assert allowed == {1: 0.5}
 
 
@@ -102,9 +94,9 @@ def test_the_example_of_auroc_is_an_auc_of_each_query() -> None:
             np.eye(own.sum()),
             TARGET[own].astype(int),
             similarity="dot",
-            metrics=("auc",),
+            metrics="auc",
         )
-        areas.append(found.auc)
+        areas.append(found["auc"])
     assert np.mean(areas) == 0.75
 
 
@@ -124,13 +116,7 @@ def test_random_scores_at_every_top_k(seed: int, action: str) -> None:
         preds,
         target,
         unmatched="skip" if action == "skip" else "zero",
-        recall_at=KS,
-        precision_at=KS,
-        recall_share_at=KS,
-        reciprocal_rank_at=KS,
-        average_precision=True,
-        average_precision_at=KS,
-        ndcg_at=KS,
+        metrics=["map", "r_precision", *(f"{name}@{k}" for name in BY_K for k in KS)],
     )
     for query in range(10):
         own = indexes == query
@@ -146,7 +132,7 @@ def test_random_scores_at_every_top_k(seed: int, action: str) -> None:
             )
             continue
         scores = -np.arange(len(relevant))
-        assert ours("average_precision") == pytest.approx(
+        assert ours("map") == pytest.approx(
             sklearn.metrics.average_precision_score(relevant, scores), abs=1e-12
         )
         assert ours("r_precision") == relevant[:number].mean()
@@ -154,27 +140,30 @@ def test_random_scores_at_every_top_k(seed: int, action: str) -> None:
             first = relevant[:k]
             assert ours(f"recall@{k}") == first.any()
             assert ours(f"precision@{k}") == pytest.approx(first.sum() / k, abs=1e-15)
-            assert ours(f"recall_share@{k}") == pytest.approx(first.sum() / number, abs=1e-15)
-            assert ours(f"reciprocal_rank@{k}") == (1 / (1 + first.argmax()) if first.any() else 0)
+            assert ours(f"ir_recall@{k}") == pytest.approx(first.sum() / number, abs=1e-15)
+            assert ours(f"mrr@{k}") == (1 / (1 + first.argmax()) if first.any() else 0)
             assert ours(f"ndcg@{k}") == pytest.approx(
                 sklearn.metrics.ndcg_score([relevant], [scores], k=k), abs=1e-12
             )
             # RetrievalMAP(top_k=k) forgets the matches beyond K: it divides by those that it found.
             if first.any():
                 theirs = sklearn.metrics.average_precision_score(first, scores[:k])
-                mine = ours(f"average_precision@{k}") * min(k, number) / first.sum()
+                mine = ours(f"map@{k}") * min(k, number) / first.sum()
                 assert mine == pytest.approx(theirs, abs=1e-12)
 
 
-def test_an_ignored_index_is_left_out() -> None:
+def test_an_ignored_index_is_excluded() -> None:
     """`ignore_index=-100`: such documents are dropped before ranking."""
     indexes, preds, target = drawn(2)
     ignored = np.random.default_rng(3).random(320) > 0.7
     own = indexes == np.arange(10)[:, None]
     found = evaluate_scores(
-        np.tile(preds, (10, 1)), np.where(own & ~ignored, target, 0), left_out=~own | ignored, precision_at=4
+        np.tile(preds, (10, 1)),
+        np.where(own & ~ignored, target, 0),
+        left_out=~own | ignored,
+        metrics="precision@4",
     )
-    kept = by_query(indexes[~ignored], preds[~ignored], target[~ignored], precision_at=4)
+    kept = by_query(indexes[~ignored], preds[~ignored], target[~ignored], metrics="precision@4")
     assert found.to_dict() | {"n_gallery": 0} == kept.to_dict() | {"n_gallery": 0}
 
 
@@ -183,15 +172,16 @@ def test_graded_targets_are_gains() -> None:
     rng = np.random.default_rng(4)
     for grades in (rng.integers(0, 4, (10, 64)), rng.random((10, 64))):
         scores = rng.random((10, 64))
-        found = evaluate_scores(scores, grades, ndcg_at=(1, 4, 10, 64))
-        for k, mean in found.ndcg.items():
+        ks = (1, 4, 10, 64)
+        found = evaluate_scores(scores, grades, metrics=[f"ndcg@{k}" for k in ks])
+        for k, mean in zip(ks, found.values()):
             assert mean == pytest.approx(sklearn.metrics.ndcg_score(grades, scores, k=k), abs=1e-12)
 
 
 def test_other_aggregations_are_numpys_of_the_values_of_each_query() -> None:
     """`aggregation`: mean, median, min, max or a function of the values."""
     indexes, preds, target = drawn(5)
-    values = by_query(indexes, preds, target, precision_at=4).per_query["precision@4"]
+    values = by_query(indexes, preds, target, metrics="precision@4").per_query["precision@4"]
     expected = [
         target[own][np.argsort(-preds[own])][:4].mean() for own in (indexes == query for query in range(10))
     ]

@@ -55,7 +55,7 @@ _AT_CUTS = {
         [0.0154, 0.0259, 0.0425, 0.0591, 0.0795, 0.1622, 0.1711, 0.1785, 0.1785],
     ],
 }
-_OURS = {"P": "precision", "recall": "recall_share", "ndcg_cut": "ndcg"}
+_OURS = {"P": "precision", "recall": "ir_recall", "ndcg_cut": "ndcg"}
 # Grades of query 301 in qrels.rel_level: 6 documents of 4, 6 of 2 and 462 of 1; those of the other queries are equal.
 _GRADED_NDCG = [
     [0.0000, 0.0439, 0.0393, 0.0746, 0.0867, 0.1390, 0.1544, 0.1396, 0.1396],
@@ -77,11 +77,11 @@ def found() -> Any:
     return evaluate_ranks(
         [ranks_of(query) for query in _RANKS],
         _ITEMS,
-        recall_at=(1, 2, 5, 10, 20),
-        precision_at=(3, 7, *_CUTS),
-        recall_share_at=_CUTS,
-        ndcg_at=_CUTS,
-        average_precision_at=_CUTS,
+        metrics=[
+            *(f"recall@{k}" for k in (1, 2, 5, 10, 20)),
+            *("r_precision", "mrr", "precision@3", "precision@7"),
+            *(f"{name}@{k}" for name in (*_OURS.values(), "map") for k in _CUTS),
+        ],
     )
 
 
@@ -96,7 +96,7 @@ def test_map_cut_is_average_precision_at_k_but_divided_by_r(found: Any) -> None:
     """trec_eval divides by R where we divide by min(K, R), the most that K places can reach."""
     numbers = np.array(list(_RELEVANT.values()))
     for k, figures in zip(_CUTS, np.transpose(_AT_CUTS["map_cut"])):
-        ours = found.per_query[f"average_precision@{k}"] * np.minimum(k, numbers) / numbers
+        ours = found.per_query[f"map@{k}"] * np.minimum(k, numbers) / numbers
         np.testing.assert_allclose(
             [*ours, ours.mean()], figures, rtol=0, atol=_ROUNDING, err_msg=f"map_cut_{k}"
         )
@@ -104,10 +104,10 @@ def test_map_cut_is_average_precision_at_k_but_divided_by_r(found: Any) -> None:
 
 def test_figures_of_the_whole_ranking_are_trec_evals(found: Any) -> None:
     for name, figures in {
-        "average_precision@1000": [0.0324, 0.4175, 0.0858, 0.1785],  # map: R is below 1,000
+        "map@1000": [0.0324, 0.4175, 0.0858, 0.1785],  # map: R is below 1,000
         "ndcg@1000": [0.1584, 0.6617, 0.3862, 0.4021],
         "r_precision": [0.1456, 0.5065, 0.0000, 0.2174],
-        "reciprocal_rank": [0.1667, 1.0000, 0.0526, 0.4064],
+        "mrr": [0.1667, 1.0000, 0.0526, 0.4064],
         "recall@1": [0, 1, 0, 0.3333],  # success_1
         "recall@5": [0, 1, 0, 0.3333],
         "recall@10": [1, 1, 0, 0.6667],
@@ -130,22 +130,21 @@ def test_graded_figures_are_trec_evals() -> None:
         dict.fromkeys(ranks_of(302), 3),
         {rank: 2 for rank in ranks_of(303) if rank not in (89, 99)},
     ]
-    ndcg = evaluate_ranks(graded, _ITEMS, ndcg_at=_CUTS)
+    ndcg = evaluate_ranks(graded, _ITEMS, metrics=[f"ndcg@{k}" for k in _CUTS])
     for k, figures in zip(_CUTS, np.transpose(_GRADED_NDCG)):
-        ours = [*ndcg.per_query[f"ndcg@{k}"], ndcg.ndcg[k]]
+        ours = [*ndcg.per_query[f"ndcg@{k}"], ndcg[f"ndcg@{k}"]]
         np.testing.assert_allclose(ours, figures, rtol=0, atol=_ROUNDING, err_msg=f"ndcg_cut_{k}")
     level = [{rank for rank, grade in matches.items() if grade >= 2} for matches in graded]
-    found = evaluate_ranks(
-        level, _ITEMS, average_precision_at=1000, precision_at=500, recall_share_at=(100, 500)
-    )
-    for name, expected in {
-        "average_precision@1000": [0.0003, 0.4175, 0.0823, 0.1667],
+    figures_of = {
+        "map@1000": [0.0003, 0.4175, 0.0823, 0.1667],
         "r_precision": [0, 0.5065, 0, 0.1688],
-        "reciprocal_rank": [0.0033, 1, 0.0526, 0.3520],
+        "mrr": [0.0033, 1, 0.0526, 0.3520],
         "precision@500": [0.0020, 0.1000, 0.0160, 0.0393],
-        "recall_share@100": [0, 0.5455, 0.8750, 0.4735],
-        "recall_share@500": [0.0833, 0.6494, 1, 0.5776],
-    }.items():
+        "ir_recall@100": [0, 0.5455, 0.8750, 0.4735],
+        "ir_recall@500": [0.0833, 0.6494, 1, 0.5776],
+    }
+    found = evaluate_ranks(level, _ITEMS, metrics=figures_of)
+    for name, expected in figures_of.items():
         ours = [*found.per_query[name], found[name]]
         np.testing.assert_allclose(ours, expected, rtol=0, atol=_ROUNDING, err_msg=name)
 
@@ -157,13 +156,15 @@ def test_graded_figures_are_trec_evals() -> None:
 )
 def test_ndcg_is_pytrec_evals(scores: list[float], figure: float) -> None:
     """`test_ndcg`: of three documents the second is relevant."""
-    assert evaluate_scores([scores], [[0, 1, 0]], ndcg_at=3).ndcg[3] == pytest.approx(figure, abs=1e-7)
+    found = evaluate_scores([scores], [[0, 1, 0]], metrics="ndcg@3")
+    assert found["ndcg@3"] == pytest.approx(figure, abs=1e-7)
 
 
 def test_ndcg_cut_is_pytrec_evals() -> None:
     """`test_ndcg_cut`: also a cut far beyond the documents."""
-    found = evaluate_scores([[1, 0, 1.5]], [[0, 1, 0]], ndcg_at=(1, 2, 3, 1000)).ndcg
-    assert found == {1: 0, 2: 0, 3: pytest.approx(0.5), 1000: pytest.approx(0.5)}
+    metrics = [f"ndcg@{k}" for k in (1, 2, 3, 1000)]
+    found = evaluate_scores([[1, 0, 1.5]], [[0, 1, 0]], metrics=metrics)
+    assert list(found.values()) == [0, 0, pytest.approx(0.5), pytest.approx(0.5)]
 
 
 # ir-measures dc04a88, tests/test_pytrec_eval.py. Documents D0 to D5; scores of two runs, and tables of grades.
@@ -175,36 +176,37 @@ _GRADES = np.array([[1, 0, 0, 2, 0, 0], [1, 0, 0, 2, 0, 0]])
 @pytest.mark.parametrize(("level", "figures"), [(1, [1, 0]), (2, [1, 0]), (3, [0, 0])])
 def test_success_is_ir_measures(level: int, figures: list[float]) -> None:
     """`test_Success`: levels of relevance are a threshold on the grades."""
-    found = evaluate_scores(_RUN, level <= _SUCCESS_GRADES, recall_at=2)
+    found = evaluate_scores(_RUN, level <= _SUCCESS_GRADES, metrics="recall@2")
     assert found.per_query["recall@2"].tolist() == figures
 
 
 def test_average_precision_and_ndcg_are_ir_measures() -> None:
     """`test_infAP` and `test_nDCG`: a document that was not retrieved comes after all, and counts in R alone."""
-    found = evaluate_scores(_RUN, _GRADES, average_precision_at=4, ndcg_at=(3, 4))
-    np.testing.assert_allclose(found.per_query["average_precision@4"], [0.83333, 0.125], atol=1e-4)
+    found = evaluate_scores(_RUN, _GRADES, metrics=("map@4", "ndcg@3", "ndcg@4"))
+    np.testing.assert_allclose(found.per_query["map@4"], [0.83333, 0.125], atol=1e-4)
     np.testing.assert_allclose(found.per_query["ndcg@4"], [0.76018, 0.32739], atol=1e-5)
     np.testing.assert_allclose(found.per_query["ndcg@3"], [0.76018, 0.0], atol=1e-5)
-    strict = evaluate_scores(_RUN, _GRADES >= 2, average_precision_at=4)
-    np.testing.assert_allclose(strict.per_query["average_precision@4"], [0.33333, 0.25], atol=1e-4)
+    strict = evaluate_scores(_RUN, _GRADES >= 2, metrics="map@4")
+    np.testing.assert_allclose(strict.per_query["map@4"], [0.33333, 0.25], atol=1e-4)
 
 
 def test_gains_of_ir_measures_are_grades() -> None:
     """`test_nDCG` with gains {0: 1, 1: 4}: grades replaced by their gains, judged documents of grade 0 among them."""
     gains = np.array([[4, 0, 1, 2, 1, 0], [4, 0, 0, 2, 0, 1]])
-    found = evaluate_scores(_RUN, gains, ndcg_at=(4, 5))
+    found = evaluate_scores(_RUN, gains, metrics=("ndcg@4", "ndcg@5"))
     # The runs have five and four documents.
     ours = [found.per_query["ndcg@5"][0], found.per_query["ndcg@4"][1]]
     np.testing.assert_allclose(ours, [0.97177, 0.14949], rtol=0, atol=1e-5)
 
 
 def test_judged_documents_alone_are_those_not_ignored() -> None:
-    """`test_P` and `test_judged_only`: unjudged documents are left out."""
+    """`test_P` and `test_judged_only`: unjudged documents are excluded."""
     run = np.array([[0.8, 0.3, 0.7, 0.4, 0.1], [0.7, 0.8, 0.4, 0.3, -1]])
     relevant = np.array([[0, 1, 0, 1, 1], [1, 0, 0, 0, 0]])
     judged = np.array([[0, 1, 0, 1, 1], [1, 0, 0, 1, 0]], bool)
-    assert evaluate_scores(run, relevant, precision_at=4).per_query["precision@4"].tolist() == [0.5, 0.25]
-    found = evaluate_scores(run, relevant, left_out=~judged, precision_at=4)
+    found = evaluate_scores(run, relevant, metrics="precision@4")
+    assert found.per_query["precision@4"].tolist() == [0.5, 0.25]
+    found = evaluate_scores(run, relevant, left_out=~judged, metrics="precision@4")
     assert found.per_query["precision@4"].tolist() == [0.75, 0.25]
 
 
@@ -216,5 +218,5 @@ def test_accuracy_of_ir_measures_is_an_auc() -> None:
     # Whether each retrieved document is relevant (rel=1), in order.
     for ranking, figure in [([0, 1, 0, 0], 2 / 3), ([0, 1, 0, 1, 0], (2 / 3 + 1 / 3) / 2)]:
         scores = -np.arange(float(len(ranking)))
-        found = verify(scores[None], [1], np.eye(len(ranking)), ranking, similarity="dot", metrics=("auc",))
-        assert math.isclose(found.auc, figure, abs_tol=1e-12)
+        found = verify(scores[None], [1], np.eye(len(ranking)), ranking, similarity="dot", metrics="auc")
+        assert math.isclose(found["auc"], figure, abs_tol=1e-12)
