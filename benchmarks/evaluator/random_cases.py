@@ -1,6 +1,6 @@
 """Random cases against the slow reference, whose metrics are fractions.
 
-Small cases are full of ties: levels of labels, several rules for ties, and streams with lists. Pruning cases have rows
+Small cases are full of ties: levels of labels, several rules for ties, and shards with lists. Pruning cases have rows
 that lie along few directions, and sizes drawn so that a few rows take the paths of many: every function and option.
 
 Usage: python benchmarks/evaluator/random_cases.py FIRST SMALL PRUNING
@@ -17,24 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from dml_eval_rs import Evaluation, StreamingEvaluator, evaluate_levels, evaluate_ties
+from dml_eval_rs import Evaluation, evaluate_levels, evaluate_shards, evaluate_ties
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "dml-eval-rs" / "tests"))
 from eval_support import retrieval_reference as reference
-from eval_support.path_cases import EVALUATIONS, SEARCHES, VERIFICATIONS, listed, varied
+from eval_support.matches import call
+from eval_support.path_cases import EVALUATIONS, SEARCHES, VERIFICATIONS, varied
 from eval_support.path_data import SIZES, screens
 from eval_support.trial import trial
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 METRICS = [
-    "precision@2", "average_precision@2", "ndcg@3", "recall_share@2", "reciprocal_rank@2", "average_precision",
-    "inverse_negative_penalty",
+    "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
+    "ir_recall@2", "mrr@2", "map", "minp",
 ]  # fmt: skip
-OPTIONS: dict[str, Any] = {
-    "recall_at": (1, 3), "precision_at": 2, "average_precision_at": 2, "ndcg_at": 3, "recall_share_at": 2,
-    "reciprocal_rank_at": 2, "average_precision": True, "unmatched": "zero", "threads": 1,
-}  # fmt: skip
 # A metric is a sum of a few products, each rounded once.
 TOLERANCE = 1e-12
 
@@ -46,23 +43,20 @@ class Case:
         self.rng = rng = np.random.default_rng(seed)
         self.paths: Counter[str] = Counter()
         self.similarity, ties = SIMILARITIES[seed % 4], TIES[seed // 4 % 4]
-        self.measure = {0: self.stream, 1: self.rules}.get(seed % 5, self.levels)
+        self.measure = {0: self.shards, 1: self.rules}.get(seed % 5, self.levels)
         self.own = bool(rng.random() < 0.4) and seed % 5 > 0
         self.queries = self.rows(int(rng.integers(2, 6)))
         self.gallery = None if self.own else self.rows(int(rng.integers(2, 7)))
         self.items = len(self.queries) if self.gallery is None else len(self.gallery)
-        self.options: dict[str, Any] = {"ties": ties}
-        self.expected: dict[str, Any] = {
-            "ties": ties, "unmatched": "zero", "similarity": self.similarity, "recall_at": (1, 3), "metrics": METRICS,
+        # Those of the reference, which become those of the evaluator.
+        self.options: dict[str, Any] = {
+            "ties": ties, "unmatched": "zero", "similarity": self.similarity, "metrics": METRICS,
         }  # fmt: skip
         if rng.random() < 0.3:
             ignored = [set(rng.permutation(self.items)[: rng.integers(0, 3)].tolist()) for _ in self.queries]
-            self.options["ignored"] = listed(ignored)
-            self.expected["ignored"] = ignored
+            self.options["ignored"] = ignored
         if not self.own and rng.random() < 0.3:
-            self.options["indices"] = self.expected["indices"] = rng.integers(
-                -1, self.items, len(self.queries)
-            )
+            self.options["exclude"] = rng.integers(-1, self.items, len(self.queries))
 
     def rows(self, n: int) -> np.ndarray:
         codes = self.similarity == "hamming"
@@ -71,37 +65,28 @@ class Case:
         dtypes = [np.uint8] if codes else [np.float16, np.float32, np.float64]
         return x.astype(dtypes[self.rng.integers(len(dtypes))])
 
-    def stream(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
-        """Evaluate graded lists in two blocks, the second first."""
+    def shards(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
+        """Evaluate graded lists in two shards of the gallery."""
         assert self.gallery is not None
         rng = self.rng
-        relevant = [
+        self.options["relevant"] = [
             {int(i): int(rng.integers(0, 4)) for i in rng.permutation(self.items)[: rng.integers(0, 4)]}
             for _ in self.queries
         ]
-        grades = [grade for matches in relevant for grade in matches.values()]
-        evaluator = StreamingEvaluator(
-            self.queries, similarity=self.similarity, relevant=(*listed(relevant), grades), **self.options, **OPTIONS
-        )  # fmt: skip
         cut = int(rng.integers(1, self.items))
-        for step in (evaluator.find_positives, evaluator.count_negatives):
-            for part in (slice(cut, self.items), slice(0, cut)):
-                step(self.gallery[part], first_index=part.start)
-        expected = reference.evaluate(
-            self.queries, None, self.gallery, None, relevant=relevant, **self.expected
-        )
-        return [(evaluator.result(), expected)]
+        parts = [self.gallery[:cut], self.gallery[cut:]]
+        block = int(rng.integers(1, self.items + 1))
+        found = call(evaluate_shards, [self.queries], None, parts, block=block, threads=1, **self.options)
+        return [(found, reference.evaluate(self.queries, None, self.gallery, None, **self.options))]
 
     def labels(self) -> list[np.ndarray]:
         """Draw labels of both sides, and sometimes groups."""
         rng = self.rng
         labels = [rng.integers(0, 4, n) for n in (len(self.queries), self.items)]
         if rng.random() < 0.3:
-            self.options["groups"] = self.expected["groups"] = rng.integers(0, 2, len(self.queries))
+            self.options["groups"] = rng.integers(0, 2, len(self.queries))
             if not self.own:
-                self.options["gallery_groups"] = self.expected["gallery_groups"] = rng.integers(
-                    0, 2, self.items
-                )
+                self.options["gallery_groups"] = rng.integers(0, 2, self.items)
         return labels
 
     def count_somehow(self) -> Any:
@@ -112,11 +97,12 @@ class Case:
         """Evaluate under several rules for ties."""
         labels, others = self.labels()
         given = (self.queries, labels, self.gallery, None if self.own else others)
-        self.options["ties"] = self.rng.permutation(TIES)[self.rng.integers(0, 3) :].tolist()
+        rules = self.rng.permutation(TIES)[self.rng.integers(0, 3) :].tolist()
+        options = {**self.options, "ties": rules, "threads": 1}
         with self.count_somehow() as self.paths:
-            found = evaluate_ties(*given, similarity=self.similarity, **self.options, **OPTIONS)
+            found = call(evaluate_ties, *given, **options)
         return [
-            (measured, reference.evaluate(*given, **{**self.expected, "ties": rule}))
+            (measured, reference.evaluate(*given, **{**self.options, "ties": rule}))
             for rule, measured in found.items()
         ]
 
@@ -124,27 +110,16 @@ class Case:
         """Evaluate classes and superclasses, counted by the screen or from tables."""
         fine = self.labels()
         labels, others = ({"class": side, "superclass": side // 2} for side in fine)
+        if self.own:
+            others = dict.fromkeys(labels)
         with self.count_somehow() as self.paths:
-            gallery_labels = None if self.own else others
-            found = evaluate_levels(
-                self.queries,
-                labels,
-                self.gallery,
-                gallery_labels,
-                similarity=self.similarity,
-                **self.options,
-                **OPTIONS,
+            found = call(
+                evaluate_levels, self.queries, labels, self.gallery, others, threads=1, **self.options
             )
         return [
             (
                 level,
-                reference.evaluate(
-                    self.queries,
-                    labels[name],
-                    self.gallery,
-                    None if self.own else others[name],
-                    **self.expected,
-                ),
+                reference.evaluate(self.queries, labels[name], self.gallery, others[name], **self.options),
             )
             for name, level in found.items()
         ]

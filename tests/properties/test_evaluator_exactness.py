@@ -11,8 +11,9 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dml_eval_rs import Evaluation, StreamingEvaluator, binarize, evaluate, evaluate_codes, kmeans, knn
+from dml_eval_rs import binarize, evaluate, evaluate_shards, kmeans, knn
 
+METRICS = ["recall@1", "recall@5", "precision@1", "r_precision", "map@r", "mrr"]
 DTYPES = (np.float16, np.float32, np.float64)
 
 
@@ -86,28 +87,19 @@ def tied_rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_threads_layouts_and_blocks_change_no_bit(rows: Any, similarity: Any, ties: Any, data: Any) -> None:
     x, labels = rows
-    options: Any = {"ties": ties, "recall_at": (1, 3)}
+    options: Any = {
+        "similarity": similarity, "ties": ties, "metrics": METRICS,
+    }  # fmt: skip
     if similarity == "hamming":
         x = binarize(x)
-
-        def measure(items: np.ndarray, threads: int) -> Evaluation:
-            return evaluate_codes(items, labels, threads=threads, **options)
-    else:
-
-        def measure(items: np.ndarray, threads: int) -> Evaluation:
-            return evaluate(items, labels, similarity=similarity, threads=threads, **options)
-
-    first = measure(x, 1)
-    assert_same_bits(first, measure(x, 2))
-    assert_same_bits(first, measure(np.asfortranarray(x), 2))
-    assert_same_bits(first, measure(np.repeat(x, 2, axis=0)[::2], 1))
-    evaluator = StreamingEvaluator(x, labels, similarity=similarity, indices=np.arange(len(x)), **options)
-    cut = data.draw(st.integers(0, len(x)))
-    for step in (evaluator.find_positives, evaluator.count_negatives):
-        for block in (slice(0, cut), slice(cut, len(x))):
-            if block.start < block.stop:
-                step(x[block], labels[block])
-    assert_same_bits(first, evaluator.result())
+    first = evaluate(x, labels, threads=1, **options)
+    assert_same_bits(first, evaluate(x, labels, threads=2, **options))
+    assert_same_bits(first, evaluate(np.asfortranarray(x), labels, threads=2, **options))
+    assert_same_bits(first, evaluate(np.repeat(x, 2, axis=0)[::2], labels, threads=1, **options))
+    cut, block = data.draw(st.integers(0, len(x))), data.draw(st.integers(1, len(x)))
+    assert_same_bits(first, evaluate_shards([x[:cut], x[cut:]], labels, block=block, **options))
+    own = np.arange(len(x))
+    assert_same_bits(first, evaluate(x, labels, x.copy(), labels, exclude=own, **options))
 
 
 @settings(deadline=None, max_examples=25)
@@ -115,7 +107,7 @@ def test_threads_layouts_and_blocks_change_no_bit(rows: Any, similarity: Any, ti
 def test_the_tie_rules_bound_each_other(rows: Any, similarity: Any) -> None:
     x, labels = rows
     low, expected, high, index = (
-        evaluate(x, labels, similarity=similarity, recall_at=(1, 5), ties=ties).per_query
+        evaluate(x, labels, similarity=similarity, metrics=METRICS, ties=ties).per_query
         for ties in ("pessimistic", "expected", "optimistic", "index")
     )
     for name in low:
@@ -131,8 +123,8 @@ def test_a_power_of_two_changes_nothing(rows: Any, factor: float) -> None:
     x, labels = rows
     x = x.astype(np.float32)
     for similarity in ("cosine", "dot", "euclidean"):
-        a = evaluate(x, labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
-        b = evaluate(x * np.float32(factor), labels, similarity=similarity, recall_at=(1, 5))  # type: ignore[arg-type]
+        a = evaluate(x, labels, similarity=similarity, metrics=METRICS)  # type: ignore[arg-type]
+        b = evaluate(x * np.float32(factor), labels, similarity=similarity, metrics=METRICS)  # type: ignore[arg-type]
         assert_same_bits(a, b)
 
 

@@ -1,66 +1,29 @@
-"""What counts as a match, and what is left out: groups, lists, own items, junk, against the slow reference."""
+"""What counts as a match, and what rankings exclude: groups, lists, own items, junk, against the slow reference."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
+from eval_support.matches import call, listed
 from eval_support.peers import ThreadPeer, run_together
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import (
-    Evaluation,
-    StreamingEvaluator,
-    evaluate,
-    evaluate_codes,
-    knn,
-    knn_codes,
-    relevance_from_labels,
-)
+from dml_eval_rs import Evaluation, Labels, Relevance, evaluate, knn, relevance_from_labels
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
-RECALL_AT = (1, 3)
-MORE = [
-    "precision@2",
-    "average_precision@2",
-    "ndcg@3",
-    "recall_share@2",
-    "reciprocal_rank@3",
-    "average_precision",
-    "inverse_negative_penalty",
-]
-OPTIONS: dict[str, Any] = {
-    "precision_at": 2,
-    "average_precision_at": 2,
-    "ndcg_at": 3,
-    "recall_share_at": 2,
-    "reciprocal_rank_at": 3,
-    "average_precision": True,
-}
+METRICS = [
+    "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
+    "ir_recall@2", "mrr@3", "map", "minp",
+]  # fmt: skip
 # Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.
 TOLERANCE = 1e-12
-
-
-def measure(x: np.ndarray, *arguments: Any, similarity: str, **options: Any) -> Evaluation:
-    if similarity == "hamming":
-        return evaluate_codes(x, *arguments, recall_at=RECALL_AT, **OPTIONS, **options)
-    return evaluate(x, *arguments, similarity=similarity, recall_at=RECALL_AT, **OPTIONS, **options)  # type: ignore[arg-type]
-
-
-def lists_of(sets: Sequence[Mapping[int, float] | set[int]], *, graded: bool = False) -> tuple[Any, ...]:
-    """Return offsets and items, and with `graded` the grades, in the order of the sets."""
-    offsets = np.cumsum([0, *map(len, sets)])
-    items = np.array([item for items in sets for item in items], np.int64)
-    if not graded:
-        return offsets, items
-    return offsets, items, [grade for items in sets for grade in items.values()]  # type: ignore[union-attr]
 
 
 @st.composite
@@ -85,20 +48,15 @@ def assert_same(found: Evaluation, expected: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(found[name], np.nanmean(values), rtol=0, atol=TOLERANCE, err_msg=name)
 
 
-def assert_measured_as_expected(
-    x: np.ndarray,
-    labels: Any,
-    gallery: Any,
-    gallery_labels: Any,
-    options: Any,
-    expected: dict[str, np.ndarray],
-) -> None:
-    """Compare with the reference, or with the error where no query has a match."""
-    if np.isnan(expected["reciprocal_rank"]).all():
-        with pytest.raises(ValueError, match=r"has a match|groups leave out every match"):
-            measure(x, labels, gallery, gallery_labels, **options)
+def assert_measured_as_the_reference_does(*given: Any, **options: Any) -> None:
+    """Compare with the reference, or with the error if no query has a match."""
+    options["metrics"] = METRICS
+    expected = reference.evaluate(*given, **options)
+    if np.isnan(expected["mrr"]).all():
+        with pytest.raises(ValueError, match=r"has a match|groups exclude every match"):
+            call(evaluate, *given, **options)
     else:
-        assert_same(measure(x, labels, gallery, gallery_labels, **options), expected)
+        assert_same(call(evaluate, *given, **options), expected)
 
 
 @pytest.mark.parametrize("ties", TIES)
@@ -126,16 +84,11 @@ def test_labels_groups_junk_and_own_items_are_those_of_the_reference(
         options["junk"] = []
     if gallery is not None and data.draw(st.booleans()):
         own = st.integers(-1, n_items - 1)
-        options["indices"] = np.array(data.draw(st.lists(own, min_size=len(x), max_size=len(x))))
+        options["exclude"] = np.array(data.draw(st.lists(own, min_size=len(x), max_size=len(x))))
     items = st.sets(st.integers(0, n_items - 1), max_size=3)
     if not options["junk"] and data.draw(st.booleans()):
         options["ignored"] = data.draw(st.lists(items, min_size=len(x), max_size=len(x)))
-    expected = reference.evaluate(
-        x, labels, gallery, gallery_labels, recall_at=RECALL_AT, metrics=MORE, **options
-    )
-    if "ignored" in options:
-        options["ignored"] = lists_of(options["ignored"])
-    assert_measured_as_expected(x, labels, gallery, gallery_labels, options, expected)
+    assert_measured_as_the_reference_does(x, labels, gallery, gallery_labels, **options)
 
 
 @pytest.mark.parametrize("ties", TIES)
@@ -146,23 +99,16 @@ def test_listed_matches_and_grades_are_those_of_the_reference(similarity: str, t
     n_items = len(x if gallery is None else gallery)
     options: dict[str, Any] = {"similarity": similarity, "ties": ties}
     options["unmatched"] = data.draw(st.sampled_from(["skip", "zero"]))
-    graded = data.draw(st.booleans())
-    grade = st.sampled_from([0, 1, 2, 0.5]) if graded else st.just(1)
-    listed = st.dictionaries(st.integers(0, n_items - 1), grade, max_size=5)
-    relevant = data.draw(st.lists(listed, min_size=len(x), max_size=len(x)))
+    grade = st.sampled_from([0, 1, 2, 0.5]) if data.draw(st.booleans()) else st.just(1)
+    matches = st.dictionaries(st.integers(0, n_items - 1), grade, max_size=5)
+    options["relevant"] = data.draw(st.lists(matches, min_size=len(x), max_size=len(x)))
     if gallery is not None and data.draw(st.booleans()):
         own = st.integers(-1, n_items - 1)
-        options["indices"] = np.array(data.draw(st.lists(own, min_size=len(x), max_size=len(x))))
+        options["exclude"] = np.array(data.draw(st.lists(own, min_size=len(x), max_size=len(x))))
     items = st.sets(st.integers(0, n_items - 1), max_size=3)
     if data.draw(st.booleans()):
         options["ignored"] = data.draw(st.lists(items, min_size=len(x), max_size=len(x)))
-    expected = reference.evaluate(
-        x, None, gallery, recall_at=RECALL_AT, metrics=MORE, relevant=relevant, **options
-    )
-    options["relevant"] = lists_of(relevant, graded=graded)
-    if "ignored" in options:
-        options["ignored"] = lists_of(options["ignored"])
-    assert_measured_as_expected(x, None, gallery, None, options, expected)
+    assert_measured_as_the_reference_does(x, None, gallery, **options)
 
 
 @pytest.mark.parametrize("ties", TIES)
@@ -178,14 +124,13 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
         x = rng.integers(1, 4, (900, 3)).astype(np.uint8 if similarity == "hamming" else np.float32)
         sets = [{label} for label in labels.tolist()]
         relevant = relevance_from_labels(sets[:200] if separate else sets, sets if separate else None)
-        options: dict[str, Any] = {"similarity": similarity, "ties": ties}
+        options: dict[str, Any] = {"similarity": similarity, "ties": ties, "metrics": METRICS}
         if separate:
-            own = np.where(rng.random(200) < 0.5, np.arange(200), -1)
-            by_lists = measure(x[:200], None, x, relevant=relevant, indices=own, **options)
-            by_labels = measure(x[:200], labels[:200], x, labels, indices=own, **options)
+            options["exclude"] = np.where(rng.random(200) < 0.5, np.arange(200), -1)
+            by_lists = evaluate(x[:200], relevant, x, **options)
+            by_labels = evaluate(x[:200], labels[:200], x, labels, **options)
         else:
-            by_lists = measure(x, relevant=relevant, **options)
-            by_labels = measure(x, labels, **options)
+            by_lists, by_labels = evaluate(x, relevant, **options), evaluate(x, labels, **options)
         assert_same_bits(by_lists, by_labels)
 
 
@@ -203,8 +148,8 @@ def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> Non
     cmc, average_precisions, penalties = np.zeros(20), [], []
     for q in queries:
         order = np.argsort(-(unit @ unit[q]), kind="stable")
-        left_out = (identities[order] == identities[q]) & (cameras[order] == cameras[q])
-        order = order[~(left_out | (identities[order] == -1))]
+        excluded = (identities[order] == identities[q]) & (cameras[order] == cameras[q])
+        order = order[~(excluded | (identities[order] == -1))]
         matches = identities[order] == identities[q]
         if not matches.any():
             continue
@@ -212,21 +157,18 @@ def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> Non
         cmc[places[0] :] += 1
         average_precisions.append(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
         penalties.append(len(places) / (places[-1] + 1))
+    ks = [f"recall@{k}" for k in range(1, 21)]
     found = evaluate(
         x[queries],
-        identities[queries],
+        Labels(identities[queries], cameras[queries]),
         x,
-        identities,
-        groups=cameras[queries],
-        gallery_groups=cameras,
-        junk=-1,
-        recall_at=range(1, 21),
-        average_precision=True,
+        Labels(identities, cameras, junk=-1),
+        metrics=[*ks, "map", "minp"],
     )
     assert found.n_queries - found.n_unmatched == len(average_precisions) > 0
-    np.testing.assert_allclose(list(found.cmc.values()), cmc / len(average_precisions), rtol=0, atol=1e-12)
-    assert found.average_precision == pytest.approx(np.mean(average_precisions), abs=1e-12)
-    assert found.mean_inverse_negative_penalty == pytest.approx(np.mean(penalties), abs=1e-12)
+    np.testing.assert_allclose([found[k] for k in ks], cmc / len(average_precisions), rtol=0, atol=1e-12)
+    assert found["map"] == pytest.approx(np.mean(average_precisions), abs=1e-12)
+    assert found["minp"] == pytest.approx(np.mean(penalties), abs=1e-12)
 
 
 @pytest.mark.parametrize("ties", TIES)
@@ -238,61 +180,34 @@ def test_ranks_measure_relations_to_the_bits_of_one(
 ) -> None:
     rng = np.random.default_rng(0)
     x, labels = rng.integers(1, 4, (150, 3)).astype(np.float32), rng.integers(0, classes, 150)
-    sets = [{label} for label in labels.tolist()]
-    graded = (*(relevance := relevance_from_labels(sets)), 1 + np.arange(len(relevance[1])) % 3)
-    options: dict[str, Any] = {
-        "groups": {"labels": labels, "groups": rng.integers(0, 3, 150)},
-        "lists": {"relevant": graded},
-        "separate lists": {"gallery": x, "relevant": graded, "indices": np.arange(150)},
-        "junk": {"labels": labels, "junk": 1},
+    offsets, indices = listed([np.flatnonzero(labels == label) for label in labels])
+    graded = Relevance(offsets, indices, 1 + np.arange(len(indices)) % 3)
+    options: Any = {"metrics": METRICS, "ties": ties, "threads": 1}
+    given: Any = {
+        "groups": (x, Labels(labels, rng.integers(0, 3, 150))),
+        "lists": (x, graded),
+        "separate lists": (x, graded, x),
+        "junk": (x, Labels(labels, junk=1)),
     }[kind]
+    if kind == "separate lists":
+        options["exclude"] = np.arange(150)
 
     def work(peer: ThreadPeer | None) -> Evaluation:
-        return measure(x, similarity="cosine", ties=ties, threads=1, peers=peer, **options)
+        return evaluate(*given, peers=peer, **options)
 
     alone = work(None)
     for result in run_together(world_size, work):
         assert_same_bits(result, alone)
 
 
-@pytest.mark.parametrize("ties", TIES)
-@pytest.mark.parametrize("classes", [2, 40])
-@pytest.mark.parametrize("unmatched", ["skip", "zero"])
-def test_blocks_with_groups_give_the_bits_of_one_call(ties: Any, classes: int, unmatched: Any) -> None:
-    rng = np.random.default_rng(0)
-    x, labels = rng.integers(1, 4, (200, 3)).astype(np.float32), rng.integers(0, classes, 200)
-    groups = np.array(["left", "right", "centre"])[rng.integers(0, 3, 200)]
-    # Some queries' own items have another label, and are left out all the same.
-    own = np.where(rng.random(50) < 0.7, rng.integers(0, 200, 50), -1)
-    options: dict[str, Any] = {**OPTIONS, "ties": ties, "indices": own, "unmatched": unmatched}
-    evaluator = StreamingEvaluator(x[:50], labels[:50], groups=groups[:50], **options)
-    parts = [slice(0, 70), slice(70, 90), slice(90, 200)]
-    for part in parts:
-        evaluator.find_positives(x[part], labels[part], groups=groups[part])
-    for part in parts[::-1]:
-        evaluator.count_negatives(x[part], labels[part], part.start)
-    whole = evaluate(x[:50], labels[:50], x, labels, groups=groups[:50], gallery_groups=groups, **options)
-    assert_same_bits(evaluator.result(), whole)
-
-
-@pytest.mark.parametrize("groups", [None, np.zeros(2, int)])
-def test_blocks_and_queries_both_have_groups_or_neither(groups: Any) -> None:
-    evaluator = StreamingEvaluator(np.eye(2), [0, 0], groups=groups)
-    with pytest.raises(ValueError, match=r"groups came without .*; expected the groups of both, or neither"):
-        evaluator.find_positives(np.eye(2), [0, 0], groups=[1, 1] if groups is None else None)
-
-
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(data=st.data())
-def test_neighbours_leave_out_each_querys_own_item(similarity: Any, data: Any) -> None:
+def test_neighbours_exclude_each_querys_own_item(similarity: Any, data: Any) -> None:
     x, gallery = data.draw(sides(similarity))
     gallery = x if gallery is None else gallery
     own = np.array(data.draw(st.lists(st.integers(-1, len(gallery) - 1), min_size=len(x), max_size=len(x))))
     k = data.draw(st.integers(1, len(gallery) - bool((own >= 0).any())))
-    if similarity == "hamming":
-        _, found = knn_codes(x, gallery, k, indices=own)
-    else:
-        _, found = knn(x, gallery, k, similarity=similarity, indices=own)
+    _, found = knn(x, gallery, k, similarity=similarity, exclude=own)
     _, order = reference.nearest(x, gallery, len(gallery), similarity, False)
     assert found.tolist() == [[i for i in row if i != q][:k] for row, q in zip(order, own.tolist())]
 
@@ -315,8 +230,10 @@ def test_relevance_is_that_of_every_pair_of_label_sets(
         None if gallery is None else [[f"label {label}" for label in labels] for labels in gallery]
     )
     for pair in ((sets, gallery), (hot(sets), hot(gallery)), (named, named_gallery)):
-        offsets, items, grades = relevance_from_labels(*pair, graded=True)  # type: ignore[arg-type]
-        assert [
-            dict(zip(items[a:b].tolist(), grades[a:b].tolist())) for a, b in itertools.pairwise(offsets)
-        ] == expected
-        assert [x.tolist() for x in relevance_from_labels(*pair)] == [offsets.tolist(), items.tolist()]  # type: ignore[arg-type]
+        found = relevance_from_labels(*pair, graded=True)  # type: ignore[arg-type]
+        items, grades = found.indices.tolist(), found.grades.tolist()  # type: ignore[union-attr]
+        of_queries = itertools.pairwise(found.offsets.tolist())
+        assert [dict(zip(items[a:b], grades[a:b])) for a, b in of_queries] == expected
+        plain = relevance_from_labels(*pair)  # type: ignore[arg-type]
+        assert plain.grades is None
+        assert [plain.offsets.tolist(), plain.indices.tolist()] == [found.offsets.tolist(), items]

@@ -5,20 +5,30 @@ The slow reference would take hours on them, but two calls that must agree need 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.matches import call
 from eval_support.trial import trial
 
 import dml_eval_rs as ours
-from dml_eval_rs import _native
+import dml_eval_rs._native as _native
 
 N, DIM, CLASS = 2400, 96, 5
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
-OPTIONS: dict[str, Any] = {"recall_at": (1, 10), "ndcg_at": 20, "precision_at": 7}
-EVERY_RANK: dict[str, Any] = {**OPTIONS, "average_precision": True}
+FIRST_RANKS = [
+    "recall@1",
+    "recall@10",
+    "precision@1",
+    "r_precision",
+    "map@r",
+    "mrr",
+    "ndcg@20",
+    "precision@7",
+]
+EVERY_RANK = [*FIRST_RANKS, "map", "minp"]
 
 
 class Rows:
@@ -53,24 +63,18 @@ def tight() -> Rows:
     return Rows(0.2)
 
 
-def evaluate(similarity: str, *arguments: Any, **options: Any) -> dict[str, np.ndarray]:
-    if similarity == "hamming":
-        return ours.evaluate_codes(*arguments, **options).per_query
-    return ours.evaluate(*arguments, similarity=similarity, **options).per_query  # type: ignore[arg-type]
+def evaluate(similarity: str, *arguments: Any, **options: Any) -> Mapping[str, np.ndarray]:
+    return call(ours.evaluate, *arguments, similarity=similarity, **options).per_query
 
 
-def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+def assert_same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         different = np.flatnonzero(found[name].view(np.uint64) != np.asarray(values).view(np.uint64))
         assert not len(different), f"{name} of query {different[0]}: {found[name][different[0]]}"
 
 
-def listed(lists: Any) -> tuple[np.ndarray, np.ndarray]:
-    return np.cumsum([0, *map(len, lists)]), np.concatenate([np.asarray(items, int) for items in lists])
-
-
-def one_by_one(measure: Callable[[int], dict[str, np.ndarray]], queries: Any) -> dict[str, np.ndarray]:
+def one_by_one(measure: Callable[[int], Mapping[str, np.ndarray]], queries: Any) -> dict[str, np.ndarray]:
     """Measure some queries, each in a call of its own."""
     columns = [measure(q) for q in queries]
     return {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
@@ -78,39 +82,37 @@ def one_by_one(measure: Callable[[int], dict[str, np.ndarray]], queries: Any) ->
 
 def test_ignored_items_of_a_pruned_call_are_those_of_one_call_a_query(tight: Rows) -> None:
     """Ignored pairs were masked in the order of tiles, and not at all after the first tile that was skipped."""
-    whole = ours.evaluate(tight.x, tight.labels, ignored=listed(tight.others))
-    assert whole.map_at_r > 0.97
+    whole = evaluate("cosine", tight.x, tight.labels, ignored=tight.others)
+    assert whole["map@r"].mean() > 0.97
     queries = range(0, N, 40)
 
-    def measure(q: int) -> dict[str, np.ndarray]:
-        ignored = ([0, len(tight.others[q])], tight.others[q])
-        one = slice(q, q + 1)
-        return evaluate(
-            "cosine", tight.x[one], tight.labels[one], tight.x, tight.labels, indices=[q], ignored=ignored
-        )
+    def measure(q: int) -> Mapping[str, np.ndarray]:
+        one, ignored = slice(q, q + 1), [tight.others[q]]
+        given = (tight.x[one], tight.labels[one], tight.x, tight.labels)
+        return evaluate("cosine", *given, exclude=[q], ignored=ignored)
 
-    found = {name: values[list(queries)] for name, values in whole.per_query.items()}
+    found = {name: values[list(queries)] for name, values in whole.items()}
     assert_same(found, one_by_one(measure, queries))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", [OPTIONS, EVERY_RANK], ids=["first ranks", "every rank"])
+@pytest.mark.parametrize("metrics", [FIRST_RANKS, EVERY_RANK], ids=["first ranks", "every rank"])
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 class TestEvaluations:
-    def test_a_call_is_one_call_for_each_query(self, rows: Rows, similarity: str, options: Any) -> None:
+    def test_a_call_is_one_call_for_each_query(self, rows: Rows, similarity: str, metrics: Any) -> None:
         x, labels = rows.of(similarity), rows.labels
         assert_same(
-            evaluate(similarity, x, labels, **options),
+            evaluate(similarity, x, labels, metrics=metrics),
             one_by_one(
                 lambda q: evaluate(
-                    similarity, x[q : q + 1], labels[q : q + 1], x, labels, indices=[q], **options
+                    similarity, x[q : q + 1], labels[q : q + 1], x, labels, exclude=[q], metrics=metrics
                 ),
                 range(N),
             ),
         )
 
     def test_the_order_of_queries_and_of_the_gallery_changes_nothing(
-        self, rows: Rows, similarity: str, options: Any
+        self, rows: Rows, similarity: str, metrics: Any
     ) -> None:
         x, labels = rows.of(similarity), rows.labels
         rng = np.random.default_rng(1)
@@ -118,84 +120,68 @@ class TestEvaluations:
         own = np.empty(N, int)
         own[items] = np.arange(N)
         # By any rule but that of the index, which the order changes.
-        options = {**options, "ties": "pessimistic"}
+        options: Any = {"ties": "pessimistic", "metrics": metrics}
         expected = evaluate(similarity, x, labels, **options)
-        found = evaluate(
-            similarity, x[queries], labels[queries], x[items], labels[items], indices=own[queries], **options
-        )
+        moved = (x[queries], labels[queries], x[items], labels[items])
+        found = evaluate(similarity, *moved, exclude=own[queries], **options)
         assert_same(found, {name: values[queries] for name, values in expected.items()})
 
-    def test_an_ignored_item_is_a_deleted_one(self, rows: Rows, similarity: str, options: Any) -> None:
+    def test_an_ignored_item_is_a_deleted_one(self, rows: Rows, similarity: str, metrics: Any) -> None:
         x, labels = rows.of(similarity), rows.labels
         gone = np.random.default_rng(2).permutation(N)[: N // 5]
         kept = np.setdiff1d(np.arange(N), gone)
         queries = kept[::2]
         given = (x[queries], labels[queries])
-        options = {**options, "unmatched": "zero"}
-        found = evaluate(
-            similarity, *given, x, labels, ignored=listed([gone] * len(queries)), indices=queries, **options
-        )
+        options: Any = {"metrics": metrics, "unmatched": "zero"}
+        ignored = [gone.tolist()] * len(queries)
+        found = evaluate(similarity, *given, x, labels, ignored=ignored, exclude=queries, **options)
         places = np.searchsorted(kept, queries)
-        assert_same(found, evaluate(similarity, *given, x[kept], labels[kept], indices=places, **options))
+        assert_same(found, evaluate(similarity, *given, x[kept], labels[kept], exclude=places, **options))
 
-    def test_a_group_for_each_item_is_no_group(self, rows: Rows, similarity: str, options: Any) -> None:
+    def test_a_group_for_each_item_is_no_group(self, rows: Rows, similarity: str, metrics: Any) -> None:
         x, labels = rows.of(similarity), rows.labels
-        found = evaluate(similarity, x, labels, groups=np.arange(N), **options)
-        assert_same(found, evaluate(similarity, x, labels, **options))
+        found = evaluate(similarity, x, labels, groups=np.arange(N), metrics=metrics)
+        assert_same(found, evaluate(similarity, x, labels, metrics=metrics))
 
     def test_a_list_of_each_labels_items_is_the_labels(
-        self, rows: Rows, similarity: str, options: Any
+        self, rows: Rows, similarity: str, metrics: Any
     ) -> None:
         x, labels = rows.of(similarity), rows.labels
-        relevant = listed([np.flatnonzero(labels == label) for label in labels])
-        found = evaluate(similarity, x, relevant=relevant, **options)
-        assert_same(found, evaluate(similarity, x, labels, **options))
+        relevant = [dict.fromkeys(np.flatnonzero(labels == label).tolist(), 1) for label in labels]
+        found = evaluate(similarity, x, None, relevant=relevant, metrics=metrics)
+        assert_same(found, evaluate(similarity, x, labels, metrics=metrics))
 
-    def test_shards_and_blocks_of_the_gallery_are_the_gallery(
-        self, rows: Rows, similarity: Any, options: Any
-    ) -> None:
+    def test_shards_are_the_gallery(self, rows: Rows, similarity: str, metrics: Any) -> None:
         x, labels = rows.of(similarity), rows.labels
-        ignored = listed(rows.others)
-        expected = evaluate(similarity, x, labels, ignored=ignored, **options)
-        parts = [x[:700], x[700:]]
-        found = ours.evaluate_shards(
-            parts, labels, ignored=ignored, similarity=similarity, block=1000, **options
-        )
-        assert_same(found.per_query, expected)
-        evaluator = ours.StreamingEvaluator(
-            x, labels, ignored=ignored, indices=np.arange(N), similarity=similarity, **options
-        )
-        for step in (evaluator.find_positives, evaluator.count_negatives):
-            for part in (slice(900, N), slice(0, 900)):
-                step(x[part], labels[part], first_index=part.start)
-        assert_same(evaluator.result().per_query, expected)
+        options: Any = {"ignored": rows.others, "metrics": metrics, "similarity": similarity}
+        found = call(ours.evaluate_shards, [x[:700], x[700:]], labels, block=1000, **options)
+        assert_same(found.per_query, call(ours.evaluate, x, labels, **options).per_query)
 
     def test_every_kernel_screen_and_thread_count_is_every_other(
-        self, rows: Rows, similarity: str, options: Any
+        self, rows: Rows, similarity: str, metrics: Any
     ) -> None:
         x, labels = rows.of(similarity), rows.labels
-        ignored = listed(rows.others)
-        expected = evaluate(similarity, x, labels, ignored=ignored, **options)
+        options: Any = {"ignored": rows.others, "metrics": metrics}
+        expected = evaluate(similarity, x, labels, **options)
         for kernel in _native.kernels():
             for screen, threads in (("16-bit", 2), ("float32", 1)):
                 with trial(kernel=kernel, screen=screen):
-                    found = evaluate(similarity, x, labels, ignored=ignored, threads=threads, **options)
+                    found = evaluate(similarity, x, labels, threads=threads, **options)
                 assert_same(found, expected)
 
     def test_levels_and_rules_in_one_call_are_calls_of_their_own(
-        self, rows: Rows, similarity: Any, options: Any
+        self, rows: Rows, similarity: str, metrics: Any
     ) -> None:
         x, labels = rows.of(similarity), rows.labels
-        ignored = listed(rows.others)
+        options: Any = {"ignored": rows.others, "metrics": metrics}
         levels = {"class": labels, "superclass": labels // 7}
-        found = ours.evaluate_levels(x, levels, ignored=ignored, similarity=similarity, **options)
+        found = call(ours.evaluate_levels, x, levels, similarity=similarity, **options)
         for name, of_level in levels.items():
-            assert_same(found[name].per_query, evaluate(similarity, x, of_level, ignored=ignored, **options))
-        ties: Any = ("expected", "index", "optimistic")
-        rules = ours.evaluate_ties(x, labels, ignored=ignored, similarity=similarity, ties=ties, **options)
+            assert_same(found[name].per_query, evaluate(similarity, x, of_level, **options))
+        ties = ("expected", "index", "optimistic")
+        rules = call(ours.evaluate_ties, x, labels, similarity=similarity, ties=ties, **options)
         for rule, of_rule in rules.items():
-            alone = evaluate(similarity, x, labels, ignored=ignored, ties=rule, **options)
-            assert_same(of_rule.per_query, alone)
+            assert_same(of_rule.per_query, evaluate(similarity, x, labels, ties=rule, **options))
 
 
 @pytest.mark.nightly
@@ -205,24 +191,23 @@ def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similar
     x, labels = rows.of(similarity), rows.labels
     copies = np.arange(0, N, 7)
     gallery = np.concatenate([x, x[copies]])
-    others = np.concatenate([labels, np.full(len(copies), -1)])
-    options: dict[str, Any] = {"average_precision": True, "indices": np.arange(N), "recall_at": (1,)}
-    without = evaluate(
-        similarity, x, labels, gallery, others, ignored=listed([range(N, len(gallery))] * N), **options
-    )
+    others = np.concatenate([labels, np.full(len(copies), N)])
+    options: dict[str, Any] = {
+        "metrics": ["recall@1", "map@r", "mrr", "map", "minp"],
+        "exclude": np.arange(N),
+    }
+    ignored = [list(range(N, len(gallery)))] * N
+    without = evaluate(similarity, x, labels, gallery, others, ignored=ignored, **options)
     assert_same(without, evaluate(similarity, x, labels, x, labels, **options))
     rules = {
         ties: evaluate(similarity, x, labels, gallery, others, ties=ties, **options)
         for ties in ("optimistic", "index", "expected", "pessimistic")
     }
-    (order,) = ours.knn_shards([x], [gallery], len(gallery) - 1, similarity=similarity, indices=np.arange(N))[
-        1:
-    ]
+    _, order = ours.knn_shards([x], [gallery], len(gallery) - 1, similarity=similarity, exclude=np.arange(N))
     first = (others[order] == labels[:, None]).argmax(axis=1) + 1
-    np.testing.assert_array_equal(rules["index"]["reciprocal_rank"], 1 / first)
-    if (
-        similarity != "hamming"
-    ):  # only copies tie, each with its original: a negative but for queries of its class
+    np.testing.assert_array_equal(rules["index"]["mrr"], 1 / first)
+    # Only copies tie, each with its original: a negative but for queries of its class.
+    if similarity != "hamming":
         doubled = np.isin(labels, labels[copies])
         for columns in rules.values():
             for name, values in columns.items():
@@ -235,19 +220,14 @@ def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similar
 @pytest.mark.nightly
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 class TestSearches:
-    def search(self, similarity: str, *arguments: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-        if similarity == "hamming":
-            return ours.knn_codes(*arguments, **options)
-        return ours.knn(*arguments, similarity=similarity, **options)  # type: ignore[arg-type]
-
     @pytest.mark.parametrize("k", [1, 10, 90, 1000])
     def test_neighbours_are_those_of_one_call_for_each_query_and_of_any_other_way(
-        self, rows: Rows, similarity: str, k: int
+        self, rows: Rows, similarity: Any, k: int
     ) -> None:
         x = rows.of(similarity)
-        scores, items = self.search(similarity, x, None, k, exclude_self=True)
+        scores, items = ours.knn(x, None, k, similarity=similarity, exclude_self=True)
         for q in range(0, N, 3):
-            one = self.search(similarity, x[q : q + 1], x, k, indices=[q])
+            one = ours.knn(x[q : q + 1], x, k, similarity=similarity, exclude=[q])
             assert one[0].tobytes() == scores[q].tobytes()
             assert one[1].tobytes() == items[q].tobytes()
         for kernel in _native.kernels():
@@ -258,32 +238,31 @@ class TestSearches:
                 {"few_queries": 2**40},
             ):
                 with trial(kernel=kernel, **sizes):
-                    again = self.search(similarity, x, None, k, exclude_self=True)
+                    again = ours.knn(x, None, k, similarity=similarity, exclude_self=True)
                 assert again[0].tobytes() == scores.tobytes()
                 assert again[1].tobytes() == items.tobytes()
-        more, _ = self.search(similarity, x, None, k + 1, exclude_self=True)
+        more, _ = ours.knn(x, None, k + 1, similarity=similarity, exclude_self=True)
         assert more[:, :k].tobytes() == scores.tobytes()
 
     def test_the_order_of_queries_and_of_the_gallery_changes_no_score(
-        self, rows: Rows, similarity: str
+        self, rows: Rows, similarity: Any
     ) -> None:
         x = rows.of(similarity)
         queries, items = (np.random.default_rng(seed).permutation(N) for seed in (3, 4))
-        scores, _ = self.search(similarity, x, x, 20)
-        again, found = self.search(similarity, x[queries], x[items], 20)
+        scores, _ = ours.knn(x, x, 20, similarity=similarity)
+        again, found = ours.knn(x[queries], x[items], 20, similarity=similarity)
         assert again.tobytes() == scores[queries].tobytes()
-        in_parts = ours.knn_shards([x[:500], x[500:]], None, 20, similarity=similarity, block=700)  # type: ignore[arg-type]
+        in_parts = ours.knn_shards([x[:500], x[500:]], None, 20, similarity=similarity, block=700)
         assert in_parts[0].tobytes() == scores.tobytes()
         assert (np.sort(items[found], axis=1)[:, 1:] > np.sort(items[found], axis=1)[:, :-1]).all()
 
     def test_a_range_and_the_recall_of_an_index_are_those_of_all_neighbours(
         self, rows: Rows, similarity: Any
     ) -> None:
-        if similarity == "hamming":
-            pytest.skip("codes have neither a range search nor the recall of an index")
-        x = rows.x
+        x = rows.of(similarity)
         scores, items = ours.knn(x, None, 200, similarity=similarity)
-        threshold = float(np.quantile(scores, 0.9))
+        codes = similarity == "hamming"
+        threshold = float(np.quantile(scores, 0.1, method="lower") if codes else np.quantile(scores, 0.9))
         offsets, found, similarities = ours.range_search(x, x.copy(), threshold, similarity=similarity)
         own = ours.range_search(x, None, threshold, similarity=similarity)
         for a, b in zip((offsets, found, similarities), own):
@@ -292,16 +271,16 @@ class TestSearches:
             mine = found[offsets[q] : offsets[q + 1]]
             assert mine[:200].tolist() == items[q, : len(mine)].tolist()
             # Float64 decides in the range; its scores are rounded to float32 here.
-            assert len(mine) >= 200 or scores[q, len(mine)] <= np.float32(threshold)
+            if len(mine) < 200:
+                beyond = scores[q, len(mine)]
+                assert beyond > threshold if codes else beyond <= np.float32(threshold)
         recall = ours.index_recall(items[:, :50], x, x.copy(), 50, similarity=similarity)
         assert recall.per_query.tolist() == [1.0] * N
 
     def test_hard_negatives_are_the_first_neighbours_of_other_classes(
         self, rows: Rows, similarity: Any
     ) -> None:
-        if similarity == "hamming":
-            pytest.skip("codes have no hard negatives")
-        x, labels = rows.x, rows.labels
+        x, labels = rows.of(similarity), rows.labels
         order = ours.knn(x, None, 60, similarity=similarity, exclude_self=True)[1]
         found = ours.hard_negatives(x, labels, 5, similarity=similarity)[1]
         for q in range(N):
@@ -312,38 +291,39 @@ class TestSearches:
     def test_hard_negatives_below_a_bound_are_behind_a_positive(
         self, rows: Rows, similarity: Any, below: Any
     ) -> None:
-        if similarity == "hamming":
-            pytest.skip("codes have no hard negatives")
-        x, labels = rows.x[:900], rows.labels[:900]
+        codes = similarity == "hamming"
+        x, labels = rows.of(similarity)[:900], rows.labels[:900]
         similarities, order = ours.knn(x, None, 899, similarity=similarity, exclude_self=True)
+        similarities = -similarities if codes else similarities
         found = ours.hard_negatives(x, labels, 5, below=below, similarity=similarity)[1]
         for q in range(900):
             is_positive = labels[order[q]] == labels[q]
-            of_positives = similarities[q][is_positive]
-            bound = (
-                min(of_positives, default=np.inf) if below == "hardest" else max(of_positives, default=np.inf)
-            )
-            if (similarities[q][~is_positive] == bound).any():  # float64 may tell them apart
+            choose = min if below == "hardest" else max
+            bound = choose(similarities[q][is_positive], default=np.inf)
+            # Float64 may tell them apart.
+            if not codes and (similarities[q][~is_positive] == bound).any():
                 continue
             expected = order[q][~is_positive & (similarities[q] < bound)][:5]
             assert found[q][found[q] >= 0].tolist() == expected.tolist()
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_a_verification_is_that_of_its_pairs_in_any_order(rows: Rows, similarity: Any) -> None:
-    x, labels = rows.x[:900], rows.labels[:900]
-    far = (0.1, 1e-3, 1e-4)
-    whole = ours.verify(x, labels, similarity=similarity, far=far).to_dict()
+    x, labels = rows.of(similarity)[:900], rows.labels[:900]
+    options: Any = {
+        "similarity": similarity, "metrics": ("tar@far=0.1", "tar@far=1e-3", "tar@far=1e-4", "eer", "auc"),
+    }  # fmt: skip
+    whole = ours.verify(x, labels, **options).to_dict()
     i, j = np.triu_indices(len(x), 1)
     order = np.random.default_rng(5).permutation(len(i))
     pairs = np.stack([i, j], 1)[order]
-    assert ours.verify(x, labels, pairs=pairs, similarity=similarity, far=far).to_dict() == whole
+    assert ours.verify(x, labels, pairs=pairs, **options).to_dict() == whole
     shuffled = np.random.default_rng(6).permutation(len(x))
-    assert ours.verify(x[shuffled], labels[shuffled], similarity=similarity, far=far).to_dict() == whole
+    assert ours.verify(x[shuffled], labels[shuffled], **options).to_dict() == whole
     for sizes in ({"verify_sample": 3000, "verify_listed": 4000}, {"table_item_words": 1, "slot_part": 100}):
         with trial(**sizes):
-            assert ours.verify(x, labels, similarity=similarity, far=far).to_dict() == whole
+            assert ours.verify(x, labels, **options).to_dict() == whole
 
 
 @pytest.mark.nightly
