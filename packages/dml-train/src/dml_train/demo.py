@@ -12,10 +12,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from dml_core import DmlError, Evaluator, Registry, UnknownName
+from dml_core import DmlError, Registry, UnknownName
 from dml_core import registry as installed
 from dml_train.files import write_json
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make_evaluator
 from dml_train.progress import stage
 from dml_train.recipe.loading import load_recipe
 from dml_train.report import COMPARISON, write_report
@@ -23,7 +23,15 @@ from dml_train.run_folder import RunFolder
 from dml_train.training.baselines import Baselines
 from dml_train.training.run import train
 
-RECALL_AT = (1, 10, 100)
+# The metrics of the table, with the titles of their columns.
+_COLUMNS = {
+    "recall@1": "Recall\n@1",
+    "recall@10": "Recall\n@10",
+    "recall@100": "Recall\n@100",
+    "r_precision": "R-\nprecision",
+    "map@r": "MAP@R",
+    "nmi": "NMI",
+}
 
 
 def run_demo(
@@ -56,9 +64,9 @@ def run_demo(
     # Build everything first, so that a missing package fails before training.
     try:
         recipe = load_recipe("demo", overrides, registry)
-        context = {"seed": recipe.training.seed}
         exact = build_evaluator(recipe, registry)
-        hamming: Evaluator = registry.build("evaluators", {"name": "hamming", "nmi": True}, context)
+        table = {"name": "hamming", "metrics": recipe.evaluation.component()["metrics"]}
+        hamming = make_evaluator(table, registry, recipe.training.seed)
     except UnknownName as error:
         raise DmlError(
             f"{error}\nThe demo needs dml-losses and dml-eval-rs: pip install 'dml-train[all]'"
@@ -100,22 +108,16 @@ def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) ->
     """Build a table of the metrics, at most 80 columns wide.
 
     Args:
-        comparison: name → ``to_dict()`` of an evaluation with NMI, and ``bytes_per_item``.
+        comparison: name → the metrics of an evaluation, and ``bytes_per_item``.
         title: above the table.
     """
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
     table.add_column("", no_wrap=True)
-    for name in (*(f"Recall\n@{k}" for k in RECALL_AT), "R-\nprecision", "MAP@R", "NMI", "bytes\nan item"):
-        table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
+    for title in (*_COLUMNS.values(), "bytes\nan item"):
+        table.add_column(title, justify="right", vertical="bottom", no_wrap=True)
     for name, metrics in comparison.items():
-        shares = [
-            *(metrics["recall"][str(k)] for k in RECALL_AT),
-            metrics["r_precision"],
-            metrics["map_at_r"],
-        ]
-        table.add_row(
-            name, *(f"{share:.3f}" for share in (*shares, metrics["nmi"])), f"{metrics['bytes_per_item']:,}"
-        )
+        shares = [f"{metrics[metric]:.3f}" for metric in _COLUMNS]
+        table.add_row(name, *shares, f"{metrics['bytes_per_item']:,}")
     return table

@@ -73,14 +73,10 @@ class RunFolder:
         """Return the file of their labels, (N,) int64."""
         return self.path / f"{part and part + '_'}labels.npy"
 
-    def groups(self, part: str = "") -> Path:
-        """Return the file of their groups, (N,) integers or strings, if the data set has any."""
-        return self.path / f"{part and part + '_'}groups.npy"
-
     @property
-    def relation(self) -> Path:
-        """The lists of matches and of ignored items, if the data set has any: the arrays of `dml_core.Relation`."""
-        return self.path / "relation.npz"
+    def matches(self) -> Path:
+        """Groups and lists of items, if the data set has any: arrays of `dml_core.Labels` or `dml_core.Relevance`."""
+        return self.path / "matches.npz"
 
     @property
     def manifest(self) -> Path:
@@ -164,9 +160,8 @@ class RunFolder:
 
     def _results(self) -> list[Path]:
         """Return the paths of all files that the end of a run may write."""
-        arrays = (self.embeddings, self.labels, self.groups)
-        of_parts = [path(part) for part in ("", "gallery") for path in arrays]
-        return [*of_parts, self.relation, self.per_query, self.baselines, self.evaluation]
+        of_parts = [path(part) for part in ("", "gallery") for path in (self.embeddings, self.labels)]
+        return [*of_parts, self.matches, self.per_query, self.baselines, self.evaluation]
 
     @staticmethod
     def refuse_existing(path: Path) -> None:

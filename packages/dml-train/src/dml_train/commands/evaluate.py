@@ -28,7 +28,7 @@ from dml_train.commands.options import FILE, ON_BAD_IMAGE, STEP, error_console, 
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set a key of the recipe's table of the evaluator (evaluation.recall_at=[1,5]); repeatable.",
+    help="Set a key of the recipe's table of the evaluator ('evaluation.metrics=[\"recall@1\"]'); repeatable.",
 )
 @click.option(
     "--level",
@@ -80,7 +80,7 @@ def evaluate_command(
     if document or not isinstance(options, dict):
         raise DmlError(
             f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes keys of the table [evaluation] alone, "
-            "as evaluation.recall_at=[1,5]"
+            'as evaluation.metrics=["recall@1", "recall@5"]'
         )
     named = options.pop("name", None)
     if evaluator and named and evaluator != named:
@@ -130,11 +130,9 @@ def evaluate_command(
         results = {
             None: evaluate_embeddings(
                 read_array(source),
-                read_array(labels),
+                _read_labels(labels, groups),
                 read_array(gallery) if gallery else None,
-                read_array(gallery_labels) if gallery_labels else None,
-                groups=read_array(groups) if groups else None,
-                gallery_groups=read_array(gallery_groups) if gallery_groups else None,
+                _read_labels(gallery_labels, gallery_groups),
                 evaluator=evaluator or "exact",
                 options=options,
                 registry=registry,
@@ -145,6 +143,25 @@ def evaluate_command(
     if out:
         by_prefix = {str(prefix): result.to_dict() for prefix, result in results.items()}
         write_json(out, by_prefix if prefixes else by_prefix["None"])
+
+
+def _read_labels(labels: Path | None, groups: Path | None) -> Any:
+    """Read one side's labels, with groups if there are any.
+
+    Raises:
+        DmlError: for groups without labels, or that don't fit them.
+    """
+    from dml_core import Labels
+    from dml_train.files import read_array
+
+    if labels is None and groups is not None:
+        raise DmlError(f"{groups} has groups of a gallery; give the gallery's labels, too")
+    if labels is None or groups is None:
+        return None if labels is None else read_array(labels)
+    try:
+        return Labels(read_array(labels), read_array(groups))
+    except (TypeError, ValueError) as error:
+        raise DmlError(f"{labels} and {groups}: {error}") from error
 
 
 def _evaluate_folder(

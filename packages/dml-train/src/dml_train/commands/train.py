@@ -93,7 +93,7 @@ def train(
                 f"{values[metric.name]:<{len(name)}.4f}" if metric.name in values else " " * len(name)
                 for name, values in columns.items()
             ]
-            click.echo("  ".join([f"{metric.name:<22}{metric.value:<8.4f}", *beside]).rstrip())
+            click.echo("  ".join([f"{metric.title:<22}{metric.value:<8.4f}", *beside]).rstrip())
         if baselines.omitted:
             click.echo(f"without baselines: {baselines.omitted}", err=True)
         click.echo(folder.evaluation)

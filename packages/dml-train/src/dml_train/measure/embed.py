@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dml_core import DmlError, GroupedSplit, Split
+from dml_core import DmlError, GroupedSplit, Labels, Relevance, Split
 from dml_train.data.batches import load_ahead
 from dml_train.measure.chunks import CHUNK_SIZE, BadImage, ImageChunks, drop_bad, split_chunks
 from dml_train.ranks.ranks import Ranks
@@ -171,3 +171,22 @@ def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
 def groups_of(split: Split | None) -> npt.NDArray[Any] | None:
     """Return the groups of a split's items, (N,); None without a split, or if its items have none."""
     return split.groups if isinstance(split, GroupedSplit) else None
+
+
+def match_sides(
+    queries: Split, gallery: Split | None = None, matches: Labels | Relevance | None = None
+) -> tuple[Labels | Relevance | None, Labels | None]:
+    """Return who matches whom as both sides of an evaluation take it; None where labels alone tell.
+
+    Args:
+        queries, gallery: the splits, perhaps with groups.
+        matches: of the queries, if the data set has any (`RelatedDataset`).
+
+    Raises:
+        TypeError, ValueError: if the groups don't fit their split.
+    """
+    groups = groups_of(queries), groups_of(gallery)
+    if isinstance(matches, Relevance) or (matches is None and all(each is None for each in groups)):
+        return matches, None
+    items = None if gallery is None else Labels(align_labels(gallery, queries), groups[1])
+    return Labels(queries.labels, groups[0]) if matches is None else matches, items

@@ -10,20 +10,31 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import DmlError, Evaluation, Evaluator, Registry, Relation, ShardedEvaluator, takes_relations
+from dml_core import (
+    METRICS,
+    DmlError,
+    Evaluation,
+    Evaluator,
+    Labels,
+    Matching,
+    PeersEvaluator,
+    Registry,
+    Relevance,
+    metric_family,
+    takes_matches,
+)
 from dml_train.files import read_array, write_array, write_atomically
 from dml_train.ranks.ranks import Ranks
+from dml_train.recipe.checking import find_old_keys
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
-_LABELS_ALONE = Relation()
-_CLUSTERING = ("nmi", "nmi_average", "n_clusters")  # the evaluator's options that ask for clusters
+_PARTS = ("", "gallery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +43,19 @@ class Embedded:
 
     Args:
         embeddings: (Q, D) floating.
-        labels: (Q,).
+        labels: (Q,) integers.
         gallery: (G, D).
         gallery_labels: (G,).
-        groups: (Q,) integers or strings; see `dml_core.GroupedSplit`.
-        gallery_groups: (G,), of the queries' kind.
-        relation: matches listed for the queries.
+        matches: who matches whom, if the labels alone don't tell.
+        gallery_matches: the gallery's side, if `matches` has one.
     """
 
     embeddings: npt.NDArray[Any]
     labels: npt.NDArray[Any]
     gallery: npt.NDArray[Any] | None = None
     gallery_labels: npt.NDArray[Any] | None = None
-    groups: npt.NDArray[Any] | None = None
-    gallery_groups: npt.NDArray[Any] | None = None
-    relation: Relation = _LABELS_ALONE
+    matches: Labels | Relevance | None = None
+    gallery_matches: Labels | None = None
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
@@ -56,67 +65,70 @@ class Embedded:
             DmlError: if the run isn't finished, or an array is missing, changed or damaged.
         """
         written = folder.read_manifest()
-        optional = {name: path for name, path in _optional_files(folder).items() if path.name in written}
-        relation = [folder.relation] if folder.relation.name in written else []
-        folder.check_results(folder.embeddings(), folder.labels(), *optional.values(), *relation)
-        return cls(
-            read_array(folder.embeddings()),
-            read_array(folder.labels()),
-            **{name: read_array(path) for name, path in optional.items()},
-            relation=_read_relation(folder) if relation else _LABELS_ALONE,
-        )
+        parts = [part for part in _PARTS if not part or folder.embeddings(part).name in written]
+        has_matches = folder.matches.name in written
+        arrays = [path for part in parts for path in (folder.embeddings(part), folder.labels(part))]
+        folder.check_results(*arrays, *([folder.matches] if has_matches else []))
+        read: list[Any] = [read_array(path) for path in arrays]
+        return cls(*read, **_read_matches(folder, *read[1::2]) if has_matches else {})
 
     def write(self, folder: RunFolder) -> None:
         """Write the arrays into the run's folder, and remove files of those that there are none of."""
-        write_array(folder.embeddings(), self.embeddings)
-        write_array(folder.labels(), self.labels)
-        for name, path in _optional_files(folder).items():
-            array = getattr(self, name)
-            if array is None:
-                path.unlink(missing_ok=True)
-            else:
-                write_array(path, array)
-        lists = {
-            f"{name}_{place}": array
-            for name in ("relevant", "ignored")
-            for place, array in enumerate(getattr(self.relation, name) or ())
-        }
-        if lists:
-            write_atomically(folder.relation, lambda file: np.savez(file, allow_pickle=False, **lists))
+        sides = (self.embeddings, self.labels), (self.gallery, self.gallery_labels)
+        for part, arrays in zip(_PARTS, sides):
+            for path, array in zip((folder.embeddings(part), folder.labels(part)), arrays):
+                if array is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    write_array(path, array)
+        if self.matches is None:
+            folder.matches.unlink(missing_ok=True)
         else:
-            folder.relation.unlink(missing_ok=True)
+            stored = self.list_matches()
+            write_atomically(folder.matches, lambda file: np.savez(file, allow_pickle=False, **stored))
 
-    def matching(self) -> dict[str, Any]:
-        """Return what a `RelationEvaluator` is told beside the labels, by keyword; empty for labels alone."""
-        given = {
-            "groups": self.groups,
-            "gallery_groups": self.gallery_groups,
-            "relevant": self.relation.relevant,
-            "ignored": self.relation.ignored,
-        }
-        return {name: value for name, value in given.items() if value is not None}
+    def list_matches(self) -> dict[str, npt.NDArray[Any]]:
+        """List the arrays of both sides' matches, beside labels, by name."""
+        matches, found = self.matches, dict[str, npt.NDArray[Any] | None]()
+        if isinstance(matches, Relevance):
+            found = {"offsets": matches.offsets, "indices": matches.indices, "grades": matches.grades}
+        elif matches is not None:
+            found = {"groups": matches.groups, "junk": matches.junk, "distractors": matches.distractors}
+        if matches is not None and matches.ignored is not None:
+            found |= {"ignored_offsets": matches.ignored.offsets, "ignored_indices": matches.ignored.items}
+        if self.gallery_matches is not None:
+            found["gallery_groups"] = self.gallery_matches.groups
+        return {name: array for name, array in found.items() if array is not None}
+
+    def arguments(self) -> tuple[Any, Any, Any, Any]:
+        """Return the arguments of `Evaluator.evaluate`."""
+        if self.matches is None:
+            return self.embeddings, self.labels, self.gallery, self.gallery_labels
+        items = None if isinstance(self.matches, Relevance) else self.gallery_matches
+        return self.embeddings, self.matches, self.gallery, items
+
+    def matching(self) -> Matching:
+        """Return who matches whom, for queries and items that a search finds."""
+        _, queries, _, items = self.arguments()
+        return Matching(queries, items, None if self.gallery is None else len(self.gallery))
 
 
-def _optional_files(folder: RunFolder) -> dict[str, Path]:
-    """Return the files of the arrays that only some data sets have, by the names of `Embedded`."""
-    return {
-        "gallery": folder.embeddings("gallery"),
-        "gallery_labels": folder.labels("gallery"),
-        "groups": folder.groups(),
-        "gallery_groups": folder.groups("gallery"),
-    }
-
-
-def _read_relation(folder: RunFolder) -> Relation:
+def _read_matches(
+    folder: RunFolder, labels: npt.NDArray[Any], gallery_labels: npt.NDArray[Any] | None = None
+) -> dict[str, Any]:
+    """Read the arrays of `list_matches` as both sides' matches, by the names of `Embedded`."""
     try:
-        with folder.relation.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            lists = {
-                name: tuple(stored[key] for key in sorted(stored.files) if key.startswith(name))
-                for name in ("relevant", "ignored")
-            }
+        with folder.matches.open("rb") as file, np.load(file, allow_pickle=False) as npz:
+            stored = dict(npz)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DmlError(f"can't read {folder.relation} as a .npz file: {error}") from error
-    return Relation(**{name: arrays or None for name, arrays in lists.items()})
+        raise DmlError(f"can't read {folder.matches} as a .npz file: {error}") from error
+    gallery_groups = stored.pop("gallery_groups", None)
+    lists = [stored.pop(name) for name in ("ignored_offsets", "ignored_indices") if name in stored]
+    stored["ignored"] = tuple(lists) or None
+    if "offsets" in stored:
+        return {"matches": Relevance(**stored)}
+    items = None if gallery_labels is None else Labels(gallery_labels, gallery_groups)
+    return {"matches": Labels(labels, **stored), "gallery_matches": items}
 
 
 class Measurement(NamedTuple):
@@ -132,57 +144,73 @@ def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = Tr
     Args:
         recipe: its ``[evaluation]`` table names the evaluator and its options.
         registry: provides the evaluator.
-        clustering: whether the evaluator measures clustering (NMI) if the recipe says so; it takes most of the time.
+        clustering: whether to measure metrics of clusters and of pairs, if the recipe has any: they take most of the
+            time, and have no values per query.
     """
     table = recipe.evaluation.component()
-    if not clustering:
-        table = {key: value for key, value in table.items() if key not in _CLUSTERING}
-    evaluator: Evaluator = registry.build("evaluators", table, {"seed": recipe.training.seed})
+    return make_evaluator(table if clustering else select_retrieval(table), registry, recipe.training.seed)
+
+
+def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> Evaluator:
+    """Make the evaluator of a table, ``{"name": "exact", "metrics": ["recall@1"]}``.
+
+    Raises:
+        DmlError: if there is no such evaluator or option.
+    """
+    if (old := find_old_keys(table, registry)) is not None:
+        raise old
+    evaluator: Evaluator = registry.build("evaluators", table, {"seed": seed})
     return evaluator
 
 
+def select_retrieval(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an evaluator's table without metrics of clusters and of pairs, or without any if no other is left."""
+    kept = {key: value for key, value in table.items() if key not in ("metrics", "n_clusters")}
+    names = [name for name in table.get("metrics", ()) if _kind_of(name) in ("retrieval", None)]
+    return {**kept, "metrics": names} if names else kept
+
+
+def _kind_of(metric: str) -> str | None:
+    family = metric_family(metric)
+    return None if family is None else METRICS[family].kind
+
+
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
-    """Evaluate embeddings.
+    """Evaluate embeddings; the errors are those of `evaluate_arrays`."""
+    return evaluate_arrays(evaluator, *embedded.arguments())
+
+
+def evaluate_arrays(
+    evaluator: Evaluator, embeddings: Any, labels: Any, gallery: Any = None, gallery_labels: Any = None
+) -> Evaluation:
+    """Evaluate embeddings, given as `Evaluator.evaluate` takes them.
 
     Raises:
-        DmlError: if the evaluator refuses the arrays, or takes no groups or lists of matches and there are some.
+        DmlError: if the evaluator refuses the arrays, or takes labels alone and there are groups or lists.
     """
-    if (given := embedded.matching()) and not takes_relations(evaluator):
+    if isinstance(labels, Labels | Relevance) and not takes_matches(evaluator):
         raise DmlError(
-            f"{type(evaluator).__name__} takes no {' or '.join(given)}, which the data have; expected an evaluator "
-            "that does, such as 'exact'"
+            f"{type(evaluator).__name__} takes labels alone, and the data have groups or lists of items; expected an "
+            "evaluator that takes them, such as 'exact'"
         )
     with _refusals_as_dml_errors():
-        return evaluator.evaluate(
-            embedded.embeddings,
-            embedded.labels,
-            embedded.gallery,
-            embedded.gallery_labels,
-            **embedded.matching(),
-        )
+        return evaluator.evaluate(embeddings, labels, gallery, gallery_labels)
 
 
 def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> Measurement:
     """Evaluate embeddings on several ranks.
 
     Args:
-        ranks: they share the work if the evaluator is a `ShardedEvaluator`; otherwise the first rank does all of it.
+        ranks: they share the work if the evaluator is a `PeersEvaluator`; otherwise the first rank does all of it.
         evaluator: measures.
         embedded: complete on all ranks if they share the work, else on the first.
 
     Raises:
         DmlError: on every rank, if the evaluator refuses the arrays.
     """
-    if ranks.world_size > 1 and isinstance(evaluator, ShardedEvaluator):
+    if ranks.world_size > 1 and isinstance(evaluator, PeersEvaluator):
         with _refusals_as_dml_errors():
-            shared = evaluator.evaluate_sharded(
-                ranks,
-                embedded.embeddings,
-                embedded.labels,
-                embedded.gallery,
-                embedded.gallery_labels,
-                **embedded.matching(),
-            )
+            shared = evaluator.evaluate_with_peers(ranks, *embedded.arguments())
         return Measurement(shared.to_dict(), shared)
     evaluation: Evaluation | None = None
 
@@ -203,15 +231,13 @@ def _refusals_as_dml_errors() -> Iterator[None]:
         raise DmlError(f"can't evaluate: {error}") from error
 
 
-def flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Give each finite number of an evaluation one name: ``recall/1``, ``map_at_r``."""
-    flat: dict[str, float] = {}
-    for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            flat |= flatten_metrics(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            flat[f"{prefix}{name}"] = value
-    return flat
+def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers of an evaluation's metrics."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
 
 
 def pack_codes(embeddings: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:

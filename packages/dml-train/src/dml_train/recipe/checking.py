@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, nearest
+from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
-from dml_train.recipe.tables import RENAMED, VARIANT_TAGS, Evaluation, Logging, Recipe
+from dml_train.recipe.tables import OLD_METRIC_KEYS, RENAMED, VARIANT_TAGS, Evaluation, Logging, Recipe
 
 # Tables that select a component by `name`.
 _COMPONENTS: Mapping[str, Kind] = {
@@ -38,6 +38,9 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
     except ValidationError as error:
         mistakes += [InvalidOption(_message(details, document)) for details in error.errors()]
     for kind, table in _component_tables(document):
+        if kind == "evaluators" and (old := find_old_keys(table, registry)) is not None:
+            mistakes.append(old)
+            table = {key: value for key, value in table.items() if key not in OLD_METRIC_KEYS}
         mistakes += registry.mistakes(kind, table)
     schedule = document.get("schedule")
     for path in schedule if isinstance(schedule, Mapping) else ():
@@ -52,6 +55,7 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
     filled["evaluation"] = _with_defaults(registry, "evaluators", recipe.evaluation.component())
     loggers = [_with_defaults(registry, "loggers", table) for table in recipe.logging.loggers]
     evaluation = recipe.evaluation.model_dump() | filled.pop("evaluation")
+    _check_selection(recipe, evaluation.get("metrics"), origin)
     return recipe.model_copy(
         update=filled
         | {
@@ -59,6 +63,45 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
             "logging": recipe.logging.model_copy(update={"loggers": loggers}),
         }
     )
+
+
+def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption | None:
+    """Find earlier keys of metrics in an evaluator's table; the message has the key that replaces them.
+
+    Args:
+        table: an evaluator's name and options.
+        registry: provides the evaluator, which may have options of these names itself.
+    """
+    found = [key for key in OLD_METRIC_KEYS if key in table]
+    name = table.get("name")
+    if not found or not isinstance(name, str) or name not in registry.entries("evaluators"):
+        return None
+    own = {option.name for option in registry.entry("evaluators", name).component.options}
+    if own & {*found}:
+        return None
+    names = [] if "recall_at" in found else ["recall@1"]
+    for key in found:
+        value, metric = table[key], OLD_METRIC_KEYS[key]
+        values = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        if metric[-1] in "@_":
+            names += [f"{metric}{each}".removesuffix("_arithmetic") for each in values]
+        elif value:
+            names.append(metric)
+    asked = ", ".join(f'"{name}"' for name in dict.fromkeys([*names, "r_precision", "map@r", "mrr"]))
+    keys = " and ".join(map(repr, found))
+    return InvalidOption(f"[evaluation] has {keys}; expected the names of all metrics: metrics = [{asked}]")
+
+
+def _check_selection(recipe: Recipe, metrics: Any, origin: str) -> None:
+    """Check that the metric that selects weights is measured, if the evaluator's metrics are known by their names."""
+    metric = recipe.validation.metric
+    if not recipe.validation.selects or not isinstance(metrics, list) or metric in metrics:
+        return
+    if all(isinstance(name, str) and metric_family(name) for name in metrics):
+        raise InvalidOption(
+            f"{origin}: validation.metric is {metric!r}{nearest(metric, metrics)} evaluation.metrics: "
+            f"{', '.join(metrics)}"
+        )
 
 
 def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[str, Any]]]:

@@ -37,6 +37,18 @@ RENAMED = {
     "optimizer.loss": "optimizer.lr_multipliers.loss",
     "validation.classes": "validation.class_fraction",
 }
+# Earlier keys of evaluators, each with the metric that it asked for; @ stands before each K of a list.
+OLD_METRIC_KEYS = {
+    "recall_at": "recall@",
+    "precision_at": "precision@",
+    "average_precision_at": "map@",
+    "ndcg_at": "ndcg@",
+    "recall_share_at": "ir_recall@",
+    "reciprocal_rank_at": "mrr@",
+    "average_precision": "map",
+    "nmi": "nmi",
+    "nmi_average": "nmi_",
+}
 
 
 class Table(BaseModel):
@@ -221,7 +233,7 @@ class Validation(Table):
     fold: Annotated[int, Field(ge=0)] | None = None
     folds: Annotated[int, Field(ge=2)] | None = None
     on_test: bool = False
-    metric: str = "map_at_r"
+    metric: str = "map@r"
     patience: Annotated[int, Field(ge=0)] = 0
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dml_core import VerifyingEvaluator
+from dml_core import Relevance, VerifyingEvaluator, metric_family
 from dml_train.report.figures import Figure, draw_twice
 from dml_train.report.finished import EvaluatedEmbeddings, FinishedRun
 
@@ -32,7 +32,11 @@ def draw_accuracy(run: FinishedRun) -> Accuracy | None:
     if run.test is None:
         return None
     figures, note = [], ""
-    measured = {int(k): value for k, value in run.result.get("recall", {}).items()}
+    measured = {
+        int(name.removeprefix("recall@")): value
+        for name, value in run.result.items()
+        if metric_family(name) == "recall@K"
+    }
     recall = _recall_by_k(run.test, measured) if measured else {}
     if len(recall) > 1:
         figures.append(_draw_recall(recall, measured))
@@ -47,7 +51,7 @@ def draw_accuracy(run: FinishedRun) -> Accuracy | None:
 
 def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> dict[int, float]:
     """Return Recall@K for many K from the rank of each query's first match; without definite ranks, as measured."""
-    reciprocal_Q = test.evaluation.per_query.get("reciprocal_rank")
+    reciprocal_Q = test.evaluation.per_query.get("mrr")
     if reciprocal_Q is None:
         return dict(measured)
     reciprocal_Q = reciprocal_Q[~np.isnan(reciprocal_Q)]
@@ -63,21 +67,16 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
 
 
 def _measure_rates(test: EvaluatedEmbeddings) -> Mapping[float, float] | None:
-    """Measure TAR at FARs from one negative pair on; None for listed matches, or an evaluator that doesn't verify."""
-    embedded = test.embedded
-    matching = embedded.matching()
-    if not isinstance(test.evaluator, VerifyingEvaluator) or not matching.keys() <= {
-        "groups",
-        "gallery_groups",
-    }:
+    """Measure TAR at FARs from one negative pair on; None for listed items, or an evaluator that doesn't verify."""
+    embedded, matches = test.embedded, test.embedded.matches
+    has_lists = isinstance(matches, Relevance) or (matches is not None and matches.ignored is not None)
+    if has_lists or not isinstance(test.evaluator, VerifyingEvaluator):
         return None
     n = len(embedded.labels)
     pairs = n * (n - 1) // 2 if embedded.gallery is None else n * len(embedded.gallery)
     least = max(_LEAST_FAR, 1 / max(pairs, 10))
     far = sorted({*np.geomspace(least, 0.5, _FARS).tolist(), *(share for share in _NAMED if share >= least)})
-    return test.evaluator.true_accept_rates(
-        far, embedded.embeddings, embedded.labels, embedded.gallery, embedded.gallery_labels, **matching
-    )
+    return test.evaluator.true_accept_rates(far, *embedded.arguments())
 
 
 def _draw_recall(recall: Mapping[int, float], measured: Mapping[int, float]) -> Figure:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from dml_core import Evaluator, Registry
-from dml_train.measure.evaluate import evaluate
+from dml_core import Registry
+from dml_train.measure.evaluate import evaluate, make_evaluator, select_retrieval
 from dml_train.measure.listing import list_metrics
 from dml_train.report.finished import FinishedRun
 from dml_train.report.paired import MetricDifference, compare_metrics
 
 EVALUATOR = "hamming"
-# The options that choose what is measured, which both evaluations share.
-_METRICS = (
-    *(
-        "recall_at",
-        "precision_at",
-        "average_precision_at",
-        "ndcg_at",
-        "recall_share_at",
-        "reciprocal_rank_at",
-    ),
-    *("average_precision", "unmatched", "ties"),
-)
+_SHARED = ("metrics", "unmatched", "ties")  # options of both evaluations
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +21,7 @@ class CodesComparison:
 
     Args:
         differences: paired tests, codes minus floats; none if the evaluator has no such test.
-        metrics: name, value of the floats, value of the codes.
+        metrics: title, value of the floats, value of the codes.
         bytes_as_floats, bytes_as_codes: per item.
     """
 
@@ -53,10 +41,8 @@ def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison 
     table = run.recipe.evaluation.component()
     if run.test is None or table["name"] == EVALUATOR or EVALUATOR not in registry.entries("evaluators"):
         return None
-    wanted: dict[str, Any] = {key: table[key] for key in _METRICS if key in table}
-    evaluator: Evaluator = registry.build(
-        "evaluators", {"name": EVALUATOR, **wanted}, {"seed": run.recipe.training.seed}
-    )
+    wanted = {key: value for key, value in select_retrieval(table).items() if key in _SHARED}
+    evaluator = make_evaluator({**wanted, "name": EVALUATOR}, registry, run.recipe.training.seed)
     as_floats, dim = run.test.evaluation, run.test.embedded.embeddings.shape[1]
     as_codes = evaluate(evaluator, run.test.embedded)
     float_metrics, code_metrics = list_metrics(as_floats.to_dict()), list_metrics(as_codes.to_dict())
@@ -64,7 +50,7 @@ def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison 
     return CodesComparison(
         compare_metrics(as_floats, as_codes, float_metrics, code_metrics),
         [
-            (metric.name, metric.value, values[metric.name])
+            (metric.title, metric.value, values[metric.name])
             for metric in float_metrics
             if metric.name in values
         ],

@@ -88,7 +88,9 @@ class FinishedRun:
         if not recipe.evaluation.test:
             return cls(folder, recipe, result, lines, baselines, None, nothing, nothing, "")
         embedded = Embedded.read(folder)
-        evaluator = build_evaluator(recipe, registry, clustering=False)  # NMI has no interval
+        evaluator = build_evaluator(
+            recipe, registry, clustering=False
+        )  # `result` has the metrics of clusters
         evaluation = restore_evaluation(folder, recipe, result, evaluator)
         if evaluation is None:
             evaluation = evaluate(evaluator, embedded)
@@ -108,7 +110,7 @@ class FinishedRun:
         return self.folder.path.resolve().name
 
     def metrics(self) -> list[Metric]:
-        """List the metrics of evaluation.json that are shares, with intervals where the evaluation gives any."""
+        """List the metrics of evaluation.json, with intervals where the evaluation gives any."""
         return list_metrics(self.result, self.test.evaluation if self.test else None)
 
 

@@ -23,7 +23,7 @@ from dml_train.report.maps import draw_map, draw_picture_map
 from dml_train.report.prefixes import list_prefixes
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly
-from dml_train.report.template import render
+from dml_train.report.template import SHOWN, render
 from dml_train.report.tsne import choose_items, tsne
 
 COMPARISON = "comparison.json"  # {name: metrics}: other embeddings to show beside the run's
@@ -68,6 +68,7 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         meanings=explain(metric.name for metric in metrics),
         baselines=run.baselines,
         comparison=read_json(comparison) if comparison.is_file() else {},
+        shown=SHOWN,
         codes=compare_with_codes(run, registry),
         prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1]) if run.test else None,
         curves=draw_curves({run.name: run.lines}),

@@ -13,7 +13,7 @@ class MetricDifference:
     """One metric of two evaluations, the second minus the first.
 
     Args:
-        name: the metric's name.
+        name, title: the metric's name, and that for readers.
         first, second: its values.
         difference: of its means over the queries.
         low, high: the bounds of the difference's bootstrap interval.
@@ -21,6 +21,7 @@ class MetricDifference:
     """
 
     name: str
+    title: str
     first: float
     second: float
     difference: float
@@ -42,17 +43,18 @@ def compare_metrics(
     """
     if not isinstance(second, ComparableEvaluation):
         return []
-    values = {metric.key: metric.value for metric in second_metrics}
+    values = {metric.name: metric.value for metric in second_metrics}
     differences = []
     for metric in first_metrics:
-        if metric.key not in values or not (metric.key in first.per_query and metric.key in second.per_query):
+        if not all(metric.name in names for names in (values, first.per_query, second.per_query)):
             continue
-        test = second.compare(first, metric.key)
+        test = second.compare(first, metric.name)
         differences.append(
             MetricDifference(
                 metric.name,
+                metric.title,
                 metric.value,
-                values[metric.key],
+                values[metric.name],
                 test.difference,
                 test.interval.low,
                 test.interval.high,

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dml_core import metric_title
 from dml_train.measure.listing import list_metrics
 from dml_train.report.figures import MARKS, Figure, draw_twice
 
-_SHOWN = ("Recall@1", "MAP@R", "R-precision", "mAP")  # those that the run measured are drawn
+_SHOWN = ("recall@1", "map@r", "r_precision", "map")  # those that the run measured are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,12 @@ class Prefixes:
     """Metrics by the number of dimensions, ascending; the whole embedding comes last.
 
     Args:
-        names: of the metrics, one a column.
-        rows: the number of dimensions, and the metrics; None where a prefix has none of that name.
+        titles: of the metrics, one a column.
+        rows: the number of dimensions, and the metrics; None where a prefix lacks one.
         figure: the metrics over the number of dimensions.
     """
 
-    names: Sequence[str]
+    titles: Sequence[str]
     rows: Sequence[tuple[int, Sequence[float | None]]]
     figure: Figure
 
@@ -49,12 +50,13 @@ def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
     if not names:
         return None
     rows = [(m, [each.get(name) for name in names]) for m, each in values.items()]
-    return Prefixes(names, rows, _draw(names, rows))
+    titles = [metric_title(name) for name in names]
+    return Prefixes(titles, rows, _draw(titles, rows))
 
 
-def _draw(names: Sequence[str], rows: Sequence[tuple[int, Sequence[float | None]]]) -> Figure:
+def _draw(titles: Sequence[str], rows: Sequence[tuple[int, Sequence[float | None]]]) -> Figure:
     def draw(axes: Any, ink: str, line: str) -> None:
-        for column, (marker, _, colour) in zip(range(len(names)), MARKS, strict=False):
+        for column, (marker, _, colour) in zip(range(len(titles)), MARKS, strict=False):
             points = [(m, values[column]) for m, values in rows if values[column] is not None]
             axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4, marker=marker, markersize=5)
         axes.set_xscale("log", base=2)
@@ -64,11 +66,11 @@ def _draw(names: Sequence[str], rows: Sequence[tuple[int, Sequence[float | None]
 
     (first, lowest), (last, highest) = rows[0], rows[-1]
     words = "; ".join(
-        f"{name} from {low:.4f} at {first} dimensions to {high:.4f} at {last}"
-        for name, low, high in zip(names, lowest, highest, strict=True)
+        f"{title} from {low:.4f} at {first} dimensions to {high:.4f} at {last}"
+        for title, low, high in zip(titles, lowest, highest, strict=True)
         if low is not None and high is not None
     )
-    key = [(symbol, colour, name) for name, (_, symbol, colour) in zip(names, MARKS, strict=False)]
+    key = [(symbol, colour, title) for title, (_, symbol, colour) in zip(titles, MARKS, strict=False)]
     return Figure(
         *draw_twice(draw, size=(4.6, 2.8), form="svg"),
         alt=f"Metrics over the number of dimensions: {words}",

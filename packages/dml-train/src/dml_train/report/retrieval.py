@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import Evaluator
+from dml_core import Evaluator, Matching
 from dml_train.measure.evaluate import Embedded
-from dml_train.measure.matching import Matching
 from dml_train.report.selection import select_evenly
 
 _NEAREST = 8
@@ -60,7 +59,7 @@ class NearestNeighbours:
     Args:
         nearest_QK: indices in the gallery, nearest first.
         right_QK: whether they match the query: are of its class, or listed for it.
-        matched_Q: whether any item of the gallery that the query doesn't leave out matches it.
+        matched_Q: whether any item of the gallery that the query's ranking doesn't exclude matches it.
         labels_Q: the queries' classes.
         gallery_labels_G: the gallery items' classes.
     """
@@ -75,12 +74,14 @@ class NearestNeighbours:
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
         """Search every query in the gallery, or, without a gallery, among the other queries.
 
-        Items that a query leaves out, for their group or by a list, aren't among its nearest.
+        Items that a query's ranking excludes, for their group or by a list, aren't among its nearest.
         """
-        matching = Matching(embedded)
+        matching = embedded.matching()
         nearest_QK = _search(evaluator, embedded, matching)
-        right_QK = matching.right(np.arange(len(nearest_QK)), nearest_QK)
-        return cls(nearest_QK, right_QK, matching.matched(), matching.labels_Q, matching.labels_G)
+        right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)
+        labels_Q = np.asarray(embedded.labels)
+        labels_G = labels_Q if embedded.gallery_labels is None else np.asarray(embedded.gallery_labels)
+        return cls(nearest_QK, right_QK, matching.has_match(), labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
         """Select up to eight queries evenly from those whose nearest item is right, or from those where it is wrong."""
@@ -123,20 +124,19 @@ class NearestNeighbours:
 
 
 def _search(evaluator: Evaluator, embedded: Embedded, matching: Matching) -> npt.NDArray[np.int64]:
-    """Find the nearest items of every query, (Q, K), without those that it leaves out."""
+    """Find the nearest items of every query, (Q, K), without those that its ranking excludes."""
     alone = embedded.gallery is None
     gallery = embedded.embeddings if embedded.gallery is None else embedded.gallery
-    if not embedded.matching():
+    if embedded.matches is None:
         k = min(_NEAREST, len(gallery) - int(alone))
         return evaluator.nearest(embedded.embeddings, gallery, k, exclude_self=alone)[1]
-    left_out = matching.most_left_out
-    k = max(1, min(_NEAREST, len(gallery) - left_out))
-    wide = min(len(gallery), k + left_out)
+    k = max(1, min(_NEAREST, len(gallery) - matching.most_excluded))
+    wide = min(len(gallery), k + matching.most_excluded)
     nearest_QK = np.empty((len(embedded.embeddings), k), np.int64)
     step = max(1, _NEIGHBOURS // wide)
     for begin in range(0, len(nearest_QK), step):
         block = np.arange(begin, min(begin + step, len(nearest_QK)))
         _, found = evaluator.nearest(embedded.embeddings[block], gallery, wide)
-        kept_first = np.argsort(matching.left_out(block, found), axis=1, kind="stable")[:, :k]
+        kept_first = np.argsort(matching.excludes(block, found), axis=1, kind="stable")[:, :k]
         nearest_QK[block] = np.take_along_axis(found, kept_first, axis=1)
     return nearest_QK

@@ -20,9 +20,8 @@ from dml_train.report.finished import FinishedRun
 from dml_train.report.paired import MetricDifference, compare_metrics
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.report.selection import select_evenly
-from dml_train.report.template import render
+from dml_train.report.template import SHOWN, render
 
-SHOWN = ("Recall@1", "Recall@10", "R-precision", "MAP@R", "NMI")  # of the baselines
 SIGNIFICANT = 0.05  # p below which a difference makes a winner
 _EXAMPLES = 6  # queries of each kind: right for one run only
 
@@ -222,9 +221,13 @@ def _compare_pair(first: Column, neighbours: NearestNeighbours, other: Column) -
 
 
 def _same_items(one: Embedded, other: Embedded) -> bool:
-    names = ("labels", "gallery_labels", "groups", "gallery_groups")
-    pairs = [(getattr(one, name), getattr(other, name)) for name in names]
-    return all(a is b if a is None or b is None else np.array_equal(a, b) for a, b in pairs)
+    sides = [
+        {"labels": each.labels, "gallery_labels": each.gallery_labels, **each.list_matches()}
+        for each in (one, other)
+    ]
+    return sides[0].keys() == sides[1].keys() and all(
+        np.array_equal(np.array(array), np.array(sides[1][name])) for name, array in sides[0].items()
+    )
 
 
 def _without_test(column: Column) -> str:

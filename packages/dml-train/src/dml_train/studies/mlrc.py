@@ -25,7 +25,7 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.cluster.executors import Executor
 from dml_train.files import write_atomically, write_json
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, flatten_metrics
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, select_numbers
 from dml_train.measure.intervals import Interval, of_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
@@ -33,8 +33,8 @@ from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 
 FOLDS = 4
-METRIC = "map_at_r"
-_SHOWN = {"precision_at_1": "P@1", "r_precision": "RP", METRIC: "MAP@R"}
+METRIC = "map@r"
+_SHOWN = {"precision@1": "P@1", "r_precision": "RP", METRIC: "MAP@R"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class RealityCheck:
         }
 
     def _shown(self) -> list[str]:
-        names = [*_SHOWN, *(name for name in self.separated if name.startswith("recall/"))]
+        names = [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]
         return [name for name in names if name in self.separated and name in self.concatenated]
 
 
@@ -120,6 +120,9 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
         "patience": recipe.validation.patience,
     }
     document["evaluation"]["test"] = True
+    if "metrics" in document["evaluation"]:
+        names = [*document["evaluation"]["metrics"], *_SHOWN]
+        document["evaluation"]["metrics"] = list(dict.fromkeys(names))
     if not recipe.evaluation.every:
         document["evaluation"] |= {"every": 1.0, "unit": "epoch"}
     return parse(document, registry)
@@ -177,15 +180,15 @@ def reality_check(
     )
     if faults := [f"{o.job.name}: {o.fault}" for o in outcomes if o.fault is not None]:
         raise DmlError(f"{len(faults)} of {len(jobs)} runs failed:\n" + "\n".join(faults))
-    evaluator = build_evaluator(recipe, registry)
+    evaluator = build_evaluator(jobs[0].recipe, registry)
     separated: dict[str, list[float]] = {}
     concatenated: dict[str, list[float]] = {}
     for run in range(runs):
         models = outcomes[run * FOLDS : (run + 1) * FOLDS]
-        for name, value in _mean([flatten_metrics(model.metrics()) for model in models]).items():
+        for name, value in _mean([select_numbers(model.metrics()) for model in models]).items():
             separated.setdefault(name, []).append(value)
         joined = concatenate([Embedded.read(RunFolder(model.job.folder)) for model in models])
-        for name, value in flatten_metrics(evaluate(evaluator, joined).to_dict()).items():
+        for name, value in select_numbers(evaluate(evaluator, joined).to_dict()).items():
             concatenated.setdefault(name, []).append(value)
     return RealityCheck(runs, dim, separated, concatenated)
 
@@ -223,7 +226,7 @@ def _mean(models: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _title(name: str) -> str:
-    return _SHOWN.get(name) or f"R@{name.removeprefix('recall/')}"
+    return _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
 
 
 def _percent(interval: Interval) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import Dataset, DmlError, Evaluation, Evaluator, Registry, Split
+from dml_core import Dataset, DmlError, Evaluation, Evaluator, Labels, Registry, Relevance, Split
 from dml_core import registry as installed
-from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.measure.evaluate import Embedded, evaluate, evaluate_arrays, make_evaluator
 from dml_train.measure.levels import select_levels
 from dml_train.measure.prefixes import select_prefix
 from dml_train.recipe.tables import Recipe
@@ -95,7 +95,8 @@ def evaluate_run(
     Args:
         run: the run's folder.
         evaluator: a name that ``dml plugins`` lists; default: the run's.
-        options: of the evaluator, over those of the recipe if the evaluator is the same: ``{"recall_at": [1, 5]}``.
+        options: of the evaluator, over those of the recipe if the evaluator is the same:
+            ``{"metrics": ["recall@1", "recall@5"]}``.
         levels: of a run with several levels, those to measure: ``["inception_4e"]``; default: all of its embedding.
         prefix: measure the first so many numbers of these; default: all.
         step: embed with the weights of this step's checkpoint; default: those that the run is evaluated by.
@@ -128,20 +129,15 @@ def choose_evaluator(
     table = (
         recipe.evaluation.component() if evaluator in (None, recipe.evaluation.name) else {"name": evaluator}
     )
-    chosen: Evaluator = registry.build(
-        "evaluators", {**table, **(options or {})}, {"seed": recipe.training.seed}
-    )
-    return chosen
+    return make_evaluator({**table, **(options or {})}, registry, recipe.training.seed)
 
 
 def evaluate_embeddings(
     embeddings: npt.NDArray[Any],
-    labels: npt.NDArray[Any],
+    labels: npt.NDArray[Any] | Labels | Relevance,
     gallery: npt.NDArray[Any] | None = None,
-    gallery_labels: npt.NDArray[Any] | None = None,
+    gallery_labels: npt.NDArray[Any] | Labels | None = None,
     *,
-    groups: npt.NDArray[Any] | None = None,
-    gallery_groups: npt.NDArray[Any] | None = None,
     evaluator: str = "exact",
     options: Mapping[str, Any] | None = None,
     registry: Registry | None = None,
@@ -150,20 +146,17 @@ def evaluate_embeddings(
 
     Args:
         embeddings: (Q, D) floating; a memory map is not read at once.
-        labels: (Q,).
-        gallery: (G, D); default: the queries themselves, each of which omits itself.
-        gallery_labels: (G,), with `gallery`.
-        groups: (Q,) integers or strings, such as cameras: a gallery item of the query's label and group is left out.
-        gallery_groups: (G,), with `gallery` and `groups`.
+        labels: (Q,); or `dml_core.Labels`, for items with groups or junk; or `dml_core.Relevance`, which lists matches.
+        gallery: (G, D); default: the queries themselves, each of which excludes itself.
+        gallery_labels: (G,), or `dml_core.Labels`; with `gallery`, unless `labels` is a `Relevance`.
         evaluator: a name that ``dml plugins`` lists.
-        options: of the evaluator: ``{"recall_at": [1, 5]}``.
+        options: of the evaluator: ``{"metrics": ["recall@1", "recall@5"]}``.
         registry: provides the components; default: those of all installed plugins.
 
     Raises:
         DmlError: an evaluator or option that doesn't exist, or arrays that the evaluator refuses.
     """
-    if (gallery is None) != (gallery_labels is None):
+    if (gallery is None) != (gallery_labels is None) and not isinstance(labels, Relevance):
         raise DmlError("gallery and gallery_labels belong together; only one of them was given")
-    table = {"name": evaluator, **(options or {})}
-    measure = (registry or installed()).build("evaluators", table, {"seed": 0})
-    return evaluate(measure, Embedded(embeddings, labels, gallery, gallery_labels, groups, gallery_groups))
+    measure = make_evaluator({"name": evaluator, **(options or {})}, registry or installed(), seed=0)
+    return evaluate_arrays(measure, embeddings, labels, gallery, gallery_labels)

@@ -47,7 +47,7 @@ class Baselines:
     omitted: str = ""
 
     def by_name(self) -> dict[str, dict[str, float]]:
-        """Return each baseline's metrics by the names that readers see, ``"Recall@1"``."""
+        """Return each baseline's metrics that readers see, by their names."""
         return {
             name: {metric.name: metric.value for metric in list_metrics(row)}
             for name, row in self.metrics.items()

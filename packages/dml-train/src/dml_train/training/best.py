@@ -13,7 +13,7 @@ class Best:
     """The best evaluation so far, and the number of evaluations since then.
 
     Args:
-        metric: a name among the evaluation's metrics, ``"map_at_r"`` or ``"recall/1"``; more is better.
+        metric: a name among the evaluation's metrics, ``"map@r"`` or ``"recall@1"``; more is better.
         patience: stop after this many evaluations without improvement; 0 disables.
     """
 

@@ -23,16 +23,15 @@ from dml_core import (
     DmlError,
     Evaluator,
     InvalidOption,
+    PeersEvaluator,
     Registry,
     RelatedDataset,
-    Relation,
     Schedules,
-    ShardedEvaluator,
     Split,
     nearest,
 )
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
-from dml_train.measure.embed import Network, align_labels, embed, groups_of, items_of_rank
+from dml_train.measure.embed import Network, align_labels, embed, items_of_rank, match_sides
 from dml_train.measure.evaluate import Embedded, build_evaluator
 from dml_train.measure.prefixes import check_prefixes
 from dml_train.networks.layers import freeze_early_layers, layer_scales, layers_of
@@ -95,20 +94,17 @@ class Experiment:
             test.labels,
             None if gallery is None else self.embed(gallery, console, ranks, network),
             None if gallery is None else align_labels(gallery, test),
-            groups_of(test),
-            groups_of(gallery),
-            self.dataset.relation if isinstance(self.dataset, RelatedDataset) else Relation(),
+            *match_sides(
+                test, gallery, self.dataset.matches if isinstance(self.dataset, RelatedDataset) else None
+            ),
         )
 
     def embed_watched(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
         """Embed the split that periodic evaluations use: the held-out classes, or else the test split."""
         if self.validation is None:
             return self.embed_test(console, ranks)
-        return Embedded(
-            self.embed(self.validation, console, ranks),
-            self.validation.labels,
-            groups=groups_of(self.validation),
-        )
+        matches, _ = match_sides(self.validation)
+        return Embedded(self.embed(self.validation, console, ranks), self.validation.labels, matches=matches)
 
     def embed(
         self,
@@ -133,7 +129,7 @@ class Experiment:
                 items=items,
                 progress=lambda done, _: show(done, ""),
             )
-        if isinstance(self.evaluator, ShardedEvaluator):
+        if isinstance(self.evaluator, PeersEvaluator):
             return ranks.all_gather(part)
         return np.concatenate([part[:0], *ranks.gather_object(part)])
 

@@ -23,7 +23,7 @@ from dml_core import DmlError, MiningSampler, Registry
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
-from dml_train.measure.evaluate import Embedded, Measurement, evaluate_on_ranks, flatten_metrics
+from dml_train.measure.evaluate import Embedded, Measurement, evaluate_on_ranks, select_numbers
 from dml_train.measure.per_query import save_per_query
 from dml_train.measure.prefixes import evaluate_prefixes_on_ranks
 from dml_train.processes.stopping import RunInterrupted, record_stop_signals
@@ -302,13 +302,13 @@ class Trainer:
     def evaluate_periodically(self) -> bool:
         """Evaluate during training; return whether the evaluation selects weights and is the best so far."""
         measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
-        return self.selects and self.best.update(self.steps_done, flatten_metrics(measured.metrics))
+        return self.selects and self.best.update(self.steps_done, select_numbers(measured.metrics))
 
     def evaluate(self, embedded: Embedded, name: str) -> Measurement:
         """Evaluate an embedding, and send the metrics to loggers and hooks."""
         measured = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
-        flat = flatten_metrics(measured.metrics)
-        self.observers.log(self.steps_done, {f"{name}/{key}": value for key, value in flat.items()})
+        numbers = select_numbers(measured.metrics)
+        self.observers.log(self.steps_done, {f"{name}/{key}": value for key, value in numbers.items()})
         result = {**measured.metrics, "split": split_of(name)}
         self.observers.evaluation_end(self.steps_done, result)
         self.values.restart_clock()

@@ -12,19 +12,14 @@ from typing import Any
 
 import torch
 
+from dml_core import metric_title
 from dml_train import __version__
 from dml_train.measure.intervals import Interval, Spread, of_share, pooled
 from dml_train.studies.reproduce.order import Order, Standing, compare_order
-from dml_train.studies.reproduce.paper import GLYPHS, Paper, PublishedTable
+from dml_train.studies.reproduce.paper import COMPARED, GLYPHS, Paper, PublishedTable
 from dml_train.studies.reproduce.reproduction import RowResult, drop_nan
 
-_ON_GLYPHS = ["recall/1", "recall/10", "recall/100"]
-_TITLES = {
-    "map_at_r": "MAP@R",
-    "nmi": "NMI",
-    "r_precision": "R-precision",
-    "precision_at_1": "P@1",
-}
+_ON_GLYPHS = ["recall@1", "recall@10", "recall@100"]
 NAMES = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-shop", GLYPHS: "glyphs"}
 
 
@@ -51,7 +46,7 @@ class Section:
         if self.dataset is None:
             return []
         asked = self.table.metrics.get(self.dataset, _ON_GLYPHS)
-        return [*asked, *(name for name in ("map_at_r",) if name not in asked)]
+        return [*asked, *(name for name in ("map@r",) if name not in asked)]
 
     def published(self) -> list[tuple[str, int, str]]:
         """List the columns of published figures: data set, index among its metrics, metric."""
@@ -65,9 +60,9 @@ class Section:
         found = {}
         complete = max((len(v) for row in self.rows for v in row.values.values()), default=0)
         for dataset, place, metric in self.published():
-            if place > 0 and metric != "recall/1":
+            if place > 0 and metric != "recall@1":
                 continue
-            for measured in ("recall/1", "map_at_r"):
+            for measured in COMPARED:
                 standings = [
                     Standing(
                         frozenset(row.row.groups), row.row.published[dataset][place], row.values[measured]
@@ -82,9 +77,7 @@ class Section:
 
 def title(metric: str) -> str:
     """Return a metric's usual abbreviation."""
-    return (
-        f"R@{metric.removeprefix('recall/')}" if metric.startswith("recall/") else _TITLES.get(metric, metric)
-    )
+    return metric_title(metric).replace("Recall@", "R@").replace("Precision@", "P@")
 
 
 def interval(row: RowResult, metric: str, spread: Spread | None) -> Interval | None:
@@ -94,7 +87,7 @@ def interval(row: RowResult, metric: str, spread: Spread | None) -> Interval | N
         return None
     if spread is not None:
         return Interval(statistics.fmean(values), spread.half_width(len(values)))
-    if metric.startswith("recall/") and row.queries:
+    if metric.startswith("recall@") and row.queries:
         return of_share(values[0], row.queries)
     return Interval(values[0], None)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry, UnknownName
 from dml_train.cluster.executors import Executor
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, flatten_metrics
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make_evaluator, select_numbers
 from dml_train.measure.levels import select_levels
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
@@ -186,7 +186,7 @@ def measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Reg
             continue
         metrics = _metrics(planned, outcome, registry)
         queries = int(metrics.get("n_queries", 0))
-        for name, value in flatten_metrics(metrics).items():
+        for name, value in select_numbers(metrics).items():
             values.setdefault(name, []).append(value)
     folders = [job.folder.name for job in planned.jobs]
     return RowResult(planned.row, values, faults, queries, seconds, folders)
@@ -203,10 +203,9 @@ def _metrics(planned: PlannedRow, outcome: Outcome, registry: Registry) -> dict[
     if evaluator is None:
         built = build_evaluator(recipe, registry)
     else:
-        table = {"name": evaluator}
-        if "recall_at" in (options := recipe.evaluation.component()):
-            table["recall_at"] = options["recall_at"]
-        built = registry.build("evaluators", table, {"seed": recipe.training.seed})
+        options = recipe.evaluation.component()
+        shared = {"metrics": options["metrics"]} if "metrics" in options else {}
+        built = make_evaluator({"name": evaluator, **shared}, registry, recipe.training.seed)
     return evaluate(built, embedded).to_dict()
 
 

@@ -12,7 +12,6 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.cluster.executors import Executor
 from dml_train.files import WriteRefused, write_atomically, write_json
-from dml_train.measure.evaluate import flatten_metrics
 from dml_train.studies.reproduce.page import Section, as_json, markdown
 from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose, papers
 from dml_train.studies.reproduce.reproduction import (
@@ -158,7 +157,7 @@ def reproduce(
         nonlocal done
         done += 1
         if outcome.fault is None:
-            text = f"R@1 {flatten_metrics(outcome.metrics()).get('recall/1', float('nan')):.3f}"
+            text = f"R@1 {outcome.metrics().get('recall@1', float('nan')):.3f}"
             text += f" ({seconds:.0f} s)" if (seconds := outcome.seconds()) is not None else ""
         else:
             text = outcome.fault

@@ -14,7 +14,7 @@ from typing import Any
 from dml_core import DmlError, Registry
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import assign
-from dml_train.recipe.tables import Recipe
+from dml_train.recipe.tables import Recipe, Validation
 from dml_train.studies.tuning.space import Scalar, Space, as_override
 
 
@@ -85,7 +85,7 @@ class SettingsSearch:
     @property
     def metric(self) -> str:
         """The metric that judges a trial."""
-        name: str = self.document.get("validation", {}).get("metric", "map_at_r")
+        name: str = self.document.get("validation", {}).get("metric", Validation().metric)
         return name
 
     def apply(self, settings: dict[str, Scalar]) -> dict[str, Any]:

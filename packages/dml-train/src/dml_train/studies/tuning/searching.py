@@ -10,7 +10,6 @@ from rich.console import Console
 
 from dml_train.cluster.executors import Executor
 from dml_train.files import FolderLocked, WriteRefused, lock_folder
-from dml_train.measure.evaluate import flatten_metrics
 from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 from dml_train.studies.tuning.search import SettingsSearch, Trial, format_settings
@@ -120,7 +119,7 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
 
 def _value(plan: SettingsSearch, outcomes: list[Outcome]) -> float:
     """Return a trial's value: the mean over its folds."""
-    return statistics.fmean(flatten_metrics(outcome.metrics())[plan.metric] for outcome in outcomes)
+    return statistics.fmean(outcome.metrics()[plan.metric] for outcome in outcomes)
 
 
 def _jobs(plan: SettingsSearch, settings: dict[str, Scalar], folder: Path) -> list[Job]:
