@@ -26,7 +26,7 @@ train, test = labels < CLASSES, labels >= CLASSES
 def recall_at_1(network: torch.nn.Module) -> float:
     with torch.no_grad():
         embeddings = network(points[test]).numpy()
-    return dml_eval_rs.evaluate(embeddings, labels[test].numpy()).recall[1]
+    return dml_eval_rs.evaluate(embeddings, labels[test].numpy(), metrics="recall@1")["recall@1"]
 
 
 network = torch.nn.Sequential(torch.nn.Linear(128, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))

@@ -18,11 +18,11 @@ run = dml_train.train(recipe, "runs/tiny")
 
 # Open the run again, also in another program.
 run = dml_train.open_run("runs/tiny")
-print(f"Recall@1 {run.read_evaluation()['recall']['1']:.3f}")
+print(f"Recall@1 {run.read_evaluation()['recall@1']:.3f}")
 print(f"loss after the last step {run.read_metrics()[-2]['loss']:.3f}")
 
 # Evaluate it with other options.
-print(dml_train.evaluate_run(run.path, options={"recall_at": [1, 5], "ties": "expected"}))
+print(dml_train.evaluate_run(run.path, options={"metrics": ["recall@1", "recall@5"], "ties": "expected"}))
 
 # Open the trained network; embed prepared inputs, images in memory, image files, and a folder.
 model = dml_train.open_model(run.path)

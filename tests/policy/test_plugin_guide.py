@@ -26,7 +26,7 @@ TESTS = [
     "labels_name_a_class_of_every_item",
     "some_query_has_a_match",
     "groups_are_those_of_queries_and_gallery",
-    "relations_list_items_of_the_gallery",
+    "matches_are_those_of_the_queries",
     "items_are_loaded_as_float32_images",
     "an_image_is_a_function_of_its_index_and_seed",
     "pictures_are_for_people",
