@@ -1,20 +1,39 @@
 """The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains errors in them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.metric_names import Columns
+from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.peers import Peers
-from dml_eval_rs.relation import Relation
 
 _Rows = npt.NDArray[np.float16] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
+_Items = _Rows | npt.NDArray[np.uint8]
 _Progress = Callable[[int, int], object]
+_Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
+
+class _Options(Protocol):
+    """The options of an evaluation."""
+
+    @property
+    def similarity(self) -> str: ...
+    @property
+    def metrics(self) -> list[str]: ...
+    @property
+    def ties(self) -> list[str]: ...
+    @property
+    def zero_unmatched(self) -> bool: ...
+    @property
+    def threads(self) -> int | None: ...
+    @property
+    def progress(self) -> _Progress | None: ...
+    @property
+    def peers(self) -> Peers | None: ...
 
 __all__ = [
-    "OPTIMIZED",
+    "VERSION",
     "advance_searches",
     "ami",
     "ari",
@@ -29,15 +48,12 @@ __all__ = [
     "count_symmetric_negatives",
     "end_trial",
     "evaluate",
-    "evaluate_codes",
-    "evaluate_levels",
     "find_positives",
     "hard_negatives",
     "index_recall",
     "kernels",
     "kmeans",
     "knn",
-    "knn_codes",
     "missing_kernels",
     "nmi",
     "pair_scores",
@@ -46,70 +62,49 @@ __all__ = [
     "verify",
 ]
 
-OPTIMIZED: Final[bool]
+VERSION: Final[str]
 
 def evaluate(
-    embeddings: _Rows,
-    gallery: _Rows | None,
-    relation: Relation,
-    *,
-    similarity: str,
-    metrics: list[str],
-    ties: Sequence[str],
-    zero_unmatched: bool = False,
-    threads: int | None = None,
-    progress: _Progress | None = None,
-    peers: Peers | None = None,
-) -> list[Columns]: ...
-def evaluate_codes(
-    codes: npt.NDArray[np.uint8],
-    gallery_codes: npt.NDArray[np.uint8] | None,
-    relation: Relation,
-    *,
-    metrics: list[str],
-    ties: Sequence[str],
-    zero_unmatched: bool = False,
-    threads: int | None = None,
-    progress: _Progress | None = None,
-    peers: Peers | None = None,
-) -> list[Columns]: ...
-def evaluate_levels(
-    embeddings: npt.NDArray[Any],
+    queries: npt.NDArray[Any],
     gallery: npt.NDArray[Any] | None,
-    relations: list[Relation],
-    *,
-    similarity: str,
-    metrics: list[str],
-    ties: str,
-    zero_unmatched: bool = False,
-    threads: int | None = None,
-    progress: _Progress | None = None,
-    peers: Peers | None = None,
-) -> list[Columns]: ...
-def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
+    relations: Sequence[Relation],
+    options: _Options,
+) -> list[_Columns]: ...
 def knn(
-    queries: _Rows,
-    gallery: _Rows | None,
+    queries: npt.NDArray[Any],
+    gallery: npt.NDArray[Any] | None,
     k: int,
     *,
     similarity: str,
-    exclude_self: bool,
-    indices: npt.NDArray[np.int64] | None = None,
+    exclude_self: bool = False,
+    exclude: npt.NDArray[np.int64] | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
-def knn_codes(
-    codes: npt.NDArray[np.uint8],
-    gallery_codes: npt.NDArray[np.uint8] | None,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]: ...
+def range_search(
+    queries: npt.NDArray[Any],
+    gallery: npt.NDArray[Any] | None,
+    threshold: float,
+    *,
+    max_results: int,
+    similarity: str,
+    exclude_self: bool = False,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]: ...
+def index_recall(
+    found: npt.NDArray[np.int64],
+    queries: npt.NDArray[Any],
+    gallery: npt.NDArray[Any] | None,
     k: int,
     *,
-    exclude_self: bool,
-    indices: npt.NDArray[np.int64] | None = None,
+    similarity: str,
+    exclude_self: bool = False,
     threads: int | None = None,
     progress: _Progress | None = None,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...
+) -> tuple[npt.NDArray[np.float64], float]: ...
 def hard_negatives(
-    embeddings: _Rows,
+    embeddings: npt.NDArray[Any],
     labels: npt.NDArray[np.uint32],
     k: int,
     *,
@@ -117,15 +112,15 @@ def hard_negatives(
     margin: float,
     similarity: str,
     threads: int | None = None,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]: ...
 def kmeans(
-    x: _Rows | npt.NDArray[np.uint8],
+    x: npt.NDArray[Any],
     n_clusters: int,
     *,
     seed: int,
     n_init: int,
     max_iter: int,
-    more: _Rows | npt.NDArray[np.uint8] | None = None,
+    more: npt.NDArray[Any] | None = None,
     unit: bool = False,
     bits: int = 0,
     threads: int | None = None,
@@ -135,13 +130,11 @@ def kmeans(
 def nmi(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32], average: str) -> float: ...
 def ami(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
 def ari(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float: ...
+def binarize(embeddings: _Rows, threshold: float, *, threads: int | None = None) -> npt.NDArray[np.uint8]: ...
 def begin_trial(*, kernel: str | None = None, screen: str | None = None, **sizes: int) -> None: ...
 def end_trial() -> dict[str, int]: ...
 def kernels() -> list[str]: ...
 def missing_kernels() -> list[str]: ...
-
-_Items = _Rows | npt.NDArray[np.uint8]
-
 def find_positives(
     queries: _Items,
     gallery: _Items,
@@ -194,29 +187,7 @@ def compute_metrics(
     relation: Relation,
     zero_unmatched: bool = False,
     threads: int | None = None,
-) -> Columns: ...
-def index_recall(
-    found: npt.NDArray[np.int64],
-    queries: _Rows,
-    gallery: _Rows | None,
-    k: int,
-    *,
-    similarity: str,
-    exclude_self: bool,
-    threads: int | None = None,
-    progress: _Progress | None = None,
-) -> tuple[npt.NDArray[np.float64], float]: ...
-def range_search(
-    queries: _Rows,
-    gallery: _Rows | None,
-    threshold: float,
-    *,
-    similarity: str,
-    exclude_self: bool,
-    max_results: int,
-    threads: int | None = None,
-    progress: _Progress | None = None,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]: ...
+) -> _Columns: ...
 
 _Point = tuple[float, int, int, int, int]
 _Counts = npt.NDArray[np.uint64]

@@ -1,6 +1,6 @@
 """Recall of an approximate index, measured against the exact nearest neighbours.
 
-Shapes: `Q` queries, `G` gallery, `K` neighbours.
+Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code, `K` neighbours.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import _native, arguments
-from dml_eval_rs.conversion import to_array
-from dml_eval_rs.evaluation import Interval, bootstrap_interval
-from dml_eval_rs.retrieval import SIMILARITIES, Progress, Similarity
-from dml_eval_rs.search import check_k, check_own
-from dml_eval_rs.table import to_html, to_text
+import dml_eval_rs._native as _native
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.arguments import Progress, Similarity
+from dml_eval_rs.inputs.conversion import to_array
+from dml_eval_rs.metrics.intervals import Interval, interval_of
+from dml_eval_rs.metrics.tables import Table, Tabular
+from dml_eval_rs.search.knn import check_k, check_own
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRecall:
+class IndexRecall(Tabular):
     """Recall@k of an approximate index.
 
     Attributes:
@@ -33,39 +34,25 @@ class IndexRecall:
     recall: float
     per_query: npt.NDArray[np.float64] = field(repr=False)
 
-    def confidence_interval(self, level: float = 0.95, seed: int = 0) -> Interval:
-        """Return the bootstrap confidence interval of the mean.
-
-        The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement
-        (Efron 1979, percentile method).
-
-        Args:
-            level: the confidence level, above 0 and below 1.
-            seed: seed of the resamples. The same seed gives the same interval.
-
-        Returns:
-            The interval; its width is 0 where all queries have the same recall.
-
-        Raises:
-            ValueError: if `level` is out of range.
-        """
-        return bootstrap_interval(self.per_query, level, seed)
+    def confidence_interval(
+        self, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
+    ) -> Interval:
+        """Return the bootstrap confidence interval of the mean, see `Evaluation.confidence_interval`."""
+        return interval_of(self.per_query, np.ones(len(self.per_query), np.bool_), by, level, seed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the per-query values, ready for JSON."""
         return {"k": self.k, "recall": self.recall, "n_queries": len(self.per_query)}
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the names and values that a table of the result shows."""
-        return [(f"index recall@{self.k}", f"{self.recall:.4f}"), ("queries", f"{len(self.per_query):,}")]
+    def table(self) -> Table:
+        """Return the recall and the number of queries."""
+        return Table(
+            [(f"index recall@{self.k}", f"{self.recall:.4f}"), ("queries", f"{len(self.per_query):,}")]
+        )
 
-    def __str__(self) -> str:
-        """Return a table of two columns."""
-        return to_text(self.rows())
-
-    def _repr_html_(self) -> str:
-        """Return the table as HTML, for notebooks."""
-        return to_html(self.rows())
+    def precise(self) -> Table:
+        """Return the table with all digits."""
+        return Table([(name, repr(value)) for name, value in self.to_dict().items()])
 
 
 def index_recall(
@@ -87,21 +74,17 @@ def index_recall(
     Args:
         found: (Q, k or more) integers: indices of the gallery, in the index's order; −1 where it found nothing. The
             first k count. With `exclude_self` the query's own index is skipped, so ask the index for k + 1 items.
-        queries: (Q, D) float16, float32 or float64, finite.
-        gallery: (G, D); None for the queries themselves.
+        queries: (Q, D) or (Q, W), as in `knn`.
+        gallery: (G, D) or (G, W); None if the queries search one another.
         k: 1 to G, or to G − 1 with `exclude_self`.
-        similarity: ``"cosine"``, ``"dot"`` or ``"euclidean"``.
-        exclude_self: whether query i leaves out gallery item i; the gallery then has Q rows.
-        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
-        progress: called as ``progress(done, total)``, in pairs compared.
+        similarity, exclude_self, threads, progress: as in `knn`.
 
     Returns:
         The recall of every query, and the mean. An index that returns `knn`'s items has a recall of 1.
 
     Raises:
-        TypeError: if `found` doesn't hold integers, or an array doesn't hold floats.
-        ValueError: if shapes don't match, an index is repeated in a row or not in the gallery, a number isn't finite, a
-            row is all zeros under the cosine, or k is out of range.
+        TypeError: as `knn`, or if `found` doesn't hold integers.
+        ValueError: as `knn`, or if an index is repeated in a row or not in the gallery.
         KeyboardInterrupt: within a second of Ctrl-C.
 
     Example:
@@ -112,16 +95,14 @@ def index_recall(
         >>> round(index_recall(found, x[:1], x, k=3).recall, 4)
         0.6667
     """
-    arguments.one_of(similarity, "similarity", SIMILARITIES)
-    queries_QD, gallery_GD = arguments.both_sides(queries, "queries", gallery, "gallery")
-    n_items = len(queries_QD if gallery_GD is None else gallery_GD)
-    check_own(None, exclude_self, len(queries_QD), n_items)
-    checked_k = check_k(k, n_items, exclude_self)
-    found_QK = _check_found(found, len(queries_QD), checked_k)
+    arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
+    sides = arguments.to_sides(queries, gallery, similarity)
+    check_own(None, exclude_self, len(sides.queries), len(sides.items))
+    checked_k = check_k(k, len(sides.items), exclude_self)
     per_query_Q, mean = _native.index_recall(
-        found_QK,
-        queries_QD,
-        gallery_GD,
+        _check_found(found, len(sides.queries), checked_k),
+        sides.queries,
+        sides.gallery,
         checked_k,
         similarity=similarity,
         exclude_self=exclude_self,
@@ -135,7 +116,7 @@ def _check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
     found_QK = to_array(found, "found", 2)
     if found_QK.ndim != 2 or len(found_QK) != queries or found_QK.shape[1] < k:
         raise ValueError(
-            f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns, one row for each query"
+            f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns, one row per query"
         )
     if found_QK.dtype.kind not in "iu":
         raise TypeError(

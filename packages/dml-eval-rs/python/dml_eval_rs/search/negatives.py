@@ -1,19 +1,20 @@
 """Exact hard negatives: for each item the nearest items of other classes.
 
-Shapes: `N` items, `D` dim, `K` negatives.
+Shapes: `N` items, `D` dim, `W` bytes per code, `K` negatives.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import _native, arguments
-from dml_eval_rs.retrieval import SIMILARITIES, Similarity
-from dml_eval_rs.search import check_k
+import dml_eval_rs._native as _native
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.arguments import Similarity
+from dml_eval_rs.search.knn import check_k
+from dml_eval_rs.search.range import check_finite
 
 Below = Literal["hardest", "easiest"]
 
@@ -27,7 +28,7 @@ def hard_negatives(
     margin: float = 0.0,
     similarity: Similarity = "cosine",
     threads: int | None = None,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find each item's k nearest items of other classes, exactly, in the order of `knn`.
 
     With `below`, negative n of item a counts only if s(a, n) < r(a) − margin; r(a) is the similarity of a's hardest
@@ -35,25 +36,24 @@ def hard_negatives(
     the negatives found: these are semi-hard (Schroff et al. 2015, FaceNet, Eq. 4) for every positive of a. A margin
     spares items that are near since their label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos).
 
-    s is compared as `verify` compares scores (docs/reference/verification.md), in float64.
+    s is compared as `verify` compares scores (docs/reference/verification.md), in float64; of codes, s is minus the
+    distance.
 
     Args:
-        embeddings: (N, D) float16, float32 or float64, finite.
+        embeddings: (N, D) floats or (N, W) codes, as in `knn`.
         labels: (N,) integers of any width, booleans or strings, of at least two values.
         k: 1 to N − 1.
         below: ``"hardest"``, ``"easiest"``, or None for all negatives. An item without a positive has no bound.
-        margin: at least 0, in the units of the similarities; 0 without `below`.
-        similarity: ``"cosine"``, ``"dot"``, or ``"euclidean"`` (−|a − n|²).
-        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
+        margin: at least 0, in the units of the similarities or distances; 0 without `below`.
+        similarity, threads: as in `knn`.
 
     Returns:
-        Similarities (N, K) float32, descending, and indices (N, K) int64; NaN and -1 after the last negative of an item
-        that has fewer than k.
+        Similarities (N, K) float32, descending, or distances (N, K) int32, ascending; and indices (N, K) int64. After
+        the last negative of an item that has fewer than k: NaN, or a distance of -1, and index -1.
 
     Raises:
-        TypeError: if an array has the wrong kind of dtype, or the margin is no number.
-        ValueError: if shapes don't match, a number isn't finite, a row is all zeros under the cosine, an argument is
-            out of range, or all labels are equal.
+        TypeError: as `knn`, or if the margin isn't a number.
+        ValueError: as `knn`, or if `below` or the margin is out of range, or all labels are equal.
         KeyboardInterrupt: within a second of Ctrl-C.
 
     Example:
@@ -64,36 +64,27 @@ def hard_negatives(
         >>> indices.ravel().tolist()
         [4, 4, 1, 1, 1]
     """
-    arguments.one_of(similarity, "similarity", SIMILARITIES)
-    x_ND = arguments.embeddings(embeddings, "embeddings", "items")
+    arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
+    x_ND = arguments.check_rows(embeddings, "embeddings", similarity, "items")
     (code_N,) = arguments.encode(arguments.labels(labels, "labels", x_ND, "embeddings"))
     n = len(x_ND)
     if code_N.max() == 0:
         raise ValueError(f"all {n} labels are equal; expected at least two classes")
-    checked_k, checked_threads = check_k(k, n, True), arguments.threads(threads)
-    checked_margin = _check_margin(margin, below)
+    checked_margin = check_finite(margin, "margin")
+    if checked_margin < 0:
+        raise ValueError(f"margin is {checked_margin}; expected at least 0")
+    if checked_margin and below is None:
+        raise ValueError(
+            f"margin is {checked_margin} and below is None; expected below='hardest' or 'easiest', or no margin"
+        )
     if below is not None:
         arguments.one_of(below, "below", ("hardest", "easiest"))
     return _native.hard_negatives(
         x_ND,
         code_N,
-        checked_k,
+        check_k(k, n, True),
         below=below,
         margin=checked_margin,
         similarity=similarity,
-        threads=checked_threads,
+        threads=arguments.threads(threads),
     )
-
-
-def _check_margin(margin: float, below: Below | None) -> float:
-    try:
-        checked = float(margin)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"margin is {margin!r}; expected a number that a float holds") from error
-    if not 0 <= checked < math.inf:
-        raise ValueError(f"margin is {checked}; expected a finite number of at least 0")
-    if checked and below is None:
-        raise ValueError(
-            f"margin is {checked} and below is None; expected below='hardest' or 'easiest', or no margin"
-        )
-    return checked

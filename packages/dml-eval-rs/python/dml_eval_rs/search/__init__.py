@@ -1,0 +1,1 @@
+"""Exact search, of embeddings and of binary codes."""
