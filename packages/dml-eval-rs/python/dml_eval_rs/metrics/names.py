@@ -61,16 +61,16 @@ METRICS: Mapping[str, Metric] = {
     ),
     "tar@far=X": Metric(
         "TAR@FAR=X", "the largest share of matching pairs that a threshold accepts, with X of all others",
-        "all-pairs", "verification",
+        "verification", "verification",
     ),
     "eer": Metric(
-        "EER", "the share of errors at the threshold where both kinds are as frequent", "all-pairs", "verification"
+        "EER", "the share of errors at the threshold where both kinds are as frequent", "verification", "verification"
     ),
     "auc": Metric(
-        "AUC", "the chance that a matching pair scores higher than another pair", "all-pairs", "verification"
+        "AUC", "the chance that a matching pair scores higher than another pair", "verification", "verification"
     ),
     "accuracy": Metric(
-        "accuracy", "the share of pairs that the best threshold of the other folds tells right", "given-pairs",
+        "accuracy", "the share of pairs that the best threshold of the other folds tells right", "verification",
         "verification",
     ),
 }  # fmt: skip
@@ -107,19 +107,21 @@ def check_metrics(
             continue
         if family is not None:
             raise ValueError(
-                f"metric {name!r} is one of {METRICS[family].kind}, which this function doesn't measure; expected one of "
-                f"{', '.join(known)}"
+                f"metric {name!r} is one of {METRICS[family].kind}, which this function doesn't measure; expected one "
+                f"of {', '.join(known)}"
             )
-        stem, at, number = name.lower().partition("@")
-        if at and f"{stem}@K" in known:
-            raise ValueError(
-                f"metric {name!r} has a K of {number!r}; expected an integer, such as '{stem}@10'"
-            )
-        near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else name.lower(), known, 1, 0.5)
-        meant = [each.replace("@K", at + number) if number.isdecimal() else each for each in near]
-        raise ValueError(
-            f"unknown metric {name!r}{f'; did you mean {meant[0]!r}?' if meant else ';'} Expected {', '.join(known)}"
-        )
+        lower = name.lower()
+        stem, at, number = lower.partition("@")
+        meant = [lower]
+        if family_of(lower) not in known:
+            if at and f"{stem}@K" in known:
+                raise ValueError(
+                    f"metric {name!r} has a K of {number!r}; expected an integer, such as '{stem}@10'"
+                )
+            near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else lower, known, 1, 0.5)
+            meant = [each.replace("@K", at + number) if number.isdecimal() else each for each in near]
+        hint = f"did you mean {meant[0]!r}? Expected" if meant else "expected"
+        raise ValueError(f"unknown metric {name!r}; {hint} {', '.join(known)}")
     return names
 
 
