@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "clusters and distractors": (
         lambda: evaluate(X, Labels(LABELS, distractors=1), metrics=["mrr", "ari"]),
         ValueError,
-        "metrics of clusters .* no distractors",
+        "metrics of clusters .* expected labels without distractors",
     ),
     "lists of other queries": (
         lambda: evaluate(X, Relevance([0, 1, 3], [1, 0, 0])),

@@ -29,7 +29,7 @@ RESULTS: dict[str, tuple[Any, str]] = {
     "verification": (VERIFICATION, f"TAR@FAR=0.1     {VERIFICATION['tar@far=0.1']:.4f}"),
     "open set": (OPEN_SET, f"DIR@FAR=0.1      {next(iter(OPEN_SET.dir.values())):.4f}"),
     "index recall": (INDEX_RECALL, "index recall@5  1.0000"),
-    "comparison": (compare({"ours": EVALUATION, "theirs": WORSE}), "metric     model"),
+    "comparison": (compare({"ours": EVALUATION, "theirs": WORSE}), "metric        model   value"),
 }
 
 
@@ -81,7 +81,7 @@ def test_each_form_escapes_what_is_special_to_it() -> None:
     ]
     assert "&lt;i&gt;" in ODD.to_html()
     assert list(csv.reader(io.StringIO(ODD.to_csv()))) == [list(ODD.header), *map(list, ODD.rows)]
-    assert ODD.to_text().splitlines()[1] == "a_b & 50 %            1|2"
+    assert ODD.to_text().splitlines()[1] == "a_b & 50 %           1|2"
 
 
 def test_no_k_beyond_the_gallery_is_printed_unless_all_are() -> None:
@@ -105,7 +105,8 @@ def test_values_of_every_query_are_columns_of_any_table() -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.DataFrame(values)
     assert frame["map@r"].mean() == pytest.approx(EVALUATION["map@r"])
-    assert pandas.DataFrame({"ours": EVALUATION, "theirs": WORSE}).loc["map@r", "ours"] == EVALUATION["map@r"]
+    models = pandas.DataFrame({"ours": dict(EVALUATION), "theirs": dict(WORSE)})
+    assert models.loc["map@r", "ours"] == EVALUATION["map@r"]
     polars = pytest.importorskip("polars", reason="polars is not installed")
     assert polars.DataFrame(values).shape == frame.shape
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
