@@ -1,7 +1,7 @@
 """The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains errors in them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Required, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,17 @@ class _Options(Protocol):
     def progress(self) -> _Progress | None: ...
     @property
     def peers(self) -> Peers | None: ...
+
+class _Counted(TypedDict, total=False):
+    """Positives of some queries, negatives counted so far, and how to count."""
+
+    ties: Required[str]
+    metrics: Required[list[str]]
+    offsets: Required[npt.NDArray[np.uint64]]
+    keys: Required[npt.NDArray[np.float64]]
+    indices: Required[npt.NDArray[np.uint64]]
+    counts: Required[npt.NDArray[np.uint64]]
+    threads: int | None
 
 __all__ = [
     "VERSION",
@@ -136,57 +147,33 @@ def end_trial() -> dict[str, int]: ...
 def kernels() -> list[str]: ...
 def missing_kernels() -> list[str]: ...
 def find_positives(
-    queries: _Items,
-    gallery: _Items,
+    queries: npt.NDArray[Any],
+    block: npt.NDArray[Any],
     relation: Relation,
     *,
     similarity: str,
-    first_item: int,
     threads: int | None = None,
-    progress: _Progress | None = None,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]: ...
 def count_negatives(
-    queries: _Items,
-    gallery: _Items,
+    queries: npt.NDArray[Any],
+    block: npt.NDArray[Any],
     relation: Relation,
     *,
     similarity: str,
-    ties: str,
-    metrics: list[str],
-    first_item: int,
-    offsets: npt.NDArray[np.uint64],
-    keys: npt.NDArray[np.float64],
-    indices: npt.NDArray[np.uint64],
-    counts: npt.NDArray[np.uint64],
-    threads: int | None = None,
-    progress: _Progress | None = None,
+    first_item: int = 0,
+    **counted: Unpack[_Counted],
 ) -> npt.NDArray[np.uint64]: ...
 def count_symmetric_negatives(
-    items: _Items,
+    items: npt.NDArray[Any],
     relation: Relation,
     *,
     similarity: str,
-    ties: str,
-    metrics: list[str],
-    blocks: tuple[int | None, list[int]],
-    offsets: npt.NDArray[np.uint64],
-    keys: npt.NDArray[np.float64],
-    indices: npt.NDArray[np.uint64],
-    counts: npt.NDArray[np.uint64],
-    threads: int | None = None,
-    progress: _Progress | None = None,
+    split: int | None = None,
+    first_items: Sequence[int] = (0, 0),
+    **counted: Unpack[_Counted],
 ) -> npt.NDArray[np.uint64]: ...
 def compute_metrics(
-    ties: str,
-    metrics: list[str],
-    offsets: npt.NDArray[np.uint64],
-    keys: npt.NDArray[np.float64],
-    indices: npt.NDArray[np.uint64],
-    counts: npt.NDArray[np.uint64],
-    *,
-    relation: Relation,
-    zero_unmatched: bool = False,
-    threads: int | None = None,
+    relation: Relation, *, zero_unmatched: bool = False, **counted: Unpack[_Counted]
 ) -> _Columns: ...
 
 _Point = tuple[float, int, int, int, int]
@@ -240,49 +227,43 @@ _Crossing = tuple[float, int, int]
 
 def begin_pairs(
     queries: _Rows,
-    labels: npt.NDArray[np.uint32],
-    block: _Rows,
-    block_labels: npt.NDArray[np.uint32],
+    block: _Rows | None,
+    relation: Relation,
     *,
-    groups: npt.NDArray[np.uint32] | None,
-    block_groups: npt.NDArray[np.uint32] | None,
     similarity: str,
-    positives: int,
-    first_item: int,
+    first: tuple[int, int],
     zeros: int,
     capacity: int,
     threads: int | None = None,
 ) -> tuple[npt.NDArray[np.float64], _Kept]: ...
 def begin_searches(
+    sample: npt.NDArray[np.float64],
+    *,
     ranks: list[int],
     equal_errors: bool,
     positives: npt.NDArray[np.float64],
     negatives: int,
-    sample: npt.NDArray[np.float64],
-    *,
     threads: int | None = None,
 ) -> npt.NDArray[np.float64]: ...
 def count_pairs(
     queries: _Rows,
-    labels: npt.NDArray[np.uint32],
-    block: _Rows,
-    block_labels: npt.NDArray[np.uint32],
-    ranges: npt.NDArray[np.float64],
+    block: _Rows | None,
+    relation: Relation,
     *,
-    positives: npt.NDArray[np.float64],
-    slots: bool,
     similarity: str,
-    first_item: int,
+    first: tuple[int, int],
     capacity: int,
+    ranges: npt.NDArray[np.float64] | None = None,
+    positives: npt.NDArray[np.float64] | None = None,
     threads: int | None = None,
 ) -> tuple[list[_Observed], _Counts | None]: ...
 def advance_searches(
+    ranges: npt.NDArray[np.float64],
+    observed: list[_Observed],
+    *,
     ranks: list[int],
     equal_errors: bool,
     positives: npt.NDArray[np.float64],
     negatives: int,
-    ranges: npt.NDArray[np.float64],
-    observed: list[_Observed],
-    *,
     threads: int | None = None,
 ) -> tuple[npt.NDArray[np.float64], list[_Crossing | None]]: ...
