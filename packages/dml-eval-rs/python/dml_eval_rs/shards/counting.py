@@ -1,268 +1,186 @@
 """The driver's part of an evaluation: which pairs of blocks are tasks, and what becomes of their results.
 
-Shapes: `Q` queries, `B` rows of a block, `C` classes, `P` positives of all queries.
+Shapes: `Q` queries, `C` classes, `P` positives of all queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import __version__
-from dml_eval_rs.partial_counts import order_of
-from dml_eval_rs.relation import Relation
-from dml_eval_rs.shards.gallery import Block, Side, names_of
-from dml_eval_rs.shards.running import Key, Map, Work, run_tasks
-from dml_eval_rs.shards.tasks import Listed, Options, Pairs, Part, Positives, count_negatives, find_positives
+from dml_eval_rs.matches.relation import Relation
+from dml_eval_rs.shards.calls import Call, Tile
+from dml_eval_rs.shards.running import Key, Work, run_tasks
+from dml_eval_rs.shards.sides import Block, Part, names_of
+from dml_eval_rs.shards.sources import Rows
+from dml_eval_rs.shards.tasks import Listed, Pairs, Positives, count_negatives, find_positives
+from dml_eval_rs.verification.rates import to_order
 
-Task = tuple[Work, Part, Part | None, Listed]
-Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # rows of queries, and of the gallery, ascending
-Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]
+_Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # places of queries, and of items, ascending
+_Lists = tuple[npt.NDArray[np.uint64] | None, npt.NDArray[np.uint32] | None]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Counting:
-    """An evaluation in progress.
+    """An evaluation in progress: its tasks, and the relation of all queries to all items."""
 
-    Attributes:
-        queries, gallery: the rows; the same object if the queries are their own gallery.
-        relation: of all queries to all items.
-        options: of the tasks.
-        call: a digest of the call's arguments.
-        map: runs tasks.
-        progress: called with the pairs that are counted, and all pairs.
-    """
-
-    queries: Side
-    gallery: Side
+    call: Call
     relation: Relation
-    options: Options
-    call: str
-    map: Map
-    progress: Callable[[int, int], object] | None
 
     def count(self) -> Positives:
         """Find all positives, count all negatives, and return both."""
+        call, per_positive = self.call, 2 if self.call.options.ties == "expected" else 1
         offsets, keys, indices = self._find_positives()
-        per_positive = 2 if self.options.ties == "expected" else 1
-        counts = np.zeros(per_positive * len(keys) + len(self.queries), np.uint64)
+        counts = np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
         positives = Positives(offsets, keys, indices, counts)
-        first, others = self._waves()
-        total = sum(self._pairs(tile) for tile in (*first, *others))
-        done = 0
-        # The counts of the first wave tell the second one's tasks which positives matter no longer.
+
+        def slots(block: Block) -> slice:
+            low, high = (int(offsets[row]) * per_positive + row for row in (block.start, block.stop))
+            return slice(low, high)
+
+        def known(block: Block) -> Positives:
+            of = offsets[block.start : block.stop + 1]
+            found = slice(int(of[0]), int(of[-1]))
+            return Positives(of - of[0], keys[found], indices[found], counts[slots(block)].copy())
+
+        queries, gallery = self._parts()
+        first, others = self.waves()
+        call.total = sum(map(call.pairs, (*first, *others)))
+        # The counts of the first wave tell the second wave's tasks which positives don't matter any more.
         for tiles in (first, others):
-            parts = self._counted_parts(positives, per_positive)
-            tasks = (self._task("count", tile, *parts(tile), self._listed(tile)) for tile in tiles)
-            for (_, i, j), (digests, *new) in run_tasks(self.map, count_negatives, tasks, self._describe):
-                blocks = (self.queries.blocks[i], self.gallery.blocks[j])
-                for side, block, digest in zip((self.queries, self.gallery), blocks, digests):
-                    side.check_digests(block.rows, digest)
-                for block, counted in zip(blocks, new):
-                    counts[self._slots(positives, block, per_positive)] += counted
-                done += self._pairs((i, j))
-                if self.progress is not None:
-                    self.progress(done, total)
+            known_ = [known(block) for block in call.queries.blocks]
+
+            def entries(tile: Tile, known_: list[Positives] = known_) -> list[Any]:
+                other = call.other(tile, gallery)
+                numbers = tile if call.symmetric and other is not None else tile[:1]
+                return [queries[tile[0]], other, [known_[number] for number in numbers], self._listed(tile)]
+
+            for (i, j), new in call.run("count", count_negatives, tiles, entries):
+                for block, counted in zip((call.queries.blocks[i], call.gallery.blocks[j]), new):
+                    counts[slots(block)] += counted
         return positives
 
-    def _waves(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    def waves(self) -> tuple[list[Tile], list[Tile]]:
         """Return the pairs of blocks: one of each block of queries, and the others."""
-        rows, columns = len(self.queries.blocks), len(self.gallery.blocks)
-        first = [(i, i % columns) for i in range(rows)]
-        tiles = ((i, j) for j in range(columns) for i in range(j + 1 if self.options.symmetric else rows))
-        return first, [tile for tile in tiles if tile[1] != tile[0] % columns]
+        columns = len(self.call.gallery.blocks)
+        first = [(i, i % columns) for i in range(len(self.call.queries.blocks))]
+        return first, [tile for tile in self.call.tiles() if tile[1] != tile[0] % columns]
 
-    def _pairs(self, tile: tuple[int, int]) -> int:
-        rows, columns = len(self.queries.blocks[tile[0]]), len(self.gallery.blocks[tile[1]])
-        return rows * (rows - 1) // 2 if self.options.symmetric and tile[0] == tile[1] else rows * columns
+    def _parts(self) -> tuple[list[Part], list[Part]]:
+        """Return the blocks of both sides as tasks that count get them: without what finds positives alone."""
+        call = self.call
+        queries, gallery = ([replace(part, groups=None) for part in side.parts()] for side in call.sides)
+        if call.symmetric:
+            queries = [replace(part, exclude=None) for part in queries]
+        return queries, queries if call.queries is call.gallery else gallery
 
-    def _task(self, name: str, tile: tuple[int, int], queries: Part, gallery: Part, listed: Listed) -> Task:
-        alone = self.options.symmetric and tile[0] == tile[1]
-        work = Work((name, *tile), self.call, __version__, self.options)
-        return work, queries, None if alone else gallery, listed
+    def _listed(self, tile: Tile) -> Listed:
+        return self._among(self.call.queries.blocks[tile[0]].rows, self.call.gallery.blocks[tile[1]].rows)
 
-    def _describe(self, key: Key) -> str:
-        return f"{names_of(self.queries.blocks[key[1]].pieces)} with {names_of(self.gallery.blocks[key[2]].pieces)}"
+    def _among(self, queries: Rows, items: Rows) -> Listed:
+        matches = (self.relation.offsets, self.relation.items)
+        ignored = (self.relation.ignored_offsets, self.relation.ignored_items)
+        return Listed(_pairs_among(matches, queries, items), _pairs_among(ignored, queries, items))
 
     # Positives
 
-    def _find_positives(self) -> Columns:
+    def _find_positives(
+        self,
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
         """Find the positives of all queries; each query's by key, and of equal keys by index."""
-        found: list[list[Any]] = [[] for _ in self.queries.blocks]
-        asked: dict[Key, Asked] = {}
-        tasks = self._positive_tasks(asked)
+        call = self.call
+        found: list[list[Any]] = [[] for _ in call.queries.blocks]
+        asked: dict[Key, _Asked] = {}
 
         def describe(key: Key) -> str:
-            return f"the matches of rows of {names_of(self.queries.narrow(asked[key][0]))}"
+            return f"the matches of rows of {names_of(call.queries.narrow(asked[key][0]).pieces)}"
 
-        for key, (digests, sizes, keys, indices) in run_tasks(self.map, find_positives, tasks, describe):
+        tasks = self.positive_tasks(asked)
+        for key, (digests, sizes, keys, indices) in run_tasks(call.map, find_positives, tasks, describe):
             rows = asked.pop(key)
-            for side, of, digest in zip((self.queries, self.gallery), rows, digests):
+            for side, of, digest in zip(call.sides, rows, digests):
                 side.check_digests(of, digest)
             ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-            for block, parts in zip(self.queries.blocks, found):
+            for block, parts in zip(call.queries.blocks, found):
                 low, high = np.searchsorted(rows[0], (block.start, block.stop))
                 if low < high:
                     query = np.repeat((rows[0][low:high] - block.start).astype(np.uint32), sizes[low:high])
                     of_block = slice(ends[low], ends[high])
                     parts.append((query, keys[of_block], indices[of_block]))
-        columns: list[Columns] = []
-        for block, parts in zip(self.queries.blocks, found):
+        columns = []
+        for block, parts in zip(call.queries.blocks, found):
             parts.append((np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint64)))
             query_P, key_P, index_P = (np.concatenate(column) for column in zip(*parts))
-            order = np.lexsort((index_P, ~order_of(key_P), query_P))
+            order = np.lexsort((index_P, ~to_order(key_P), query_P))
             of_query = np.bincount(query_P, minlength=len(block)).astype(np.uint64)
             columns.append((of_query, key_P[order], index_P[order]))
             parts.clear()
         sizes, keys, indices = (np.concatenate(column) for column in zip(*columns))
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64), keys, indices
 
-    def _positive_tasks(self, asked: dict[Key, Asked]) -> Iterator[Task]:
-        """Yield tasks of the queries and items that may match; of labels, so that each row is read once."""
-        relation = self.relation
-        of_labels = relation.offsets is None
+    def positive_tasks(self, asked: dict[Key, _Asked]) -> Iterator[tuple[Work, Part, Part | None, Listed]]:
+        """Yield tasks of the queries and items that may match, and note in `asked` which these are."""
+        call, of_labels = self.call, self.relation.offsets is None
         for number, rows in enumerate(self._rows_by_label() if of_labels else self._rows_by_blocks()):
-            queries, items = (self._narrow(side, of) for side, of in zip((self.queries, self.gallery), rows))
-            listed = Listed(
-                _pairs_among(relation.offsets, relation.items, *rows),
-                _pairs_among(relation.left_out_offsets, relation.left_out_items, *rows),
-            )
-            work = Work(("positives", number, 0), self.call, __version__, self.options)
+            alone = of_labels and call.queries is call.gallery
+            work = call.work(("positives", number, 0))
             asked[work.key] = rows
-            yield work, queries, None if of_labels and self.queries is self.gallery else items, listed
+            items = None if alone else call.gallery.narrow(rows[1])
+            yield work, call.queries.narrow(rows[0]), items, self._among(*rows)
 
-    def _rows_by_label(self) -> Iterator[Asked]:
+    def _rows_by_label(self) -> Iterator[_Asked]:
         """Yield the rows of some labels that both sides have, about as many as those of a block."""
-        labels = [self._of(side, "labels") for side in (self.queries, self.gallery)]
-        labels_Q, labels_G = labels[0], labels[1]
+        queries, gallery = self.call.queries, self.call.gallery
+        labels_Q, labels_G = queries.labels, gallery.labels
         assert labels_Q is not None
         assert labels_G is not None
         classes = 1 + max(int(labels_Q.max()), int(labels_G.max()))
         sizes_Q, sizes_G = (np.bincount(of, minlength=classes) for of in (labels_Q, labels_G))
-        alone = self.queries is self.gallery
-        size_C = (
-            np.where(sizes_G > 1, sizes_G, 0)
-            if alone
-            else np.where(sizes_Q * sizes_G > 0, sizes_Q + sizes_G, 0)
-        )
-        total, most = int(size_C.sum()), max(map(len, self.gallery.blocks))
+        alone = queries is gallery
+        size_C = sizes_G if alone else sizes_Q + sizes_G
+        size_C = np.where(sizes_G > 1 if alone else sizes_Q * sizes_G > 0, size_C, 0)
+        total, most = int(size_C.sum()), max(map(len, gallery.blocks))
         tasks = -(-total // most)
-        task_C = np.where(
-            size_C > 0, np.minimum((np.cumsum(size_C) - 1) * tasks // max(total, 1), tasks - 1), tasks
-        )
+        task_C = np.minimum((np.cumsum(size_C) - 1) * tasks // max(total, 1), tasks - 1)
+        task_C = np.where(size_C > 0, task_C, tasks)
         by_task = []
         for of in [labels_Q] if alone else [labels_Q, labels_G]:
             task = task_C[of]
-            order = np.argsort(task, kind="stable")  # of one task ascending
+            order = np.argsort(task, kind="stable")  # ascending within a task
             by_task.append((order, np.searchsorted(task[order], np.arange(tasks + 1))))
         for number in range(tasks):
             rows = [order[ends[number] : ends[number + 1]] for order, ends in by_task]
             if len(rows[0]):
                 yield rows[0], rows[-1]
 
-    def _rows_by_blocks(self) -> Iterator[Asked]:
+    def _rows_by_blocks(self) -> Iterator[_Asked]:
         """Yield the rows of each pair of blocks that are listed as matches."""
-        for items in self.gallery.blocks:
-            for queries in self.queries.blocks:
-                pairs = _pairs_within(self.relation.offsets, self.relation.items, queries, items)
+        matches = (self.relation.offsets, self.relation.items)
+        for items in self.call.gallery.blocks:
+            for queries in self.call.queries.blocks:
+                pairs = _pairs_among(matches, queries.rows, items.rows)
                 if pairs is not None and len(pairs[0]):
-                    yield (
-                        np.unique(pairs[0]).astype(np.int64) + queries.start,
-                        np.unique(pairs[1]).astype(np.int64) + items.start,
-                    )
-
-    # The relation of some rows
-
-    def _of(self, side: Side, name: str) -> npt.NDArray[np.uint32] | None:
-        is_gallery = side is self.gallery and side is not self.queries
-        codes: npt.NDArray[np.uint32] | None = getattr(
-            self.relation, f"gallery_{name}" if is_gallery else name
-        )
-        return codes
-
-    def _own(self, side: Side, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-        if side is not self.queries:
-            return None
-        if self.queries is self.gallery:
-            return places
-        return None if self.relation.indices is None else self.relation.indices[places]
-
-    def _narrow(self, side: Side, rows: npt.NDArray[np.int64]) -> Part:
-        codes = [self._of(side, name) for name in ("labels", "groups")]
-        labels, groups = (None if of is None else of[rows] for of in codes)
-        return Part(side.narrow(rows), rows, labels, groups, self._own(side, rows))
-
-    def _counted_parts(
-        self, positives: Positives, per_positive: int
-    ) -> Callable[[tuple[int, int]], tuple[Part, Part]]:
-        """Return a function of a pair of blocks that gives their parts; tasks of one block share a part."""
-
-        def part(side: Side, block: Block) -> Part:
-            places = np.arange(block.start, block.stop)
-            labels = self._of(side, "labels")
-            known = None
-            if side is self.queries:
-                of = positives.offsets[block.start : block.stop + 1]
-                of_block = slice(int(of[0]), int(of[-1]))
-                counts = positives.counts[self._slots(positives, block, per_positive)].copy()
-                known = Positives(of - of[0], positives.keys[of_block], positives.indices[of_block], counts)
-            own = None if self.options.symmetric else self._own(side, places)
-            of_labels = None if labels is None else labels[block.start : block.stop]
-            return Part(block.pieces, block.start, of_labels, None, own, known)
-
-        queries = [part(self.queries, block) for block in self.queries.blocks]
-        gallery = (
-            queries
-            if self.options.symmetric
-            else [part(self.gallery, block) for block in self.gallery.blocks]
-        )
-        return lambda tile: (queries[tile[0]], gallery[tile[1]])
-
-    @staticmethod
-    def _slots(positives: Positives, block: Block, per_positive: int) -> slice:
-        low, high = (int(positives.offsets[row]) * per_positive + row for row in (block.start, block.stop))
-        return slice(low, high)
-
-    def _listed(self, tile: tuple[int, int]) -> Listed:
-        queries, items = self.queries.blocks[tile[0]], self.gallery.blocks[tile[1]]
-        relation = self.relation
-        return Listed(
-            _pairs_within(relation.offsets, relation.items, queries, items),
-            _pairs_within(relation.left_out_offsets, relation.left_out_items, queries, items),
-        )
+                    places = (np.unique(of).astype(np.int64) for of in pairs)
+                    yield next(places) + queries.start, next(places) + items.start
 
 
-def _pairs_within(
-    offsets: npt.NDArray[np.uint64] | None, items: npt.NDArray[np.uint32] | None, queries: Block, block: Block
-) -> Pairs | None:
-    """Return the listed pairs of rows of two blocks."""
-    if offsets is None or items is None:
+def _pairs_among(lists: _Lists, queries: Rows, items: Rows) -> Pairs | None:
+    """Return the listed pairs of some queries and some items, by their places among these; None without lists."""
+    offsets, listed = lists
+    if offsets is None or listed is None:
         return None
-    of = offsets[queries.start : queries.stop + 1].astype(np.int64)
-    listed = items[of[0] : of[-1]]
-    inside = (listed >= block.start) & (listed < block.stop)
-    query = np.repeat(np.arange(len(queries), dtype=np.uint32), np.diff(of))
-    return query[inside], (listed[inside] - block.start).astype(np.uint32)
-
-
-def _pairs_among(
-    offsets: npt.NDArray[np.uint64] | None,
-    items: npt.NDArray[np.uint32] | None,
-    queries: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-) -> Pairs | None:
-    """Return the listed pairs of some queries and some rows, by their places among these."""
-    if offsets is None or items is None:
-        return None
-    starts = offsets[queries].astype(np.int64)
-    sizes = offsets[queries + 1].astype(np.int64) - starts
+    starts, ends = (of[queries].astype(np.int64) for of in (offsets[:-1], offsets[1:]))
+    sizes = ends - starts
     before = np.cumsum(sizes) - sizes
-    listed = items[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int64)
-    query = np.repeat(np.arange(len(queries), dtype=np.uint32), sizes)
-    at = np.minimum(np.searchsorted(rows, listed), len(rows) - 1)
-    inside = rows[at] == listed
+    found = listed[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int64)
+    query = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
+    if isinstance(items, slice):
+        at, inside = found - items.start, (found >= items.start) & (found < items.stop)
+    else:
+        at = np.minimum(np.searchsorted(items, found), len(items) - 1)
+        inside = items[at] == found
     return query[inside], at[inside].astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Tasks on any map: each a function of its arguments, which may run twice, elsewhere, or in any order."""
+"""Tasks on any map: pure functions of their arguments, which may run twice, elsewhere, and in any order."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dml_eval_rs import __version__
+import dml_eval_rs._native as _native
 
-Key = tuple[str, int, int]  # of a task: what it does, and the blocks that it reads
+VERSION = _native.VERSION
+
+Key = tuple[str, int, int]  # what a task does, and the numbers of the blocks that it reads
 
 
 class Map(Protocol):
-    """A function of the shape of `concurrent.futures.Executor.map`, of one iterable.
+    """A function like the `map` of an executor of `concurrent.futures`, of one iterable.
 
-    It calls the function once for each task, or more often, and returns the results in any order; results may come
-    twice. A task is a tuple whose entries a map may send separately, since several tasks share them.
+    It calls the function at least once per task and returns the results in any order, also twice. A task is a tuple;
+    several tasks share entries, so a map may send each entry separately.
     """
 
     def __call__(self, function: Callable[[Any], Any], tasks: Iterable[Any], /) -> Iterable[Any]:
@@ -26,41 +28,31 @@ class Map(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a task does.
+    """The first entry of a task.
 
     Attributes:
-        key: the task's.
-        call: a digest of the call's arguments, by which results of another call are noticed.
-        version: of dml-eval-rs in the driver.
-        options: of the function.
+        key: the task's key.
+        call: a digest of the call's arguments, which tells results of other calls.
+        options: options of the function.
+        version: dml-eval-rs's version in the driver.
     """
 
     key: Key
     call: str
-    version: str
     options: Any
+    version: str = VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a task returns.
-
-    Attributes:
-        key, call: those of its work.
-        value: what its function returned.
-    """
+    """The result of a task: the function's value, with the key and call of the task's work."""
 
     key: Key
     call: str
     value: Any
 
 
-class Function(Protocol):
-    """A function of a task's entries, importable by its name."""
-
-    def __call__(self, work: Work, /, *parts: Any) -> Any:
-        """Return the value of a task."""
-        ...
+Function = Callable[..., Any]  # of a task's entries, importable by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +64,9 @@ class Runner:
     def __call__(self, task: tuple[Any, ...]) -> Result:
         """Return the result of a task."""
         work: Work = task[0]
-        if work.version != __version__:
+        if work.version != VERSION:
             raise ValueError(
-                f"dml-eval-rs is {__version__} on {socket.gethostname()} and {work.version} in the driver; expected "
+                f"dml-eval-rs is {VERSION} on {socket.gethostname()} and {work.version} in the driver; expected "
                 "the same version on every worker"
             )
         return Result(work.key, work.call, self.function(*task))
@@ -83,13 +75,13 @@ class Runner:
 def run_tasks(
     map: Map, function: Function, tasks: Iterator[tuple[Any, ...]], describe: Callable[[Key], str]
 ) -> Iterator[tuple[Key, Any]]:
-    """Yield the key and value of every task once, as they come.
+    """Yield the key and value of every task once, in the order of the results.
 
     Args:
         map: calls the function.
-        function: of the tasks' entries; the first is the task's `Work`.
-        tasks: of one call, with different keys.
-        describe: names a task's shards, for errors.
+        function: a function of the tasks' entries; the first is the task's `Work`.
+        tasks: the tasks, with different keys.
+        describe: returns the names of a task's shards, for errors.
 
     Raises:
         TypeError: if the map returns anything but the function's results.
@@ -114,10 +106,10 @@ def run_tasks(
             raise ValueError(
                 "map returned a result of another call; expected those of the tasks that it was given"
             )
-        if result.key in waiting:  # otherwise a task ran twice; its first result stands
+        if result.key in waiting:  # otherwise the task ran twice: its first result counts
             done[result.key] = waiting.pop(result.key)
             yield result.key, result.value
-    waiting.update((task[0].key, task[0].call) for task in issued)  # those that the map didn't take
+    waiting.update((task[0].key, task[0].call) for task in issued)  # tasks that the map didn't take
     if waiting:
         raise ValueError(
             f"map returned no result of {len(waiting)} of {len(waiting) + len(done)} tasks, first that of "

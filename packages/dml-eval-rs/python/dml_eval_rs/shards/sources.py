@@ -1,4 +1,4 @@
-"""Shards of embeddings: where each lies, what it holds, and the rows that a task reads.
+"""Shards of embeddings: their sources, shapes and dtypes, and the rows that a task reads.
 
 Shapes: `N` rows of a shard, `D` dim, `R` rows read.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs import arguments
+from dml_eval_rs.inputs.arguments import check_rows
 
 Source = str | os.PathLike[str] | Callable[[], Any] | Any
 Rows = slice | npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ _SUMMED = 4096  # rows whose digests are computed at a time
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Rows of an array in the driver's memory. Pickled, it takes along these rows alone."""
+    """Rows of an array in the driver's memory. Pickling copies only these rows."""
 
     array: npt.NDArray[Any]
     rows: Rows
@@ -39,16 +39,16 @@ class Shard:
     """One shard, as a task gets it.
 
     Attributes:
-        name: for errors, such as ``shards[3] (part-3.npy)``.
+        name: the name in errors, such as ``shards[3] (part-3.npy)``.
         source: the path of a .npy file, a function that returns an array, or an array in memory.
-        codes: whether it holds codes instead of floats.
-        shape: (N, D) and dtype, once known.
-        dtype: of its numbers, in native byte order.
+        similarity: ``"hamming"`` if the shard holds codes.
+        shape: (N, D); (0, 0) until it is known.
+        dtype: the numbers' dtype, in native byte order; empty until it is known.
     """
 
     name: str
     source: Any
-    codes: bool
+    similarity: str
     shape: tuple[int, int] = (0, 0)
     dtype: str = ""
 
@@ -56,9 +56,9 @@ class Shard:
         """Open the shard; a file is mapped, not read.
 
         Raises:
-            TypeError, ValueError: naming the shard, if it can't be opened or doesn't hold what it held before.
+            TypeError, ValueError: naming the shard, if it can't be opened, or changed its shape or dtype.
         """
-        array = self._check(self._load())
+        array = check_rows(self._load(), self.name, self.similarity, may_be_empty=True)
         if self.dtype and (array.shape, array.dtype.name) != (self.shape, self.dtype):
             raise ValueError(
                 f"{self.name} has shape {array.shape} and dtype {array.dtype} on {socket.gethostname()}; expected "
@@ -83,13 +83,14 @@ class Shard:
                 f"{self.name} can't be read on {socket.gethostname()} ({error}); expected a .npy file"
             ) from None
 
-    def _check(self, x: Any) -> npt.NDArray[Any]:
-        check = arguments.codes if self.codes else arguments.embeddings
-        return check(x, self.name, may_be_empty=True)
+    def describe(self) -> Shard:
+        """Open the shard and return it with its shape and dtype."""
+        array = self.open()
+        return replace(self, shape=array.shape, dtype=array.dtype.name)
 
 
-def as_shards(sources: Sequence[Source], name: str, *, codes: bool) -> list[Shard]:
-    """Name the shards of a sequence, and check those that are arrays."""
+def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Shard]:
+    """Name the shards of a sequence, and describe those that are arrays."""
     if (
         isinstance(sources, (str, bytes, os.PathLike))
         or callable(sources)
@@ -103,21 +104,15 @@ def as_shards(sources: Sequence[Source], name: str, *, codes: bool) -> list[Shar
         raise ValueError(f"{name} is empty; expected at least one shard")
     shards = []
     for place, source in enumerate(sources):
-        is_path = isinstance(source, (str, os.PathLike))
-        shard = Shard(f"{name}[{place}]" + (f" ({source})" if is_path else ""), source, codes)
-        if is_path:  # workers may run in another folder
-            shard = Shard(shard.name, str(Path(source).absolute()), codes)
-        if not is_path and not callable(source):
-            array = shard.open()
-            shard = Shard(shard.name, array, codes, (array.shape[0], array.shape[1]), array.dtype.name)
+        if isinstance(source, (str, os.PathLike)):  # absolute, since workers may run in another folder
+            shard = Shard(f"{name}[{place}] ({source})", str(Path(source).absolute()), similarity)
+        else:
+            shard = Shard(f"{name}[{place}]", source, similarity)
+            if not callable(source):
+                array = shard.open()
+                shard = replace(shard, source=array).describe()
         shards.append(shard)
     return shards
-
-
-def describe(shard: Shard) -> Shard:
-    """Open a shard and return it with its shape and dtype."""
-    array = shard.open()
-    return Shard(shard.name, shard.source, shard.codes, (array.shape[0], array.shape[1]), array.dtype.name)
 
 
 def check_alike(*sides: Sequence[Shard]) -> None:
@@ -149,11 +144,11 @@ class Piece:
         return rows
 
     def place(self, row: int) -> int:
-        """Return the row of the shard that is the piece's `row`-th."""
+        """Return the index in the shard of the piece's `row`-th row."""
         return row + self.rows.start if isinstance(self.rows, slice) else int(self.rows[row])
 
     def narrow(self, rows: npt.NDArray[np.int64]) -> Piece:
-        """Return the piece of these of its rows, ascending."""
+        """Return the piece of some of the piece's rows, ascending."""
         if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
             narrowed: Rows = slice(self.place(int(rows[0])), self.place(int(rows[-1])) + 1)
             if not isinstance(self.rows, slice):
@@ -170,7 +165,7 @@ def take(shard: Shard, rows: Rows) -> Piece:
         source = source.array
     if isinstance(source, np.ndarray):
         source = HeldRows(source, rows)
-    return Piece(Shard(shard.name, source, shard.codes, shard.shape, shard.dtype), rows)
+    return Piece(replace(shard, source=source), rows)
 
 
 def read(pieces: Sequence[Piece]) -> npt.NDArray[Any]:
@@ -185,7 +180,7 @@ def read(pieces: Sequence[Piece]) -> npt.NDArray[Any]:
 
 
 def row_digests(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Return a number for each row (R,), by which a changed row is noticed: Σ word_i · w_i modulo 2**64, w_i odd."""
+    """Return a number per row (R,), which tells a changed row: Σ word_i · w_i modulo 2**64, w_i odd."""
     size = x.shape[1] * x.itemsize
     dtype = next(
         dtype for dtype in (np.uint64, np.uint32, np.uint16, np.uint8) if size % np.dtype(dtype).itemsize == 0
@@ -200,7 +195,7 @@ def row_digests(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 
 def name_bad_row(pieces: Sequence[Piece], x: npt.NDArray[Any], similarity: str) -> str | None:
-    """Describe the first row that no evaluation accepts, by its shard; None if there is none."""
+    """Describe the first row that isn't finite, or is zero under the cosine, by its shard; None if all are right."""
     if x.dtype.kind != "f":
         return None
     finite = np.isfinite(x).all(axis=1)
