@@ -18,62 +18,56 @@ class Metric(NamedTuple):
 
     Attributes:
         title: the name in tables and plots.
-        meaning: one line about a query of which R items match.
-        section: the section of docs/reference/metrics.md, or of verification.md, that defines it.
-        kind: what is measured.
+        meaning: one line about a query of which R items match, or about pairs.
+        kind: what is measured, and the section of docs/reference/metrics.md that defines the metric.
     """
 
     title: str
     meaning: str
-    section: str = "retrieval"
-    kind: Kind = "retrieval"
+    kind: Kind
 
+
+_TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
+    "retrieval": (
+        ("recall@K", "Recall@K", "the share of queries with a match among their K nearest items"),
+        ("precision@K", "Precision@K", "the share of matches among the K nearest items"),
+        ("r_precision", "R-precision", "the share of matches among the R nearest items"),
+        ("map@r", "MAP@R", "average precision of the R nearest items: matches in front count more"),
+        ("mrr", "MRR", "1 / rank of the first match"),
+        ("mrr@K", "MRR@K", "1 / rank of the first match, 0 beyond rank K"),
+        ("map", "mAP", "average precision of the whole ranking"),
+        ("map@K", "MAP@K", "average precision of the K nearest items: matches in front count more"),
+        (
+            "ndcg@K",
+            "nDCG@K",
+            "gain of the K nearest items, discounted by rank, as a share of the best order's",
+        ),
+        ("ir_recall@K", "IR recall@K", "the share of the R matches that are among the K nearest items"),
+        ("minp", "mINP", "R / rank of the last match"),
+    ),
+    "clustering": (
+        ("nmi", "NMI", "mutual information of k-means clusters and labels, over the mean of their entropies"),
+        ("nmi_min", "NMI (min)", "mutual information of clusters and labels, over the smaller entropy"),
+        ("nmi_geometric", "NMI (geometric)", "mutual information, over the geometric mean of the entropies"),
+        ("nmi_max", "NMI (max)", "mutual information of clusters and labels, over the larger entropy"),
+        ("ami", "AMI", "agreement of clusters and labels, corrected for chance: 0 for random clusters"),
+        ("ari", "ARI", "the share of pairs on which clusters and labels agree, corrected for chance"),
+    ),
+    "verification": (
+        (
+            "tar@far=X",
+            "TAR@FAR=X",
+            "the share of matching pairs that a threshold accepts, with X of all others",
+        ),
+        ("eer", "EER", "the share of errors at the threshold where both kinds are as frequent"),
+        ("auc", "AUC", "the chance that a matching pair scores higher than another pair"),
+        ("accuracy", "accuracy", "the share of pairs that the best threshold of the other folds tells right"),
+    ),
+}
 
 METRICS: Mapping[str, Metric] = {
-    "recall@K": Metric("Recall@K", "the share of queries with a match among their K nearest items"),
-    "precision@K": Metric("Precision@K", "the share of matches among the K nearest items"),
-    "r_precision": Metric("R-precision", "the share of matches among the R nearest items"),
-    "map@r": Metric("MAP@R", "average precision of the R nearest items: matches in front count more"),
-    "mrr": Metric("MRR", "1 / rank of the first match"),
-    "mrr@K": Metric("MRR@K", "1 / rank of the first match, 0 beyond rank K"),
-    "map": Metric("mAP", "average precision of the whole ranking"),
-    "map@K": Metric("MAP@K", "average precision of the K nearest items: matches in front count more"),
-    "ndcg@K": Metric("nDCG@K", "gain of the K nearest items, discounted by rank, as a share of the best order's"),
-    "ir_recall@K": Metric("IR recall@K", "the share of the R matches that are among the K nearest items"),
-    "minp": Metric("mINP", "R / rank of the last match"),
-    **{
-        f"nmi{suffix}": Metric(
-            title, f"mutual information of k-means clusters and labels, over {of}", "clustering", "clustering"
-        )
-        for suffix, title, of in (
-            ("", "NMI", "the mean of their entropies"),
-            ("_min", "NMI (min)", "the smaller of their entropies"),
-            ("_geometric", "NMI (geometric)", "the geometric mean of their entropies"),
-            ("_max", "NMI (max)", "the larger of their entropies"),
-        )
-    },
-    "ami": Metric(
-        "AMI", "agreement of the clusters with the labels, corrected for chance: 0 for random clusters", "clustering",
-        "clustering",
-    ),
-    "ari": Metric(
-        "ARI", "the share of pairs on which clusters and labels agree, corrected for chance", "clustering", "clustering"
-    ),
-    "tar@far=X": Metric(
-        "TAR@FAR=X", "the largest share of matching pairs that a threshold accepts, with X of all others",
-        "verification", "verification",
-    ),
-    "eer": Metric(
-        "EER", "the share of errors at the threshold where both kinds are as frequent", "verification", "verification"
-    ),
-    "auc": Metric(
-        "AUC", "the chance that a matching pair scores higher than another pair", "verification", "verification"
-    ),
-    "accuracy": Metric(
-        "accuracy", "the share of pairs that the best threshold of the other folds tells right", "verification",
-        "verification",
-    ),
-}  # fmt: skip
+    name: Metric(title, meaning, kind) for kind, rows in _TABLE.items() for name, title, meaning in rows
+}
 
 DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", "map@r", "mrr")
 
