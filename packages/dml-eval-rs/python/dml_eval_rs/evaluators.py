@@ -64,6 +64,7 @@ class Evaluator:
             raise ValueError(
                 f"threshold is {self.threshold} with similarity={self.similarity!r}; expected similarity='hamming'"
             )
+        binarize(np.zeros((1, 1), np.float32), self.threshold)
         _split(self._options())
         if self.n_clusters is not None:
             arguments.positive(self.n_clusters, "n_clusters")

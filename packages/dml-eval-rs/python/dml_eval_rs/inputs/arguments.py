@@ -82,7 +82,8 @@ def check_rows(
     x: object, name: str, similarity: str, rows_of: str = "rows", *, may_be_empty: bool = False
 ) -> npt.NDArray[Any]:
     """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped."""
-    is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS
+    # Other packages register dtypes of these kinds, too: they are converted.
+    is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS and x.dtype.isbuiltin < 2
     array: npt.NDArray[Any] = x if is_plain else to_array(x, name, 2)  # type: ignore[assignment]
     codes = similarity == "hamming"
     if array.ndim != 2 or array.shape[1] == 0 or (len(array) == 0 and not may_be_empty):
