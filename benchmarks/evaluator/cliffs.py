@@ -21,10 +21,11 @@ import numpy as np
 from compare import machine
 
 import dml_eval_rs as ours
-from dml_eval_rs import _native
+import dml_eval_rs._native as _native
 
 SEED = 0
-AP = {"recall_at": (1,), "average_precision": True}
+AP: Any = {"metrics": ("recall@1", "precision@1", "r_precision", "map@r", "mrr", "map", "minp")}
+CODES: Any = {"similarity": "hamming"}
 Rows = tuple[np.ndarray, np.ndarray]
 # A row's name, its pairs of items, our call, and a peer's name and call.
 Row = tuple[str, float, Callable[[], Any], str, Callable[[], Any] | None]
@@ -105,19 +106,19 @@ def code_rows() -> Iterator[Row]:
     few = of(60_000, 10_000, 10)
 
     def neighbours() -> Any:
-        return ours.knn_codes(few[0], few[2], 10)
+        return ours.knn(few[0], few[2], 10, **CODES)
 
     for ties in ("index", "expected"):
         name = f"64-bit codes, 10,000 x 50,000, 10 classes, AP, ties {ties}"
-        yield name, 5e8, lambda t=ties: ours.evaluate_codes(*few, ties=t, **AP), "knn_codes", neighbours
-    yield "the same, default metrics", 5e8, lambda: ours.evaluate_codes(*few), "", None
+        yield name, 5e8, lambda t=ties: ours.evaluate(*few, ties=t, **CODES, **AP), "knn", neighbours
+    yield "the same, default metrics", 5e8, lambda: ours.evaluate(*few, **CODES), "", None
     many = of(133_000, 5_000, 100)
     name = "64-bit codes, 5,000 x 128,000, 100 classes, AP"
-    yield name, 6.4e8, lambda: ours.evaluate_codes(*many, **AP), "", None
+    yield name, 6.4e8, lambda: ours.evaluate(*many, **CODES, **AP), "", None
     for classes in (100, 500, 2000):
         codes, labels = codes_of(20_000, classes)
         name = f"20,000 codes of 64 bits, {classes} classes, AP"
-        yield name, 4e8, lambda c=codes, y=labels: ours.evaluate_codes(c, y, **AP), "", None
+        yield name, 4e8, lambda c=codes, y=labels: ours.evaluate(c, y, **CODES, **AP), "", None
 
 
 def other_rows() -> Iterator[Row]:
@@ -205,8 +206,8 @@ def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         "AP": lambda x, y: ours.evaluate(x, y, threads=1, **AP),
         "hard_negatives": lambda x, y: ours.hard_negatives(x, y, 10, below="hardest", threads=1),
         "verify": lambda x, y: ours.verify(x, y, threads=1),
-        "codes, default metrics": lambda x, y: ours.evaluate_codes(ours.binarize(x), y, threads=1),
-        "codes, AP": lambda x, y: ours.evaluate_codes(ours.binarize(x), y, threads=1, **AP),
+        "codes, default metrics": lambda x, y: ours.evaluate(ours.binarize(x), y, threads=1, **CODES),
+        "codes, AP": lambda x, y: ours.evaluate(ours.binarize(x), y, threads=1, **CODES, **AP),
     }
     for name, function in functions.items():
         yield name, [(label, timed(lambda f=function, r=rows: f(*r))) for label, rows in of_classes]
@@ -252,7 +253,7 @@ def curve(n: int, out: str) -> None:
         for name, call in (
             ("128 floats, noisy", lambda r=noisy: ours.evaluate(*r, threads=1, **AP)),
             ("128 floats, clustered", lambda r=clustered: ours.evaluate(*r, threads=1, **AP)),
-            ("64 bits", lambda r=codes: ours.evaluate_codes(*r, threads=1, **AP)),
+            ("64 bits", lambda r=codes: ours.evaluate(*r, threads=1, **CODES, **AP)),
             ("torch", average_precision_by_torch(*noisy)),
         ):
             lines[name].append(1e9 * best_of(call, 2, time.process_time) / n / n)

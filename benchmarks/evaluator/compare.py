@@ -27,11 +27,12 @@ import threadpoolctl
 from data import SEED, birds_like, codes_of, decaying, stanford_like
 
 import dml_eval_rs
-from dml_eval_rs import _native
+import dml_eval_rs._native as _native
+from dml_eval_rs.metrics.names import DEFAULT
 
 IDLE = 0.3  # seconds between two runs
 CORES = len(os.sched_getaffinity(0))
-RECALL_AT = (1, 10, 100, 1000)
+METRICS = (*DEFAULT, "recall@1000")
 Job = Callable[[], object]
 Pair = tuple[str, Job, str, Job]
 
@@ -42,7 +43,7 @@ def self_retrieval(kind: str, n: int) -> Pair:
     index.add(x)
     return (
         f"self-retrieval, float32 x 512, {kind}",
-        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
         "faiss search k=1001",
         lambda: index.search(x, min(1001, n)),
     )
@@ -60,7 +61,7 @@ def self_retrieval_pml(n: int) -> Pair:
     )
     return (
         "self-retrieval, float32 x 512, hard",
-        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
         "PML k=max_bin_count",
         lambda: calculator.get_accuracy(torch.from_numpy(x), torch.from_numpy(labels)),
     )
@@ -73,7 +74,7 @@ def separate_gallery(n: int) -> Pair:
     index.add(x)
     return (
         "separate gallery, a quarter as queries",
-        lambda: dml_eval_rs.evaluate(queries, labels[: n // 4], x, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(queries, labels[: n // 4], x, labels, metrics=METRICS),
         "faiss search k=1001",
         lambda: index.search(queries, min(1001, n)),
     )
@@ -86,7 +87,7 @@ def codes(n: int, k: int) -> Pair:
     index.add(packed)
     return (
         "self-retrieval, 2,048-bit codes",
-        lambda: dml_eval_rs.evaluate_codes(packed, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(packed, labels, similarity="hamming", metrics=METRICS),
         f"faiss search k={k}",
         lambda: index.search(packed, min(k, n)),
     )
@@ -116,7 +117,7 @@ def many_positives(n: int) -> Pair:
     index.add(x)
     return (
         f"{len(x):,} x 512, 100 classes",
-        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
         "faiss search k=1001",
         lambda: index.search(x, min(1001, len(x))),
     )
@@ -141,7 +142,7 @@ def beside_faiss(name: str, x: np.ndarray, labels: np.ndarray, peer: str = "flat
     index.add(unit)
     return (
         name,
-        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
         f"faiss {peer} k=1001",
         lambda: index.search(unit, min(1001, len(x))),
     )
@@ -183,9 +184,9 @@ def collapsed() -> Pair:
     near_one, labels = 1 + np.float32(0.01) * x, np.arange(2000) // 5
     return (
         "collapsed, 1 + 0.01 noise, 2,000 x 256",
-        lambda: dml_eval_rs.evaluate(near_one, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(near_one, labels, metrics=METRICS),
         "ours, the noise alone",
-        lambda: dml_eval_rs.evaluate(x, labels, recall_at=RECALL_AT),
+        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
     )
 
 

@@ -18,8 +18,11 @@ import numpy as np
 from compare import machine
 from data import birds_like, codes_of, stanford_like
 
-from dml_eval_rs import _native, ami, arguments, evaluate, evaluate_codes, kmeans, nmi
-from dml_eval_rs.relation import Relation
+import dml_eval_rs._native as _native
+from dml_eval_rs import ami, evaluate, kmeans, nmi
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.matches.relation import Relation
+from dml_eval_rs.retrieval import check_options
 
 DIM = 512
 
@@ -66,7 +69,7 @@ def classes(items: int) -> None:
         start = time.process_time()
         evaluate(x, labels, threads=1)
         middle = time.process_time()
-        evaluate_codes(codes, labels, threads=1)
+        evaluate(codes, labels, similarity="hamming", threads=1)
         seconds = (middle - start, time.process_time() - middle)
         print(
             f"{items:8,} {number:8,} {seconds[0]:17.2f} {1e9 * seconds[0] / pairs:10.1f} "
@@ -96,7 +99,7 @@ def clusters(items: int) -> None:
 
 def kernels(items: int) -> None:
     x, labels = stanford_like("easy", items)
-    (code,) = arguments.encode(labels)
+    relations = [Relation(labels=arguments.encode(labels)[0])]
     codes = codes_of(x, 2048)
     pairs = items * (items - 1) / 2
     print(f"{'kernel':>12} {'screen':>9} {'GFLOP/s a core':>15} {'codes, Gbit/s a core':>21}")
@@ -106,25 +109,11 @@ def kernels(items: int) -> None:
                 continue
             _native.begin_trial(kernel=kernel, screen=screen)
             start = time.process_time()
-            _native.evaluate(
-                x,
-                None,
-                Relation(labels=code),
-                similarity="cosine",
-                metrics=["recall@1"],
-                ties=["index"],
-                threads=1,
-            )
+            _native.evaluate(x, None, relations, check_options(metrics="recall@1", threads=1))
             product = time.process_time() - start
             start = time.process_time()
-            _native.evaluate_codes(
-                codes,
-                None,
-                Relation(labels=code),
-                metrics=["recall@1"],
-                ties=["index"],
-                threads=1,
-            )
+            of_codes = check_options(metrics="recall@1", similarity="hamming", threads=1)
+            _native.evaluate(codes, None, relations, of_codes)
             hamming = time.process_time() - start
             _native.end_trial()
             rates = (2 * DIM * pairs / product / 1e9, 2048 * pairs / hamming / 1e9)

@@ -11,17 +11,21 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from compare import machine
 from data import stanford_like
 
-from dml_eval_rs import evaluate, relevance_from_labels
+from dml_eval_rs import Labels, evaluate, relevance_from_labels
+from dml_eval_rs.metrics.names import DEFAULT
 
 
-def _at(k: int) -> dict[str, Any]:
-    return dict.fromkeys(("precision_at", "average_precision_at", "ndcg_at", "recall_share_at"), k)
+def _with(*names: str) -> tuple[str, ...]:
+    return (*DEFAULT, *names)
+
+
+def _at(k: int) -> tuple[str, ...]:
+    return _with(*(f"{name}@{k}" for name in ("precision", "map", "ndcg", "ir_recall")))
 
 
 def main() -> None:
@@ -34,18 +38,18 @@ def main() -> None:
     options = parser.parse_args()
     x, labels = stanford_like(options.kind, options.items)
     own = np.arange(options.items)
-    relevant = relevance_from_labels([{label} for label in labels.tolist()])
+    relevance = relevance_from_labels([{label} for label in labels.tolist()])
     calls: dict[str, Callable[[], object]] = {
         "plain": lambda: evaluate(x, labels, threads=1),
-        "groups": lambda: evaluate(x, labels, threads=1, groups=own % 6),
-        "precision, AP, nDCG, recall share at 10": lambda: evaluate(x, labels, threads=1, **_at(10)),
-        "the same at 100": lambda: evaluate(x, labels, threads=1, **_at(100)),
-        "nDCG at 1,000": lambda: evaluate(x, labels, threads=1, ndcg_at=1000),
-        "average_precision=True": lambda: evaluate(x, labels, threads=1, average_precision=True),
+        "groups": lambda: evaluate(x, Labels(labels, own % 6), threads=1),
+        "precision, MAP, nDCG, IR recall at 10": lambda: evaluate(x, labels, threads=1, metrics=_at(10)),
+        "the same at 100": lambda: evaluate(x, labels, threads=1, metrics=_at(100)),
+        "nDCG at 1,000": lambda: evaluate(x, labels, threads=1, metrics=_with("ndcg@1000")),
+        "mAP and mINP": lambda: evaluate(x, labels, threads=1, metrics=_with("map", "minp")),
         "a separate gallery of the same rows": lambda: evaluate(
-            x, labels, x.copy(), labels, indices=own, threads=1
+            x, labels, x.copy(), labels, exclude=own, threads=1
         ),
-        "the same matches as relevant=": lambda: evaluate(x, relevant=relevant, threads=1),
+        "the same matches as Relevance": lambda: evaluate(x, relevance, threads=1),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(options.rounds):

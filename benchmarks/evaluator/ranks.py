@@ -19,7 +19,8 @@ import torch.multiprocessing as mp
 from compare import machine
 from data import birds_like, codes_of, stanford_like
 
-from dml_eval_rs import Evaluation, evaluate, evaluate_codes
+from dml_eval_rs import Evaluation, evaluate
+from dml_eval_rs.metrics.names import DEFAULT
 from dml_train.ranks.ranks import Ranks
 
 JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three on hard data
@@ -34,11 +35,12 @@ def measure(job: str, items: int, ranks: Ranks) -> tuple[float, Evaluation]:
     evaluate(x[:1000], np.arange(1000) // 2, threads=1, peers=ranks)  # the first exchange opens connections
     start = time.process_time()
     if job == "codes":
-        result = evaluate_codes(codes, labels, threads=1, peers=ranks)
+        result = evaluate(codes, labels, similarity="hamming", threads=1, peers=ranks)
     elif job == "gallery":
         result = evaluate(x[: items // 4], labels[: items // 4], x, labels, threads=1, peers=ranks)
     else:
-        result = evaluate(x, labels, nmi=job == "nmi", threads=1, peers=ranks)
+        metrics = (*DEFAULT, "nmi") if job == "nmi" else DEFAULT
+        result = evaluate(x, labels, metrics=metrics, threads=1, peers=ranks)
     return time.process_time() - start, result
 
 
@@ -49,7 +51,7 @@ def one_rank(rank: int, world_size: int, job: str, items: int, folder: str) -> N
             "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size
         )
     seconds, result = measure(job, items, ranks)
-    np.savez(f"{folder}/{rank}.npz", seconds=seconds, nmi=result.nmi or 0.0, **result.per_query)
+    np.savez(f"{folder}/{rank}.npz", seconds=seconds, nmi=result.get("nmi", 0.0), **result.per_query)
     if world_size > 1:
         dist.destroy_process_group()
 

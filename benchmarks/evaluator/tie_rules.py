@@ -16,7 +16,8 @@ import numpy as np
 from compare import machine
 from data import codes_of, stanford_like
 
-from dml_eval_rs import evaluate, evaluate_codes, evaluate_ties
+from dml_eval_rs import evaluate, evaluate_ties
+from dml_eval_rs.metrics.names import DEFAULT
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 
@@ -29,7 +30,7 @@ def cases() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
     dot: dict[str, Any] = {"similarity": "dot"}
     return {
         "20,000 × 512, hard": (*large, {}),
-        "the same, average_precision=True": (*large, {"average_precision": True}),
+        "the same, mAP and mINP": (*large, {"metrics": (*DEFAULT, "map", "minp")}),
         "8,000 × 128, hard": (*small, {}),
         "20,000 codes of 64 bits": (codes_of(large[0], 64), large[1], codes),
         "20,000 codes of 512 bits": (codes_of(large[0], 512), large[1], codes),
@@ -53,12 +54,9 @@ def main() -> None:
     print(f"{machine()}; processor seconds of one thread, and shares of the calls' time, medians")
     print(f"{'':34} {'a call for each of 4':>20} {'one call':>9} {'share':>6} {'2 rules':>8}")
     for name, (x, labels, options) in cases().items():
-        alone, single = evaluate, options
-        if options.get("similarity") == "hamming":
-            alone, single = evaluate_codes, {}  # type: ignore[assignment]
         times: list[tuple[float, float, float, float]] = []
         for _ in range(rounds):
-            each = [seconds(alone, x, labels, ties=ties, **single) for ties in TIES]
+            each = [seconds(evaluate, x, labels, ties=ties, **options) for ties in TIES]
             together = seconds(evaluate_ties, x, labels, **options)
             bounds = seconds(evaluate_ties, x, labels, ties=TIES[1:3], **options)
             times.append((sum(each), together, together / sum(each), bounds / sum(each[1:3])))
