@@ -20,14 +20,12 @@ from dml_eval_rs.verification.sides import PairSides
 
 _SAMPLED = 1 << 21  # pairs whose scores place the thresholds
 _READ = 16  # a threshold is read from the sample if it accepts as many of its negatives
-_AT_A_TIME = 1 << 22  # numbers
+_AT_A_TIME = 1 << 21  # numbers
 # Thresholds are lowered by this share: rounding then never divides the pairs of one score.
 _NUDGE = 2.0**-40
 
 _Floats = npt.NDArray[np.float64]
 _Curves = tuple[_Floats, _Floats]
-# The given pairs (M, 2), which of them are positive (M,), and their scores (M,).
-GivenPairs = tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], _Floats]
 # Whether pairs are positive, their queries, the thresholds above them, and how many pairs each entry stands for.
 _Part = tuple[bool, npt.NDArray[Any], npt.NDArray[np.intp], npt.NDArray[Any] | None]
 
@@ -69,42 +67,43 @@ class Identities:
     Attributes:
         sides: the items.
         similarity, threads: as in `verify`.
-        given: the given pairs; None for all.
+        given: the given pairs (M, 2), which are positive (M,), and their scores (M,); None for all pairs.
     """
 
     sides: PairSides
     similarity: str
     threads: int | None
-    given: GivenPairs | None = None
+    given: tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], _Floats] | None = None
     _counted: tuple[int, AcceptedPairs] | None = None
 
     def count(self, depth: int) -> AcceptedPairs:
         """Count the accepted pairs of each identity, at thresholds of about the FARs √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
         if self._counted is None or self._counted[0] != depth:
             of_query = np.unique(self.sides.labels, return_inverse=True)[1].reshape(-1)
-            threshold_T = self._place(depth)
             shape = int(of_query.max()) + 1, depth + 1
-            sums = [np.zeros(shape[0] * shape[1]) for _ in range(2)]
-            find = self._all_pairs if self.given is None else self._given_pairs
-            for is_positive, query_M, slot_M, number_M in find(threshold_T):
-                cell_M = of_query[query_M] * shape[1] + slot_M
-                sums[is_positive] += np.bincount(cell_M, number_M, shape[0] * shape[1])
-            compared = (sums[0] + sums[1]).reshape(shape).any(axis=1)
-            negatives, positives = (np.cumsum(of.reshape(shape)[compared], axis=1) for of in sums)
+            sums = np.zeros((2, *shape))
+            count = self._count_all if self.given is None else self._count_given
+            for is_positive, query_M, slot_M, number_M in count(self._place(depth)):
+                cells = np.bincount(of_query[query_M] * shape[1] + slot_M, number_M, sums[0].size)
+                sums[int(is_positive)] += cells.reshape(shape)
+            negatives, positives = np.cumsum(sums[:, sums.any(axis=(0, 2))], axis=2)
             self._counted = depth, AcceptedPairs(negatives, positives, self.sides.gallery is None)
         return self._counted[1]
 
     def _place(self, depth: int) -> _Floats:
         """Return thresholds (T,), descending, from the scores of a sample of negatives."""
+        sides, (of_query, of_item) = self.sides, self.sides.codes
         if self.given is not None:
-            scores = np.repeat(np.sort(self.given[2][~self.given[1]])[::-1], _READ)
+            scores = np.repeat(self.given[2][~self.given[1]], _READ)
         else:
-            of_query, of_item = self.sides.of_both(self.sides.labels, self.sides.gallery_labels)
             size = min(_SAMPLED, _READ * len(of_query) * len(of_item))
             rng = np.random.default_rng(0)
             pairs_M2 = rng.integers(0, (len(of_query), len(of_item)), (size, 2)).astype(np.uint32)
             pairs_M2 = pairs_M2[of_query[pairs_M2[:, 0]] != of_item[pairs_M2[:, 1]]]
-            scores = np.sort(self._scores(pairs_M2))[::-1] if len(pairs_M2) else np.zeros(1)
+            scores = _native.pair_scores(
+                sides.queries, sides.gallery, pairs_M2, similarity=self.similarity, threads=self.threads
+            )
+        scores = np.sort(scores)[::-1] if len(scores) else np.zeros(1)
         accepted_T = len(scores) * 2.0 ** (np.arange(-depth, 0) / 2)
         threshold_T = scores[np.maximum(accepted_T, 1).astype(np.int64) - 1]
         # Beyond the sample, thresholds continue in the logarithm of the FAR.
@@ -115,7 +114,7 @@ class Identities:
             return np.minimum(np.ceil(threshold_T), 0.0)
         return threshold_T - np.abs(threshold_T) * _NUDGE
 
-    def _given_pairs(self, threshold_T: _Floats) -> Iterator[_Part]:
+    def _count_given(self, threshold_T: _Floats) -> Iterator[_Part]:
         assert self.given is not None
         pairs_M2, positive_M, score_M = self.given
         slot_M = _slots(threshold_T, score_M)
@@ -123,32 +122,33 @@ class Identities:
         for query_M in pairs_M2[~positive_M].T[: 2 if self.sides.gallery is None else 1]:
             yield False, query_M, slot_M[~positive_M], None
 
-    def _all_pairs(self, threshold_T: _Floats) -> Iterator[_Part]:
+    def _count_all(self, threshold_T: _Floats) -> Iterator[_Part]:
         """Compare some queries at a time with all items; without a gallery, each pair from both of its ends."""
-        sides, T = self.sides, len(threshold_T)
-        _, of_item = sides.of_both(sides.labels, sides.gallery_labels)
+        sides, T, (of_query, of_item) = self.sides, len(threshold_T), self.sides.codes
+        of_label = np.bincount(of_item, minlength=int(of_query.max()) + 1)
         batch = max(1, _AT_A_TIME // max(T, sides.queries.shape[1]))
-        for start in range(0, len(sides.labels), batch):
-            rows = slice(start, start + batch)
-            row_q = np.arange(start, min(start + batch, len(sides.labels)))
+        for start in range(0, len(of_query), batch):
+            row_q = np.arange(start, min(start + batch, len(of_query)))
+            queries = sides.queries[start : start + batch]
             relation = Relation(
-                labels=sides.labels[rows],
+                labels=of_query[row_q],
                 gallery_labels=of_item,
-                groups=None if sides.groups is None else sides.groups[rows],
+                groups=None if sides.groups is None else sides.groups[row_q],
                 gallery_groups=sides.groups if sides.gallery is None else sides.gallery_groups,
                 exclude=row_q if sides.gallery is None else None,
             )
-            arrays = sides.queries[rows], sides.items, relation
-            options = {"similarity": self.similarity, "first_item": 0, "threads": self.threads}
-            # Under the cosine a score s has the key s·|s|·dot(q, q), see docs/reference/metrics.md.
+            options: Any = {"similarity": self.similarity, "threads": self.threads}
             square_q, key_T = np.ones(len(row_q)), threshold_T
-            if self.similarity == "cosine":
-                square_q, key_T = _squares(sides.queries[rows]), threshold_T * np.abs(threshold_T)
-            offsets, key_M, _ = _native.find_positives(*arrays, **options)
-            q_M = np.repeat(row_q - start, np.diff(offsets.astype(np.int64)))
-            yield True, row_q[q_M], _slots(key_T, key_M / square_q[q_M]), None
-            slots = _native.count_negatives(
-                *arrays,
+            if self.similarity == "cosine":  # the key of a score s is s·|s|·dot(q, q)
+                square_q, key_T = _squares(queries), threshold_T * np.abs(threshold_T)
+            offsets, key_M, _ = _native.find_positives(queries, sides.items, relation, **options)
+            positives_q = np.diff(offsets).astype(np.int64)
+            slot_M = _slots(key_T, key_M / np.repeat(square_q, positives_q))
+            yield True, np.repeat(row_q, positives_q), slot_M, None
+            number_qT = _native.count_negatives(
+                queries,
+                sides.items,
+                relation,
                 **options,
                 ties="pessimistic",  # an equal key is accepted
                 metrics=["map"],  # needs all counts
@@ -156,14 +156,11 @@ class Identities:
                 keys=np.outer(square_q, key_T).reshape(-1),
                 indices=np.tile(np.arange(T, dtype=np.uint64), len(row_q)),
                 counts=np.zeros(len(row_q) * (T + 1), np.uint64),
-            )
-            yield False, np.repeat(row_q, T + 1), np.tile(np.arange(T + 1), len(row_q)), slots
-
-    def _scores(self, pairs_M2: npt.NDArray[np.uint32]) -> _Floats:
-        sides = self.sides
-        return _native.pair_scores(
-            sides.queries, sides.gallery, pairs_M2, similarity=self.similarity, threads=self.threads
-        )
+            ).reshape(-1, T + 1)
+            # Below the last key, negatives aren't all counted.
+            number_qT[:, T] = len(of_item) - of_label[of_query[row_q]] - number_qT[:, :T].sum(axis=1)
+            slot_M = np.tile(np.arange(T + 1), len(row_q))
+            yield False, np.repeat(row_q, T + 1), slot_M, number_qT.reshape(-1)
 
 
 def depth_for(shares: Sequence[float]) -> int:

@@ -95,7 +95,7 @@ def open_set(
     sides = check_sides(embeddings, labels, gallery, gallery_labels, similarity)
     if sides.groups is not None:
         raise ValueError("labels have groups, which identification doesn't leave out; expected none")
-    code_Q, code_G = sides.of_both(sides.labels, sides.gallery_labels)
+    code_Q, code_G = sides.codes
     known_Q = np.bincount(code_Q)[code_Q] > 1 if sides.gallery is None else np.isin(code_Q, code_G)
     n_known = int(np.count_nonzero(known_Q))
     n_unknown = len(known_Q) - n_known

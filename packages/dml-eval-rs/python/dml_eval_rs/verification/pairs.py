@@ -39,23 +39,21 @@ def verify_pairs(
     fold_M = None if folds is None else _check_folds(folds, len(pairs_M2))
     kept_M = (pairs_M2 >= 0).all(axis=1)
     a_M, b_M = pairs_M2.T
-    codes = sides.of_both(sides.labels, sides.gallery_labels)
-    positive_M = codes[0][a_M] == codes[1][b_M]
-    if sides.groups is not None:
-        groups = sides.of_both(sides.groups, sides.gallery_groups)
-        kept_M &= ~(positive_M & (groups[0][a_M] == groups[1][b_M]))
-    pairs_M2, positive_M = pairs_M2[kept_M].astype(np.uint32), positive_M[kept_M]
+    positive_M = sides.codes[0][a_M] == sides.codes[1][b_M]
+    kept_M &= ~(positive_M & sides.same_group(a_M, b_M))
+    positive_M = positive_M[kept_M]
     n_positive = int(np.count_nonzero(positive_M))
     check_numbers(n_positive, len(positive_M) - n_positive)
     if fold_M is not None:
         (fold_M,) = arguments.encode(fold_M[kept_M])
         if fold_M.max() == 0:
             raise ValueError("all pairs are in one fold; expected at least two folds")
+    kept_M2 = np.ascontiguousarray(pairs_M2[kept_M], np.uint32)
     score_M = _native.pair_scores(
-        sides.queries, sides.gallery, pairs_M2, similarity=similarity, threads=threads
+        sides.queries, sides.gallery, kept_M2, similarity=similarity, threads=threads
     )
     found = _measure(score_M, positive_M, fold_M, asked)
-    given = pairs_M2, positive_M, score_M
+    given = kept_M2, positive_M, score_M
     return replace(found, _identities=Identities(sides, similarity, threads, given))
 
 

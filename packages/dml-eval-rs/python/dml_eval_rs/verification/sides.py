@@ -63,36 +63,37 @@ class PairSides:
         """The rows that queries are compared with."""
         return self.queries if self.gallery is None else self.gallery
 
+    @property
+    def codes(self) -> tuple[Codes, Codes]:
+        """The labels of both sides, those of the queries twice if they are their own gallery."""
+        return self.labels, self.labels if self.gallery_labels is None else self.gallery_labels
+
+    def same_group(self, a_M: Any, b_M: Any) -> Any:
+        """Return (M,): whether pairs of rows of both sides have the same group."""
+        if self.groups is None:
+            return False
+        of_items = self.groups if self.gallery_groups is None else self.gallery_groups
+        return self.groups[a_M] == of_items[b_M]
+
     def count_pairs(self) -> tuple[int, int]:
         """Return the numbers of positive and of negative pairs."""
-        of_labels = self.of_both(self.labels, self.gallery_labels)
-        same_label, left_out = self._count_equal(*of_labels), 0
+        n, same_label, left_out = len(self.labels), _count_equal(self.labels, self.gallery_labels), 0
         if self.groups is not None:
-            of_groups = self.of_both(self.groups, self.gallery_groups)
-            factor = np.uint64(1 + max(int(codes.max()) for codes in of_groups))
-            both = (a.astype(np.uint64) * factor + b for a, b in zip(of_labels, of_groups))
-            left_out = self._count_equal(*both)
-        n = len(self.labels)
-        all_pairs = n * (n - 1) // 2 if self.gallery is None else n * len(self.gallery)
-        return same_label - left_out, all_pairs - same_label
+            groups = [group for group in (self.groups, self.gallery_groups) if group is not None]
+            factor = np.uint64(1 + max(int(group.max()) for group in groups))
+            left_out = _count_equal(*(a.astype(np.uint64) * factor + b for a, b in zip(self.codes, groups)))
+        every = n * (n - 1) // 2 if self.gallery_labels is None else n * len(self.gallery_labels)
+        return same_label - left_out, every - same_label
 
-    def of_both(self, queries: Codes, gallery: Codes | None) -> tuple[Codes, Codes]:
-        """Return codes of both sides, those of the queries twice if they are their own gallery."""
-        return queries, queries if gallery is None else gallery
 
-    def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
-        """Return all arrays, by which processes that share a verification compare them."""
-        labels, groups = (self.labels, self.gallery_labels), (self.groups, self.gallery_groups)
-        return self.queries, self.gallery, *labels, *groups
-
-    def _count_equal(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
-        """Count pairs of equal entries; without a gallery, unordered pairs of two places."""
-        values_a, counts_a = np.unique(a, return_counts=True)
-        if self.gallery is None:
-            return sum(count * (count - 1) // 2 for count in counts_a.tolist())
-        values_b, counts_b = np.unique(b, return_counts=True)
-        _, in_a, in_b = np.intersect1d(values_a, values_b, assume_unique=True, return_indices=True)
-        return sum(i * j for i, j in zip(counts_a[in_a].tolist(), counts_b[in_b].tolist()))
+def _count_equal(a: npt.NDArray[Any], b: npt.NDArray[Any] | None = None) -> int:
+    """Count pairs of equal entries: of one array, unordered pairs of two places."""
+    values_a, counts_a = np.unique(a, return_counts=True)
+    if b is None:
+        return sum(count * (count - 1) // 2 for count in counts_a.tolist())
+    values_b, counts_b = np.unique(b, return_counts=True)
+    _, in_a, in_b = np.intersect1d(values_a, values_b, assume_unique=True, return_indices=True)
+    return sum(i * j for i, j in zip(counts_a[in_a].tolist(), counts_b[in_b].tolist()))
 
 
 def check_sides(

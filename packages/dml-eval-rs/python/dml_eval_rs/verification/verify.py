@@ -103,8 +103,8 @@ def verify(
         return verify_pairs(sides, similarity, pairs, folds, asked, threads)
     n_positive, n_negative = sides.count_pairs()
     check_numbers(n_positive, n_negative)
-    check_alike(peers, (similarity, asked.names), *sides.arrays())
     arrays = sides.queries, sides.labels, sides.gallery, sides.gallery_labels
+    check_alike(peers, (similarity, asked.names), *arrays, sides.groups, sides.gallery_groups)
     options: Any = {"groups": sides.groups, "gallery_groups": sides.gallery_groups}
     options |= {"threads": threads, "progress": progress, "peers": peers}
     if similarity == "hamming":
