@@ -39,7 +39,7 @@ def test_they_are_the_metrics_of_pixels_and_of_the_initial_weights(run, tiny_reg
     for name, (embeddings, size) in expected.items():
         metrics = TinyEvaluator().evaluate(embeddings, test.labels).to_dict()
         assert found.metrics[name] == {**metrics, "bytes_per_item": size}
-    assert found.by_name()[UNTRAINED] == {"Recall@1": found.metrics[UNTRAINED]["recall"]["1"]}
+    assert found.by_name()[UNTRAINED] == {"recall@1": found.metrics[UNTRAINED]["recall@1"]}
 
 
 def test_they_change_no_file_of_the_run(run, tmp_path):
@@ -55,7 +55,7 @@ def test_they_change_no_file_of_the_run(run, tmp_path):
 def test_a_resumed_run_keeps_them_and_one_forced_to_another_recipe_measures_again(run, monkeypatch):
     folder = run(**WITH)
     folder.evaluation.unlink()
-    kept = {"kept": {"recall": {"1": 0.5}}}
+    kept = {"kept": {"recall@1": 0.5}}
     folder.baselines.write_text(json.dumps(kept))
     run(**WITH, resume=True)
     assert Baselines.read(folder).metrics == kept
@@ -86,7 +86,7 @@ def test_a_refusal_of_the_evaluator_is_the_reason(run, monkeypatch):
 def test_a_run_without_test_split_has_none(run):
     folder = run(
         evaluation={"baselines": True, "test": False, "every": 1},
-        validation={"class_fraction": 0.3, "metric": "recall/1"},
+        validation={"class_fraction": 0.3, "metric": "recall@1"},
     )
     assert not folder.baselines.exists()
 
@@ -98,7 +98,7 @@ def test_the_command_prints_them_beside_the_metrics(tmp_path, dml, tiny_document
     columns = Baselines.read(RunFolder(tmp_path / "run")).by_name()
     assert printed[0].split() == ["trained", *RAW_PIXELS.split(), *UNTRAINED.split()]
     (line,) = [line for line in printed if line.startswith("Recall@1")]
-    assert line.split()[2:] == [f"{columns[name]['Recall@1']:.4f}" for name in (RAW_PIXELS, UNTRAINED)]
+    assert line.split()[2:] == [f"{columns[name]['recall@1']:.4f}" for name in (RAW_PIXELS, UNTRAINED)]
 
 
 @pytest.mark.parametrize(

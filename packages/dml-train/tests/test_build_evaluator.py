@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from dml_core import Component, Plugins, Registry, hookimpl
@@ -10,19 +12,14 @@ from dml_train.recipe.checking import parse
 
 
 class Clusters:
-    """Evaluator that, like `exact`, refuses a number of clusters without NMI."""
+    """Evaluator that, like `exact`, refuses a number of clusters without a metric of clusters."""
 
     def __init__(
-        self,
-        recall_at: tuple[int, ...] = (1,),
-        nmi: bool = False,
-        nmi_average: str = "arithmetic",
-        n_clusters: int | None = None,
-        seed: int = 0,
-    ):
-        if (n_clusters is not None or nmi_average != "arithmetic") and not nmi:
-            raise ValueError("n_clusters or nmi_average without nmi")
-        self.options = {"recall_at": list(recall_at), "nmi": nmi, "n_clusters": n_clusters, "seed": seed}
+        self, metrics: Sequence[str] = ("recall@1",), n_clusters: int | None = None, seed: int = 0
+    ) -> None:
+        if n_clusters is not None and "nmi_max" not in metrics:
+            raise ValueError("n_clusters without nmi_max")
+        self.options = {"metrics": list(metrics), "n_clusters": n_clusters, "seed": seed}
 
 
 class ClusterPlugin:
@@ -38,15 +35,19 @@ def registry(tiny_registry: Registry) -> Registry:
     return Registry(plugins)
 
 
-@pytest.mark.parametrize(("nmi", "n_clusters"), [(True, 3), (False, None)])
-def test_the_evaluator_has_the_recipes_options_and_seed_and_no_clusters_without_nmi(
-    registry, tiny_document, nmi, n_clusters
+@pytest.mark.parametrize(
+    ("asked", "of_rankings"),
+    [
+        (["recall@5", "nmi_max", "mine", "tar@far=1e-3"], ["recall@5", "mine"]),
+        (["nmi_max", "ari"], ["recall@1"]),  # the evaluator's own
+    ],
+)
+def test_the_evaluator_has_the_recipes_options_and_seed_and_on_request_no_clusters(
+    registry, tiny_document, asked, of_rankings
 ):
-    table = {"name": "clusters", "recall_at": [1, 5], "nmi": True, "nmi_average": "max", "n_clusters": 3}
+    table = {"name": "clusters", "metrics": asked, "n_clusters": 3}
     recipe = parse(tiny_document(evaluation=table), registry)
-    assert build_evaluator(recipe, registry, clustering=nmi).options == {
-        "recall_at": [1, 5],
-        "nmi": nmi,
-        "n_clusters": n_clusters,
-        "seed": 3,
-    }
+    built = build_evaluator(recipe, registry)
+    assert built.options == {"metrics": asked, "n_clusters": 3, "seed": 3}
+    built = build_evaluator(recipe, registry, clustering=False)
+    assert built.options == {"metrics": of_rankings, "n_clusters": None, "seed": 3}

@@ -32,31 +32,30 @@ def folder(tiny_registry, tiny_document, quiet, out):
 
 def test_eval_of_a_run_reproduces_its_evaluation(dml, folder, tmp_path):
     dml("eval", folder.path, "--out", tmp_path / "figures.json")
-    assert (
-        json.loads((tmp_path / "figures.json").read_text())["recall"]
-        == json.loads(folder.evaluation.read_text())["recall"]
-    )
+    measured = json.loads((tmp_path / "figures.json").read_text())
+    assert measured["recall@1"] == json.loads(folder.evaluation.read_text())["recall@1"]
 
 
 def test_eval_of_an_unfinished_run_uses_its_newest_checkpoint(dml, folder, tmp_path):
-    expected = json.loads(folder.evaluation.read_text())["recall"]
+    expected = json.loads(folder.evaluation.read_text())["recall@1"]
     for path in (folder.evaluation, folder.embeddings(), folder.labels()):
         path.unlink()
     dml("eval", folder.path, "--out", tmp_path / "figures.json")
-    assert json.loads((tmp_path / "figures.json").read_text())["recall"] == expected
+    assert json.loads((tmp_path / "figures.json").read_text())["recall@1"] == expected
 
 
 def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
     np.save(tmp_path / "e.npy", np.array([[1, 0.1], [1, 0], [0, 1], [0.1, 1]]))
     np.save(tmp_path / "l.npy", np.array([0, 0, 1, 1]))
     out = tmp_path / "figures.json"
-    dml("eval", tmp_path / "e.npy", tmp_path / "l.npy", "--set", "evaluation.recall_at=[1, 2]", "--out", out)
-    assert json.loads(out.read_text())["recall"] == {"1": 1.0, "2": 1.0}
+    metrics = 'evaluation.metrics=["recall@1", "recall@2"]'
+    dml("eval", tmp_path / "e.npy", tmp_path / "l.npy", "--set", metrics, "--out", out)
+    assert json.loads(out.read_text()) == {"recall@1": 1.0, "recall@2": 1.0, "ties": "index"}
     np.save(tmp_path / "gl.npy", np.array([1, 1, 0, 0]))
     out.unlink()
     dml("eval", tmp_path / "e.npy", tmp_path / "l.npy", "--gallery", tmp_path / "e.npy",
         "--gallery-labels", tmp_path / "gl.npy", "--out", out)  # fmt: skip
-    assert json.loads(out.read_text())["recall"] == {"1": 0.0}
+    assert json.loads(out.read_text())["recall@1"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -74,11 +73,15 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "both.npz"], "both.npz is an archive of arrays; expected a .npy file"),
         (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels belong together"),
         (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
-        (["e.npy", "l.npy", "--set", "evaluation.recal_at=[1]"], "did you mean 'recall_at'?"),
+        (["e.npy", "l.npy", "--set", "evaluation.metric=1"], "did you mean 'metrics'?"),
+        (["e.npy", "l.npy", "--set", "evaluation.recall_at=[1, 5]"], 'metrics = ["recall@1", "recall@5", '),
         (
-            ["e.npy", "l.npy", "--set", "recall_at=[1]"],
-            "can't set 'recall_at': dml eval changes keys of the table",
+            ["e.npy", "l.npy", "--set", "metrics=[]"],
+            "can't set 'metrics': dml eval changes keys of the table",
         ),
+        (["e.npy", "l.npy", "--groups", "short.npy"], "l.npy and short.npy: groups has shape (2,)"),
+        (["e.npy", "l.npy", "--groups", "l.npy"], "TinyEvaluator takes labels alone"),
+        (["e.npy", "l.npy", "--gallery-groups", "l.npy"], "give the gallery's labels, too"),
         (
             ["e.npy", "l.npy", "--set", "evaluation=3"],
             "can't set 'evaluation': dml eval changes keys of the table",

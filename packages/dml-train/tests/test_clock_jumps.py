@@ -36,7 +36,7 @@ def jumping_clock() -> Iterator[None]:
 def test_a_run_is_the_same_while_the_clock_jumps(run, tmp_path):
     tables = {
         "evaluation": {"every": 3.0, "unit": "step"},
-        "validation": {"class_fraction": 0.25, "metric": "recall/1"},
+        "validation": {"class_fraction": 0.25, "metric": "recall@1"},
         "logging": {"every": 1},
     }
     calm = run(tmp_path / "calm", **tables)

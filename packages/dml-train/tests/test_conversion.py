@@ -114,7 +114,7 @@ def test_what_can_not_be_converted_is_refused(run, tmp_path):
 def test_a_converted_run_is_used_and_resumed_as_before(tiny_registry, tiny_document, tmp_path, quiet):
     tables = {
         "evaluation": {"every": 4, "unit": "step"},
-        "validation": {"class_fraction": 0.34, "metric": "recall/1"},
+        "validation": {"class_fraction": 0.34, "metric": "recall@1"},
     }
     recipe = parse(tiny_document(**tables), tiny_registry)
     whole = train(recipe, tmp_path / "whole", registry=tiny_registry, console=quiet)

@@ -38,8 +38,10 @@ def test_a_folder_with_contents_is_refused_unchanged(bare_registry, out):
 
 def test_the_table_fits_eighty_columns():
     metrics = {
-        "recall": {"1": 0.9, "10": 1.0, "100": 1.0},
-        "map_at_r": 0.51239,
+        "recall@1": 0.9,
+        "recall@10": 1.0,
+        "recall@100": 1.0,
+        "map@r": 0.51239,
         "r_precision": 0.6,
         "nmi": 0.7,
     }

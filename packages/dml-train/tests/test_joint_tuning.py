@@ -25,7 +25,7 @@ pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]
 def plan(tiny_document, tiny_registry):
     document = tiny_document(
         training={"steps": 2, "device": "cpu", "seed": 3},
-        validation={"class_fraction": 0.34, "metric": "recall/1"},
+        validation={"class_fraction": 0.34, "metric": "recall@1"},
         evaluation={"every": 2, "unit": "step"},
     )
     return SettingsSearch(document, {"optimizer.lr": Range(1e-3, 1e-1, log=True)}, None, 0, tiny_registry)
@@ -50,7 +50,7 @@ def faked(monkeypatch):
             self.lr = lr
 
         def metrics(self):
-            return {"recall": {"1": 1.0 - abs(self.lr - 0.01)}}
+            return {"recall@1": 1.0 - abs(self.lr - 0.01)}
 
     monkeypatch.setattr(searching, "run_all", train)
     return done

@@ -170,8 +170,8 @@ def test_an_embedding_of_some_levels_is_that_part_of_the_embedding_of_all(
     )
     swapped = select_levels(complete, recipe, ["block2", "block1"]).embeddings
     np.testing.assert_array_equal(swapped, np.roll(complete.embeddings, 4, axis=1))
-    alone = json.loads(second.evaluation.read_text())["recall"]
-    assert evaluate_run(whole.path, levels=["block2"], registry=tiny_registry).to_dict()["recall"] == alone
+    alone = json.loads(second.evaluation.read_text())["recall@1"]
+    assert evaluate_run(whole.path, levels=["block2"], registry=tiny_registry)["recall@1"] == alone
 
 
 def test_the_levels_of_a_gallery_are_cut_like_those_of_the_queries(levelled):

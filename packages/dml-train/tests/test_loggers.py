@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_opened_is_reported(tmp_path):
 def test_the_last_values_are_not_written_twice(tmp_path):
     for _ in range(2):
         logger = JsonLines(tmp_path, start_step=1)
-        logger.log(1, {"evaluation/recall/1": 0.5})
+        logger.log(1, {"evaluation/recall@1": 0.5})
         logger.close()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
@@ -115,11 +115,11 @@ def test_values_logged_twice_are_one_line_with_and_without_an_interruption(tmp_p
     for name, stops in (("whole", False), ("cut", True)):
         (tmp_path / name).mkdir()
         logger = JsonLines(tmp_path / name)
-        logger.log(1, {"validation/recall/1": 0.5})
+        logger.log(1, {"validation/recall@1": 0.5})
         if stops:
             logger.close()
             logger = JsonLines(tmp_path / name, start_step=1)
-        logger.log(1, {"validation/recall/1": 0.5})
+        logger.log(1, {"validation/recall@1": 0.5})
         logger.close()
     one, other = (tmp_path / name / "metrics.jsonl" for name in ("whole", "cut"))
     assert one.read_bytes() == other.read_bytes()

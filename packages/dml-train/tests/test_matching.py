@@ -1,4 +1,4 @@
-"""Groups and listed matches: of splits, in a run's folder, in reports, and refused before training."""
+"""Groups and listed matches: of splits, in a run's folder, and refused before training."""
 
 from __future__ import annotations
 
@@ -7,74 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from train_support.tiny_world import TinyEvaluator
 
-from dml_core import Component, DmlError, GroupedSplit, Registry, Relation, hookimpl
+from dml_core import Component, DmlError, GroupedSplit, Labels, Registry, Relevance, hookimpl
 from dml_train.data.held_out_classes import ClassSubset
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, evaluate
-from dml_train.measure.matching import Matching
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training.matching import check_matching
-
-
-def lists_of(pairs_QG):
-    return np.concatenate([[0], np.cumsum(pairs_QG.sum(axis=1))]), np.nonzero(pairs_QG)[1]
-
-
-@given(st.data())
-def test_matches_and_left_out_items_follow_their_definitions(data):
-    queries, alone = data.draw(st.integers(1, 6)), data.draw(st.booleans())
-    items = queries if alone else data.draw(st.integers(1, 6))
-    random = np.random.default_rng(data.draw(st.integers(0, 10_000)))
-    labels_Q = random.integers(0, 3, queries)
-    labels_G = labels_Q if alone else random.integers(0, 3, items)
-    groups_Q = random.integers(0, 2, queries) if data.draw(st.booleans()) else None
-    groups_G = groups_Q if alone else random.integers(0, 2, items)
-    ignored_QG = random.random((queries, items)) < 0.3 if data.draw(st.booleans()) else None
-    relevant_QG = None
-    if groups_Q is None and data.draw(st.booleans()):
-        relevant_QG = random.random((queries, items)) < 0.4
-    matches_QG = labels_Q[:, None] == labels_G
-    left_out_QG = np.eye(queries, dtype=bool) if alone else np.zeros((queries, items), bool)
-    if groups_Q is not None:
-        left_out_QG |= matches_QG & (groups_Q[:, None] == groups_G)
-    if relevant_QG is not None:
-        matches_QG = relevant_QG
-    if ignored_QG is not None:
-        left_out_QG |= ignored_QG
-    matching = Matching(
-        Embedded(
-            np.zeros((queries, 2)),
-            labels_Q,
-            None if alone else np.zeros((items, 2)),
-            None if alone else labels_G,
-            groups_Q,
-            None if alone or groups_Q is None else groups_G,
-            Relation(
-                relevant=None if relevant_QG is None else lists_of(relevant_QG),
-                ignored=None if ignored_QG is None else lists_of(ignored_QG),
-            ),
-        )
-    )
-    every = np.tile(np.arange(items), (queries, 1))
-    assert np.array_equal(matching.left_out(np.arange(queries), every), left_out_QG)
-    assert np.array_equal(matching.right(np.arange(queries), every), matches_QG)
-    assert np.array_equal(matching.matched(), (matches_QG & ~left_out_QG).any(axis=1))
-    assert left_out_QG.sum(axis=1).max() <= matching.most_left_out
-
-
-def test_a_grade_of_0_is_no_match():
-    relation = Relation(relevant=(np.array([0, 2, 2]), np.array([0, 1]), np.array([0, 3])))
-    matching = Matching(Embedded(np.zeros((2, 1)), np.zeros(2, int), relation=relation))
-    assert matching.right(np.arange(2), np.array([[0, 1], [0, 1]])).tolist() == [
-        [False, True],
-        [False, False],
-    ]
-    assert matching.matched().tolist() == [True, False]
 
 
 def test_held_out_classes_keep_the_groups_of_their_items():
@@ -90,43 +31,54 @@ def finish(folder: RunFolder, embedded: Embedded) -> None:
     folder.write_manifest()
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_a_runs_folder_keeps_groups_and_lists_and_drops_old_ones(tmp_path, separate):
+X, NAMES = np.ones((3, 2), np.float32), np.array(["c1", "c2", "c1"])
+LISTS = np.array([0, 1, 1, 2]), np.array([2, 0])
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"matches": Labels(np.arange(3), NAMES, junk=7, distractors=[1, 2], ignored=LISTS)},
+        {"matches": Relevance(*LISTS, np.array([1, 2]), ignored=LISTS)},
+        {"matches": Relevance(*LISTS)},
+        {
+            "gallery": X,
+            "gallery_labels": np.arange(3),
+            "matches": Labels(np.arange(3), NAMES),
+            "gallery_matches": Labels(np.arange(3), NAMES[::-1]),
+        },
+        {"gallery": X, "gallery_labels": np.arange(3), "matches": Relevance(*LISTS)},
+        {"gallery": X, "gallery_labels": np.arange(3)},
+    ],
+    ids=["labels", "grades", "lists", "gallery", "lists in a gallery", "plain"],
+)
+def test_a_runs_folder_keeps_groups_and_lists_and_drops_old_ones(tmp_path, stated):
     folder = RunFolder(tmp_path)
-    x, labels, names = np.ones((3, 2), np.float32), np.arange(3), np.array(["c1", "c2", "c1"])
-    lists = np.array([0, 1, 1, 2]), np.array([2, 0])
-    full = Embedded(
-        x,
-        labels,
-        x if separate else None,
-        labels if separate else None,
-        names,
-        names if separate else None,
-        Relation(relevant=(*lists, np.array([1, 2])), ignored=lists),
-    )
+    full = Embedded(X, np.arange(3), **stated)
     finish(folder, full)
     found = Embedded.read(folder)
-    for name in ("embeddings", "labels", "gallery", "gallery_labels", "groups", "gallery_groups"):
+    for name in ("embeddings", "labels", "gallery", "gallery_labels"):
         a, b = getattr(found, name), getattr(full, name)
         assert (a is None) == (b is None)
         assert a is None or np.array_equal(a, b)
-    assert [a.tolist() for a in found.relation.relevant] == [[0, 1, 1, 2], [2, 0], [1, 2]]
-    assert [a.tolist() for a in found.relation.ignored] == [[0, 1, 1, 2], [2, 0]]
-    finish(folder, Embedded(x, labels))
+    for name in ("matches", "gallery_matches"):
+        assert type(getattr(found, name)) is type(getattr(full, name))
+    stored, kept = found.list_matches(), full.list_matches()
+    assert stored.keys() == kept.keys()
+    assert all(np.array_equal(stored[name], kept[name]) for name in kept)
+    finish(folder, Embedded(X, np.arange(3)))
     again = Embedded.read(folder)
-    assert again.matching() == {}
-    assert again.gallery is None
+    assert again.matches is again.gallery is None
     results = ["embeddings.npy", "evaluation.json", "labels.npy", "manifest.json"]
     assert sorted(file.name for file in tmp_path.iterdir()) == results
 
 
 def test_a_damaged_file_of_lists_is_named(tmp_path):
     folder = RunFolder(tmp_path)
-    relation = Relation(ignored=(np.zeros(3, int), np.zeros(0, int)))
-    finish(folder, Embedded(np.ones((2, 2)), np.zeros(2, int), relation=relation))
-    folder.relation.write_bytes(folder.relation.read_bytes()[:-40])
+    finish(folder, Embedded(X, np.arange(3), matches=Labels(np.arange(3), ignored=LISTS)))
+    folder.matches.write_bytes(folder.matches.read_bytes()[:-40])
     with pytest.raises(
-        DmlError, match=r"relation\.npz has \d+ bytes; the manifest says .* Write it again: dml"
+        DmlError, match=r"matches\.npz has \d+ bytes; the manifest says .* Write it again: dml"
     ):
         Embedded.read(folder)
 
@@ -134,29 +86,31 @@ def test_a_damaged_file_of_lists_is_named(tmp_path):
 # --- refusals before training ---------------------------------------------------------------------------------
 
 
-class Related(TinyEvaluator):
+class Matched(TinyEvaluator):
     """An evaluator that takes groups and lists, and refuses lists of matches on request."""
 
-    def __init__(self, recall_at: tuple[int, ...] = (1,), seed: int = 0, lists: bool = True) -> None:
-        super().__init__(recall_at, seed)
+    takes_matches = True
+
+    def __init__(self, metrics: tuple[str, ...] = ("recall@1",), seed: int = 0, lists: bool = True) -> None:
+        super().__init__(metrics, seed)
         self.lists = lists
 
-    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None, *, groups=None, gallery_groups=None,
-                 relevant=None, ignored=None):  # fmt: skip
-        if relevant is not None and not self.lists:
+    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
+        if isinstance(labels, Relevance) and not self.lists:
             raise ValueError("no lists with these options")
-        return super().evaluate(embeddings, labels, gallery, gallery_labels)
+        ids = labels.ids if isinstance(labels, Labels) else np.zeros(len(embeddings), int)
+        return super().evaluate(embeddings, ids, gallery, gallery_labels)
 
 
-class RelatedPlugin:
+class MatchedPlugin:
     @hookimpl
     def dml_evaluators(self):
-        yield Component("related", Related, "takes groups and lists")
+        yield Component("matched", Matched, "takes groups and lists")
 
 
 @pytest.fixture
 def registry(tiny_registry):
-    tiny_registry.plugins.register(RelatedPlugin(), distribution="related")
+    tiny_registry.plugins.register(MatchedPlugin(), distribution="matched")
     return Registry(tiny_registry.plugins)
 
 
@@ -177,70 +131,49 @@ class _Split(SimpleNamespace):
         raise NotImplementedError
 
 
-def dataset(test, gallery=None, **relation):
+def dataset(test, gallery=None, matches=None):
     made = SimpleNamespace(train=None, test=test, gallery=gallery, in_channels=1)
-    if relation:
-        made.relation = Relation(**relation)
+    if matches is not None:
+        made.matches = matches
     return made
 
 
-OK = np.array([0, 1, 2, 2]), np.array([1, 0])
+LISTED = Relevance([0, 1, 2, 2], [1, 0])
 GROUPED = split([0, 0, 1], [1, 2, 1])
+PLAIN = split([0, 0, 1])
+MATCHED = {"name": "matched"}
 
 
 @pytest.mark.parametrize(
     ("evaluation", "data", "message"),
     [
-        ({}, dataset(GROUPED), "has groups, which the evaluator 'exact' doesn't take"),
-        ({}, dataset(split([0, 0, 1]), ignored=OK), "has relation.ignored, which the evaluator 'exact'"),
-        ({"name": "related"}, dataset(GROUPED, relevant=OK), "has groups and relation.relevant"),
-        ({"name": "related"}, dataset(GROUPED, split([0, 1])), "only one of the test split and the gallery"),
+        ({}, dataset(GROUPED), "has groups or lists of items, which the evaluator 'exact' doesn't take"),
+        ({}, dataset(PLAIN, matches=Labels([0, 0, 1], ignored=LISTS)), "which the evaluator 'exact'"),
+        (MATCHED, dataset(GROUPED, matches=LISTED), "the splits have groups, and matches is a Relevance"),
         (
-            {"name": "related"},
-            dataset(split([0, 0], [1, 2, 3])),
-            r"have shape \(3,\) and dtype int64; expected \(2,\)",
+            MATCHED,
+            dataset(GROUPED, split([0, 1])),
+            "the test split of the data set 'tiny': labels have groups, but gallery_labels have none",
         ),
-        ({"name": "related"}, dataset(split([0, 0], [0.5, 1])), r"dtype float64; expected \(2,\) integers"),
+        (MATCHED, dataset(split([0, 0], [1, 2, 3])), r"groups has shape \(3,\); expected \(2,\)"),
+        (MATCHED, dataset(split([0, 0], [0.5, 1])), "groups has dtype float64"),
+        (MATCHED, dataset(split([0, 0], [1, 2]), split([0, 0], ["1", "2"])), "groups"),
+        (MATCHED, dataset(split([0, 0, 1], [1, 1, 2])), "the rankings of all queries exclude their matches"),
+        (MATCHED, dataset(split([0, 0]), matches=LISTED), "matches is of 3 queries; expected 2"),
         (
-            {"name": "related"},
-            dataset(split([0, 0], [1, 2]), split([0, 0], ["1", "2"])),
-            "of one side of the test split of 'tiny' are integers, and of the other strings",
+            MATCHED,
+            dataset(PLAIN, split([0, 1]), Relevance([0, 1, 2, 2], [2, 1])),
+            "lists item 2 for query 0; expected indices from 0 to 1",
         ),
-        (
-            {"name": "related"},
-            dataset(split([0, 0, 1], [1, 1, 2])),
-            "every match of the test split .* query's group",
-        ),
-        ({"name": "related"}, dataset(split([0, 0]), relevant=OK), "has 4 offsets for 2 queries"),
-        (
-            {"name": "related"},
-            dataset(split([0, 0, 1]), split([0, 1]), relevant=(OK[0], OK[1] + 1)),
-            "from 1 to 2; expected 0 to 1",
-        ),
-        (
-            {"name": "related"},
-            dataset(split([0, 0, 1]), relevant=(OK[0][::-1] * 0 + [0, 2, 1, 2], OK[1])),
-            "offsets that fall",
-        ),
-        (
-            {"name": "related"},
-            dataset(split([0, 0, 1]), relevant=(OK[0] / 1, OK[1])),
-            "dtypes float64 and int64; expected integers",
-        ),
-        (
-            {"name": "related"},
-            dataset(split([0, 0, 1]), ignored=(OK[0],)),
-            "isn't a pair of one-dimensional arrays",
-        ),
-        (
-            {"name": "related", "lists": False},
-            dataset(split([0, 0, 1]), relevant=OK),
-            "can't evaluate: no lists with these",
-        ),
+        (MATCHED, dataset(PLAIN, matches=(LISTS, None)), "matches is a tuple; expected Labels or Relevance"),
+        (MATCHED, dataset(PLAIN, matches=Labels([0, 1, 1])), "matches has other labels or groups"),
+        (MATCHED, dataset(GROUPED, matches=Labels([0, 0, 1])), "matches has other labels or groups"),
+        (MATCHED, dataset(PLAIN, matches=Relevance([0] * 4, [])), "or there are none"),
+        ({**MATCHED, "lists": False}, dataset(PLAIN, matches=LISTED), "can't evaluate: no lists with these"),
     ],
-    ids=[str(case) for case in range(14)],
+    ids=[str(case) for case in range(15)],
 )
-def test_relations_that_would_fail_after_training_are_refused(
+def test_matches_that_would_fail_after_training_are_refused(
     registry, tiny_document, evaluation, data, message
 ):
     recipe = parse(tiny_document(evaluation=evaluation), registry)
@@ -248,22 +181,38 @@ def test_relations_that_would_fail_after_training_are_refused(
         check_matching(recipe, registry, data, None)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        dataset(GROUPED, GROUPED),
+        dataset(GROUPED, matches=Labels(GROUPED.labels, GROUPED.groups, ignored=([0, 1, 1, 1], [2]))),
+        dataset(PLAIN, split([1, 0]), Labels(PLAIN.labels, distractors=1)),
+        dataset(PLAIN, matches=LISTED),
+    ],
+)
+def test_matches_that_fit_the_splits_are_taken(registry, tiny_document, data):
+    check_matching(parse(tiny_document(evaluation=MATCHED), registry), registry, data, None)
+
+
 def test_held_out_classes_are_checked_and_an_unseen_test_split_is_not(registry, tiny_document):
-    unseen = {"evaluation": {"test": False, "every": 1}, "validation": {"class_fraction": 0.5}}
+    unseen = {
+        "evaluation": {"test": False, "every": 1},
+        "validation": {"class_fraction": 0.5, "metric": "recall@1"},
+    }
     recipe = parse(tiny_document(**unseen), registry)
     check_matching(recipe, registry, dataset(GROUPED), split([0, 0]))
-    with pytest.raises(DmlError, match="has groups, which the evaluator 'exact'"):
+    with pytest.raises(DmlError, match="has groups or lists of items, which the evaluator 'exact'"):
         check_matching(recipe, registry, dataset(split([0, 0])), GROUPED)
-    unseen["evaluation"]["name"] = "related"
+    unseen["evaluation"]["name"] = "matched"
     recipe = parse(tiny_document(**unseen), registry)
     check_matching(recipe, registry, dataset(split([0, 0])), GROUPED)
-    with pytest.raises(DmlError, match="every match of the held-out classes"):
+    with pytest.raises(DmlError, match="the held-out classes of the data set 'tiny': the rankings of all"):
         check_matching(recipe, registry, dataset(split([0, 0])), split([0, 0], ["a", "a"]))
 
 
-def test_an_evaluator_without_groups_refuses_embeddings_with_groups():
-    embedded = Embedded(np.eye(2), np.zeros(2, int), groups=np.arange(2))
-    with pytest.raises(DmlError, match="TinyEvaluator takes no groups, which the data have"):
+def test_an_evaluator_of_labels_alone_refuses_embeddings_with_groups():
+    embedded = Embedded(np.eye(2), np.zeros(2, int), matches=Labels(np.zeros(2, int), np.arange(2)))
+    with pytest.raises(DmlError, match="TinyEvaluator takes labels alone"):
         evaluate(TinyEvaluator(), embedded)
-    assert evaluate(Related(), embedded).to_dict()["recall"] == {"1": 1.0}
-    assert evaluate(TinyEvaluator(), replace(embedded, groups=None)).to_dict()["recall"] == {"1": 1.0}
+    assert dict(evaluate(Matched(), embedded)) == {"recall@1": 1.0}
+    assert dict(evaluate(TinyEvaluator(), replace(embedded, matches=None))) == {"recall@1": 1.0}

@@ -26,7 +26,7 @@ def test_ranks_share_full_passes_evenly_and_embed_every_item_once(num_items, wor
     assert max(map(len, parts)) <= -(-num_items // (256 * world_size)) * 256
 
 
-def test_an_evaluator_that_cannot_be_sharded_runs_on_the_first_rank():
+def test_an_evaluator_that_cannot_share_its_work_runs_on_the_first_rank():
     in_ranks(2, measure_alone)
 
 

@@ -21,20 +21,6 @@ from dml_train.studies.mlrc import FOLDS, concatenate, fold_recipe, reality_chec
 from dml_train.training.run import reopen
 
 
-@pytest.fixture(autouse=True)
-def _with_map_at_r(monkeypatch):
-    """Report Recall@1 as MAP@R, too, which the tiny evaluator lacks."""
-    evaluate = TinyEvaluator.evaluate
-
-    def with_map(self, *arguments):
-        result = evaluate(self, *arguments)
-        measured = result.to_dict()
-        result.to_dict = lambda: {**measured, "map_at_r": measured["recall"]["1"]}
-        return result
-
-    monkeypatch.setattr(TinyEvaluator, "evaluate", with_map)
-
-
 @pytest.fixture
 def recipe(tiny_document, tiny_registry):
     return parse(
@@ -42,7 +28,7 @@ def recipe(tiny_document, tiny_registry):
             training={"steps": 4},
             dataset={"num_classes": 8},
             evaluation={"every": 2, "unit": "step"},
-            validation={"class_fraction": 0.5, "patience": 3},
+            validation={"class_fraction": 0.5, "metric": "recall@1", "patience": 3},
         ),
         tiny_registry,
     )
@@ -52,9 +38,8 @@ def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed
     made = [fold_recipe(recipe, tiny_registry, run=1, fold=fold, dim=5) for fold in range(FOLDS)]
     assert [(r.validation.fold, r.validation.folds) for r in made] == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert len({r.training.seed for r in made}) == FOLDS
-    assert {(r.embedding.dim, r.validation.metric, r.validation.patience) for r in made} == {
-        (5, "map_at_r", 3)
-    }
+    assert {(r.embedding.dim, r.validation.metric, r.validation.patience) for r in made} == {(5, "map@r", 3)}
+    assert made[0].evaluation.component()["metrics"] == ["recall@1", "precision@1", "r_precision", "map@r"]
     other = fold_recipe(recipe, tiny_registry, run=0, fold=0, dim=5)
     assert other.training.seed not in {r.training.seed for r in made}
 
@@ -66,7 +51,10 @@ def test_a_recipe_without_periodic_evaluation_evaluates_each_epoch(tiny_document
 
 
 def test_selection_on_the_test_split_is_refused(tiny_document, tiny_registry, quiet, tmp_path):
-    recipe = parse(tiny_document(evaluation={"every": 1}, validation={"on_test": True}), tiny_registry)
+    recipe = parse(
+        tiny_document(evaluation={"every": 1}, validation={"on_test": True, "metric": "recall@1"}),
+        tiny_registry,
+    )
     with pytest.raises(DmlError, match="on held-out training classes only"):
         reality_check(recipe, tmp_path / "out", registry=tiny_registry, console=quiet)
     assert not (tmp_path / "out").exists()
@@ -81,13 +69,12 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_measures_their_joi
     for run, models in enumerate(folders):
         figures = [json.loads((model / "evaluation.json").read_text()) for model in models]
         assert {f["selected_on"] for f in figures} == {"validation"}
-        assert found.separated["map_at_r"][run] == pytest.approx(np.mean([f["map_at_r"] for f in figures]))
+        assert found.separated["map@r"][run] == pytest.approx(np.mean([f["map@r"] for f in figures]))
         rows = [np.load(model / "embeddings.npy").astype(np.float64) for model in models]
         joined = np.hstack([r / np.linalg.norm(r, axis=1, keepdims=True) for r in rows])
         assert joined.shape[1] == FOLDS * 5
         labels = np.load(models[0] / "labels.npy")
-        expected = TinyEvaluator().evaluate(joined, labels).to_dict()
-        assert found.concatenated["map_at_r"][run] == expected["map_at_r"]
+        assert found.concatenated["map@r"][run] == TinyEvaluator().evaluate(joined, labels)["recall@1"]
         seen |= {name for m in models for name in reopen(m, tiny_registry)[1].validation.class_names}
     assert len(seen) == 8  # the folds together are all training classes
     text = found.markdown("tiny")
@@ -107,7 +94,7 @@ def test_the_command_keeps_finished_runs(recipe, tiny_registry, tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out/run-0/fold-2/evaluation.json").stat().st_mtime_ns == first
     saved = json.loads((tmp_path / "out/mlrc.json").read_text())
-    assert (saved["runs"], len(saved["separated"]["map_at_r"])) == (2, 2)
+    assert (saved["runs"], len(saved["separated"]["map@r"])) == (2, 2)
     result = CliRunner().invoke(main, [*arguments, "--set", "optimizer.lr=0.5"], obj=tiny_registry)
     assert result.exit_code == 2
     assert "the recipe differs" in result.stderr

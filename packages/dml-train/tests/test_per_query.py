@@ -61,7 +61,7 @@ def test_training_saves_each_metric_for_each_query(tmp_path):
     with np.load(run / "per_query.npz") as saved:
         recall_Q = saved["recall@1"]
     assert recall_Q.shape == np.load(run / "labels.npy").shape
-    assert json.loads((run / "evaluation.json").read_text())["recall"]["1"] == recall_Q.mean()
+    assert json.loads((run / "evaluation.json").read_text())["recall@1"] == recall_Q.mean()
     assert restore_evaluation(*contents(run, photo_registry())) is not None
 
 

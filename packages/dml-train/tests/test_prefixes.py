@@ -60,7 +60,7 @@ def test_a_prefix_longer_than_the_embedding_is_refused_before_training(run, out)
 
 
 def test_the_report_has_a_table_and_a_curve(tmp_path) -> None:
-    prefixes = {"2": {"recall": {"1": 0.25}, "map_at_r": 0.125}, "4": {"recall": {"1": 0.4375}}}
+    prefixes = {"2": {"recall@1": 0.25, "map@r": 0.125}, "4": {"recall@1": 0.4375}}
     registry = report_registry()
     run = finished_run(tmp_path / "run", registry, prefixes=prefixes)
     page = Page(write_report(run, registry))
@@ -70,5 +70,5 @@ def test_the_report_has_a_table_and_a_curve(tmp_path) -> None:
 
 
 def test_a_run_without_prefixes_has_no_such_section() -> None:
-    assert list_prefixes({"recall": {"1": 0.5}}, 8) is None
+    assert list_prefixes({"recall@1": 0.5}, 8) is None
     assert list_prefixes({"prefixes": {"2": {"nmi": 0.5}}, "nmi": 0.5}, 8) is None

@@ -56,7 +56,7 @@ def test_a_name_in_place_of_a_recipe_is_refused_with_the_remedy(tmp_path):
 def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run, out, tmp_path):
     run()
     opened = dml_train.open_run(str(out))
-    assert 0 <= opened.read_evaluation()["recall"]["1"] <= 1
+    assert 0 <= opened.read_evaluation()["recall@1"] <= 1
     assert [line["step"] for line in opened.read_metrics() if "loss" in line] == [*range(1, 13)]
     opened.evaluation.unlink()
     with pytest.raises(DmlError, match=r"isn't finished: it has no evaluation.json"):
@@ -66,7 +66,7 @@ def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run
 def test_embeddings_are_evaluated_by_name_and_a_lonely_gallery_is_refused(tiny_registry):
     embeddings, labels = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]], np.array([0, 0, 1, 1])
     result = dml_train.evaluate_embeddings(embeddings, labels, evaluator="exact", registry=tiny_registry)
-    assert result.to_dict()["recall"]["1"] == 1.0
+    assert result.to_dict()["recall@1"] == 1.0
     with pytest.raises(DmlError, match="gallery and gallery_labels belong together"):
         dml_train.evaluate_embeddings(embeddings, labels, embeddings, registry=tiny_registry)
 

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 import tomli_w
 
-from dml_core import DmlError
+from dml_core import DmlError, InvalidOption
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import load_recipe
 from dml_train.recipe.tables import differences
@@ -34,7 +34,7 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
     resolved = load_recipe(file(), [], tiny_registry).to_dict()
     assert resolved["training"]["precision"] == "float32"
     assert resolved["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.1}
-    assert resolved["evaluation"]["recall_at"] == [1]
+    assert resolved["evaluation"]["metrics"] == ["recall@1"]
     assert "seed" not in resolved["sampler"]  # the trainer passes it
 
 
@@ -44,7 +44,7 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, tiny_registry):
         ("loss.scale=32", ("loss", "scale"), 32.0),
         ("training.precision=bfloat16", ("training", "precision"), "bfloat16"),
         ('training.precision="bfloat16"', ("training", "precision"), "bfloat16"),
-        ("evaluation.recall_at=[1, 10]", ("evaluation", "recall_at"), [1, 10]),
+        ('evaluation.metrics=["mrr", "map"]', ("evaluation", "metrics"), ["mrr", "map"]),
         ("training.channels_last=true", ("training", "channels_last"), True),
         ('schedule."optimizer.lr".end=0.5', ("schedule", "optimizer.lr", "end"), 0.5),
     ],
@@ -80,7 +80,7 @@ def test_set_of_a_table_replaces_the_previous_one(file, tiny_registry):
         (["training.epochs=3"], r"\[training\]: steps = 12 and epochs = 3.0 given; expected exactly one"),
         (["embedding.pooling=mean"], "embedding.pooling is 'mean': input should be 'average', 'max', 'both' or 'gem'"),
         (["optimizer.lr=-1"], "optimizer.lr is -1: input should be greater than or equal to 0"),
-        (["evaluation.recal_at=[1]"], "evaluator 'exact' .* did you mean 'recall_at'"),
+        (["evaluation.metric=[1]"], "evaluator 'exact' .* did you mean 'metrics'"),
         (['logging.loggers=[{name="jsnl"}]'], r"unknown logger 'jsnl'; did you mean 'jsonl'\?"),
         (["training.steps"], "'training.steps': expected KEY=VALUE"),
         (["a b=3"], "is not a dotted TOML key"),
@@ -160,3 +160,40 @@ def test_an_unknown_bundled_name_is_reported_with_the_nearest(tiny_registry):
         load_recipe("glyph-tiny", [], tiny_registry)
     with pytest.raises(DmlError, match="did you mean 'memvir/arc-face-cub'"):
         load_recipe("memvir-arc-face-cub", [], tiny_registry)
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        ({"recall_at": [1, 8]}, ["recall@1", "recall@8"]),
+        ({"nmi": True}, ["recall@1", "nmi"]),
+        ({"nmi": True, "nmi_average": "max"}, ["recall@1", "nmi", "nmi_max"]),
+        ({"nmi": True, "nmi_average": "arithmetic"}, ["recall@1", "nmi"]),
+        ({"recall_at": [1], "precision_at": [5]}, ["recall@1", "precision@5"]),
+        ({"average_precision": True, "average_precision_at": [5]}, ["recall@1", "map@5", "map"]),
+        ({"ndcg_at": [10], "recall_share_at": [7]}, ["recall@1", "ndcg@10", "ir_recall@7"]),
+        ({"reciprocal_rank_at": [10], "nmi": False}, ["recall@1", "mrr@10"]),
+    ],
+)
+def test_earlier_keys_of_metrics_are_errors_that_say_the_new_key(tiny_document, tiny_registry, table, names):
+    with pytest.raises(InvalidOption) as caught:
+        parse(tiny_document(evaluation=table), tiny_registry)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 1
+    assert all(f"'{key}'" in lines[0] for key in table)
+    assert tomllib.loads(lines[0][lines[0].index("metrics = [") :]) == {
+        "metrics": [*names, "r_precision", "map@r", "mrr"]
+    }
+
+
+def test_a_metric_that_selects_weights_must_be_measured(tiny_document, tiny_registry):
+    selects = {"class_fraction": 0.5}
+    with pytest.raises(InvalidOption, match=r"validation.metric is 'map@r'; evaluation.metrics: recall@1"):
+        parse(tiny_document(evaluation={"every": 1}, validation=selects), tiny_registry)
+    metrics = ["recall@1", "map@r"]
+    earlier = selects | {"metric": "map_at_r"}
+    with pytest.raises(InvalidOption, match=r"'map_at_r'; did you mean 'map@r'\?"):
+        parse(tiny_document(evaluation={"every": 1, "metrics": metrics}, validation=earlier), tiny_registry)
+    for asked in (metrics, ["of another evaluator"]):
+        parse(tiny_document(evaluation={"every": 1, "metrics": asked}, validation=selects), tiny_registry)
+    parse(tiny_document(), tiny_registry)

@@ -119,9 +119,10 @@ def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
         (["optimizer.lr=inf"], "optimizer.lr is inf"),
         (["training.ema_decay=nan"], "training.ema_decay is nan"),
         (["embedding.dim=10000000000000"], "doesn't fit into memory"),
-        (["evaluation.recall_at=[0]"], r"recall_at"),
-        (["evaluation.nmi=true", "evaluation.n_clusters=0"], "n_clusters is 0"),
-        (["evaluation.n_clusters=3"], "n_clusters is 3 but nmi is False"),
+        (['evaluation.metrics=["recall@0"]'], "metric 'recall@0' has a K of 0"),
+        (['evaluation.metrics=["recal@1"]'], "unknown metric 'recal@1'; did you mean 'recall@1'"),
+        (['evaluation.metrics=["nmi"]', "evaluation.n_clusters=0"], "n_clusters is 0"),
+        (["evaluation.n_clusters=3"], "n_clusters is 3, but no metric of clusters is asked"),
         (["evaluation.similarity=cosin"], "similarity"),
         (["validation.class_fraction=0.2", "evaluation.every=100"], "no evaluation would select weights"),
         (

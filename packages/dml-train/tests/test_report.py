@@ -13,7 +13,6 @@ from PIL import Image
 from train_support.report_world import HOSTILE, NAMES, Page, check_page, finished_run, report_registry
 
 from dml_core import DmlError, Registry
-from dml_train.measure.names import BY_K, LONG_NAMES, explain
 from dml_train.report import COMPARISON, write_report
 from dml_train.run_folder import RunFolder
 
@@ -77,13 +76,8 @@ def test_metrics_and_their_intervals_are_shown(unchanged):
 
 def test_metrics_are_explained_in_words(unchanged):
     assert "Recall@K the share of queries with a match among their K nearest items" in unchanged.words
-    assert "NMI agreement of k-means clusters with the classes" in unchanged.words
+    assert "NMI mutual information of k-means clusters and labels" in unchanged.words
     assert "mINP" not in unchanged.words
-
-
-def test_every_metric_that_is_listed_has_a_meaning():
-    listed = [*(f"{name}@7" for name in BY_K.values()), *LONG_NAMES.values()]
-    assert [name for name in listed if not explain([name])] == []
 
 
 def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):
@@ -147,8 +141,9 @@ def test_a_run_without_test_split_has_metrics_and_curves(run, registry):
 def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
     assert "Bytes per item" not in unchanged.text
     row = {
-        "recall": {"1": 0.7, "10": 0.9},
-        "map_at_r": 0.5,
+        "recall@1": 0.7,
+        "recall@10": 0.9,
+        "map@r": 0.5,
         "r_precision": 0.6,
         "nmi": None,
         "bytes_per_item": 2048,

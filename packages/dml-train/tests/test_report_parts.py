@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from train_support.report_world import NearestBySorting
 
-from dml_core import Relation
+from dml_core import Labels, Relevance
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import list_metrics
 from dml_train.measure.names import title_of
@@ -172,7 +172,7 @@ def test_an_even_selection_reaches_from_end_to_end():
 
 def test_long_curves_are_means_of_equal_intervals():
     lines = [{"step": s, "loss": float(s)} for s in range(1, 1001)] + [
-        {"step": 1000, "evaluation/recall/1": 0.5}
+        {"step": 1000, "evaluation/recall@1": 0.5}
     ]
     (figure,) = draw_curves({"a": lines})  # one point is no curve
     assert figure.caption == "loss, means of 3 steps: from 1 to 1000."
@@ -194,7 +194,7 @@ def test_a_non_finite_value_leaves_no_gap_in_its_curve():
 def test_curves_of_several_runs_share_a_diagram_with_a_key():
     runs = {
         "a": [{"step": s, "loss": 4.0 / s} for s in (1, 2)],
-        "b": [{"step": s, "loss": 6.0 / s, "evaluation/recall/1": 0.1} for s in (1, 2, 3)],
+        "b": [{"step": s, "loss": 6.0 / s, "evaluation/recall@1": 0.1} for s in (1, 2, 3)],
         "c": [{"step": 1, "loss": 9.0}],
     }
     loss, recall = draw_curves(runs)
@@ -205,7 +205,7 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
 
 
 def test_curves_have_readable_names_and_counts_have_no_curve():
-    names = ("evaluation/map_at_r", "validation/recall/10", "evaluation/n_queries", "loss.alpha")
+    names = ("evaluation/map@r", "validation/recall@10", "evaluation/n_queries", "loss.alpha")
     lines = [{"step": step, **dict.fromkeys(names, 1.0)} for step in (1, 2)]
     titles = [figure.caption.partition(":")[0] for figure in draw_curves({"a": lines})]
     assert titles == ["MAP@R", "Recall@10 of the held-out classes", "loss.alpha"]
@@ -224,43 +224,24 @@ def test_thumbnails_are_small_and_drawings_stay_exact():
 
 def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
     result = {
-        "recall": {"1": 0.5, "100": 0.9, "1000": 1.0},
-        "precision_at_1": 0.5,
-        "map_at_r": 0.4,
+        "recall@1": 0.5,
+        "recall@100": 0.9,
+        "recall@1000": 1.0,
+        "precision@1": 0.5,
+        "map@r": 0.4,
         "n_gallery": 400,
+        "prefixes": {},
     }
-    assert [metric.name for metric in list_metrics(result)] == ["Recall@1", "Recall@100", "MAP@R"]
-    result["recall"] = {"1000": 1.0}
-    assert [metric.name for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
+    assert [metric.name for metric in list_metrics(result)] == ["recall@1", "recall@100", "map@r"]
+    del result["recall@1"], result["recall@100"]
+    assert [metric.title for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
 
 
-def test_metrics_on_request_have_their_titles_and_per_query_names():
-    result = {
-        "recall": {"1": 0.5},
-        "precision": {"5": 0.4, "500": 0.1},
-        "average_precision_at": {"5": 0.3},
-        "ndcg": {"10": 0.2},
-        "recall_share": {"10": 0.6},
-        "reciprocal_rank_at": {"10": 0.7},
-        "average_precision": 0.25,
-        "mean_inverse_negative_penalty": 0.125,
-        "n_gallery": 100,
-    }
-    listed = [(metric.name, metric.key) for metric in list_metrics(result)]
-    assert listed == [
-        ("Recall@1", "recall@1"),
-        ("Precision@5", "precision@5"),
-        ("MAP@5", "average_precision@5"),
-        ("nDCG@10", "ndcg@10"),
-        ("Recall share@10", "recall_share@10"),
-        ("MRR@10", "reciprocal_rank@10"),
-        ("mAP", "average_precision"),
-        ("mINP", "inverse_negative_penalty"),
-    ]
+def test_logged_metrics_have_their_titles():
     logged = [
-        "evaluation/precision/5",
-        "validation/ndcg/10",
-        "evaluation/average_precision",
+        "evaluation/precision@5",
+        "validation/ndcg@10",
+        "evaluation/map",
         "evaluation/other/1",
     ]
     assert [title_of(name) for name in logged] == [
@@ -275,8 +256,8 @@ def test_curves_show_neither_counts_nor_precision_at_1_twice():
     lines = [
         {
             "step": step,
-            "evaluation/recall/1": step / 9,
-            "evaluation/precision_at_1": step / 9,
+            "evaluation/recall@1": step / 9,
+            "evaluation/precision@1": step / 9,
             "evaluation/n_gallery": 3,
         }
         for step in (1, 2)
@@ -297,18 +278,19 @@ class Verifier(NearestBySorting):
         self.refuses = refuses
         self.asked = {}
 
-    def true_accept_rates(self, far, embeddings, labels, gallery=None, gallery_labels=None, **matching):
+    def true_accept_rates(self, far, embeddings, labels, gallery=None, gallery_labels=None):
         if self.refuses:
             raise ValueError("no pair is negative")
-        self.asked = {"far": far, "labels": labels, "gallery": gallery, **matching}
+        self.asked = {"far": far, "labels": labels}
         return {share: share**0.5 for share in far}
 
 
 def measured_run(evaluator, **embedded):
     labels = np.arange(40) % 8
-    evaluation = SimpleNamespace(per_query={"reciprocal_rank": evaluator.reciprocal})
+    evaluation = SimpleNamespace(per_query={"mrr": evaluator.reciprocal})
     test = EvaluatedEmbeddings(Embedded(np.zeros((40, 2)), labels, **embedded), evaluator, evaluation)
-    return SimpleNamespace(test=test, result={"recall": {"1": 0.25, "4": 0.75, "1000": 1.0}})
+    result = {"recall@1": 0.25, "recall@4": 0.75, "recall@1000": 1.0, "ir_recall@4": 0.1}
+    return SimpleNamespace(test=test, result=result)
 
 
 def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
@@ -324,18 +306,19 @@ def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
         40: 1,
     }
     assert max(recall) == 40  # items, not the largest K
-    run.test.evaluation.per_query["reciprocal_rank"] = np.array([1, np.nan, 0.5, 0])
+    run.test.evaluation.per_query["mrr"] = np.array([1, np.nan, 0.5, 0])
     assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
     # Means over the orders of tied items are no ranks.
-    run.test.evaluation.per_query["reciprocal_rank"] = np.array([1, 0.75])
+    run.test.evaluation.per_query["mrr"] = np.array([1, 0.75])
     assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 0.3, 2: 0.6}
 
 
 def test_the_roc_begins_at_one_pair_and_is_told_in_words():
     verifier = Verifier([1, 2, 4, 30])
-    drawn = accuracy.draw_accuracy(measured_run(verifier, groups=np.arange(40) % 2))
+    matches = Labels(np.arange(40) % 8, np.arange(40) % 2)
+    drawn = accuracy.draw_accuracy(measured_run(verifier, matches=matches))
     assert verifier.asked["far"][0] == pytest.approx(1 / 780)
-    assert verifier.asked["groups"].tolist() == [0, 1] * 20
+    assert verifier.asked["labels"] is matches
     recall, roc = drawn.figures
     assert "0.2500 at 1, 0.7500 at 4" in recall.caption
     assert "0.1000 at 0.01, 0.3162 at 0.1" in roc.caption
@@ -344,18 +327,15 @@ def test_the_roc_begins_at_one_pair_and_is_told_in_words():
 
 
 def test_there_is_no_roc_of_listed_matches_of_other_evaluators_or_without_pairs():
-    listed = Relation(relevant=(np.arange(41), np.arange(40)))
-    for run in (measured_run(Verifier([1, 2]), relation=listed), measured_run(Verifier([1, 2]))):
+    lists = np.arange(41), np.arange(40)
+    for matches in (Relevance(*lists), Labels(np.arange(40) % 8, ignored=lists), None):
+        run = measured_run(Verifier([1, 2]), matches=matches)
         run.test.evaluator.refuses = True
         drawn = accuracy.draw_accuracy(run)
         assert len(drawn.figures) == 1
-        assert drawn.note == (
-            "" if run.test.embedded.relation is listed else "No ROC curve: no pair is negative."
-        )
+        assert drawn.note == ("No ROC curve: no pair is negative." if matches is None else "")
     plain = measured_run(Verifier([1]))
-    plain = SimpleNamespace(
-        test=replace(plain.test, evaluator=NearestBySorting()), result={"recall": {"1": 0.5}}
-    )
+    plain = SimpleNamespace(test=replace(plain.test, evaluator=NearestBySorting()), result={"recall@1": 0.5})
     plain.test.evaluation.per_query.clear()
     assert accuracy.draw_accuracy(plain) is None
     assert accuracy.draw_accuracy(SimpleNamespace(test=None, result={})) is None

@@ -32,7 +32,7 @@ PAPERS = papers()
 def recipe_file(tmp_path, tiny_document) -> Path:
     document = tiny_document(
         training={"steps": 3},
-        evaluation={"recall_at": [1, 10]},
+        evaluation={"metrics": ["recall@1", "recall@10"]},
         schedule={"loss.scale": {"kind": "linear", "start": 4.0, "end": 2.0}},
     )
     path = tmp_path / "base.toml"
@@ -52,7 +52,7 @@ def paper(recipe_file: Path, rows: list[dict[str, Any]], **table: Any) -> Paper:
                     "title": "scale",
                     "expected": "more is more",
                     "recipes": {"glyphs": str(recipe_file), "sop": "no-such-recipe"},
-                    "metrics": {"sop": ["recall/1", "recall/10"]},
+                    "metrics": {"sop": ["recall@1", "recall@10"]},
                     "rows": rows,
                     **table,
                 }
@@ -86,9 +86,9 @@ def test_published_recalls_rise_with_the_rank(name):
         for row in table.rows:
             for dataset, values in row.published.items():
                 recalls = [
-                    (int(metric.removeprefix("recall/")), value)
+                    (int(metric.removeprefix("recall@")), value)
                     for metric, value in zip(table.metrics[dataset], values, strict=True)
-                    if metric.startswith("recall/") and not math.isnan(value)
+                    if metric.startswith("recall@") and not math.isnan(value)
                 ]
                 assert [v for _, v in sorted(recalls)] == sorted(v for _, v in recalls), (key, row.label)
 
@@ -140,8 +140,8 @@ def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, t
     metrics = json.loads(again.pages[0].with_suffix(".json").read_text())
     rows = {row["label"]: row for row in metrics["tables"][0]["rows"]}
     assert rows["four"]["measured"] == rows["four again"]["measured"]
-    assert len(rows["eight"]["measured"]["recall/1"]) == 2
-    assert rows["eight"]["published"] == {"sop": {"recall/1": 60.0, "recall/10": None}}
+    assert len(rows["eight"]["measured"]["recall@1"]) == 2
+    assert rows["eight"]["published"] == {"sop": {"recall@1": 60.0, "recall@10": None}}
 
 
 def test_runs_done_as_commands_give_the_page_of_one_process(run, recipe_file, tiny_registry, tmp_path):
@@ -254,9 +254,9 @@ def test_rows_of_other_levels_share_a_run_and_measure_their_part_of_its_embeddin
     embeddings, labels = np.load(folder / "embeddings.npy"), np.load(folder / "labels.npy")
     half = embeddings.shape[1] // 2
     for row, columns in zip(made, (slice(None), slice(half), slice(half, None)), strict=True):
-        expected = TinyEvaluator((1, 10)).evaluate(embeddings[:, columns], labels).to_dict()["recall"]
-        assert row["measured"]["recall/1"] == [expected["1"]]
-        assert row["measured"]["recall/10"] == [expected["10"]]
+        expected = TinyEvaluator(["recall@1", "recall@10"]).evaluate(embeddings[:, columns], labels)
+        assert row["measured"]["recall@1"] == [expected["recall@1"]]
+        assert row["measured"]["recall@10"] == [expected["recall@10"]]
 
 
 def test_a_level_that_the_network_does_not_have_is_refused_with_the_nearest(recipe_file, tiny_registry):
@@ -347,7 +347,7 @@ def test_a_row_runs_on_the_paper_s_data_under_the_root_and_is_compared(
     (run,) = (tmp_path / "out/runs").iterdir()
     made = tomllib.loads((run / "recipe.toml").read_text())
     assert made["dataset"]["root"] == str(folder)
-    assert made["evaluation"]["recall_at"] == [1, 10]
+    assert made["evaluation"]["metrics"] == ["recall@1", "recall@10", "map@r"]
 
 
 def test_tables_are_chosen_by_name_and_wrong_ones_named_with_the_nearest():

@@ -29,7 +29,7 @@ from dml_train.training import run as training
             {"name": "sgd"},
             {
                 "evaluation": {"every": 1, "unit": "step"},
-                "validation": {"class_fraction": 0.3, "metric": "recall/1", "patience": 11},
+                "validation": {"class_fraction": 0.3, "metric": "recall@1", "patience": 11},
             },
         ),
         ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first

@@ -96,14 +96,16 @@ def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, mon
 )
 def test_a_winner_was_tested_against_every_other_run(differences, winner):
     names = "abc"[: len(differences) + 1]
-    columns = [Column(name, None, {"Recall@1": None}) for name in names]
+    columns = [Column(name, None, {"recall@1": None}) for name in names]
     comparisons = [
         RunComparison(
-            name, "", [] if d is None else [MetricDifference("Recall@1", 0.5, 0.5 + d, d, 0, 0, 0.01)]
+            name,
+            "",
+            [] if d is None else [MetricDifference("recall@1", "Recall@1", 0.5, 0.5 + d, d, 0, 0, 0.01)],
         )
         for name, d in zip(names[1:], differences, strict=True)
     ]
-    assert side_by_side._winners(columns, comparisons).get("Recall@1") == winner
+    assert side_by_side._winners(columns, comparisons).get("recall@1") == winner
 
 
 def test_settings_that_differ_are_listed_and_no_others(unchanged):

@@ -24,7 +24,7 @@ from dml_train.training.run import reopen
 def test_a_run_writes_its_folder(run):
     folder = run()
     assert [line["step"] for line in lines(folder)] == [*range(1, 13), 12]
-    assert json.loads(folder.evaluation.read_text())["recall"]["1"] > 0.5
+    assert json.loads(folder.evaluation.read_text())["recall@1"] > 0.5
     embeddings, labels = np.load(folder.embeddings()), np.load(folder.labels())
     assert embeddings.shape == (48, 8)
     assert embeddings.dtype == np.float32
@@ -33,7 +33,7 @@ def test_a_run_writes_its_folder(run):
 
 
 def test_a_run_says_what_trains_and_what_is_measured(run, quiet):
-    run(training={"steps": 2}, validation={"class_fraction": 0.34, "metric": "recall/1"},
+    run(training={"steps": 2}, validation={"class_fraction": 0.34, "metric": "recall@1"},
         evaluation={"every": 1, "unit": "step"})  # fmt: skip
     said = " ".join(quiet.file.getvalue().split())
     assert said.startswith("loading the data set 'tiny' tiny (")
@@ -243,7 +243,7 @@ def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_regist
 
         @hookimpl
         def dml_evaluation_end(self, step, result):
-            seen.append(("evaluation", step, result["recall"]["1"] > 0))
+            seen.append(("evaluation", step, result["recall@1"] > 0))
 
         @hookimpl
         def dml_checkpoint_saved(self, step, path):

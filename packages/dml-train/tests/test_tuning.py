@@ -33,7 +33,7 @@ SPACE = {"optimizer.lr": Range(1e-3, 1e-1, log=True), "loss.scale": Choice((2.0,
 @pytest.fixture
 def plan(tiny_document, tiny_registry):
     def plan(space=SPACE, folds=None, seed=0, **tables):
-        tables.setdefault("validation", {"class_fraction": 0.34, "metric": "recall/1"})
+        tables.setdefault("validation", {"class_fraction": 0.34, "metric": "recall@1"})
         tables.setdefault("evaluation", {"every": 2, "unit": "step"})
         document = tiny_document(training={"steps": 2, "device": "cpu", "seed": 3}, **tables)
         return SettingsSearch(document, space, folds, seed, tiny_registry)
@@ -125,7 +125,7 @@ def test_a_recipe_that_holds_out_nothing_needs_folds(plan):
 
 def test_a_recipe_that_selects_on_the_test_split_is_refused(plan):
     with pytest.raises(DmlError, match=r"validation.on_test = true; a search selects settings on held-out"):
-        plan(validation={"on_test": True, "metric": "recall/1"})
+        plan(validation={"on_test": True, "metric": "recall@1"})
 
 
 def test_values_that_the_recipe_does_not_take_are_refused_before_anything_runs(plan):
@@ -153,7 +153,7 @@ def test_no_trial_sees_the_test_split(plan, tmp_path, quiet, monkeypatch):
         self.test.load = refuse
 
     monkeypatch.setattr(TinyDataset, "__init__", unseen)
-    trials = run_search(plan(folds=3, validation={"metric": "recall/1"}), tmp_path / "out", 2, console=quiet)
+    trials = run_search(plan(folds=3, validation={"metric": "recall@1"}), tmp_path / "out", 2, console=quiet)
     assert [trial.value is not None for trial in trials] == [True, True]
     for path in (tmp_path / "out/trials").rglob("evaluation.json"):
         assert json.loads(path.read_text())["split"] == "validation"
@@ -162,10 +162,10 @@ def test_no_trial_sees_the_test_split(plan, tmp_path, quiet, monkeypatch):
 
 def test_a_trial_s_value_is_the_mean_over_its_folds(plan, tmp_path, quiet):
     (trial,) = run_search(
-        plan(folds=3, validation={"metric": "recall/1"}), tmp_path / "out", 1, console=quiet
+        plan(folds=3, validation={"metric": "recall@1"}), tmp_path / "out", 1, console=quiet
     )
     values = [
-        json.loads((tmp_path / f"out/trials/0000/fold-{fold}/evaluation.json").read_text())["recall"]["1"]
+        json.loads((tmp_path / f"out/trials/0000/fold-{fold}/evaluation.json").read_text())["recall@1"]
         for fold in range(3)
     ]
     assert trial.value == pytest.approx(sum(values) / 3)

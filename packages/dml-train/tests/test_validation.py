@@ -59,22 +59,18 @@ def test_more_folds_than_classes_are_refused():
 
 
 def test_the_first_of_equal_values_is_best_and_patience_counts_from_it():
-    best = Best("map_at_r", patience=2)
-    seen = [
-        best.update(step, {"map_at_r": value}) for step, value in enumerate([0.1, 0.3, 0.3, 0.2], start=1)
-    ]
+    best = Best("map@r", patience=2)
+    seen = [best.update(step, {"map@r": value}) for step, value in enumerate([0.1, 0.3, 0.3, 0.2], start=1)]
     assert seen == [True, True, False, False]
     assert (best.step, best.value, best.exhausted) == (2, 0.3, True)
-    again = Best("map_at_r", patience=3)
+    again = Best("map@r", patience=3)
     again.load_state_dict(best.state_dict())
     assert (again.step, again.since, again.exhausted) == (2, 2, False)
 
 
 def test_an_unknown_metric_is_named():
-    with pytest.raises(
-        DmlError, match=r"'map_at_R'; did you mean 'map_at_r'\? the evaluator measured: map_at_r"
-    ):
-        Best("map_at_R", 0).update(1, {"map_at_r": 0.5})
+    with pytest.raises(DmlError, match=r"'map_at_R'; did you mean 'map@r'\? the evaluator measured: map@r"):
+        Best("map_at_R", 0).update(1, {"map@r": 0.5})
 
 
 @pytest.fixture
@@ -89,13 +85,13 @@ def run(tiny_registry, tiny_document, quiet, tmp_path, monkeypatch):
             result = evaluate(self, embeddings, labels, gallery, gallery_labels)
             if len(labels) == 16:  # two held-out classes; the test split has six
                 value = next(measured)
-                result.to_dict = lambda: {"recall": {"1": value}}
+                result.to_dict = lambda: {"recall@1": value}
             return result
 
         monkeypatch.setattr(TinyEvaluator, "evaluate", scripted)
         document = tiny_document(
             evaluation={"every": 2, "unit": "step"},
-            validation={"class_fraction": 0.34, "metric": "recall/1", "patience": 2},
+            validation={"class_fraction": 0.34, "metric": "recall@1", "patience": 2},
             **tables,
         )
         recipe = parse(document, tiny_registry)
@@ -107,7 +103,7 @@ def run(tiny_registry, tiny_document, quiet, tmp_path, monkeypatch):
 def test_a_run_stops_early_and_keeps_the_best_weights(run, tiny_registry, quiet):
     folder = run([0.1, 0.5, 0.4, 0.5])
     logged = lines(folder)
-    assert [line["validation/recall/1"] for line in logged if "validation/recall/1" in line] == [
+    assert [line["validation/recall@1"] for line in logged if "validation/recall@1" in line] == [
         0.1,
         0.5,
         0.4,
@@ -185,14 +181,14 @@ def test_a_run_records_which_classes_selected_its_weights(
     def scripted(self, embeddings, labels, gallery=None, gallery_labels=None):
         result = evaluate(self, embeddings, labels, gallery, gallery_labels)
         value = next(falling)
-        result.to_dict = lambda: {"recall": {"1": value}}
+        result.to_dict = lambda: {"recall@1": value}
         return result
 
     monkeypatch.setattr(TinyEvaluator, "evaluate", scripted)
     document = tiny_document(
         training={"steps": 6},
         evaluation={"every": 2, "unit": "step"},
-        validation={**validation, "metric": "recall/1"},
+        validation={**validation, "metric": "recall@1"},
     )
     folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
     result = json.loads(folder.evaluation.read_text())
@@ -206,13 +202,13 @@ def test_a_run_without_the_test_split_measures_the_held_out_classes_only(
         training={"steps": 4},
         dataset={"name": "tiny", "broken": -1},
         evaluation={"every": 2, "unit": "step", "test": False},
-        validation={"fold": 0, "folds": 3, "metric": "recall/1"},
+        validation={"fold": 0, "folds": 3, "metric": "recall@1"},
     )
     recipe = parse(document, tiny_registry)
     folder = train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
     result = json.loads(folder.evaluation.read_text())
     logged = lines(folder)
-    watched = {line["step"]: line["validation/recall/1"] for line in logged if "validation/recall/1" in line}
+    watched = {line["step"]: line["validation/recall@1"] for line in logged if "validation/recall@1" in line}
     assert result["split"] == "validation"
-    assert result["recall"]["1"] == max(watched.values()) == watched[result["step"]]
+    assert result["recall@1"] == max(watched.values()) == watched[result["step"]]
     assert not folder.embeddings().exists()

@@ -59,7 +59,7 @@ def train(inputs: Path, disk: Path) -> Command:
     """Train, with evaluations that select weights."""
     document = make_document(
         evaluation={"every": 5, "unit": "step"},
-        validation={"class_fraction": 0.3, "metric": "recall/1"},
+        validation={"class_fraction": 0.3, "metric": "recall@1"},
     )
     return Command(
         make_registry(), ["train", _recipe(inputs, document), "--out", f"{disk}/deep/run"], ["--resume"]
@@ -92,7 +92,7 @@ def tune(inputs: Path, disk: Path) -> Command:
     document = make_document(
         training={"steps": 2},
         evaluation={"every": 2, "unit": "step"},
-        validation={"class_fraction": 0.34, "metric": "recall/1"},
+        validation={"class_fraction": 0.34, "metric": "recall@1"},
     )
     arguments = ["tune", _recipe(inputs, document), "--choice", "loss.scale=[2.0,4.0]", "--trials", "2"]
     return Command(make_registry(), [*arguments, "--out", f"{disk}/search"], [])
@@ -105,7 +105,7 @@ def reproduce(inputs: Path, disk: Path) -> Command:
         "title": "scale",
         "expected": "more is more",
         "recipes": {"glyphs": recipe},
-        "metrics": {"sop": ["recall/1"]},
+        "metrics": {"sop": ["recall@1"]},
         "rows": [{"label": str(scale), "set": [f"loss.scale={scale}"], "published": {}} for scale in (2.0, 4.0)],
     }  # fmt: skip
     fake = Paper.model_validate(

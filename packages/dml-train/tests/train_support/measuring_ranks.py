@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dml_core import DmlError, Relation, ShardedEvaluator
+from dml_core import DmlError, Labels, PeersEvaluator, Relevance
 from dml_train.measure.embed import embed, items_of_rank
 from dml_train.measure.evaluate import Embedded, evaluate, evaluate_on_ranks
 from dml_train.networks.backbones import SmallConv
@@ -35,7 +35,7 @@ def measure(evaluators: Sequence[Any]) -> None:
     with join_ranks(120) as ranks:
         assert ranks.world_size > 1
         for evaluator in evaluators:
-            assert isinstance(evaluator, ShardedEvaluator)
+            assert isinstance(evaluator, PeersEvaluator)
             for embedded in (alone, separate):
                 assert (
                     evaluate_on_ranks(ranks, evaluator, embedded).metrics
@@ -43,37 +43,40 @@ def measure(evaluators: Sequence[Any]) -> None:
                 )
 
 
-def related_embeddings() -> list[Embedded]:
+def matched_embeddings() -> list[Embedded]:
     """Return queries and galleries with groups, with lists of graded matches, and with ignored items."""
     alone, queries = some_embeddings(), slice(0, 90)
+    labels = alone.labels
     groups = np.array(["c1", "c2", "c3"])[np.arange(300) % 3]
     rng = np.random.default_rng(1)
     pairs_QG = rng.random((300, 300)) < 0.05
     offsets = np.concatenate([[0], np.cumsum(pairs_QG.sum(axis=1))])
     lists = offsets, np.nonzero(pairs_QG)[1]
-    graded = (*lists, rng.integers(0, 3, len(lists[1])))
+    graded = Relevance(*lists, rng.integers(0, 3, len(lists[1])))
     ignored_QG = rng.random((90, 300)) < 0.1
     ignored = np.concatenate([[0], np.cumsum(ignored_QG.sum(axis=1))]), np.nonzero(ignored_QG)[1]
     separate = Embedded(alone.embeddings[queries], alone.labels[queries], alone.embeddings, alone.labels)
     return [
-        replace(alone, groups=groups),
-        replace(separate, groups=groups[queries], gallery_groups=groups),
-        replace(alone, relation=Relation(relevant=graded)),
-        replace(separate, relation=Relation(ignored=ignored)),
+        replace(alone, matches=Labels(labels, groups)),
+        replace(
+            separate,
+            matches=Labels(labels[queries], groups[queries]),
+            gallery_matches=Labels(labels, groups),
+        ),
+        replace(alone, matches=graded),
+        replace(separate, matches=Labels(labels[queries], ignored=ignored), gallery_matches=Labels(labels)),
     ]
 
 
-def measure_relations(evaluators: Sequence[Any]) -> None:
+def measure_matches(evaluators: Sequence[Any]) -> None:
     """Check that every rank gets, to the bit, the metrics of one process under groups and lists."""
     with join_ranks(120) as ranks:
         for evaluator in evaluators:
-            for embedded in related_embeddings():
+            for embedded in matched_embeddings():
                 measured = evaluate_on_ranks(ranks, evaluator, embedded)
                 assert measured.metrics == evaluate(evaluator, embedded).to_dict()
-                assert measured.metrics != evaluate(evaluator, replace(embedded, **PLAIN)).to_dict()
-
-
-PLAIN = {"groups": None, "gallery_groups": None, "relation": Relation()}
+                plain = replace(embedded, matches=None, gallery_matches=None)
+                assert measured.metrics != evaluate(evaluator, plain).to_dict()
 
 
 def embed_together() -> None:
@@ -90,7 +93,7 @@ def embed_together() -> None:
 
 
 def measure_alone() -> None:
-    """Check that an evaluator that can't be sharded runs on the first rank, which alone has the arrays."""
+    """Check that an evaluator that can't share its work runs on the first rank, which alone has the arrays."""
     complete = some_embeddings()
     with join_ranks(120) as ranks:
         embedded = complete if ranks.is_first else Embedded(complete.embeddings[:0], complete.labels)

@@ -203,7 +203,7 @@ def _document(scene: Scene) -> dict[str, Any]:
     return make_document(
         training={"steps": 32, "workers": scene.workers, "timeout": 60, "ema_decay": 0.9},
         evaluation={"every": 15, "unit": "step"},
-        validation={"class_fraction": 0.3, "metric": "recall/1"},
+        validation={"class_fraction": 0.3, "metric": "recall@1"},
         checkpoints={"every": 3},
     )
 

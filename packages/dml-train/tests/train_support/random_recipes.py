@@ -84,7 +84,7 @@ COMBINATIONS: list[dict[str, Any]] = [
     {"validation.on_test": True, "evaluation.every": 1.0, "validation.metric": "recall@1"},
     {"backbone.levels": ["block1", "block2"], "embedding.dim": [2, 3], "embedding.levels": ["block1"]},
     {"backbone.norm": "batch", "embedding.batch_norm": True, "training.micro_batch": 2},
-    {"evaluation.nmi": True, "evaluation.n_clusters": 2},
+    {"evaluation.metrics": ["recall@1", "map@r", "nmi"], "evaluation.n_clusters": 2},
     {"initialisation.class_weights": "class-means", "initialisation.adapt_batch_norm": 1.0},
     {"training.ema_decay": 0.5, "training.gradient_clip": 1.0, "training.precision": "bfloat16"},
     {"loss.class_fraction": 0.5, "optimizer.name": "sgd", "optimizer.nesterov": True},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,10 +22,11 @@ HOSTILE = '<script>alert("1")</script>'
 NAMES = [HOSTILE, "a & b", '" onerror="alert(1)', "$x^2$", "{{ 7 * 7 }}", "ünïcode ✓"]
 
 
-class Measurement:
+class Measurement(dict):
     """Recall@1 of each query, with a fixed interval and a test that only subtracts."""
 
     def __init__(self, right: np.ndarray) -> None:
+        super().__init__({"recall@1": float(right.mean())})
         self.per_query = {"recall@1": right}
 
     def confidence_interval(self, name, level):
@@ -37,14 +39,14 @@ class Measurement:
         )
 
     def to_dict(self):
-        return {"recall": {"1": float(self.per_query["recall@1"].mean())}}
+        return dict(self)
 
 
 class NearestBySorting:
     """A minimal evaluator: search and Recall@1 by sorting."""
 
-    def __init__(self, nmi: bool = False) -> None:
-        self.nmi = nmi
+    def __init__(self, metrics: Sequence[str] = ("recall@1",)) -> None:
+        self.metrics = metrics
 
     def nearest(self, queries, gallery, k, *, exclude_self=False):
         rows, others = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, gallery))
@@ -139,7 +141,7 @@ def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: o
         "embedding": {"dim": 5},
         "sampler": {"name": "class-balanced", "classes_per_batch": 2, "images_per_class": 2},
         "loss": {"name": "tiny"},
-        "evaluation": {"name": "exact", "nmi": True},
+        "evaluation": {"name": "exact", "metrics": ["recall@1", "map@r", "nmi"]},
     }
     (folder / "recipe.toml").write_text(parse(document, registry).to_toml())
     labels = HostileDataset().test.labels
@@ -148,8 +150,8 @@ def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: o
     centres, noise = random.normal(size=(6, 5)), random.normal(size=(len(labels), 5))
     np.save(folder / "embeddings.npy", centres[labels] + noise)
     figures = {
-        "recall": {"1": 0.5},
-        "map_at_r": 0.25,
+        "recall@1": 0.5,
+        "map@r": 0.25,
         "nmi": 0.125,
         "step": 40,
         "n_queries": 48,

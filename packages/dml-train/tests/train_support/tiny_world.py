@@ -5,9 +5,8 @@ Loader processes and ranks import this module, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -114,11 +113,20 @@ class TinySparseLoss(nn.Module):
         )
 
 
-class TinyEvaluator:
-    """Recall@1 and hard negatives by sorting."""
+class TinyEvaluation(dict[str, float]):
+    """Metrics without values for each query."""
 
-    def __init__(self, recall_at: tuple[int, ...] = (1,), seed: int = 0) -> None:
-        self.recall_at = recall_at
+    per_query: ClassVar[dict[str, np.ndarray]] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self, "ties": "index"}
+
+
+class TinyEvaluator:
+    """Recall@K and hard negatives by sorting; in place of any other metric it measures Recall@1."""
+
+    def __init__(self, metrics: Sequence[str] = ("recall@1",), seed: int = 0) -> None:
+        self.metrics = metrics
 
     def evaluate(
         self, embeddings: np.ndarray, labels: np.ndarray, gallery: Any = None, gallery_labels: Any = None
@@ -133,8 +141,8 @@ class TinyEvaluator:
         else:
             similarity = rows @ np.asarray(gallery).T
         hits = labels[:, None] == np.asarray(gallery_labels)[np.argsort(-similarity, axis=1, kind="stable")]
-        recall = {str(k): float(hits[:, :k].any(axis=1).mean()) for k in self.recall_at}
-        return SimpleNamespace(per_query={}, to_dict=lambda: {"recall": recall, "ties": "index"})
+        ks = {name: int(name.partition("recall@")[2] or 1) for name in self.metrics}
+        return TinyEvaluation({name: float(hits[:, :k].any(axis=1).mean()) for name, k in ks.items()})
 
     def nearest(self, queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -> Any:
         raise NotImplementedError
