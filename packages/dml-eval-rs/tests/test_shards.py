@@ -14,124 +14,228 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import evaluate, evaluate_codes, evaluate_shards, knn, knn_codes, knn_shards
+from dml_eval_rs import (
+    Labels,
+    Relevance,
+    evaluate,
+    evaluate_shards,
+    knn,
+    knn_shards,
+    verify,
+    verify_shards,
+)
+from dml_eval_rs.shards import verification
 
 N = 160
 RNG = np.random.default_rng(0)
 X = (RNG.integers(-2, 3, (N, 5)) + 0.5).astype(np.float32)
 CODES = RNG.integers(0, 8, (N, 2)).astype(np.uint8)
-LABELS = {classes: RNG.integers(0, classes, N) for classes in (2, 30, 100)}  # of two, more than 32 items each
-TIES = ("index", "optimistic", "pessimistic", "expected")
-OPTIONS: dict[str, Any] = {
-    "defaults": {},
-    "junk": {"junk": [0]},
-    "distractors": {"distractors": [1], "unmatched": "zero"},
-    "groups": {"groups": RNG.integers(0, 3, N), "unmatched": "zero"},
-    "more metrics": {"average_precision": True, "ndcg_at": [5], "precision_at": [3], "recall_at": [1, 4]},
-    "dot": {"similarity": "dot"},
-    "euclidean": {"similarity": "euclidean"},
-}
+IDS = {classes: RNG.integers(0, classes, N) for classes in (2, 30, 100)}  # of two, more than 32 items each
+GROUPS = RNG.integers(0, 3, N)
+SIMILARITIES = ["cosine", "dot", "euclidean", "hamming"]
+TIES = ["index", "optimistic", "pessimistic", "expected"]
+METRICS = ("map@r", "recall@1", "recall@4", "precision@3", "map", "minp", "ndcg@5", "ir_recall@4", "mrr")
+
+
+def rows_of(similarity: str) -> Any:
+    return CODES if similarity == "hamming" else X
 
 
 def shards_of(x: Any, cuts: list[int]) -> list[Any]:
     return np.split(x, sorted(cuts))
 
 
-def some_lists(most: int, seed: int) -> tuple[Any, Any]:
+def some_lists(queries: int, most: int, seed: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
-    items = [np.sort(rng.choice(N, size, replace=False)) for size in rng.integers(0, most, N)]
+    items = [rng.choice(N, size, replace=False) for size in rng.integers(0, most, queries)]
     return np.cumsum([0, *map(len, items)]), np.concatenate(items)
+
+
+def map_any(data: Any) -> Any:
+    """Return a map that sends tasks to another process, runs some twice, and mixes the results."""
+
+    def run(function: Any, tasks: Any) -> list[Any]:
+        tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]
+        again = data.draw(st.sampled_from([0, 1, 3]))
+        results = [pickle.loads(pickle.dumps(function(task))) for task in tasks + tasks[:again]]
+        return list(data.draw(st.permutations(results)))
+
+    return run
+
+
+def labels_of(kind: str, classes: int, rows: slice, *, of_gallery: bool = True) -> Any:
+    """Return labels of some rows; junk belongs to the gallery."""
+    ids, groups = IDS[classes][rows], GROUPS[rows]
+    junk = [0] if of_gallery and kind == "junk" else ()
+    return {
+        "array": ids,
+        "strings": np.array([f"class {label}" for label in ids]),
+        "groups": Labels(ids, groups),
+        "junk": Labels(ids, junk=junk, distractors=[1]),
+    }[kind]
 
 
 cuts = st.lists(st.integers(0, N), max_size=4)
 block = st.sampled_from([None, 1000, 61, 23])
+kinds = st.sampled_from(["array", "strings", "groups", "junk"])
+similarities = st.sampled_from(SIMILARITIES)
+
+
+@given(cuts, block, st.sampled_from(TIES), similarities, kinds, st.sampled_from(list(IDS)), st.data())
+def test_evaluate_in_any_order_and_twice_gives_the_bits_of_one_call(
+    cuts: list[int], block: int | None, ties: Any, similarity: Any, kind: str, classes: int, data: Any
+) -> None:
+    labels, x = labels_of(kind, classes, slice(None)), rows_of(similarity)
+    options: Any = {"similarity": similarity, "ties": ties, "unmatched": "zero"}
+    options |= data.draw(st.sampled_from([{}, {"metrics": METRICS}, {"metrics": "recall@1"}]))
+    found = evaluate_shards(shards_of(x, cuts), labels, map=map_any(data), block=block, **options)
+    assert_same_bits(found, evaluate(x, labels, **options))
+
+
+@given(cuts, cuts, block, st.sampled_from(TIES), similarities, kinds, st.booleans())
+def test_evaluate_with_a_gallery_gives_the_bits_of_one_call(
+    cuts: list[int],
+    query_cuts: list[int],
+    block: int | None,
+    ties: Any,
+    similarity: Any,
+    kind: str,
+    own: bool,
+) -> None:
+    queries, x = slice(20, 90), rows_of(similarity)
+    labels = labels_of(kind, 30, queries, of_gallery=False), labels_of(kind, 30, slice(None))
+    options: Any = {"similarity": similarity, "ties": ties, "unmatched": "zero", "metrics": METRICS}
+    options |= {"exclude": np.where(np.arange(20, 90) % 3, np.arange(20, 90), -1)} if own else {}
+    parts, gallery = shards_of(x[queries], [cut % 70 for cut in query_cuts]), shards_of(x, cuts)
+    found = evaluate_shards(parts, labels[0], gallery, labels[1], block=block, **options)
+    assert_same_bits(found, evaluate(x[queries], labels[0], x, labels[1], **options))
+
+
+@given(cuts, block, st.sampled_from(TIES), similarities, st.booleans(), st.booleans(), st.integers(0, 99))
+def test_listed_matches_and_ignored_items_give_the_bits_of_one_call(
+    cuts: list[int], block: int | None, ties: Any, similarity: Any, by_labels: bool, apart: bool, seed: int
+) -> None:
+    x, queries = rows_of(similarity), slice(20, 90) if apart else slice(None)
+    n = len(x[queries])
+    (offsets, items), ignored = some_lists(n, 4, seed), some_lists(n, 6, seed + 1)
+    matches: Any = Relevance(offsets, items, items % 3, ignored=ignored)
+    if by_labels:
+        matches = Labels(IDS[30][queries], ignored=ignored)
+    others = {"gallery_labels": IDS[30]} if by_labels and apart else {}
+    options: Any = {"similarity": similarity, "ties": ties, "unmatched": "zero", "metrics": METRICS, **others}
+    options |= {"exclude": np.arange(20, 90)} if apart and seed % 2 else {}
+    gallery = [shards_of(x, cuts), x] if apart else [None, None]
+    parts = [x[queries]] if apart else shards_of(x, cuts)
+    found = evaluate_shards(parts, matches, gallery[0], block=block, **options)
+    assert_same_bits(found, evaluate(x[queries], matches, gallery[1], **options))
 
 
 @given(
-    cuts,
-    block,
-    st.sampled_from(TIES),
-    st.sampled_from(list(LABELS)),
-    st.sampled_from(list(OPTIONS)),
-    st.data(),
-)
-def test_shards_in_any_order_and_twice_give_the_bits_of_one_call(
-    cuts: list[int], block: int | None, ties: Any, classes: int, options: str, data: Any
-) -> None:
-    def map_any(function: Any, tasks: Any) -> list[Any]:
-        tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]  # as another process gets them
-        again = data.draw(st.sampled_from([0, 1, 3]))
-        results = [function(task) for task in tasks + tasks[:again]]
-        return list(data.draw(st.permutations(results)))
-
-    found = evaluate_shards(
-        shards_of(X, cuts), LABELS[classes], map=map_any, block=block, ties=ties, **OPTIONS[options]
-    )
-    assert_same_bits(found, evaluate(X, LABELS[classes], ties=ties, **OPTIONS[options]))
-
-
-@given(cuts, block, st.sampled_from(TIES), st.booleans())
-def test_codes_and_lists_give_the_bits_of_one_call(
-    cuts: list[int], block: int | None, ties: Any, with_labels: bool
-) -> None:
-    codes = evaluate_shards(shards_of(CODES, cuts), LABELS[30], similarity="hamming", block=block, ties=ties)
-    assert_same_bits(codes, evaluate_codes(CODES, LABELS[30], ties=ties))
-    offsets, items = some_lists(4, 1)
-    options: dict[str, Any] = {"ignored": some_lists(6, 2)}
-    options |= (
-        {"labels": LABELS[30]} if with_labels else {"relevant": (offsets, items, items % 3), "ndcg_at": [4]}
-    )
-    found = evaluate_shards(shards_of(X, cuts), block=block, ties=ties, **options)
-    assert_same_bits(found, evaluate(X, ties=ties, **options))
-
-
-@given(
-    cuts,
-    st.lists(st.integers(0, 70), max_size=2),
-    block,
-    st.sampled_from(TIES),
-    st.sampled_from(["own", "groups", "junk"]),
-)
-def test_a_separate_gallery_gives_the_bits_of_one_call(
-    cuts: list[int], query_cuts: list[int], block: int | None, ties: Any, case: str
-) -> None:
-    labels, queries = LABELS[30], slice(20, 90)
-    options: Any = {
-        "own": {"indices": np.where(np.arange(20, 90) % 3, np.arange(20, 90), -1)},
-        "groups": {"groups": labels[queries] % 4, "gallery_groups": np.arange(N) % 4},
-        "junk": {"junk": [3, 4], "distractors": [5], "indices": np.arange(20, 90)},
-    }[case]
-    options |= {"ties": ties, "unmatched": "zero"}
-    parts = shards_of(X[queries], query_cuts)
-    found = evaluate_shards(parts, labels[queries], shards_of(X, cuts), labels, block=block, **options)
-    assert_same_bits(found, evaluate(X[queries], labels[queries], X, labels, **options))
-
-
-@given(
-    cuts,
-    block,
-    st.sampled_from([1, 7, 100]),
-    st.sampled_from(["cosine", "dot", "euclidean", "hamming"]),
-    st.sampled_from([None, "same", "own"]),
+    cuts, block, st.sampled_from([1, 7, 100]), similarities, st.sampled_from([None, "same", "own"]), st.data()
 )
 def test_neighbours_in_shards_are_those_of_one_call(
-    cuts: list[int], block: int | None, k: int, similarity: Any, leaves_out: str | None
+    cuts: list[int], block: int | None, k: int, similarity: Any, excluded: str | None, data: Any
 ) -> None:
-    x, own = CODES if similarity == "hamming" else X, np.where(np.arange(70) % 3, np.arange(70), -1)
-    queries = slice(None) if leaves_out == "same" else slice(70)
-    gallery = None if leaves_out == "same" else shards_of(x, cuts)
-    options: Any = {None: {}, "same": {"exclude_self": True}, "own": {"indices": own}}[leaves_out]
+    x, own = rows_of(similarity), np.where(np.arange(70) % 3, np.arange(70), -1)
+    queries = slice(None) if excluded == "same" else slice(70)
+    gallery = None if excluded == "same" else shards_of(x, cuts)
+    options: Any = {None: {}, "same": {"exclude_self": True}, "own": {"exclude": own}}[excluded]
+    options |= {"similarity": similarity}
     parts = shards_of(x, cuts) if gallery is None else [x[queries]]
-    found = knn_shards(parts, gallery, k, block=block, similarity=similarity, **options)
-    whole = None if gallery is None else x
-    expected = (
-        knn_codes(x[queries], whole, k, **options)
-        if similarity == "hamming"
-        else knn(x[queries], whole, k, similarity=similarity, **options)
-    )
-    for a, b in zip(found, expected):
+    found = knn_shards(parts, gallery, k, map=map_any(data), block=block, **options)
+    for a, b in zip(found, knn(x[queries], None if gallery is None else x, k, **options)):
         assert a.dtype == b.dtype
         assert a.tobytes() == b.tobytes()
+
+
+VERIFIED = {
+    "ties": X,
+    "twins": RNG.normal(size=(30, 6)).astype(np.float32)[IDS[30]],
+    "distinct": (RNG.normal(size=(30, 6))[IDS[30]] + 1.5 * RNG.normal(size=(N, 6))).astype(np.float64),
+    "half": RNG.normal(size=(N, 6)).astype(np.float16),
+}
+FAR = ("tar@far=0.5", "tar@far=0.1", "tar@far=1e-2", "tar@far=1e-3")
+ASKED = [("auc", *FAR, "eer"), FAR, ("auc",), ("eer",)]
+
+
+@given(cuts, block, similarities, st.sampled_from(list(VERIFIED)), kinds, st.booleans(), st.data())
+def test_verify_in_any_order_and_twice_gives_the_bits_of_one_call(
+    cuts: list[int], block: int | None, similarity: Any, rows: str, kind: str, apart: bool, data: Any
+) -> None:
+    x = CODES if similarity == "hamming" else VERIFIED[rows]
+    classes = data.draw(st.sampled_from([2, 30])) if kind != "junk" else 30
+    labels: Any = labels_of(kind, classes, slice(None))
+    one: list[Any] = [x, labels]
+    arguments: list[Any] = [shards_of(x, cuts), labels]
+    if apart:
+        queries = labels_of(kind, 30, slice(20, 90), of_gallery=False)
+        labels = labels_of(kind, 30, slice(None))
+        one = [x[20:90], queries, x, labels]
+        arguments = [[x[20:50], x[50:90]], queries, shards_of(x, cuts), labels]
+    options: Any = {"similarity": similarity, "metrics": data.draw(st.sampled_from(ASKED))}
+    with pytest.MonkeyPatch.context() as patch:
+        # So few scores that ranges are wrong, and take many passes to narrow.
+        patch.setattr(verification, "_SAMPLE", data.draw(st.sampled_from([2, 200, 1 << 21])))
+        patch.setattr(verification, "_KEPT", data.draw(st.sampled_from([100, 1000, 1 << 22])))
+        patch.setattr(verification, "_LEAST_KEPT", data.draw(st.sampled_from([10, 1 << 16])))
+        found = verify_shards(*arguments, map=map_any(data), block=block, **options)
+    assert_same_bits(found, verify(*one, **options))
+
+
+def test_verify_takes_two_passes_over_ordinary_rows_and_one_over_codes() -> None:
+    for similarity, metrics, expected in [
+        ("cosine", FAR, 2), ("cosine", ("auc",), 2), ("hamming", ("eer", "auc"), 1)
+    ]:  # fmt: skip
+        x, done, keys = rows_of(similarity), list[tuple[int, int]](), list[Any]()
+        if similarity == "cosine":
+            x = VERIFIED["distinct"]
+
+        def noting(function: Any, tasks: Any, keys: list[Any] = keys) -> Any:
+            for task in tasks:
+                keys.append(task[0].key)
+                yield function(task)
+
+        verify_shards(
+            [x], IDS[30], map=noting, block=40, metrics=metrics, similarity=similarity,  # type: ignore[arg-type]
+            progress=lambda *pairs, done=done: done.append(pairs),
+        )  # fmt: skip
+        assert len(keys) == len(set(keys)) == expected * 10  # of four blocks, each pair once
+        assert done[-1] == (expected * N * (N - 1) // 2,) * 2
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
+def test_every_float_is_measured_as_by_evaluate(dtype: str) -> None:
+    x = X.astype(dtype)
+    assert_same_bits(evaluate_shards(np.split(x, 4), IDS[30], block=50), evaluate(x, IDS[30]))
+    assert_same_bits(verify_shards(np.split(x, 4), IDS[30], block=50), verify(x, IDS[30]))
+
+
+def test_junk_may_hold_any_numbers_and_is_not_read() -> None:
+    x = X.copy()
+    x[IDS[30] == 3] = np.nan
+    labels = Labels(IDS[30], junk=3)
+    found = evaluate_shards(np.split(x, 4), labels, block=50)
+    assert_same_bits(found, evaluate(X, labels))
+    assert_same_bits(verify_shards(np.split(x, 4), labels, block=50), verify(X, labels))
+    x[41] = np.inf
+    with pytest.raises(ValueError, match=r"shards\[1\] row 1 holds NaN or infinity"):
+        verify_shards(np.split(x, 4), labels, block=50)
+
+
+def test_labels_that_change_during_a_call_change_nothing() -> None:
+    ids, groups = IDS[30].copy(), GROUPS.copy()
+    expected = evaluate(X, Labels(ids.copy(), groups.copy())), verify(X, Labels(ids.copy(), groups.copy()))
+
+    def changing(function: Any, tasks: Any) -> Any:
+        for task in tasks:
+            ids[:] += 1
+            groups[:] = 0
+            yield function(task)
+
+    for measure, whole in zip((evaluate_shards, verify_shards), expected):
+        ids[:], groups[:] = IDS[30], GROUPS
+        found: Any = measure(np.split(X, 4), Labels(ids, groups), map=changing, block=50)
+        assert_same_bits(found, whole)
 
 
 @pytest.fixture
@@ -154,13 +258,13 @@ def test_files_functions_and_arrays_are_the_same_shards(paths: list[Path]) -> No
     with ThreadPoolExecutor(3) as executor:
         found = evaluate_shards(
             [str(paths[0]), load, np.load(paths[2])],
-            LABELS[30],
+            IDS[30],
             map=executor.map,
             block=40,
             threads=2,
             progress=lambda *pairs: done.append(pairs),
         )
-    assert_same_bits(found, evaluate(X, LABELS[30]))
+    assert_same_bits(found, evaluate(X, IDS[30]))
     assert calls > 0
     assert done[-1] == (N * (N - 1) // 2,) * 2
     assert [pairs for pairs, _ in done] == sorted(pairs for pairs, _ in done)
@@ -188,7 +292,7 @@ def test_a_lost_task_is_named_and_a_retried_one_counts_once(paths: list[Path]) -
         ValueError,
         match=r"no result of 1 of 3 tasks, first that of shards\[0\] .* with shards\[0\] .* to shards\[1\]",
     ):
-        evaluate_shards(paths, LABELS[30], map=losing, block=60)
+        evaluate_shards(paths, IDS[30], map=losing, block=60)
 
     failed = []
 
@@ -198,29 +302,29 @@ def test_a_lost_task_is_named_and_a_retried_one_counts_once(paths: list[Path]) -
                 failed.append(function(task))  # its worker dies before it answers
             yield function(task)
 
-    assert_same_bits(evaluate_shards(paths, LABELS[30], map=retrying, block=60), evaluate(X, LABELS[30]))
+    assert_same_bits(evaluate_shards(paths, IDS[30], map=retrying, block=60), evaluate(X, IDS[30]))
 
 
 def test_a_map_that_returns_other_things_is_refused(paths: list[Path]) -> None:
     with pytest.raises(TypeError, match="map returned a int; expected the results of the function"):
-        evaluate_shards(paths, LABELS[30], map=lambda function, tasks: [1])
+        evaluate_shards(paths, IDS[30], map=lambda function, tasks: [1])
     kept: list[Any] = []
 
     def keeping(function: Any, tasks: Any) -> Any:
         kept.extend(results := [function(task) for task in tasks])
         return results
 
-    evaluate_shards(paths, LABELS[30], map=keeping)
+    evaluate_shards(paths, IDS[30], map=keeping)
     with pytest.raises(ValueError, match="a result of another call"):
         evaluate_shards(
-            paths, LABELS[30], map=lambda function, tasks: [*kept, *keeping(function, tasks)], ties="expected"
+            paths, IDS[30], map=lambda function, tasks: [*kept, *keeping(function, tasks)], ties="expected"
         )
 
 
 def test_a_worker_with_another_version_is_named(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dml_eval_rs.shards.describing.__version__", "9.9")
-    with pytest.raises(ValueError, match=r"dml-eval-rs is .* on .* and 9.9 in the driver; expected the same"):
-        evaluate_shards(paths, LABELS[30])
+    monkeypatch.setattr("dml_eval_rs.shards.running.VERSION", "9.9")
+    with pytest.raises(ValueError, match=r"dml-eval-rs is 9.9 on .* and .* in the driver; expected the same"):
+        evaluate_shards(paths, IDS[30])
 
 
 def test_a_shard_that_changes_between_tasks_is_named_with_its_row(paths: list[Path]) -> None:
@@ -233,7 +337,19 @@ def test_a_shard_that_changes_between_tasks_is_named_with_its_row(paths: list[Pa
             yield function(task)
 
     with pytest.raises(ValueError, match=r"shards\[1\] \(.*1.npy\) row 17 changed between two tasks"):
-        evaluate_shards(paths, LABELS[2], map=changing, block=40)
+        evaluate_shards(paths, IDS[2], map=changing, block=40)
+
+    np.save(paths[1], np.array_split(X, 3)[1])
+
+    def late(function: Any, tasks: Any) -> Any:
+        for task in tasks:
+            if task[0].key == ("pass 1", 1, 1):
+                np.save(paths[1], np.array_split(X, 3)[1] + 1)
+            yield function(task)
+
+    with pytest.raises(ValueError, match=r"shards\[1\] \(.*1.npy\) row \d+ changed between two tasks"):
+        verify_shards(paths, IDS[2], map=late, block=40)
+    np.save(paths[1], np.array_split(X, 3)[1])
 
     def shrinking(function: Any, tasks: Any) -> Any:
         for task in tasks:
@@ -244,7 +360,7 @@ def test_a_shard_that_changes_between_tasks_is_named_with_its_row(paths: list[Pa
     with pytest.raises(
         ValueError, match=r"shards\[1\] .* has shape \(5, 5\).*expected \(53, 5\).*as at the beginning"
     ):
-        evaluate_shards(paths, LABELS[2], map=shrinking, block=40)
+        evaluate_shards(paths, IDS[2], map=shrinking, block=40)
 
 
 BAD: list[tuple[str, Any, str]] = [
@@ -266,34 +382,57 @@ BAD: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("shard", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-@pytest.mark.parametrize("name", ["evaluate", "knn"])
+@pytest.mark.parametrize("name", ["evaluate", "knn", "verify"])
 def test_a_bad_shard_is_named(name: str, shard: Any, message: str) -> None:
     parts = [X, shard]
     call = {
         "evaluate": lambda: evaluate_shards(parts, np.arange(N + 4) // 2),
         "knn": lambda: knn_shards(parts, None, 2),
+        "verify": lambda: verify_shards(parts, np.arange(N + 4) // 2),
     }
     with pytest.raises(ValueError, match=message):
         call[name]()
 
 
+PAIR = Relevance(np.arange(N + 1), np.arange(N))
+
+
 @pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
+    ("measure", "arguments", "options", "error", "message"),
     [
-        ((X, LABELS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
-        (([], LABELS[30]), {}, ValueError, "shards is empty"),
-        (([X[:0]], []), {}, ValueError, "shards hold no rows"),
-        (([X], LABELS[30][:9]), {}, ValueError, r"labels has shape \(9,\); expected \(160,\) to match the shards"),
-        (([X], LABELS[30]), {"nmi": True}, TypeError, "takes no nmi: it clusters all embeddings in one process"),
-        (([X], LABELS[30]), {"peers": None}, TypeError, "takes no peers: map divides the work"),
-        (([X], LABELS[30]), {"typo": 1}, TypeError, "unexpected keyword argument 'typo'"),
-        (([X], LABELS[30]), {"block": 0}, ValueError, "block is 0; expected at least 1"),
-        (([X], np.arange(N)), {}, ValueError, "none of the 160 queries has a match"),
-        (([CODES], LABELS[30]), {}, TypeError, r"shards\[0\] has dtype uint8"),
-        (([X, X], [*LABELS[30]] * 2), {"gallery": [X]}, ValueError, "gallery came without gallery_labels"),
+        (evaluate_shards, (X, IDS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
+        (evaluate_shards, ([], IDS[30]), {}, ValueError, "shards is empty"),
+        (evaluate_shards, ([X[:0]], []), {}, ValueError, "shards hold no rows"),
+        (evaluate_shards, ([X], IDS[30][:9]), {}, ValueError, r"shape \(9,\); expected \(160,\) to match shards"),
+        (evaluate_shards, ([X], None), {}, TypeError, "labels is None"),
+        (evaluate_shards, ([X], IDS[30]), {"metrics": "nmi"}, ValueError, "'nmi', which clusters all embeddings"),
+        (evaluate_shards, ([X], IDS[30]), {"n_clusters": 3}, ValueError, "no metric of clusters is asked"),
+        (evaluate_shards, ([X], IDS[30]), {"peers": None}, TypeError, "takes no peers, since map divides the work"),
+        (evaluate_shards, ([X], IDS[30]), {"typo": 1}, TypeError, "unexpected keyword argument 'typo'"),
+        (evaluate_shards, ([X], IDS[30]), {"block": 0}, ValueError, "block is 0; expected at least 1"),
+        (evaluate_shards, ([X], np.arange(N)), {}, ValueError, "none of the 160 queries has a match"),
+        (evaluate_shards, ([CODES], IDS[30]), {}, TypeError, r"shards\[0\] has dtype uint8.*similarity='hamming'"),
+        (evaluate_shards, ([X], IDS[30]), {"similarity": "hamming"}, TypeError, r"binarize\(shards\[0\]\)"),
+        (evaluate_shards, ([X, X], [*IDS[30]] * 2), {"gallery": [X]}, ValueError, "gallery came without"),
+        (evaluate_shards, ([X], PAIR, [X], IDS[30]), {}, ValueError, "gallery_labels came with a Relevance"),
+        (evaluate_shards, ([X], PAIR, [X[:9]]), {}, ValueError, "Relevance lists item 9 for query 9"),
+        (evaluate_shards, ([X], Labels(IDS[30], junk=1), [X], IDS[30]), {}, ValueError, "labels have junk beside"),
+        (verify_shards, (X, IDS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
+        (verify_shards, ([X], IDS[30]), {"metrics": "recall@1"}, ValueError, "'recall@1'"),
+        (verify_shards, ([X], IDS[30]), {"metrics": "accuracy"}, ValueError, "folds of given pairs"),
+        (verify_shards, ([X], IDS[30]), {"similarity": "l2"}, ValueError, "similarity is 'l2'"),
+        (verify_shards, ([X], IDS[30]), {"block": 0}, ValueError, "block is 0; expected at least 1"),
+        (verify_shards, ([X], IDS[30], [X]), {}, ValueError, "gallery came without gallery_labels"),
+        (verify_shards, ([X], PAIR), {}, ValueError, "labels is a Relevance, which lists matches"),
+        (verify_shards, ([X], np.arange(N)), {}, ValueError, "none of the 12720 pairs has equal labels"),
+        (verify_shards, ([X], np.zeros(N, int)), {}, ValueError, "all 12720 pairs have equal labels"),
+        (knn_shards, ([X], None, 160), {"exclude_self": True}, ValueError, "k is 160; expected 1 to 159"),
+        (knn_shards, (X, None, 1), {}, TypeError, "queries is a ndarray; expected a list of shards"),
     ],
     ids=itertools.count(),
 )  # fmt: skip
-def test_bad_arguments_are_errors(arguments: Any, options: Any, error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_errors(
+    measure: Any, arguments: Any, options: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
-        evaluate_shards(*arguments, **options)
+        measure(*arguments, **options)
