@@ -157,7 +157,8 @@ def _check_division(queries: Labels, gallery: Labels) -> None:
         )
     if len(queries.junk):
         raise ValueError(
-            "labels have junk beside a gallery; expected it in gallery_labels: Labels(ids, junk=...)"
+            "labels have junk beside a gallery; drop these queries, and name the gallery's junk in gallery_labels: "
+            "Labels(ids, junk=...)"
         )
     if gallery.ignored is not None:
         raise ValueError(
