@@ -4,24 +4,64 @@ use dml_eval::{Codes, Dense, PairLabels, Precision, VerifyTasks};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use crate::convert::{Items, Rows, Sides, optional_slice};
+use crate::convert::{Items, Rows, Sides, optional_slice, required};
+use crate::evaluation::NAMES;
 use crate::peers::run_with_peers;
-use crate::running::{ArgumentNames, run};
+use crate::running::run;
 use crate::trial;
-
-const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery: "gallery" };
-const CODES: ArgumentNames = ArgumentNames { queries: "codes", gallery: "gallery_codes" };
 
 /// A score, the negatives above it and at least there, and the positives above it and at least there.
 type Point = (f64, u64, u64, u64, u64);
 type Counts<'py> = Bound<'py, PyArray1<u64>>;
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
+/// The points of a curve, and the scores of positives with the numbers of positives there and of negatives between them.
+type Crossed<'py> = (Vec<Point>, Option<(Scores<'py>, Counts<'py>, Counts<'py>)>);
 
+/// The labels of both sides, and how to run.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Pairs<'py> {
+    groups: Option<PyReadonlyArray1<'py, u32>>,
+    gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
+    #[pyo3(default)]
+    threads: Option<usize>,
+    #[pyo3(default)]
+    progress: Option<Py<PyAny>>,
+    #[pyo3(default)]
+    peers: Option<Bound<'py, PyAny>>,
+}
+
+/// What to find in a verification of embeddings.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Tasks {
+    similarity: String,
+    positives: u64,
+    negatives: u64,
+    ranks: Vec<u64>,
+    equal_errors: bool,
+    slots: bool,
+}
+
+/// Views the labels and the groups of both sides.
+fn pair_labels<'a>(
+    labels: &'a PyReadonlyArray1<'_, u32>,
+    gallery_labels: &'a Option<PyReadonlyArray1<'_, u32>>,
+    pairs: &'a Pairs<'_>,
+) -> PyResult<PairLabels<'a>> {
+    let (groups, gallery_groups) = (optional_slice(&pairs.groups)?, optional_slice(&pairs.gallery_groups)?);
+    Ok(PairLabels {
+        queries: labels.as_slice()?,
+        gallery: optional_slice(gallery_labels)?,
+        groups: groups.map(|groups| (groups, gallery_groups.unwrap_or(groups))),
+    })
+}
+
+/// Finds the points of a curve of all pairs.
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, *, groups, gallery_groups, similarity, positives, negatives, ranks, equal_errors, slots, threads=None, progress=None, peers=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
-#[expect(clippy::type_complexity, reason = "the fields of Verified")]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, **options))]
 #[expect(clippy::disallowed_methods, reason = "points are few")]
 pub fn verify<'py>(
     py: Python<'py>,
@@ -29,30 +69,18 @@ pub fn verify<'py>(
     labels: PyReadonlyArray1<'py, u32>,
     gallery: Option<Rows<'py>>,
     gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
-    groups: Option<PyReadonlyArray1<'py, u32>>,
-    gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
-    similarity: &str,
-    positives: u64,
-    negatives: u64,
-    ranks: Vec<u64>,
-    equal_errors: bool,
-    slots: bool,
-    threads: Option<usize>,
-    progress: Option<Py<PyAny>>,
-    peers: Option<Bound<'py, PyAny>>,
-) -> PyResult<(Vec<Point>, Option<(Scores<'py>, Counts<'py>, Counts<'py>)>)> {
-    let similarity = NAMES.check(similarity.parse())?;
-    let kernel = NAMES.check(trial::kernel())?;
+    options: Option<Bound<'py, PyDict>>,
+) -> PyResult<Crossed<'py>> {
+    let options = required(options)?;
+    let (mut pairs, tasks): (Pairs<'_>, Tasks) = (options.extract()?, options.extract()?);
+    let (progress, peers) = (pairs.progress.take(), pairs.peers.take());
     let (queries, gallery) = (embeddings.matrix(), gallery.as_ref().map(Rows::matrix));
-    let (groups, gallery_groups) = (optional_slice(&groups)?, optional_slice(&gallery_groups)?);
-    let labels = PairLabels {
-        queries: labels.as_slice()?,
-        gallery: optional_slice(&gallery_labels)?,
-        groups: groups.map(|groups| (groups, gallery_groups.unwrap_or(groups))),
-    };
+    let labels = pair_labels(&labels, &gallery_labels, &pairs)?;
+    let Tasks { similarity, positives, negatives, ranks, equal_errors, slots } = tasks;
     let tasks = VerifyTasks { positives, negatives, ranks, equal_errors, slots };
-    let found = run_with_peers(py, NAMES, threads, progress, peers, |peers, control| {
-        let space = Dense::new(queries, gallery, similarity, Precision::Float32, kernel, control)?;
+    let found = run_with_peers(py, NAMES, pairs.threads, progress, peers, |peers, control| {
+        let kernel = trial::kernel()?;
+        let space = Dense::new(queries, gallery, similarity.parse()?, Precision::Float32, kernel, control)?;
         dml_eval::verify(&space, &labels, &tasks, peers, control)
     })?;
     let point = |p: &dml_eval::Point| (p.negatives.score, p.negatives.above, p.negatives.at_least, p.above, p.at_least);
@@ -63,29 +91,21 @@ pub fn verify<'py>(
 
 /// Counts the pairs of codes at each distance: positives and negatives.
 #[pyfunction]
-#[pyo3(signature = (codes, labels, gallery_codes, gallery_labels, *, groups, gallery_groups, threads=None, progress=None, peers=None))]
-#[expect(clippy::too_many_arguments, reason = "one argument for each of the facade's")]
+#[pyo3(signature = (embeddings, labels, gallery, gallery_labels, **options))]
 pub fn count_distances<'py>(
     py: Python<'py>,
-    codes: PyReadonlyArray2<'py, u8>,
+    embeddings: PyReadonlyArray2<'py, u8>,
     labels: PyReadonlyArray1<'py, u32>,
-    gallery_codes: Option<PyReadonlyArray2<'py, u8>>,
+    gallery: Option<PyReadonlyArray2<'py, u8>>,
     gallery_labels: Option<PyReadonlyArray1<'py, u32>>,
-    groups: Option<PyReadonlyArray1<'py, u32>>,
-    gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
-    threads: Option<usize>,
-    progress: Option<Py<PyAny>>,
-    peers: Option<Bound<'py, PyAny>>,
+    options: Option<Pairs<'py>>,
 ) -> PyResult<(Counts<'py>, Counts<'py>)> {
-    let kernel = CODES.check(trial::kernel())?;
-    let space = CODES.check(Codes::new(codes.as_array(), gallery_codes.as_ref().map(|g| g.as_array()), kernel))?;
-    let (groups, gallery_groups) = (optional_slice(&groups)?, optional_slice(&gallery_groups)?);
-    let labels = PairLabels {
-        queries: labels.as_slice()?,
-        gallery: optional_slice(&gallery_labels)?,
-        groups: groups.map(|groups| (groups, gallery_groups.unwrap_or(groups))),
-    };
-    let found = run_with_peers(py, CODES, threads, progress, peers, |peers, control| {
+    let mut pairs = required(options)?;
+    let (progress, peers) = (pairs.progress.take(), pairs.peers.take());
+    let (codes, gallery) = (embeddings.as_array(), gallery.as_ref().map(|gallery| gallery.as_array()));
+    let labels = pair_labels(&labels, &gallery_labels, &pairs)?;
+    let found = run_with_peers(py, NAMES, pairs.threads, progress, peers, |peers, control| {
+        let space = Codes::new(codes, gallery, trial::kernel()?)?;
         dml_eval::count_distances(&space, &labels, peers, control)
     })?;
     Ok((found.positives.into_pyarray(py), found.negatives.into_pyarray(py)))
@@ -115,14 +135,13 @@ pub fn pair_scores<'py>(
     similarity: &str,
     threads: Option<usize>,
 ) -> PyResult<Scores<'py>> {
-    let kernel = NAMES.check(trial::kernel())?;
     let (queries, gallery) = (items.view(), gallery.as_ref().map(Items::view));
-    let names = if matches!(queries, Sides::Codes(_)) { CODES } else { NAMES };
     let pairs = pairs.as_array();
     if pairs.ncols() != 2 {
         return Err(PyValueError::new_err(format!("pairs have {} columns; expected 2", pairs.ncols())));
     }
-    let scores = run(py, names, threads, None, |control| {
+    let scores = run(py, NAMES, threads, None, |control| {
+        let kernel = trial::kernel()?;
         let pairs = dml_eval::collect(pairs.outer_iter().map(|pair| (pair[0], pair[1])))?;
         match queries {
             Sides::Rows(rows) => {

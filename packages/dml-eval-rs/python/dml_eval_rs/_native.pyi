@@ -198,9 +198,9 @@ def verify(
     peers: Peers | None = None,
 ) -> tuple[list[_Point], tuple[npt.NDArray[np.float64], _Counts, _Counts] | None]: ...
 def count_distances(
-    codes: npt.NDArray[np.uint8],
+    embeddings: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.uint32],
-    gallery_codes: npt.NDArray[np.uint8] | None,
+    gallery: npt.NDArray[np.uint8] | None,
     gallery_labels: npt.NDArray[np.uint32] | None,
     *,
     groups: npt.NDArray[np.uint32] | None,
