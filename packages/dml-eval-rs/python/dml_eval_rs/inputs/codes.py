@@ -34,8 +34,9 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
     """
     checked = arguments.check_rows(embeddings, "embeddings", "cosine", may_be_empty=True)
     try:
-        return _native.binarize(checked, float(threshold))
-    except (TypeError, OverflowError) as error:
+        limit = float(threshold)
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
             f"threshold is a {type(threshold).__name__}; expected a number that a float holds"
         ) from error
+    return _native.binarize(checked, limit)
