@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_eval_rs import evaluate, evaluate_shards, knn, knn_shards
+from dml_eval_rs import evaluate, evaluate_shards, knn, knn_shards, verify, verify_shards
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
@@ -44,6 +44,7 @@ def test_a_cluster_gives_the_bits_of_one_call(nodes: Any, data: tuple[Any, Any, 
     assert found == evaluate(x, labels)
     pairs = zip(knn_shards(paths, None, 9, map=ray_map(), block=1500), knn(x, None, 9))
     assert all(np.array_equal(a, b) for a, b in pairs)
+    assert verify_shards(paths, labels, map=ray_map(), block=700) == verify(x, labels)
 
 
 def test_an_address_without_a_cluster_is_named_before_work() -> None:
@@ -63,7 +64,7 @@ def test_an_absent_shard_is_named_with_its_machine(nodes: Any, tmp_path: Path) -
 def test_a_node_with_another_version_is_named(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from dml_eval_rs.adapters import ray as adapter
 
-    monkeypatch.setattr(adapter, "__version__", "9.9")
+    monkeypatch.setattr(adapter, "VERSION", "9.9")
     with pytest.raises(ValueError, match=r"on the Ray node 127\.0\.0\.2; expected 9\.9"):
         adapter.ray_map(nodes.address)
 

@@ -1,4 +1,4 @@
-"""A map over the workers of a Ray cluster, for `evaluate_shards` and `knn_shards`."""
+"""A map over the workers of a Ray cluster, for `evaluate_shards`, `verify_shards` and `knn_shards`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dml_eval_rs import __version__
+from dml_eval_rs.shards.running import VERSION
 
 _ANSWER_SECONDS = 5.0  # for a cluster's address to accept a connection
 
@@ -20,18 +20,18 @@ def ray_map(
     """Connect to a Ray cluster and return a map that runs each task on it, for ``map=`` of `evaluate_shards`.
 
     Results come in the order in which tasks end. Entries that several tasks share are sent to each node once. A task
-    whose worker or node dies runs again elsewhere.
+    runs again elsewhere if its worker or node dies.
 
     Args:
         address: of the cluster, such as ``"10.0.0.1:6379"`` or ``"auto"``. None: the cluster that this process is
             connected to, else the one that `ray.init` finds, or starts.
-        retries: how often a task runs again after its worker died.
+        retries: how often a task runs again if its worker dies.
         num_cpus: cores that Ray reserves for a task; give `evaluate_shards` as many `threads`.
-        waiting: tasks submitted for each core of the cluster, running ones included.
+        waiting: submitted tasks per core of the cluster, including running tasks.
 
     Raises:
-        ValueError: if no cluster answers at the address, this process is connected to another one, or a node has no
-            dml-eval-rs, or another version (named).
+        ValueError: if no cluster answers at the address, this process is connected to another cluster, or a node has no
+            dml-eval-rs or another version.
     """
     if address is not None and address not in ("auto", "local"):
         _check_address(address)
@@ -106,8 +106,8 @@ def _check_nodes() -> None:
     answers = [probe.options(scheduling_strategy=strategy).remote() for strategy in strategies]
     for node, answer in zip(nodes, answers):
         found = ray.get(answer)
-        if found != __version__:
+        if found != VERSION:
             raise ValueError(
-                f"dml-eval-rs is {found} on the Ray node {node['NodeManagerAddress']}; expected {__version__}, "
+                f"dml-eval-rs is {found} on the Ray node {node['NodeManagerAddress']}; expected {VERSION}, "
                 "as here: install it there, or connect with runtime_env={'pip': [...]}"
             )

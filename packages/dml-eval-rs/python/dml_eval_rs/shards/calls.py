@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs.arguments import Progress, Sides
+from dml_eval_rs.matches.relation import Relation, relate
 from dml_eval_rs.shards.running import Function, Key, Map, Work, run_tasks
-from dml_eval_rs.shards.sides import Side, names_of
+from dml_eval_rs.shards.sides import Part, Side, names_of
 from dml_eval_rs.shards.sources import Shard, Source, check_alike, to_shards
 
 Tile = tuple[int, int]  # the number of a block of queries, and of a block of the gallery
@@ -26,12 +27,6 @@ def describe_shards(
     names: tuple[str, str] = ("shards", "gallery"),
 ) -> list[list[Shard]]:
     """Return the shards of each side with their shapes and dtypes, as the workers see them.
-
-    Args:
-        shards, gallery: the shards; no gallery if the queries search one another.
-        similarity: ``"hamming"`` expects codes, every other similarity floats.
-        map: runs a task for each shard that is no array.
-        names: the arguments' names.
 
     Raises:
         TypeError, ValueError: naming a shard that can't be read, has the wrong dtype, or differs from the others in
@@ -60,13 +55,27 @@ def _describe(work: Work, shard: Shard) -> Shard:
     return shard.describe()
 
 
-def stand_in(sides: Sequence[Sequence[Shard]]) -> Sides:
-    """Return arrays of the shape and dtype of all shards of each side, with a single number in memory."""
-    arrays: list[npt.NDArray[Any]] = []
-    for shards in sides:
-        shape = (sum(shard.shape[0] for shard in shards), shards[0].shape[1])
-        arrays.append(np.broadcast_to(np.zeros((), shards[0].dtype), shape))
-    return Sides(arrays[0], arrays[1] if len(arrays) > 1 else None)
+def relate_shards(
+    found: Sequence[Sequence[Shard]],
+    labels: object,
+    gallery_labels: object,
+    block: int | None,
+    exclude: npt.ArrayLike | None = None,
+    unmatched: str = "zero",
+) -> tuple[list[Side], Relation, Sides]:
+    """Return the sides without junk, their relation, and arrays like the rows of each side, of one number in memory."""
+    stand_ins = [
+        np.broadcast_to(np.zeros((), of[0].dtype), (sum(shard.shape[0] for shard in of), of[0].shape[1]))
+        for of in found
+    ]
+    rows = Sides(stand_ins[0], stand_ins[1] if len(found) > 1 else None)
+    names = ("shards", "gallery")
+    relation = relate(labels, gallery_labels, rows, names, exclude=exclude, unmatched=unmatched)
+    kept = relation.kept if len(found) == 1 else None
+    sides = [Side(found[0], block, kept, relation.labels, relation.groups, relation.exclude)]
+    if len(found) > 1:
+        sides.append(Side(found[1], block, relation.kept, relation.gallery_labels, relation.gallery_groups))
+    return sides, relation, rows
 
 
 @dataclass(slots=True)
@@ -116,7 +125,7 @@ class Call:
 
     def pairs(self, tile: Tile) -> int:
         """Return the number of pairs of rows of two blocks."""
-        rows, columns = len(self.queries.blocks[tile[0]]), len(self.gallery.blocks[tile[1]])
+        rows, columns = map(len, self.blocks(tile))
         return rows * (rows - 1) // 2 if self.symmetric and tile[0] == tile[1] else rows * columns
 
     def run(
@@ -124,18 +133,24 @@ class Call:
         name: str,
         function: Function,
         tiles: Sequence[Tile],
-        entries: Callable[[Tile], Sequence[Any]],
+        entries: Callable[[Tile], Iterable[Any]],
     ) -> Iterator[tuple[Tile, list[Any]]]:
-        """Yield each pair of blocks and the value of its task, without the rows' digests, which are checked.
+        """Yield each pair of blocks with its task's value, and check the rows' digests.
 
         Args:
-            name: the first part of the tasks' keys: each name is used for a pair of blocks once.
-            function: returns a list that begins with the digests of both blocks' rows, or of one block's.
+            name: names the tasks, of each pair of blocks once.
+            function: a function of `Work`, a block of queries, one of the gallery (None if it is the same block) and
+                more entries. Returns a list that begins with the digests of the blocks' rows.
             tiles: the pairs of blocks.
-            entries: returns a task's entries after its `Work`.
+            entries: returns the other entries of a task.
         """
-        tasks = ((self.work((name, *tile)), *entries(tile)) for tile in tiles)
-        for (_, *tile), (digests, *value) in run_tasks(self.map, function, tasks, self._describe):
+
+        def tasks() -> Iterator[tuple[Any, ...]]:
+            for tile in tiles:
+                queries, items = self.blocks(tile)
+                yield self.work((name, *tile)), queries, None if items is queries else items, *entries(tile)
+
+        for (_, *tile), (digests, *value) in run_tasks(self.map, function, tasks(), self._describe):
             for side, number, digest in zip(self.sides, tile, digests):
                 side.check_digests(side.blocks[number].rows, digest)
             yield (tile[0], tile[1]), value
@@ -143,13 +158,19 @@ class Call:
             if self.progress is not None:
                 self.progress(self.done, self.total)
 
+    def run_all(self, name: str, function: Function, *shared: Any) -> Iterator[tuple[Tile, list[Any]]]:
+        """Run tasks of all pairs of blocks with the same other entries, as `run`."""
+        tiles = self.tiles()
+        self.total += sum(map(self.pairs, tiles))
+        return self.run(name, function, tiles, lambda _: shared)
+
     def work(self, key: Key) -> Work:
         """Return the first entry of a task."""
         return Work(key, self.digest, self.options)
 
-    def other(self, tile: Tile, parts: Sequence[Any]) -> Any:
-        """Return the second part of a pair of blocks, or None if it is the first part."""
-        return None if self.queries is self.gallery and tile[0] == tile[1] else parts[tile[1]]
+    def blocks(self, tile: Tile) -> tuple[Part, Part]:
+        """Return a pair of blocks."""
+        return self.queries.blocks[tile[0]], self.gallery.blocks[tile[1]]
 
     def _describe(self, key: Key) -> str:
-        return f"{names_of(self.queries.blocks[key[1]].pieces)} with {names_of(self.gallery.blocks[key[2]].pieces)}"
+        return " with ".join(names_of(block.pieces) for block in self.blocks(key[1:]))

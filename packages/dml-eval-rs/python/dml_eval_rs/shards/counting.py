@@ -6,7 +6,7 @@ Shapes: `Q` queries, `C` classes, `P` positives of all queries.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,12 @@ import numpy.typing as npt
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.shards.calls import Call, Tile
 from dml_eval_rs.shards.running import Key, Work, run_tasks
-from dml_eval_rs.shards.sides import Block, Part, names_of
+from dml_eval_rs.shards.sides import Part, names_of
 from dml_eval_rs.shards.sources import Rows
-from dml_eval_rs.shards.tasks import Listed, Pairs, Positives, count_negatives, find_positives
+from dml_eval_rs.shards.tasks import Listed, Positives, count_negatives, find_positives
 from dml_eval_rs.verification.rates import to_order
 
 _Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # places of queries, and of items, ascending
-_Lists = tuple[npt.NDArray[np.uint64] | None, npt.NDArray[np.uint32] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +37,30 @@ class Counting:
         counts = np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
         positives = Positives(offsets, keys, indices, counts)
 
-        def slots(block: Block) -> slice:
-            low, high = (int(offsets[row]) * per_positive + row for row in (block.start, block.stop))
+        def slots(block: Part) -> slice:
+            low, high = (
+                int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop)
+            )
             return slice(low, high)
 
-        def known(block: Block) -> Positives:
-            of = offsets[block.start : block.stop + 1]
+        def known(block: Part) -> Positives:
+            of = offsets[block.rows.start : block.rows.stop + 1]
             found = slice(int(of[0]), int(of[-1]))
             return Positives(of - of[0], keys[found], indices[found], counts[slots(block)].copy())
 
-        queries, gallery = self._parts()
         first, others = self.waves()
         call.total = sum(map(call.pairs, (*first, *others)))
         # The counts of the first wave tell the second wave's tasks which positives don't matter any more.
         for tiles in (first, others):
-            known_ = [known(block) for block in call.queries.blocks]
+            before = [known(block) for block in call.queries.blocks]
 
-            def entries(tile: Tile, known_: list[Positives] = known_) -> list[Any]:
-                other = call.other(tile, gallery)
-                numbers = tile if call.symmetric and other is not None else tile[:1]
-                return [queries[tile[0]], other, [known_[number] for number in numbers], self._listed(tile)]
+            def entries(tile: Tile, before: list[Positives] = before) -> list[Any]:
+                queries, items = call.blocks(tile)
+                of_items = before[tile[1]] if call.symmetric and items is not queries else None
+                return [before[tile[0]], of_items, self._among(queries.rows, items.rows)]
 
-            for (i, j), new in call.run("count", count_negatives, tiles, entries):
-                for block, counted in zip((call.queries.blocks[i], call.gallery.blocks[j]), new):
+            for tile, new in call.run("count", count_negatives, tiles, entries):
+                for block, counted in zip(call.blocks(tile), new):
                     counts[slots(block)] += counted
         return positives
 
@@ -69,22 +69,6 @@ class Counting:
         columns = len(self.call.gallery.blocks)
         first = [(i, i % columns) for i in range(len(self.call.queries.blocks))]
         return first, [tile for tile in self.call.tiles() if tile[1] != tile[0] % columns]
-
-    def _parts(self) -> tuple[list[Part], list[Part]]:
-        """Return the blocks of both sides as tasks that count get them: without what finds positives alone."""
-        call = self.call
-        queries, gallery = ([replace(part, groups=None) for part in side.parts()] for side in call.sides)
-        if call.symmetric:
-            queries = [replace(part, exclude=None) for part in queries]
-        return queries, queries if call.queries is call.gallery else gallery
-
-    def _listed(self, tile: Tile) -> Listed:
-        return self._among(self.call.queries.blocks[tile[0]].rows, self.call.gallery.blocks[tile[1]].rows)
-
-    def _among(self, queries: Rows, items: Rows) -> Listed:
-        matches = (self.relation.offsets, self.relation.items)
-        ignored = (self.relation.ignored_offsets, self.relation.ignored_items)
-        return Listed(_pairs_among(matches, queries, items), _pairs_among(ignored, queries, items))
 
     # Positives
 
@@ -106,9 +90,11 @@ class Counting:
                 side.check_digests(of, digest)
             ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
             for block, parts in zip(call.queries.blocks, found):
-                low, high = np.searchsorted(rows[0], (block.start, block.stop))
+                low, high = np.searchsorted(rows[0], (block.rows.start, block.rows.stop))
                 if low < high:
-                    query = np.repeat((rows[0][low:high] - block.start).astype(np.uint32), sizes[low:high])
+                    query = np.repeat(
+                        (rows[0][low:high] - block.rows.start).astype(np.uint32), sizes[low:high]
+                    )
                     of_block = slice(ends[low], ends[high])
                     parts.append((query, keys[of_block], indices[of_block]))
         columns = []
@@ -159,28 +145,30 @@ class Counting:
 
     def _rows_by_blocks(self) -> Iterator[_Asked]:
         """Yield the rows of each pair of blocks that are listed as matches."""
-        matches = (self.relation.offsets, self.relation.items)
         for items in self.call.gallery.blocks:
             for queries in self.call.queries.blocks:
-                pairs = _pairs_among(matches, queries.rows, items.rows)
-                if pairs is not None and len(pairs[0]):
-                    places = (np.unique(of).astype(np.int64) for of in pairs)
-                    yield next(places) + queries.start, next(places) + items.start
+                listed = self._among(queries.rows, items.rows)
+                if len(listed["items"]):
+                    matched = np.flatnonzero(np.diff(listed["offsets"]))
+                    yield matched + queries.places, np.unique(listed["items"]).astype(np.int64) + items.places
 
-
-def _pairs_among(lists: _Lists, queries: Rows, items: Rows) -> Pairs | None:
-    """Return the listed pairs of some queries and some items, by their places among these; None without lists."""
-    offsets, listed = lists
-    if offsets is None or listed is None:
-        return None
-    starts, ends = (of[queries].astype(np.int64) for of in (offsets[:-1], offsets[1:]))
-    sizes = ends - starts
-    before = np.cumsum(sizes) - sizes
-    found = listed[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int64)
-    query = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
-    if isinstance(items, slice):
-        at, inside = found - items.start, (found >= items.start) & (found < items.stop)
-    else:
-        at = np.minimum(np.searchsorted(items, found), len(items) - 1)
-        inside = items[at] == found
-    return query[inside], at[inside].astype(np.uint32)
+    def _among(self, queries: Rows, items: Rows) -> Listed:
+        """Return the listed pairs of some queries and some items, by their places among these."""
+        listed: Listed = {}
+        for kind in ("", "ignored_"):
+            offsets, all_items = (getattr(self.relation, f"{kind}{name}") for name in ("offsets", "items"))
+            if offsets is None:
+                continue
+            starts, ends = (of[queries].astype(np.int64) for of in (offsets[:-1], offsets[1:]))
+            sizes = ends - starts
+            before = np.cumsum(sizes) - sizes
+            found = all_items[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int64)
+            if isinstance(items, slice):
+                at, inside = found - items.start, (found >= items.start) & (found < items.stop)
+            else:
+                at = np.minimum(np.searchsorted(items, found), len(items) - 1)
+                inside = items[at] == found
+            query = np.repeat(np.arange(len(sizes)), sizes)[inside]
+            listed[f"{kind}offsets"] = np.searchsorted(query, np.arange(len(sizes) + 1)).astype(np.uint64)
+            listed[f"{kind}items"] = at[inside].astype(np.uint32)
+        return listed

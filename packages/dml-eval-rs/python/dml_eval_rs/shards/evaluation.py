@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
-import numpy as np
-
 import dml_eval_rs._native as _native
-from dml_eval_rs.matches.relation import Relation, relate
+from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.retrieval import (
     CheckedOptions,
@@ -20,10 +18,9 @@ from dml_eval_rs.retrieval import (
     check_options,
     to_evaluation,
 )
-from dml_eval_rs.shards.calls import Call, describe_shards, stand_in
+from dml_eval_rs.shards.calls import Call, describe_shards, relate_shards
 from dml_eval_rs.shards.counting import Counting
 from dml_eval_rs.shards.running import Map
-from dml_eval_rs.shards.sides import Side
 from dml_eval_rs.shards.sources import Source
 from dml_eval_rs.shards.tasks import TaskOptions
 
@@ -68,31 +65,26 @@ def evaluate_shards(
     """
     checked = _check(options)
     found = describe_shards(shards, gallery, checked.similarity, map)
-    rows = stand_in(found)
     unmatched = "zero" if checked.zero_unmatched else "skip"
-    relation = relate(
-        labels, gallery_labels, rows, ("shards", "gallery"), exclude=checked.exclude, unmatched=unmatched
+    sides, relation, rows = relate_shards(found, labels, gallery_labels, block, checked.exclude, unmatched)
+    symmetric = gallery is None and relation.offsets is None and relation.ignored_offsets is None
+    of_tasks = TaskOptions(
+        checked.similarity, checked.ties[0], checked.metrics, checked.threads, gallery is None, symmetric
     )
-    own, kept = rows.gallery is None, relation.kept
-    n_queries = len(kept) if own and kept is not None else len(rows.queries)
-    exclude = np.arange(n_queries) if own else relation.exclude
-    queries = Side.divide(found[0], block, kept if own else None, relation.labels, relation.groups, exclude)
-    codes = relation.gallery_labels, relation.gallery_groups
-    items = queries if own else Side.divide(found[1], block, kept, *codes)
-    symmetric = own and relation.offsets is None and relation.ignored_offsets is None
-    of_tasks = TaskOptions(checked.similarity, checked.ties[0], checked.metrics, checked.threads, symmetric)
-    call = Call(queries, items, symmetric, of_tasks, map, checked.progress, relation.arrays())
+    call = Call(sides[0], sides[-1], symmetric, of_tasks, map, checked.progress, relation.arrays())
     positives = Counting(call, relation).count()
     if len(positives.keys) == 0 and not checked.zero_unmatched:
         raise ValueError(
-            f"none of the {len(queries)} queries has a match in the gallery; expected a label that occurs twice, or on "
-            "both sides"
+            f"none of the {len(sides[0])} queries has a match in the gallery; expected a label that occurs twice, or "
+            "on both sides"
         )
     graded = Relation(offsets=relation.offsets, items=relation.items, grades=relation.grades)
     columns = _native.compute_metrics(
         graded, zero_unmatched=checked.zero_unmatched, **of_tasks.of_core(positives)
     )
-    return to_evaluation(columns, checked, len(rows.queries), len(rows.items), kept if own else None)
+    return to_evaluation(
+        columns, checked, len(rows.queries), len(rows.items), None if gallery else relation.kept
+    )
 
 
 def _check(options: Options) -> CheckedOptions:

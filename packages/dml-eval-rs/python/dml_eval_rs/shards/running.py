@@ -11,6 +11,7 @@ import dml_eval_rs._native as _native
 
 VERSION = _native.VERSION
 
+Function = Callable[..., Any]  # of a task's entries, importable by its name
 Key = tuple[str, int, int]  # what a task does, and the numbers of the blocks that it reads
 
 
@@ -50,9 +51,6 @@ class Result:
     key: Key
     call: str
     value: Any
-
-
-Function = Callable[..., Any]  # of a task's entries, importable by its name
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.search.knn import check_k, check_own, reported_dtype
-from dml_eval_rs.shards.calls import Call, Tile, describe_shards
+from dml_eval_rs.shards.calls import Call, describe_shards
 from dml_eval_rs.shards.running import Map, Work
 from dml_eval_rs.shards.sides import Part, Side, compute_on
 from dml_eval_rs.shards.sources import Source
@@ -79,7 +79,7 @@ def knn_shards(
     arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
     checked_threads = arguments.threads(threads)
     found = describe_shards(queries, gallery, similarity, map, ("queries", "gallery"))
-    sides = [Side.divide(shards, block) for shards in found]
+    sides = [Side(shards, block) for shards in found]
     asking, asked = sides[0], sides[-1]
     own_Q = check_own(exclude, exclude_self, len(asking), len(asked))
     if exclude_self:
@@ -87,16 +87,10 @@ def knn_shards(
     excludes = own_Q is not None and bool((own_Q >= 0).any())
     options = SearchOptions(similarity, check_k(k, len(asked), excludes), excludes, checked_threads)
     call = Call(asking, asked, False, options, map, progress)
-    call.total = len(asking) * len(asked)
-    parts = [side.parts() for side in sides]
-
-    def entries(tile: Tile) -> list[Any]:
-        return [parts[0][tile[0]], call.other(tile, parts[-1])]
-
     shape, dtype = (len(asking), options.k), reported_dtype(similarity)
     best: _Found = np.full(shape, _WORST), np.full(shape, -1, np.int64), np.zeros(shape, dtype)
-    for (i, _), (orders, indices, similarities) in call.run("search", _search, call.tiles(), entries):
-        _join(best, (orders, indices, similarities), asking.blocks[i].start, own_Q)
+    for (i, _), (orders, indices, similarities) in call.run_all("search", _search):
+        _join(best, (orders, indices, similarities), asking.blocks[i].rows.start, own_Q)
     return best[2], best[1]
 
 

@@ -5,7 +5,7 @@ Shapes: `N` rows of all shards that take part, `B` rows of a block or of a task'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +31,11 @@ def block_rows(block: int | None, rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that a task reads, and what it must know of them.
+    """Rows that a task reads, and what it must know of them. A block is a part of consecutive rows.
 
     Attributes:
         pieces: where the rows lie.
-        places: (B,) the rows' places in the side, ascending; the first place, if they are consecutive.
+        places: (B,) the rows' places in the side, ascending; of a block, the first place.
         labels, groups: (B,) the rows' codes.
         exclude: (B,) the item that each query excludes, or -1.
     """
@@ -49,63 +49,46 @@ class Part:
     def __len__(self) -> int:
         return sum(map(len, self.pieces))
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive rows of a side."""
-
-    start: int
-    stop: int
-    pieces: tuple[Piece, ...]
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
     @property
     def rows(self) -> slice:
-        """The rows' places in the side."""
-        return slice(self.start, self.stop)
+        """The places of a block's rows in the side."""
+        return slice(int(self.places), int(self.places) + len(self))
 
 
 @dataclass(slots=True)
 class Side:
-    """All rows of a side that take part.
+    """All rows of a side that take part, divided into blocks.
 
     Attributes:
         shards: the side's shards.
-        blocks: the rows, divided.
+        block: the most rows of a block; None to choose.
+        kept: the rows that take part; None for all.
         labels, groups, exclude: (N,) as in `Part`.
+        blocks: the blocks.
         digests: (N,) of the rows read so far.
         is_read: (N,) which rows those are.
     """
 
     shards: Sequence[Shard]
-    blocks: list[Block]
+    block: int | None
+    kept: npt.NDArray[Any] | None = None
     labels: Codes = None
     groups: Codes = None
     exclude: Excluded = None
+    blocks: list[Part] = field(init=False)
     digests: npt.NDArray[np.uint64] = field(init=False)
     is_read: npt.NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.blocks = list(self._divide())
         self.digests = np.zeros(len(self), np.uint64)
         self.is_read = np.zeros(len(self), np.bool_)
 
-    @classmethod
-    def divide(
-        cls,
-        shards: Sequence[Shard],
-        block: int | None,
-        kept: npt.NDArray[Any] | None = None,
-        labels: Codes = None,
-        groups: Codes = None,
-        exclude: Excluded = None,
-    ) -> Side:
-        """Divide the rows of shards, or only the kept rows, into blocks of at most `block` rows."""
+    def _divide(self) -> Iterator[Part]:
+        shards, kept = self.shards, self.kept
         ends = np.cumsum([shard.shape[0] for shard in shards])
         n = int(ends[-1]) if kept is None else len(kept)
-        edges = np.linspace(0, n, -(-n // block_rows(block, n)) + 1).astype(np.int64)
-        blocks = []
+        edges = np.linspace(0, n, -(-n // block_rows(self.block, n)) + 1).astype(np.int64)
         for start, stop in zip(edges.tolist(), edges[1:].tolist()):
             pieces = []
             for shard, end in zip(shards, ends.tolist()):
@@ -119,15 +102,11 @@ class Side:
                     rows = rows[(rows >= begin) & (rows < end)].astype(np.int64) - begin
                     if len(rows):
                         pieces.append(take(shard, rows))
-            blocks.append(Block(start, stop, tuple(pieces)))
-        return cls(shards, blocks, labels, groups, exclude)
+            yield Part(tuple(pieces), start, *self._codes(slice(start, stop)))
 
     def __len__(self) -> int:
-        return self.blocks[-1].stop
-
-    def parts(self) -> list[Part]:
-        """Return the blocks as tasks get them."""
-        return [Part(block.pieces, block.start, *self._codes(block.rows)) for block in self.blocks]
+        last = self.blocks[-1]
+        return int(last.places) + len(last)
 
     def narrow(self, rows: npt.NDArray[np.int64]) -> Part:
         """Return some rows, ascending, as a task gets them."""
@@ -140,10 +119,8 @@ class Side:
         return Part(tuple(narrowed), rows, *self._codes(rows))
 
     def _codes(self, rows: Rows) -> tuple[Any, Any, Any]:
-        labels, groups, exclude = (
-            None if of is None else of[rows] for of in (self.labels, self.groups, self.exclude)
-        )
-        return labels, groups, exclude
+        of_rows = (None if of is None else of[rows] for of in (self.labels, self.groups, self.exclude))
+        return next(of_rows), next(of_rows), next(of_rows)
 
     def check_digests(self, rows: Rows, digests: npt.NDArray[np.uint64]) -> None:
         """Raise a ValueError that names the first of these rows that another task read differently."""
@@ -165,15 +142,10 @@ def compute_on(
     similarity: str,
     compute: Callable[[npt.NDArray[Any], list[npt.NDArray[Any]]], Sequence[Any]],
 ) -> list[Any]:
-    """Read the rows of parts, and return their digests, and then the values of a function of these rows.
+    """Read one or two parts, and return the rows' digests, and then the values of a function of the rows.
 
-    Args:
-        parts: at most two.
-        similarity: how the rows are compared.
-        compute: a function of all rows in one array, and of its views of each part's rows.
-
-    Raises:
-        ValueError: as `compute`; naming the shard of a row that isn't finite, or zero under the cosine.
+    The function gets all rows in one array, and views of each part's rows. If it raises a ValueError, the error names
+    the shard of a row that isn't finite, or zero under the cosine.
     """
     items = read([piece for part in parts for piece in part.pieces])
     rows = np.split(items, [len(parts[0])])[: len(parts)]

@@ -91,11 +91,7 @@ class Shard:
 
 def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Shard]:
     """Name the shards of a sequence, and describe those that are arrays."""
-    if (
-        isinstance(sources, (str, bytes, os.PathLike))
-        or callable(sources)
-        or not isinstance(sources, Sequence)
-    ):
+    if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
         raise TypeError(
             f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy files, arrays, or "
             "functions that return arrays. For one array use evaluate or knn"
@@ -160,11 +156,8 @@ class Piece:
 
 def take(shard: Shard, rows: Rows) -> Piece:
     """Return a piece of a shard."""
-    source = shard.source
-    if isinstance(source, HeldRows):
-        source = source.array
-    if isinstance(source, np.ndarray):
-        source = HeldRows(source, rows)
+    array = shard.source.array if isinstance(shard.source, HeldRows) else shard.source
+    source = HeldRows(array, rows) if isinstance(array, np.ndarray) else array
     return Piece(replace(shard, source=source), rows)
 
 
@@ -209,8 +202,7 @@ def name_bad_row(pieces: Sequence[Piece], x: npt.NDArray[Any], similarity: str) 
         if row < len(piece):
             break
         row -= len(piece)
-    what = "is all zeros, and the cosine with it is undefined" if finite[at] else "holds NaN or infinity"
-    remedy = "drop it, or use similarity='dot' or 'euclidean'" if finite[at] else "drop or repair it"
-    return (
-        f"{piece.shard.name} row {piece.place(row)} {what}; expected finite rows that aren't zero: {remedy}"
-    )
+    name = f"{piece.shard.name} row {piece.place(row)}"
+    if not finite[at]:
+        return f"{name} holds NaN or infinity; expected finite numbers: drop or repair it"
+    return f"{name} is all zeros, where no cosine is defined; drop it, or use similarity='dot' or 'euclidean'"

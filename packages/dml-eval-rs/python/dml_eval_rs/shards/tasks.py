@@ -1,11 +1,11 @@
 """The functions of an evaluation's tasks: the positives, and then the negatives, of one pair of blocks.
 
-Shapes: `P` positives of all queries of a block, `L` listed pairs.
+Shapes: `Q` queries of a part, `P` positives of these queries.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,44 +16,29 @@ from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.shards.running import Work
 from dml_eval_rs.shards.sides import Part, compute_on
 
-# (L,) rows of two parts, ascending by the first
-Pairs = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
+# The attributes of a `Relation` that list pairs of rows of two parts.
+Listed = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
     """Options of an evaluation that its tasks need, as in `evaluate`.
 
-    If `symmetric`, the queries search one another, and a pair of rows is compared once for both.
+    If `alone`, the queries search one another, and each excludes itself; if `symmetric`, a pair of rows is compared
+    once for both.
     """
 
     similarity: str
     ties: str
     metrics: list[str]
     threads: int | None
+    alone: bool
     symmetric: bool
 
     def of_core(self, positives: Positives) -> dict[str, Any]:
         """Return the core's options to count some positives."""
         counted = {"ties": self.ties, "metrics": self.metrics, "threads": self.threads}
         return {**counted, **positives._asdict()}
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Listed pairs of rows of two parts: matches, and pairs to exclude; None if the call has no lists."""
-
-    matches: Pairs | None = None
-    ignored: Pairs | None = None
-
-    def relate(self, relation: Relation, queries: int) -> Relation:
-        """Add the pairs to a relation of so many queries."""
-        if self.matches is not None:
-            relation = replace(relation, offsets=_offsets(self.matches, queries), items=self.matches[1])
-        if self.ignored is not None:
-            offsets = _offsets(self.ignored, queries)
-            relation = replace(relation, ignored_offsets=offsets, ignored_items=self.ignored[1])
-        return relation
 
 
 class Positives(NamedTuple):
@@ -85,14 +70,15 @@ def find_positives(work: Work, queries: Part, gallery: Part | None, listed: List
         gallery_labels=items.labels,
         groups=queries.groups,
         gallery_groups=items.groups,
-        exclude=None if queries.exclude is None else _find(queries.exclude, items.places),
+        exclude=_find(queries.places if options.alone else queries.exclude, items.places),
+        **listed,
     )
 
     def find(_: Any, rows: list[npt.NDArray[Any]]) -> list[Any]:
         offsets, keys, indices = _native.find_positives(
             rows[0],
             rows[-1],
-            listed.relate(relation, len(queries)),
+            relation,
             similarity=options.similarity,
             threads=options.threads,
         )
@@ -106,32 +92,39 @@ def find_positives(work: Work, queries: Part, gallery: Part | None, listed: List
 
 
 def count_negatives(
-    work: Work, queries: Part, gallery: Part | None, known: list[Positives], listed: Listed
+    work: Work,
+    queries: Part,
+    gallery: Part | None,
+    of_queries: Positives,
+    of_items: Positives | None,
+    listed: Listed,
 ) -> list[Any]:
     """Count the negatives of queries among items; without a gallery, among the queries.
 
-    If a pair of rows serves both, also count those of the items among the queries.
+    With the items' positives, also count the negatives of the items among the queries.
 
     Returns:
-        The digests of both parts' rows, and new counts of each part whose positives are `known`.
+        The digests of both parts' rows, and new counts of each part whose positives came.
     """
     options: TaskOptions = work.options
     parts = [queries] if gallery is None else [queries, gallery]
     first_items = [int(part.places) for part in parts]
 
     def one_way(_: Any, rows: list[npt.NDArray[Any]]) -> list[Any]:
-        relation = Relation(labels=queries.labels, gallery_labels=parts[-1].labels, exclude=queries.exclude)
+        exclude = np.arange(queries.rows.start, queries.rows.stop) if options.alone else queries.exclude
+        relation = Relation(labels=queries.labels, gallery_labels=parts[-1].labels, exclude=exclude, **listed)
         counts = _native.count_negatives(
             rows[0],
             rows[-1],
-            listed.relate(relation, len(queries)),
+            relation,
             similarity=options.similarity,
             first_item=first_items[-1],
-            **options.of_core(known[0]),
+            **options.of_core(of_queries),
         )
-        return [(counts - known[0].counts).astype(np.uint32)]
+        return [(counts - of_queries.counts).astype(np.uint32)]
 
     def both_ways(items: npt.NDArray[Any], _: Any) -> list[Any]:
+        known = [of_queries] if of_items is None else [of_queries, of_items]
         starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
         offsets = [*(each.offsets[:-1] + start for each, start in zip(known, starts)), starts[-1:]]
         positives = Positives(*map(np.concatenate, [offsets, *list(zip(*known))[1:]]))
@@ -143,19 +136,14 @@ def count_negatives(
             first_items=(first_items[0], first_items[1] if len(parts) > 1 else first_items[0] + len(queries)),
             **options.of_core(positives),
         )
-        return np.split((counts - positives.counts).astype(np.uint32), [len(known[0].counts)])[: len(parts)]
+        return np.split((counts - positives.counts).astype(np.uint32), [len(of_queries.counts)])[: len(known)]
 
     return compute_on(parts, options.similarity, both_ways if options.symmetric else one_way)
 
 
-def _find(wanted: npt.NDArray[np.int64], places: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
+def _find(wanted: Any, places: Any) -> npt.NDArray[np.int64] | None:
     """Return where the wanted places are among ascending places, or -1."""
-    places = np.asarray(places)
+    if wanted is None:
+        return None
     at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
     return np.where(places[at] == wanted, at, -1)
-
-
-def _offsets(pairs: Pairs, queries: int) -> npt.NDArray[np.uint64]:
-    """Return the start of each query's items, and the end of the last query's."""
-    sizes = np.bincount(pairs[0], minlength=queries)
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)

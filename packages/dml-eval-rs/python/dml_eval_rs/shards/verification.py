@@ -6,8 +6,8 @@ Shapes: `P` positive pairs, `S` searches for thresholds, `K` kept scores.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,12 @@ import numpy.typing as npt
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Sides, Similarity
-from dml_eval_rs.matches.relation import Relation, relate
+from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.retrieval import LabelsLike
-from dml_eval_rs.shards.calls import Call, Tile, describe_shards, stand_in
-from dml_eval_rs.shards.running import Function, Map, Work
-from dml_eval_rs.shards.sides import Part, Side, compute_on
+from dml_eval_rs.shards.calls import Call, describe_shards, relate_shards
+from dml_eval_rs.shards.running import Map, Work
+from dml_eval_rs.shards.sides import Part, compute_on
 from dml_eval_rs.shards.sources import Source
 from dml_eval_rs.verification.rates import (
     Point,
@@ -57,17 +57,13 @@ class VerifyOptions:
 
 
 class Searching(NamedTuple):
-    """What the tasks of a later pass look for.
+    """What the tasks of a later pass look for."""
 
-    Attributes:
-        ranges: (S, 4) two ranges of scores for each search: one that holds the threshold, and the part for this pass.
-        positives: (P,) the positives' scores, to count the negatives between them; None not to count.
-        capacity: the most scores that a task keeps for each search.
-    """
-
-    ranges: npt.NDArray[np.float64]
-    positives: npt.NDArray[np.float64] | None
-    capacity: int
+    ranges: npt.NDArray[
+        np.float64
+    ]  # (S, 4): of each search, a range with the threshold, and its part for this pass
+    positives: npt.NDArray[np.float64] | None  # (P,), to count the negatives between their scores
+    capacity: int  # the most scores that a task keeps for each search
 
 
 def verify_shards(
@@ -110,21 +106,15 @@ def verify_shards(
     arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
     options = VerifyOptions(similarity, arguments.threads(threads))
     found = describe_shards(shards, gallery, similarity, map)
-    rows = stand_in(found)
     if isinstance(labels, Relevance):
         raise ValueError("labels is a Relevance, which lists matches; expected an array or Labels")
-    relation = relate(labels, gallery_labels, rows, ("shards", "gallery"), unmatched="zero")
+    sides, relation, rows = relate_shards(found, labels, gallery_labels, block)
     if relation.ignored_offsets is not None:
         raise ValueError("labels have ignored items, which verification doesn't leave out; expected none")
-    kept = relation.kept if gallery is None else None
-    sides = [Side.divide(found[0], block, kept, relation.labels, relation.groups)]
-    if gallery is not None:
-        codes = relation.gallery_labels, relation.gallery_groups
-        sides.append(Side.divide(found[1], block, relation.kept, *codes))
     call = Call(sides[0], sides[-1], gallery is None, options, map, progress, relation.arrays())
     numbers = _count_pairs(rows, relation)
     check_numbers(*numbers)
-    passes = _Passes(call, [side.parts() for side in sides], asked, *numbers)
+    passes = _Passes(call, asked, *numbers)
     if similarity == "hamming":
         return measure_distances(*passes.count_distances(), asked)
     points, slots = passes.find_crossings()
@@ -142,27 +132,16 @@ def _count_pairs(rows: Sides, relation: Relation) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """The passes over all pairs of blocks, which are `parts` of both sides."""
+    """The passes over all pairs of blocks."""
 
     call: Call
-    parts: list[list[Part]]
     asked: Asked
     n_positive: int
     n_negative: int
 
-    def run(self, name: str, function: Function, *shared: Any) -> Iterator[list[Any]]:
-        """Yield the values of the tasks of a pass."""
-        tiles = self.call.tiles()
-        self.call.total += sum(map(self.call.pairs, tiles))
-
-        def entries(tile: Tile) -> list[Any]:
-            return [self.parts[0][tile[0]], self.call.other(tile, self.parts[-1]), *shared]
-
-        return (value for _, value in self.call.run(name, function, tiles, entries))
-
     def count_distances(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Return the numbers of positive and of negative pairs of codes at each distance."""
-        counts = np.sum(list(self.run("distances", _count_distances)), axis=0)
+        counts = np.sum([found for _, found in self.call.run_all("distances", _count_distances)], axis=0)
         return counts[0], counts[1]
 
     def find_crossings(self) -> tuple[list[Point], Slots | None]:
@@ -172,8 +151,12 @@ class _Passes:
         distinct, numbers = np.unique(order_P, return_counts=True)
         ranks = [accepted_at_most(share, self.n_negative) + 1 for share in self.asked.shares]
         given: dict[str, Any] = {"positives": positives, "negatives": self.n_negative}
-        given["threads"] = self.call.options.threads
-        ranges = _native.begin_searches(sample, ranks=ranks, equal_errors="eer" in self.asked.names, **given)
+        given |= {
+            "ranks": ranks,
+            "equal_errors": "eer" in self.asked.names,
+            "threads": self.call.options.threads,
+        }
+        ranges = _native.begin_searches(sample, **given)
         found: list[tuple[float, int, int] | None] = [None] * len(ranges)
         slots, wants_slots, passes = None, "auc" in self.asked.names, 0
         while None in found or (wants_slots and slots is None):
@@ -183,10 +166,8 @@ class _Passes:
             slots = counted if slots is None else slots
             open_ = [i for i, crossing in enumerate(found) if crossing is None]
             open_ranks = [ranks[i] for i in open_ if i < len(ranks)]
-            equal_errors = len(open_ranks) < len(open_)
-            ranges, crossings = _native.advance_searches(
-                ranges, observed, ranks=open_ranks, equal_errors=equal_errors, **given
-            )
+            given |= {"ranks": open_ranks, "equal_errors": len(open_ranks) < len(open_)}
+            ranges, crossings = _native.advance_searches(ranges, observed, **given)
             for i, crossing in zip(open_, crossings, strict=True):
                 found[i] = crossing
             ranges = np.ascontiguousarray(ranges[[crossing is None for crossing in crossings]])
@@ -204,7 +185,7 @@ class _Passes:
         zeros = (sum(map(self.call.pairs, self.call.tiles())) // _SAMPLE).bit_length()
         positives: list[npt.NDArray[np.float64]] = []
         sample: _Kept = (np.zeros(0), np.zeros(0, np.uint64), zeros)
-        for scores, kept in self.run("positives", _begin_pairs, zeros, _SAMPLE):
+        for _, (scores, kept) in self.call.run_all("positives", _begin_pairs, zeros, _SAMPLE):
             positives.append(scores)
             sample = _join_kept(sample, kept, _SAMPLE)
         return scores_of(np.sort(to_order(np.concatenate(positives)))), sample[0]
@@ -218,7 +199,7 @@ class _Passes:
         observed: list[_Observed] = [(0, 0, np.zeros(0), np.zeros(0, np.uint64), 0)] * len(ranges)
         slots = None
         searching = Searching(ranges, positives, min(capacity, of_task))
-        for found, counted in self.run(name, _observe_pairs, searching):
+        for _, (found, counted) in self.call.run_all(name, _observe_pairs, searching):
             for i, (old, new) in enumerate(zip(observed, found, strict=True)):
                 observed[i] = (old[0] + new[0], old[1] + new[1], *_join_kept(old[2:], new[2:], capacity))
             slots = counted if slots is None else slots + counted
@@ -236,9 +217,6 @@ def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
         zeros += 1
 
 
-# The tasks
-
-
 def _begin_pairs(work: Work, queries: Part, gallery: Part | None, zeros: int, capacity: int) -> list[Any]:
     """Return the rows' digests, the scores of the positives, and a sample of the negatives."""
     return _on_pair(work, queries, gallery, _native.begin_pairs, zeros=zeros, capacity=capacity)
@@ -254,12 +232,9 @@ def _on_pair(
 ) -> list[Any]:
     """Return the rows' digests, and the values of a function of the core of two blocks."""
     parts = [queries] if gallery is None else [queries, gallery]
-    relation = Relation(
-        labels=queries.labels,
-        groups=queries.groups,
-        gallery_labels=None if gallery is None else gallery.labels,
-        gallery_groups=None if gallery is None else gallery.groups,
-    )
+    relation = Relation(labels=queries.labels, groups=queries.groups)
+    if gallery is not None:
+        relation = replace(relation, gallery_labels=gallery.labels, gallery_groups=gallery.groups)
     shared = {"similarity": work.options.similarity, "threads": work.options.threads, **options}
     first = parts[0].places, parts[-1].places
 
@@ -272,11 +247,10 @@ def _on_pair(
 def _count_distances(work: Work, queries: Part, gallery: Part | None) -> list[Any]:
     """Return the rows' digests, and the numbers of positive and of negative pairs at each distance."""
 
-    def count(
-        queries: Any, gallery: Any, relation: Any, *, similarity: str, first: Any, threads: int | None
-    ) -> Sequence[Any]:
-        codes = queries, relation.labels, gallery, relation.gallery_labels
-        groups = {"groups": relation.groups, "gallery_groups": relation.gallery_groups}
-        return _native.count_distances(*codes, **groups, threads=threads)
+    def count(codes: Any, block: Any, of: Relation, *, threads: int | None, **_: Any) -> Sequence[Any]:
+        assert of.labels is not None
+        arrays = codes, of.labels, block, of.gallery_labels
+        groups: Any = {"groups": of.groups, "gallery_groups": of.gallery_groups}
+        return _native.count_distances(*arrays, **groups, threads=threads)
 
     return _on_pair(work, queries, gallery, count)
