@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "junk of the queries beside a gallery": (
         lambda: evaluate(X, Labels(LABELS, junk=1), X, LABELS),
         ValueError,
-        r"labels have junk beside a gallery; expected it in gallery_labels: Labels\(ids, junk=...\)",
+        "labels have junk beside a gallery; drop these queries, and name the gallery's junk in gallery_labels",
     ),
     "junk alone": (lambda: evaluate(X, Labels(LABELS, junk=[0, 1])), ValueError, "all items are junk"),
     "junk of another kind": (
