@@ -17,10 +17,11 @@ from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Interval, _native, index_recall, knn
+import dml_eval_rs._native as _native
+from dml_eval_rs import Interval, index_recall, knn
 
 KERNELS = _native.kernels()
-SIMILARITIES = ("cosine", "dot", "euclidean")
+SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 
 
@@ -41,8 +42,12 @@ def expected_recall(
 @given(data=st.data())
 def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
     dim = data.draw(st.sampled_from([1, 2, 3, 9]))
-    queries, exclude_self = data.draw(small_rows(dim)), data.draw(st.booleans())
-    gallery = None if data.draw(st.booleans()) or exclude_self else data.draw(small_rows(dim))
+    queries, exclude_self = data.draw(small_rows(dim, similarity=similarity)), data.draw(st.booleans())
+    gallery = (
+        None
+        if data.draw(st.booleans()) or exclude_self
+        else data.draw(small_rows(dim, similarity=similarity))
+    )
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
     width = k + data.draw(st.integers(0, 2))
@@ -66,7 +71,10 @@ def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_exact_neighbours_have_a_recall_of_one(similarity: Any, dtype: type) -> None:
-    x = np.random.default_rng(1).normal(size=(300, 7)).astype(dtype)
+    rng = np.random.default_rng(1)
+    # Codes of many bits have few ties.
+    codes = np.packbits(rng.random((300, 4000)) < 0.5, axis=1)
+    x = codes if similarity == "hamming" else rng.normal(size=(300, 7)).astype(dtype)
     for exclude_self in (False, True):
         _, indices = knn(x, None, 9, similarity=similarity, exclude_self=exclude_self)
         options: Any = {"similarity": similarity, "exclude_self": exclude_self}

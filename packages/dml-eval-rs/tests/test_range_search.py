@@ -1,4 +1,4 @@
-"""Searches for all items above a threshold, against the slow reference."""
+"""Searches for all items within a threshold, against the slow reference."""
 
 from __future__ import annotations
 
@@ -12,37 +12,50 @@ from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import _native, knn, range_search
+import dml_eval_rs._native as _native
+from dml_eval_rs import knn, range_search
 
 KERNELS = _native.kernels()
-SIMILARITIES = ("cosine", "dot", "euclidean")
+SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+CODES = np.packbits(np.random.default_rng(0).random((40, 16)) < 0.3, axis=1)
 
 
 def expected_ranges(queries: Any, gallery: Any, threshold: float, similarity: str, exclude_self: bool) -> Any:
+    """Compare every pair; codes are within a threshold if their distance, minus the score, is at most that."""
     offsets, indices, scores = [0], [], []
+    sign = -1 if similarity == "hamming" else 1
     for q, query in enumerate(queries):
         of_query = [score(query, item, similarity) for item in gallery]
-        accepted = [g for g, s in enumerate(of_query) if s >= threshold and not (exclude_self and g == q)]
+        accepted = [
+            g for g, s in enumerate(of_query) if s >= sign * threshold and not (exclude_self and g == q)
+        ]
         accepted.sort(key=lambda g: (-of_query[g], g))
         indices += accepted
-        scores += [of_query[g] for g in accepted]
+        scores += [sign * of_query[g] for g in accepted]
         offsets.append(len(indices))
     return offsets, indices, np.array(scores, np.float32).tolist()
+
+
+def dtypes(similarity: str) -> list[type]:
+    return [np.int64, np.int64, np.int32 if similarity == "hamming" else np.float32]
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(data=st.data())
 def test_results_are_those_of_all_scores(similarity: str, data: Any) -> None:
     dim = data.draw(st.sampled_from([1, 2, 3, 9]))
-    queries, exclude_self = data.draw(small_rows(dim)), data.draw(st.booleans())
+    queries, exclude_self = data.draw(small_rows(dim, similarity=similarity)), data.draw(st.booleans())
     own = data.draw(st.booleans())
-    gallery = None if own else queries.copy() if exclude_self else data.draw(small_rows(dim))
+    gallery = (
+        None if own else queries.copy() if exclude_self else data.draw(small_rows(dim, similarity=similarity))
+    )
     items = queries if gallery is None else gallery
     # Thresholds are scores of pairs, the numbers beside them, or anything.
     some = score(
         data.draw(st.sampled_from(list(queries))), data.draw(st.sampled_from(list(items))), similarity
     )
+    some = -some if similarity == "hamming" else some
     threshold = data.draw(
         st.one_of(
             st.sampled_from([some, np.nextafter(some, -np.inf), np.nextafter(some, np.inf)]),
@@ -62,7 +75,7 @@ def test_results_are_those_of_all_scores(similarity: str, data: Any) -> None:
         with trial(kernel=kernel, screen=screen):
             found = _native.range_search(queries, gallery, float(threshold), **options)
         assert tuple(part.tolist() for part in found) == expected, kernel
-        assert [part.dtype for part in found] == [np.int64, np.int64, np.float32]
+        assert [part.dtype for part in found] == dtypes(similarity)
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -72,7 +85,9 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
     x = (rng.normal(size=(90, 11))[rng.integers(0, 90, 1500)] + 0.1 * rng.normal(size=(1500, 11))).astype(
         dtype
     )
-    threshold = {"cosine": 0.97, "dot": 8.0, "euclidean": -0.2}[similarity]
+    if similarity == "hamming":
+        x = np.packbits(x @ rng.normal(size=(11, 52)).astype(dtype) > 0, axis=1)
+    threshold = {"cosine": 0.97, "dot": 8.0, "euclidean": -0.2, "hamming": 2.0}[similarity]
     results = set()
     for kernel in KERNELS:
         for screen in ("float32", "16-bit"):
@@ -97,13 +112,15 @@ def test_every_kernel_screen_and_thread_count_gives_the_same_bits(similarity: st
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_results_agree_with_knn(similarity: Any) -> None:
-    scores, indices = knn(X, None, 40, similarity=similarity)
+    x = CODES if similarity == "hamming" else X
+    scores, indices = knn(x, None, 40, similarity=similarity)
     threshold = float(np.median(scores)) + 1e-9
-    offsets, found, similarities = range_search(X, None, threshold, similarity=similarity)
+    offsets, found, reported = range_search(x, None, threshold, similarity=similarity)
+    accepted = scores <= threshold if similarity == "hamming" else scores >= threshold
     for q in range(40):
         mine = slice(offsets[q], offsets[q + 1])
-        assert found[mine].tolist() == indices[q][scores[q] >= threshold].tolist()
-        np.testing.assert_allclose(similarities[mine], scores[q][scores[q] >= threshold], rtol=3e-7)
+        assert found[mine].tolist() == indices[q][accepted[q]].tolist()
+        np.testing.assert_allclose(reported[mine], scores[q][accepted[q]], rtol=3e-7)
 
 
 def test_an_item_is_found_for_another_if_and_only_if_the_reverse() -> None:
@@ -116,9 +133,13 @@ def test_an_item_is_found_for_another_if_and_only_if_the_reverse() -> None:
 
 
 def test_no_queries_and_no_results_give_empty_arrays() -> None:
-    for found, queries in ((range_search(X[:0], X, 0.5), 0), (range_search(X, None, 2.0), 40)):
-        assert [part.tolist() for part in found] == [[0] * (queries + 1), [], []]
-        assert [part.dtype for part in found] == [np.int64, np.int64, np.float32]
+    for x, similarity in ((X, "cosine"), (CODES, "hamming")):
+        threshold = {"cosine": 2.0, "hamming": -1}[similarity]
+        options: Any = {"similarity": similarity}
+        none, strict = range_search(x[:0], x, 0.5, **options), range_search(x, None, threshold, **options)
+        for found, queries in ((none, 0), (strict, 40)):
+            assert [part.tolist() for part in found] == [[0] * (queries + 1), [], []]
+            assert [part.dtype for part in found] == dtypes(similarity)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +157,13 @@ def test_no_queries_and_no_results_give_empty_arrays() -> None:
         ),
         (lambda: range_search(X, X, 0.5, max_results=0), ValueError, "max_results is 0"),
         (lambda: range_search(X * np.nan, None, 0.5), ValueError, "queries row 0 holds NaN"),
+        (
+            lambda: range_search(CODES, None, 16, similarity="hamming", max_results=9),
+            ValueError,
+            "1600 pairs reach",
+        ),
+        (lambda: range_search(CODES, X, 3, similarity="hamming"), TypeError, "gallery has dtype float32"),
+        (lambda: range_search(CODES, None, 3), TypeError, "use similarity='hamming'"),
         (lambda: range_search(X, X, 0.5, similarity="l2"), ValueError, "similarity is 'l2'"),  # type: ignore[arg-type]
     ],
     ids=lambda value: value if isinstance(value, str) else "",

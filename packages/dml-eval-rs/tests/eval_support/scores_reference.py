@@ -6,11 +6,13 @@ import math
 
 import numpy as np
 
-from eval_support.retrieval_reference import scaled, stated_sum
+from eval_support.retrieval_reference import keys_of, scaled, stated_sum
 
 
 def score(q: np.ndarray, g: np.ndarray, similarity: str) -> float:
-    """Return the number that is compared with a threshold."""
+    """Return the number that is compared with a threshold; of codes, minus their distance."""
+    if similarity == "hamming":
+        return keys_of(q, g[None], similarity)[0]
     if similarity == "cosine":
         q, g = scaled(q), scaled(g)
     q, g = q.astype(np.float64), g.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Rows that hypothesis draws: small integers, so that ties are real, in any dtype."""
+"""Rows that hypothesis draws: small integers, so that ties are real, in any dtype, and codes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 
 
 @st.composite
-def small_rows(draw: st.DrawFn, dim: int, most: int = 9) -> np.ndarray:
-    """Draw 2 to `most` rows of small integers, none all zeros."""
+def small_rows(draw: st.DrawFn, dim: int, most: int = 9, similarity: str = "cosine") -> np.ndarray:
+    """Draw 2 to `most` rows of small integers, none all zeros; for "hamming" codes of `dim` bytes with a few bits."""
+    if similarity == "hamming":
+        code = st.lists(st.sampled_from([0, 1, 3, 129, 255]), min_size=dim, max_size=dim)
+        return np.array(draw(st.lists(code, min_size=2, max_size=most)), np.uint8)
     row = st.lists(st.integers(-2, 2), min_size=dim, max_size=dim).filter(any)
     values = draw(st.lists(row, min_size=2, max_size=most))
     return np.array(values, draw(st.sampled_from([np.float16, np.float32, np.float64])))
