@@ -15,7 +15,8 @@ from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import _native, ami, ari, evaluate, kmeans, nmi
+import dml_eval_rs._native as _native
+from dml_eval_rs import Labels, Relevance, ami, ari, binarize, evaluate, kmeans, nmi
 
 
 def partitions(n: int) -> st.SearchStrategy[list[int]]:
@@ -171,25 +172,68 @@ def test_no_cluster_is_empty_even_where_rows_coincide() -> None:
     assert (alike.labels.tolist(), alike.inertia) == ([0] * 3000, 0.0)
 
 
-def test_nmi_of_an_evaluation_is_that_of_its_parts() -> None:
+NMI = ["nmi", "nmi_min", "nmi_geometric", "nmi_max"]
+
+
+def agreement(labels: Any, clusters: Any) -> dict[str, float]:
+    averages: Any = {"nmi": "arithmetic", **{name: name[4:] for name in NMI[1:]}}
+    of_nmi = {name: nmi(labels, clusters, average=average) for name, average in averages.items()}
+    return {**of_nmi, "ami": ami(labels, clusters), "ari": ari(labels, clusters)}
+
+
+def test_metrics_of_clusters_are_those_of_their_parts() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(12), 10)
     x = (rng.normal(size=(12, 6))[labels] + 0.5 * rng.normal(size=(120, 6))).astype(np.float32)
     unit = (x / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)).astype(np.float32)
     clusters = kmeans(unit, 12, seed=5).labels
-    result = evaluate(3 * x, labels, nmi=True, seed=5)
+    result = evaluate(3 * x, labels, metrics=[*NMI, "ari", "ami"], seed=5)
+    assert list(result) == [*NMI, "ari", "ami"]
     # Here the rows are scaled in another order of operations, equally accurate.
-    assert result.nmi == pytest.approx(nmi(labels, clusters), abs=1e-12)
-    assert result.ami == pytest.approx(ami(labels, clusters), abs=1e-12)
-    assert result.ari == ari(labels, clusters)
-    largest = evaluate(3 * x, labels, nmi=True, nmi_average="max", seed=5)
-    assert largest.nmi == pytest.approx(nmi(labels, clusters, average="max"), abs=1e-12)
-    assert (largest.ami, largest.ari) == (result.ami, result.ari)
-    plain = evaluate(x, labels, similarity="euclidean", nmi=True, seed=5, n_clusters=4)
-    assert plain.nmi == nmi(labels, kmeans(x, 4, seed=5).labels)
-    apart = evaluate(x[:60], labels[:60], x, labels, similarity="dot", nmi=True, seed=5)
+    assert dict(result) == pytest.approx(agreement(labels, clusters), abs=1e-12)
+    plain = evaluate(x, labels, similarity="euclidean", metrics="nmi", seed=5, n_clusters=4)
+    assert plain["nmi"] == nmi(labels, kmeans(x, 4, seed=5).labels)
+    apart = evaluate(x[:60], labels[:60], x, labels, similarity="dot", metrics="nmi", seed=5)
     joined = np.concatenate([x[:60], x])
-    assert apart.nmi == nmi(np.concatenate([labels[:60], labels]), kmeans(joined, 12, seed=5).labels)
+    assert apart["nmi"] == nmi(np.concatenate([labels[:60], labels]), kmeans(joined, 12, seed=5).labels)
+    bits = (x > 0).astype(np.float32)
+    of_codes = evaluate(np.packbits(x > 0, axis=1), labels, similarity="hamming", metrics="ari", seed=5)
+    padded = np.pad(bits, [(0, 0), (0, 2)])
+    assert of_codes["ari"] == ari(labels, kmeans(padded, 12, seed=5).labels)
+    assert binarize(x).tolist() == np.packbits(x > 0, axis=1).tolist()
+
+
+@pytest.mark.parametrize("junk", [[3, 7], -1])
+def test_junk_is_in_no_cluster(junk: Any) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 10)
+    labels = labels if isinstance(junk, list) else np.where(labels % 5 == 3, -1, labels)
+    x = rng.normal(size=(12, 6))[np.abs(labels)] + rng.normal(size=(120, 6))
+    codes = np.packbits(x > 0, axis=1)
+    kept = ~np.isin(labels, junk)
+    options: Any = {"metrics": ["nmi", "ami", "ari", "recall@1"], "seed": 3}
+    given: Any
+    for given, similarity in ((x, "euclidean"), (x, "cosine"), (codes, "hamming")):
+        found = evaluate(given, Labels(labels, junk=junk), similarity=similarity, **options)
+        assert dict(found) == dict(evaluate(given[kept], labels[kept], similarity=similarity, **options))
+        sides: Any = (given[kept][:50], labels[kept][:50])
+        found = evaluate(*sides, given, Labels(labels, junk=junk), similarity=similarity, **options)
+        assert dict(found) == dict(
+            evaluate(*sides, given[kept], labels[kept], similarity=similarity, **options)
+        )
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        Labels(np.repeat(np.arange(5), 2), distractors=[4]),
+        Relevance(np.arange(11), np.arange(10) // 2 * 2 + 1 - np.arange(10) % 2),
+    ],
+    ids=["distractors", "relevance"],
+)
+def test_matches_that_are_no_partition_are_refused(labels: Any) -> None:
+    with pytest.raises(ValueError, match=r"metrics of clusters .* expected labels without distractors"):
+        evaluate(np.eye(10), labels, similarity="dot", metrics="nmi")
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
@@ -197,7 +241,7 @@ def test_rows_of_any_dtypes_are_clustered_in_place(similarity: Any) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(8), 20)
     x = rng.normal(size=(8, 6))[labels] + 0.8 * rng.normal(size=(160, 6))
-    options: Any = {"similarity": similarity, "nmi": True, "seed": 3}
+    options: Any = {"similarity": similarity, "metrics": "nmi", "seed": 3}
     # Half precision on one side and double on the other give what doubles on both sides give.
     half = x[:40].astype(np.float16)
     apart = evaluate(half, labels[:40], x, labels, **options)
@@ -205,12 +249,12 @@ def test_rows_of_any_dtypes_are_clustered_in_place(similarity: Any) -> None:
     if similarity == "cosine":
         joined /= np.linalg.norm(joined, axis=1, keepdims=True)
     clusters = kmeans(joined, 8, seed=3).labels
-    assert apart.nmi == pytest.approx(nmi(np.concatenate([labels[:40], labels]), clusters), abs=1e-12)
+    assert apart["nmi"] == pytest.approx(nmi(np.concatenate([labels[:40], labels]), clusters), abs=1e-12)
     # float64 rows of any magnitude have a direction.
     if similarity == "cosine":
-        assert evaluate(1e300 * x, labels, **options).nmi == evaluate(1e-300 * x, labels, **options).nmi
+        assert evaluate(1e300 * x, labels, **options) == evaluate(1e-300 * x, labels, **options)
     backwards = np.asfortranarray(x[::-1])[::-1]
-    assert evaluate(backwards, labels, **options).nmi == evaluate(x, labels, **options).nmi
+    assert evaluate(backwards, labels, **options) == evaluate(x, labels, **options)
 
 
 def test_a_number_of_clusters_out_of_range_is_refused_before_any_work() -> None:
@@ -218,5 +262,7 @@ def test_a_number_of_clusters_out_of_range_is_refused_before_any_work() -> None:
     started: list[int] = []
     for n_clusters in (0, 7):
         with pytest.raises(ValueError, match="n_clusters is"):
-            evaluate(x, labels, nmi=True, n_clusters=n_clusters, progress=lambda *_: started.append(1))
+            evaluate(x, labels, metrics="nmi", n_clusters=n_clusters, progress=lambda *_: started.append(1))
+    with pytest.raises(ValueError, match="n_clusters is 3, but no metric of clusters is asked"):
+        evaluate(x, labels, n_clusters=3)
     assert not started
