@@ -29,6 +29,8 @@ Unmatched = Literal["skip", "zero"]
 LabelsLike = npt.ArrayLike | Labels
 Matches = npt.ArrayLike | Labels | Relevance
 Level = TypeVar("Level", bound=Hashable)
+# Each metric's name, values per query and mean; and the number of queries without a match.
+Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
 
 TIES: tuple[Ties, ...] = ("index", "optimistic", "pessimistic", "expected")
 UNMATCHED = ("skip", "zero")
@@ -367,7 +369,7 @@ def _count(sides: Sides, relations: list[Relation], options: CheckedOptions) -> 
 
 
 def to_evaluation(
-    columns: _native.Columns,
+    columns: Columns,
     options: CheckedOptions,
     n_queries: int,
     n_gallery: int,
