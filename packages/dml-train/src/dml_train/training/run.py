@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -88,9 +89,14 @@ def train(
             console.print(f"the run in {out} is complete", markup=False, highlight=False, soft_wrap=True)
             return RunFolder(out)
         experiment = _prepare(recipe, registry, ranks, console, (out, differs, force))
+        is_new = ranks.run_on_first(lambda: not out.exists())
         folder = ranks.run_on_first(lambda: _open_folder(out, recipe, locked, until_the_end))
         try:
             trainer = Trainer(experiment, folder, registry, console, ranks)
+        except DmlError:
+            if is_new and ranks.is_first:  # such as a logger whose package is missing
+                shutil.rmtree(folder.path, ignore_errors=True)
+            raise
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             if not differs:
                 raise DmlError(
