@@ -21,13 +21,13 @@ from dml_eval_rs.verification.sides import PairSides
 _SAMPLED = 1 << 21  # pairs whose scores place the thresholds
 _READ = 16  # a threshold is read from the sample if it accepts as many of its negatives
 _AT_A_TIME = 1 << 21  # numbers
+_LOW = 12  # thresholds from the FAR 2⁻⁶ on
 # Thresholds are lowered by this share: rounding then never divides the pairs of one score.
 _NUDGE = 2.0**-40
 
 _Floats = npt.NDArray[np.float64]
 _Curves = tuple[_Floats, _Floats]
-# Whether pairs are positive, their queries, the thresholds above them, and how many pairs each entry stands for.
-_Part = tuple[bool, npt.NDArray[Any], npt.NDArray[np.intp], npt.NDArray[Any] | None]
+_Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,12 @@ class Identities:
         """Count the accepted pairs of each identity, at thresholds of about the FARs √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
         if self._counted is None or self._counted[0] != depth:
             of_query = np.unique(self.sides.labels, return_inverse=True)[1].reshape(-1)
-            shape = int(of_query.max()) + 1, depth + 1
-            sums = np.zeros((2, *shape))
-            count = self._count_all if self.given is None else self._count_given
-            for is_positive, query_M, slot_M, number_M in count(self._place(depth)):
-                cells = np.bincount(of_query[query_M] * shape[1] + slot_M, number_M, sums[0].size)
-                sums[int(is_positive)] += cells.reshape(shape)
-            negatives, positives = np.cumsum(sums[:, sums.any(axis=(0, 2))], axis=2)
+            counts = np.zeros((2, int(of_query.max()) + 1, depth + 1))
+            if self.given is None:
+                self._count_all(self._place(depth), of_query, *counts)
+            else:
+                self._count_given(self._place(depth), of_query, *counts)
+            negatives, positives = counts[:, counts.any(axis=(0, 2))]
             self._counted = depth, AcceptedPairs(negatives, positives, self.sides.gallery is None)
         return self._counted[1]
 
@@ -114,53 +113,58 @@ class Identities:
             return np.minimum(np.ceil(threshold_T), 0.0)
         return threshold_T - np.abs(threshold_T) * _NUDGE
 
-    def _count_given(self, threshold_T: _Floats) -> Iterator[_Part]:
+    def _count_given(
+        self, threshold_T: _Floats, of_query: _Rows, negatives: _Floats, positives: _Floats
+    ) -> None:
         assert self.given is not None
         pairs_M2, positive_M, score_M = self.given
-        slot_M = _slots(threshold_T, score_M)
-        yield True, pairs_M2[positive_M, 0], slot_M[positive_M], None
+        _add_accepted(positives, of_query[pairs_M2[positive_M, 0]], threshold_T, score_M[positive_M])
         for query_M in pairs_M2[~positive_M].T[: 2 if self.sides.gallery is None else 1]:
-            yield False, query_M, slot_M[~positive_M], None
+            _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
-    def _count_all(self, threshold_T: _Floats) -> Iterator[_Part]:
+    def _count_all(
+        self, threshold_T: _Floats, of_query: _Rows, negatives: _Floats, positives: _Floats
+    ) -> None:
         """Compare some queries at a time with all items; without a gallery, each pair from both of its ends."""
-        sides, T, (of_query, of_item) = self.sides, len(threshold_T), self.sides.codes
-        of_label = np.bincount(of_item, minlength=int(of_query.max()) + 1)
-        batch = max(1, _AT_A_TIME // max(T, sides.queries.shape[1]))
-        for start in range(0, len(of_query), batch):
-            row_q = np.arange(start, min(start + batch, len(of_query)))
-            queries = sides.queries[start : start + batch]
+        sides, (label_Q, label_G) = self.sides, self.sides.codes
+        matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
+        batch = max(1, _AT_A_TIME // max(len(threshold_T), sides.queries.shape[1]))
+        for start in range(0, len(label_Q), batch):
+            row_q = np.arange(start, min(start + batch, len(label_Q)))
             relation = Relation(
-                labels=of_query[row_q],
-                gallery_labels=of_item,
+                labels=label_Q[row_q],
+                gallery_labels=label_G,
                 groups=None if sides.groups is None else sides.groups[row_q],
                 gallery_groups=sides.groups if sides.gallery is None else sides.gallery_groups,
                 exclude=row_q if sides.gallery is None else None,
             )
+            arrays = sides.queries[start : start + batch], sides.items, relation
             options: Any = {"similarity": self.similarity, "threads": self.threads}
             square_q, key_T = np.ones(len(row_q)), threshold_T
             if self.similarity == "cosine":  # the key of a score s is s·|s|·dot(q, q)
-                square_q, key_T = _squares(queries), threshold_T * np.abs(threshold_T)
-            offsets, key_M, _ = _native.find_positives(queries, sides.items, relation, **options)
-            positives_q = np.diff(offsets).astype(np.int64)
-            slot_M = _slots(key_T, key_M / np.repeat(square_q, positives_q))
-            yield True, np.repeat(row_q, positives_q), slot_M, None
-            number_qT = _native.count_negatives(
-                queries,
-                sides.items,
-                relation,
-                **options,
-                ties="pessimistic",  # an equal key is accepted
-                metrics=["map"],  # needs all counts
-                offsets=np.arange(0, T * len(row_q) + 1, T, dtype=np.uint64),
-                keys=np.outer(square_q, key_T).reshape(-1),
-                indices=np.tile(np.arange(T, dtype=np.uint64), len(row_q)),
-                counts=np.zeros(len(row_q) * (T + 1), np.uint64),
-            ).reshape(-1, T + 1)
-            # Below the last key, negatives aren't all counted.
-            number_qT[:, T] = len(of_item) - of_label[of_query[row_q]] - number_qT[:, :T].sum(axis=1)
-            slot_M = np.tile(np.arange(T + 1), len(row_q))
-            yield False, np.repeat(row_q, T + 1), slot_M, number_qT.reshape(-1)
+                square_q, key_T = _squares(arrays[0]), threshold_T * np.abs(threshold_T)
+            offsets, key_M, _ = _native.find_positives(*arrays, **options)
+            number_q = np.diff(offsets).astype(np.int64)
+            _add_accepted(
+                positives, np.repeat(of_query[row_q], number_q), key_T, key_M / np.repeat(square_q, number_q)
+            )
+            accepted = []
+            # The core counts at a few keys, however low, or above a high one, in less time than at many low ones.
+            for key_t in np.split(key_T, [-_LOW]):
+                t = len(key_t)
+                number_qt = _native.count_negatives(
+                    *arrays,
+                    **options,
+                    ties="pessimistic",  # an equal key is accepted
+                    metrics=["map"],  # needs all counts
+                    offsets=np.arange(0, t * len(row_q) + 1, t, dtype=np.uint64),
+                    keys=np.outer(square_q, key_t).reshape(-1),
+                    indices=np.tile(np.arange(t, dtype=np.uint64), len(row_q)),
+                    counts=np.zeros(len(row_q) * (t + 1), np.uint64),
+                ).reshape(-1, t + 1)
+                accepted.append(np.cumsum(number_qt[:, :t], axis=1))
+            every_q = len(label_G) - matches_Q[row_q]
+            np.add.at(negatives, of_query[row_q], np.column_stack([*accepted, every_q]).astype(np.float64))
 
 
 def depth_for(shares: Sequence[float]) -> int:
@@ -208,9 +212,12 @@ def _batches(repetitions: int, numbers: int) -> Iterator[int]:
     return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
 
 
-def _slots(descending_T: _Floats, score_M: _Floats) -> npt.NDArray[np.intp]:
-    """Return the number of thresholds above each score."""
-    return len(descending_T) - np.searchsorted(descending_T[::-1], score_M, "right")
+def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats) -> None:
+    """Add the pairs that descending thresholds accept to the counts (I, T + 1) of their identities."""
+    T = len(threshold_T)
+    first_M = T - np.searchsorted(threshold_T[::-1], score_M, "right")  # the first to accept a pair
+    cells = np.bincount(identity_M * (T + 1) + first_M, minlength=counts.size)
+    counts += np.cumsum(cells.reshape(counts.shape), axis=1)
 
 
 def _rates(accepted_RT: _Floats) -> _Floats:
