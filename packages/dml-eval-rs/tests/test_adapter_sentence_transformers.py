@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,9 @@ def model() -> Any:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
-def test_information_retrieval_has_their_names_and_figures(model: Any, similarity: str) -> None:
+def test_information_retrieval_has_their_names_and_figures(
+    model: Any, similarity: str, tmp_path: Path
+) -> None:
     from sentence_transformers.evaluation import InformationRetrievalEvaluator as Theirs
 
     from dml_eval_rs.adapters.sentence_transformers import InformationRetrievalEvaluator
@@ -52,12 +55,18 @@ def test_information_retrieval_has_their_names_and_figures(model: Any, similarit
         "mrr_at_k": [2, 10],
         "map_at_k": [4, 100],
     }
-    right = Theirs(QUERIES, CORPUS, RELEVANT, write_csv=False, **options)
+    right = Theirs(QUERIES, CORPUS, RELEVANT, **options)
     ours = InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, **options)
-    expected, found = right(model), ours(model)
+    expected, found = right(model, str(tmp_path / "theirs")), ours(model, str(tmp_path / "ours"))
     assert found.keys() == expected.keys()
     assert ours.primary_metric == right.primary_metric
     assert {name: pytest.approx(value, abs=1e-12) for name, value in found.items()} == expected
+    files = [next((tmp_path / folder).iterdir()) for folder in ("theirs", "ours")]
+    assert files[0].name == files[1].name
+    headers, rows = zip(*(file.read_text().splitlines() for file in files))
+    assert headers[0] == headers[1]
+    expected_row, row = (np.array(line.split(","), float) for line in rows)
+    np.testing.assert_allclose(row, expected_row, rtol=0, atol=1e-12)
     assert ours.evaluation is not None
     assert ours.evaluation.n_queries == 19
     assert ours.evaluation.confidence_interval("ndcg@10").low > 0
@@ -82,16 +91,18 @@ def test_errors_say_what_came_and_what_was_expected(model: Any) -> None:
 
     with pytest.raises(ValueError, match="lists document 'd99' for query 'q0', which is not in the corpus"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, {"q0": {"d99"}})
-    with pytest.raises(ValueError, match="none of the 20 queries has a relevant document"):
+    with pytest.raises(ValueError, match="no query has a relevant document"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, {})
     with pytest.raises(ValueError, match=r"metric 'mrr@2.5' has a K of '2.5'"):
-        InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, mrr_at_k=(2.5,))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="ndcg_at_k is empty"):
-        InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, ndcg_at_k=())
+        InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, mrr_at_k=(2.5,))
+    with pytest.raises(ValueError, match="write_predictions is True; expected none"):
+        InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, write_predictions=True)
     with pytest.raises(ValueError, match=r"labels has shape \(1,\); expected \(2,\)"):
         LabelEvaluator(["a", "b"], [1])
     with pytest.raises(ValueError, match="primary_metric is 'map'; expected one of 'recall@1'"):
         LabelEvaluator(["a", "b"], [1, 1], primary_metric="map")
     model.similarity_fn_name = "manhattan"
-    with pytest.raises(ValueError, match=r"model\.similarity_fn_name is 'manhattan'; expected one of 'cosine'"):
+    with pytest.raises(
+        ValueError, match=r"model\.similarity_fn_name is 'manhattan'; expected one of 'cosine'"
+    ):
         LabelEvaluator(["w1", "w2"], [1, 1])(model)

@@ -210,7 +210,8 @@ def test_queries_within_the_references_need_not_be_the_first() -> None:
     """`test_query_within_reference`: theirs must be the first references, ours have any index."""
     queries, labels = column(0, 10, 20), np.array([0, 1, 2])
     references, reference_labels = column(0, 5, 10, 15, 20), np.array([0, 9, 1, 8, 2])
-    arrays, options = (queries, labels, references, reference_labels), {"similarity": "euclidean"}
+    arrays = (queries, labels, references, reference_labels)
+    options: dict[str, Any] = {"similarity": "euclidean"}
     assert evaluate(*arrays, **options)["precision@1"] == 1
     with pytest.raises(ValueError, match="none of the 3 queries has a match"):
         evaluate(*arrays, exclude=[0, 2, 4], **options)

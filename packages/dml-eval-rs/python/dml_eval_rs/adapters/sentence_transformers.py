@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
@@ -16,121 +15,101 @@ from dml_eval_rs.metrics.names import check_metrics
 from dml_eval_rs.retrieval import Options, check_options, evaluate
 
 try:
-    from sentence_transformers.base.evaluation import SentenceEvaluator
+    from sentence_transformers.sentence_transformer import evaluation
 except ModuleNotFoundError:  # before version 6
-    from sentence_transformers.evaluation import SentenceEvaluator
+    from sentence_transformers import evaluation
 
 
-class InformationRetrievalEvaluator(SentenceEvaluator):
-    """An evaluator with the arguments, names and figures of sentence-transformers' evaluator of this name.
+class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
+    """An evaluator with the arguments, names, files and figures of sentence-transformers' evaluator of this name.
 
-    Of equal scores, the document that comes first in the corpus ranks first; there, the one with the lower id. Writes
-    no files.
+    Of equal scores, the document that comes first in the corpus ranks first; there, the one with the lower id.
 
     Args:
-        queries: id → text.
-        corpus: id → text.
-        relevant_docs: query id → ids of relevant documents. Queries without any are omitted.
-        mrr_at_k, ndcg_at_k, accuracy_at_k, precision_recall_at_k, map_at_k: every k of each metric.
-        show_progress_bar: whether the model shows its progress.
-        batch_size: texts that the model embeds at a time.
-        name: prefix of the metrics' names.
-        truncate_dim: dimensions of the embeddings to keep; None for all.
-        query_prompt, query_prompt_name, corpus_prompt, corpus_prompt_name: as in `model.encode_query`.
+        args, kwargs: as in sentence-transformers, without `score_functions` and `write_predictions`: the model's
+            similarity orders the corpus.
 
     Attributes:
         evaluation: the last `Evaluation`, with per-query values, intervals and comparisons; None before.
 
     Raises:
-        ValueError: if a k is no positive integer, a relevant document is not in the corpus, or no query has one.
+        ValueError: if an excluded argument is given, a k is no positive integer, a relevant document is not in the
+            corpus, or no query has one.
     """
 
-    def __init__(
-        self,
-        queries: Mapping[str, Any],
-        corpus: Mapping[str, Any],
-        relevant_docs: Mapping[str, set[str]],
-        *,
-        mrr_at_k: Sequence[int] = (10,),
-        ndcg_at_k: Sequence[int] = (10,),
-        accuracy_at_k: Sequence[int] = (1, 3, 5, 10),
-        precision_recall_at_k: Sequence[int] = (1, 3, 5, 10),
-        map_at_k: Sequence[int] = (100,),
-        show_progress_bar: bool = False,
-        batch_size: int = 32,
-        name: str = "",
-        truncate_dim: int | None = None,
-        query_prompt: str | None = None,
-        query_prompt_name: str | None = None,
-        corpus_prompt: str | None = None,
-        corpus_prompt_name: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.name = name
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.evaluation: Evaluation | None = None
-        if not ndcg_at_k:
-            raise ValueError("ndcg_at_k is empty; expected at least one k, by which models are chosen")
-        self._ours = {
-            f"{theirs}@{k}": f"{ours}@{k}"
+        for name in ("score_functions", "write_predictions"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; expected none: no list of documents is made"
+                )
+        self._names = {
+            f"{theirs}@k": {k: f"{ours}@{k}" for k in ks}
             for theirs, ours, ks in (
-                ("accuracy", "recall", accuracy_at_k),
-                ("precision", "precision", precision_recall_at_k),
-                ("recall", "ir_recall", precision_recall_at_k),
-                ("ndcg", "ndcg", ndcg_at_k),
-                ("mrr", "mrr", mrr_at_k),
-                ("map", "map", map_at_k),
+                ("accuracy", "recall", self.accuracy_at_k),
+                ("precision", "precision", self.precision_recall_at_k),
+                ("recall", "ir_recall", self.precision_recall_at_k),
+                ("ndcg", "ndcg", self.ndcg_at_k),
+                ("mrr", "mrr", self.mrr_at_k),
+                ("map", "map", self.map_at_k),
             )
-            for k in ks
         }
-        check_metrics(self._ours.values())
-        self._primary = f"ndcg@{max(ndcg_at_k)}"
-        names = [each for each in queries if relevant_docs.get(each)]
-        if not names:
-            raise ValueError(
-                f"none of the {len(queries)} queries has a relevant document; expected relevant_docs by query id"
-            )
-        place = {each: i for i, each in enumerate(corpus)}
-        for each in names:
-            for document in relevant_docs[each]:
+        self._metrics = check_metrics([name for names in self._names.values() for name in names.values()])
+        place = {document: i for i, document in enumerate(self.corpus_ids)}
+        offsets, indices = [0], list[int]()
+        for query in self.queries_ids:
+            for document in self.relevant_docs[query]:
                 if document not in place:
                     raise ValueError(
-                        f"relevant_docs lists document {document!r} for query {each!r}, which is not in the corpus; "
+                        f"relevant_docs lists document {document!r} for query {query!r}, which is not in the corpus; "
                         "expected ids of the corpus"
                     )
-        self._queries, self._corpus = [queries[each] for each in names], list(corpus.values())
-        offsets = np.cumsum([0, *(len(relevant_docs[each]) for each in names)])
-        indices = [place[document] for each in names for document in relevant_docs[each]]
+                indices.append(place[document])
+            offsets.append(len(indices))
+        if not indices:
+            raise ValueError("no query has a relevant document; expected relevant_docs by query id")
         self._relevance = Relevance(offsets, indices)
-        shared: dict[str, Any] = {
-            "batch_size": batch_size,
-            "show_progress_bar": show_progress_bar,
-            "convert_to_tensor": True,
-            "truncate_dim": truncate_dim,
-        }
-        self._of_queries = {"prompt": query_prompt, "prompt_name": query_prompt_name, **shared}
-        self._of_corpus = {"prompt": corpus_prompt, "prompt_name": corpus_prompt_name, **shared}
 
-    def __call__(
-        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
-    ) -> dict[str, float]:
-        """Embed queries and corpus, and measure; `output_path` is ignored.
+    def compute_all_metrics(
+        self,
+        model: Any,
+        corpus_model: Any = None,
+        corpus_embeddings: Any = None,
+        output_path: str | None = None,
+    ) -> dict[str, dict[str, dict[int, float]]]:
+        """Embed queries and corpus, and measure.
+
+        Returns:
+            The similarity's name → metric → k → value.
 
         Raises:
             ValueError: for a model of another similarity than the cosine, the dot product or the Euclidean distance.
         """
         similarity = _similarity_of(model)
-        self.evaluation = evaluate(
-            model.encode_query(self._queries, **self._of_queries),
-            self._relevance,
-            model.encode_document(self._corpus, **self._of_corpus),
-            metrics=self._ours.values(),
-            similarity=similarity,
+        queries = self.embed_inputs(
+            model, self.queries, "query", prompt_name=self.query_prompt_name, prompt=self.query_prompt
         )
-        values = {theirs: self.evaluation[ours] for theirs, ours in self._ours.items()}
-        return _finish(self, model, values, similarity, epoch, steps)
+        if corpus_embeddings is None:
+            corpus_embeddings = self.embed_inputs(
+                model if corpus_model is None else corpus_model,
+                self.corpus,
+                "document",
+                prompt_name=self.corpus_prompt_name,
+                prompt=self.corpus_prompt,
+            )
+        found = evaluate(
+            queries, self._relevance, corpus_embeddings, metrics=self._metrics, similarity=similarity
+        )
+        self.evaluation = found
+        named = self._names.items()
+        return {similarity: {theirs: {k: found[name] for k, name in by_k.items()} for theirs, by_k in named}}
+
+    compute_metrices = compute_all_metrics  # its name before version 6
 
 
-class LabelEvaluator(SentenceEvaluator):
+class LabelEvaluator(evaluation.SentenceEvaluator):
     """An evaluator of texts with labels: each text searches the others, and those of its label match.
 
     Args:
@@ -186,21 +165,13 @@ class LabelEvaluator(SentenceEvaluator):
         similarity = _similarity_of(model)
         options: Options = {"similarity": similarity, **self._options}
         self.evaluation = evaluate(model.encode(self._texts, **self._encode), self._labels, **options)
-        return _finish(self, model, dict(self.evaluation), similarity, epoch, steps)
+        self.primary_metric = f"{similarity}_{self._primary}"
+        values = {f"{similarity}_{name}": value for name, value in self.evaluation.items()}
+        named: dict[str, float] = self.prefix_name_to_metrics(values, self.name)
+        self.store_metrics_in_model_card_data(model, named, epoch, steps)
+        return named
 
 
 def _similarity_of(model: Any) -> Similarity:
     name = getattr(model.similarity_fn_name, "value", model.similarity_fn_name)
     return cast("Similarity", arguments.one_of(name, "model.similarity_fn_name", arguments.SIMILARITIES))
-
-
-def _finish(
-    evaluator: Any, model: Any, metrics: dict[str, float], similarity: str, epoch: int, steps: int
-) -> dict[str, float]:
-    """Name the metrics as sentence-transformers does, and store them in the model's card."""
-    evaluator.primary_metric = f"{similarity}_{evaluator._primary}"
-    named: dict[str, float] = evaluator.prefix_name_to_metrics(
-        {f"{similarity}_{name}": value for name, value in metrics.items()}, evaluator.name
-    )
-    evaluator.store_metrics_in_model_card_data(model, named, epoch, steps)
-    return named
