@@ -408,6 +408,11 @@ fn hard(run: &Run, sizes: &[(&str, usize)], below: Option<(Hardness, f64)>) {
         hard_negatives(&space, &run.labels, 10, below, control, &mut similarities, &mut indices)?;
         Ok(indices)
     });
+    run.check(sizes, |control| {
+        let (mut distances, mut indices) = (empty(ROWS * 10)?, empty(ROWS * 10)?);
+        hard_negatives(&run.own_codes()?, &run.labels, 10, below, control, &mut distances, &mut indices)?;
+        Ok((distances, indices))
+    });
 }
 
 fn ranges(run: &Run, sizes: &[(&str, usize)]) {
@@ -417,6 +422,8 @@ fn ranges(run: &Run, sizes: &[(&str, usize)]) {
     run.check(sizes, |control| {
         range_search(&run.apart(Similarity::Cosine, Precision::SixteenBit, control)?, 0.05, false, u64::MAX, control)
     });
+    run.check(sizes, |control| range_search(&run.own_codes()?, 25.0, false, u64::MAX, control));
+    run.check(sizes, |control| range_search(&run.codes_apart()?, 25.0, false, u64::MAX, control));
 }
 
 fn recall_of_index(run: &Run) {
