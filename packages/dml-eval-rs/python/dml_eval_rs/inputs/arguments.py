@@ -204,15 +204,6 @@ def _kind(part: npt.NDArray[Any]) -> str:
     return "integer" if part.dtype.kind in "iub" else "string" if part.dtype.kind in "UT" else "bytes"
 
 
-def counts(x: Iterable[int], name: str) -> list[int]:
-    """Return distinct positive integers, in the order given."""
-    if not isinstance(x, (int, np.integer, Iterable)):
-        raise TypeError(f"{name} is {x!r}; expected integers of at least 1")
-    values = [x] if isinstance(x, (int, np.integer)) else list(x)
-    checked = [positive(value, f"a K of {name}") for value in values]
-    return list(dict.fromkeys(checked))
-
-
 def positive(x: object, name: str) -> int:
     """Return an integer from 1 to 2**63 - 1."""
     if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):

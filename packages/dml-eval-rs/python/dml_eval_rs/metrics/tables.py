@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,9 +56,9 @@ class Table:
 
     def to_latex(self) -> str:
         """Return a tabular for a paper, which needs the package booktabs."""
-        rows = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in self.rows]
+        rows = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in self.rows]
         if self.header:
-            titles = " & ".join(cell.translate(_LATEX) for cell in self.header) + r" \\"
+            titles = " & ".join(_latex(cell) for cell in self.header) + r" \\"
             rows = [titles, r"\midrule", *rows]
         columns = "l" + "r" * (len(self.rows[0]) - 1)
         return "\n".join(
@@ -80,6 +81,10 @@ class Table:
 
         header = [line(self.header, "th")] if self.header else []
         return f"<table>{''.join([*header, *(line(row, 'td') for row in self.rows)])}</table>"
+
+
+def _latex(cell: str) -> str:
+    return re.sub(r"(?<!\w)-(?=\d)", "$-$", cell.translate(_LATEX))
 
 
 class Tabular(ABC):
