@@ -1,4 +1,4 @@
-"""A gallery read from a file in blocks: processor time per pair, and memory beyond the queries.
+"""A gallery in a file, as one shard: processor time per pair, and memory beyond the queries.
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_eval_rs import StreamingEvaluator
+from dml_eval_rs import evaluate_shards
 
 BLOCK, PER_CLASS = 100_000, 10
 
@@ -60,13 +60,10 @@ def main() -> None:
             gallery = np.load(path, mmap_mode="r")
             before, begun = memory("RssAnon"), time.process_time()
             asking = np.arange(options.queries)
-            evaluator = StreamingEvaluator(
-                gallery[: len(asking)], labels[: len(asking)], similarity=similarity, indices=asking
-            )
-            for feed in (evaluator.find_positives, evaluator.count_negatives):
-                for start in range(0, options.items, BLOCK):
-                    feed(gallery[start : start + BLOCK], labels[start : start + BLOCK], start)
-            evaluator.result()
+            evaluate_shards(
+                [np.array(gallery[: len(asking)])], labels[: len(asking)], [path], labels,
+                block=BLOCK, similarity=similarity, exclude=asking, threads=None,
+            )  # fmt: skip
             spent = time.process_time() - begun
             print(
                 f"{name:>16} {options.items:>12,} {options.queries:>8,} {width * np.dtype(dtype).itemsize:>11} "

@@ -1,12 +1,12 @@
 """Measurement of shards beside one call, and the plan of ten million items over 64 workers.
 
-    python benchmarks/evaluator/shards.py overhead [--items 60000] [--rounds 3] [--maps processes ray]
+    python benchmarks/evaluator/shards.py overhead [--items 60000] [--rounds 3] [--maps processes ray] [--verify]
     python benchmarks/evaluator/shards.py plan [--items 10000000] [--workers 64] [--slice 2]
 
-`overhead` compares processor and wall time with `evaluate` on as many cores, in turn. Processor time is that of the
-tasks, of the driver, and of the workers between tasks and in other threads; their start doesn't count. `plan` divides
-the items into the tasks of `evaluate_shards`, counts what each reads and sends, runs the tasks of `--slice` blocks for
-real, and computes the others' time from these.
+`overhead` compares processor and wall time with `evaluate`, or `verify`, on as many cores, in turn. Processor time is
+that of the tasks, of the driver, and of the workers between tasks and in other threads; their start doesn't count.
+`plan` divides the items into the tasks of `evaluate_shards`, counts what each reads and sends, runs the tasks of
+`--slice` blocks for real, and computes the others' time from these.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ import numpy.typing as npt
 from compare import machine
 from data import SEED, stanford_like
 
-from dml_eval_rs import evaluate, evaluate_shards
-from dml_eval_rs.relation import Relation
+from dml_eval_rs import evaluate, evaluate_shards, verify, verify_shards
+from dml_eval_rs.matches.relation import Relation
+from dml_eval_rs.shards.calls import Call
 from dml_eval_rs.shards.counting import Counting
-from dml_eval_rs.shards.gallery import Side, default_block
+from dml_eval_rs.shards.sides import Side, block_rows
 from dml_eval_rs.shards.sources import Shard
-from dml_eval_rs.shards.tasks import Options
+from dml_eval_rs.shards.tasks import TaskOptions
 
 DIM, CORES = 512, 2
 IDLE_SECONDS = 10.0
@@ -85,11 +86,12 @@ class Clock:
         return sum(self.last[worker] - self.first[worker] for worker in self.first)
 
 
-def overhead(items: int, rounds: int, maps: list[str]) -> None:
+def overhead(items: int, rounds: int, maps: list[str], verifies: bool) -> None:
+    of_one, of_shards = (verify, verify_shards) if verifies else (evaluate, evaluate_shards)
     x, labels = stanford_like("hard", items)
-    print(f"{items:,} x {DIM}, {CORES} cores; six .npy shards, {default_block(items):,} rows a block")
-    print(f"{'map':>10} {'round':>6} {'tasks, s':>9} {'driver':>7} {'other':>6} {'of evaluate':>12} "
-          f"{'wall, s':>8} {'of evaluate':>12}  same bits")  # fmt: skip
+    print(f"{items:,} x {DIM}, {CORES} cores; six .npy shards, {block_rows(None, items):,} rows a block")
+    print(f"{'map':>10} {'round':>6} {'tasks, s':>9} {'driver':>7} {'other':>6} {'of one call':>12} "
+          f"{'wall, s':>8} {'of one call':>12}  same bits")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{place}.npy") for place in range(6)]
         for path, part in zip(paths, np.array_split(x, 6)):
@@ -100,18 +102,15 @@ def overhead(items: int, rounds: int, maps: list[str]) -> None:
             for inner in with_map():
                 for number in range(rounds):
                     wall, processor = time.perf_counter(), time.process_time()
-                    whole = evaluate(x, labels, threads=CORES)
+                    whole: Any = of_one(x, labels, threads=CORES)
                     alone = (time.process_time() - processor, time.perf_counter() - wall)
                     clock = Clock(inner)
                     wall, processor = time.perf_counter(), time.process_time()
-                    found = evaluate_shards(paths, labels, map=clock)
+                    found: Any = of_shards(paths, labels, map=clock)
                     driver = time.process_time() - processor
                     took = (driver + clock.seconds, time.perf_counter() - wall)
                     in_tasks = sum(seconds for _, seconds in clock.tasks)
-                    same = found == whole and all(
-                        found.per_query[of].tobytes() == whole.per_query[of].tobytes()
-                        for of in whole.per_query
-                    )
+                    same = found == whole
                     ratios.append([a / b for a, b in zip(took, alone)])
                     print(
                         f"{name:>10} {number + 1:6} {in_tasks:9.2f} {driver:7.2f} {clock.seconds - in_tasks:6.2f} "
@@ -181,7 +180,7 @@ def run_slice(rows: int, blocks: int) -> dict[str, float]:
         clock = Clock(lambda function, tasks: map(function, tasks))
         result = evaluate_shards(paths, labels, map=clock, block=rows)
     print(
-        f"\nThe tasks of {blocks} blocks of {rows:,} rows, for real (Recall@1 {result.recall[1]:.3f}), one thread:"
+        f"\nThe tasks of {blocks} blocks of {rows:,} rows, for real (Recall@1 {result['recall@1']:.3f}), one thread:"
     )
     print(f"{'task':>22} {'processor, s':>13} {'ns a pair':>10}")
     seconds: dict[str, list[float]] = {"positives": [], "diagonal": [], "pair": []}
@@ -200,25 +199,24 @@ def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
     labels = classes_of(items)
     edges = np.linspace(0, items, workers + 1).astype(int)
     shards = [
-        Shard(f"{place}.npy", f"{place}.npy", False, (int(high - low), DIM), "float32")
+        Shard(f"{place}.npy", f"{place}.npy", "cosine", (int(high - low), DIM), "float32")
         for place, (low, high) in enumerate(pairwise(edges))
     ]
-    rows = default_block(items)
-    side = Side.divide(shards, None, rows)
-    options = Options("cosine", "index", [], 1, True)
-    counting = Counting(side, side, Relation(labels=labels), options, "", map, None)
+    side = Side(shards, None, labels=labels)
+    call = Call(side, side, True, TaskOptions("cosine", "index", [], 1, True, True), map, None)
+    counting = Counting(call, Relation(labels=labels))
     blocks_of = f"{len(side.blocks)} blocks of {len(side.blocks[0]):,} rows"
     print(f"{items:,} x {DIM} against itself: {blocks_of}, {workers} workers")
     rates = run_slice(slice_rows or len(side.blocks[0]), blocks)
 
     asked: dict[Any, Any] = {}
     positives = []  # (rows read, bytes sent, bytes returned) of each task
-    for task in counting._positive_tasks(asked):
+    for task in counting.positive_tasks(asked):
         read = len(task[1]) + (0 if task[2] is None else len(task[2]))
         asked.clear()
         positives.append((read, sum(map(size_of, task[1:])), 0))
     matches = np.bincount(labels)[labels] - 1
-    of_block = [int(matches[block.start : block.stop].sum()) for block in side.blocks]
+    of_block = [int(matches[block.rows].sum()) for block in side.blocks]
     # Labels, offsets, keys, indices, counts so far; the new counts come back in 4 bytes each.
     sent = [12 * len(block) + 8 + 16 * p + 8 * (p + len(block)) for block, p in zip(side.blocks, of_block)]
     back = [4 * (p + len(block)) + 8 * len(block) for block, p in zip(side.blocks, of_block)]
@@ -227,10 +225,10 @@ def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
     for read, out, _ in positives:
         share = 16 * total_matches // len(positives) + 12 * read  # keys and indices; sizes and digests
         waves[0].append((read * rates["positives"], 4 * DIM * read, out, share))
-    for wave, tiles in zip(waves[1:], counting._waves()):
+    for wave, tiles in zip(waves[1:], counting.waves()):
         for i, j in tiles:
             both = {i, j}
-            seconds = counting._pairs((i, j)) * rates["diagonal" if i == j else "pair"]
+            seconds = call.pairs((i, j)) * rates["diagonal" if i == j else "pair"]
             read = sum(4 * DIM * len(side.blocks[block]) for block in both)
             wave.append(
                 (seconds, read, sum(sent[block] for block in both), sum(back[block] for block in both))
@@ -265,13 +263,14 @@ def main() -> None:
     parser.add_argument("--items", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--maps", nargs="+", choices=["processes", "ray"], default=["processes", "ray"])
+    parser.add_argument("--verify", action="store_true", help="verify instead of evaluate")
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--slice", type=int, default=2, help="blocks whose tasks run for real")
     parser.add_argument("--slice-rows", type=int, help="rows of these blocks, if fewer than the plan's")
     arguments = parser.parse_args()
     print(machine())
     if arguments.what == "overhead":
-        overhead(arguments.items or 60_000, arguments.rounds, arguments.maps)
+        overhead(arguments.items or 60_000, arguments.rounds, arguments.maps, arguments.verify)
     else:
         plan(arguments.items or 10_000_000, arguments.workers, arguments.slice, arguments.slice_rows)
 
