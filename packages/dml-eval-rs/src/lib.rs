@@ -11,10 +11,10 @@ mod peers;
 mod relation;
 mod running;
 mod search;
-mod streaming;
+mod shards;
 mod trial;
 mod verification;
-mod verification_streaming;
+mod verification_shards;
 
 use pyo3::prelude::*;
 
@@ -32,13 +32,13 @@ mod _native {
     #[pymodule_export]
     use super::search::{hard_negatives, index_recall, knn, range_search};
     #[pymodule_export]
-    use super::streaming::{compute_metrics, count_negatives, count_symmetric_negatives, find_positives};
+    use super::shards::{compute_metrics, count_negatives, count_symmetric_negatives, find_positives};
     #[pymodule_export]
     use super::trial::{begin_trial, end_trial, kernels, missing_kernels};
     #[pymodule_export]
     use super::verification::{count_distances, pair_scores, roc_curve, verify};
     #[pymodule_export]
-    use super::verification_streaming::{advance_searches, begin_pairs, begin_searches, count_pairs};
+    use super::verification_shards::{advance_searches, begin_pairs, begin_searches, count_pairs};
 
     /// The version of the package.
     #[pymodule_export]

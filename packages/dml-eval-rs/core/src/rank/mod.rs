@@ -1,5 +1,6 @@
 //! Ranks of every query's positives, by counting, and the metrics of these ranks.
 
+pub(crate) mod blocks;
 mod choice;
 mod count_job;
 mod definite;
@@ -20,6 +21,5 @@ pub(crate) mod relation;
 mod row_ranker;
 mod screen_counter;
 mod split;
-pub(crate) mod streaming;
 mod tables;
 pub(crate) mod ties;

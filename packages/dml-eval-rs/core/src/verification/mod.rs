@@ -2,9 +2,10 @@
 //!
 //! A pair is positive if its labels are equal, else negative. A *level* asks for the score at which the numbers of accepted
 //! negatives and positives reach a total. `sieve` finds it by one screened traversal, `decided` where the screen can't, and
-//! `slots` counts the negatives between all positives. In `streaming` a gallery comes in blocks, and `distances` are those of codes.
+//! `slots` counts the negatives between all positives. `blocks` compares blocks in several passes, and `distances` are those of codes.
 
 mod all_scores;
+pub(crate) mod blocks;
 pub(crate) mod crossings;
 pub(crate) mod curve;
 pub(crate) mod decided;
@@ -16,5 +17,4 @@ pub(crate) mod pairs;
 mod sample;
 mod sieve;
 pub(crate) mod slots;
-pub(crate) mod streaming;
 mod traversal;
