@@ -73,6 +73,13 @@ def escape_bars(app, what, name, item, options, lines):  # type: ignore[no-untyp
         lines[number] = "".join(parts)
 
 
+def drop_docs_of_types(app, what, name, item, options, lines):  # type: ignore[no-untyped-def]
+    """Drop the docstring that a constant inherits from its type, such as that of `dict`."""
+    if what == "data" and item.__doc__ == type(item).__doc__:
+        lines.clear()
+
+
 def setup(app):  # type: ignore[no-untyped-def]
     """Connect the events."""
+    app.connect("autodoc-process-docstring", drop_docs_of_types)
     app.connect("autodoc-process-docstring", escape_bars)

@@ -149,6 +149,8 @@ def listing(module: str) -> str:
         item = getattr(importlib.import_module(module), name)
         kind = "class" if inspect.isclass(item) else "function" if callable(item) else "data"
         parts += ["", f".. auto{kind}:: {name}"]
+        if getattr(item, "__module__", module).split(".")[0] not in (module.split(".")[0], "builtins"):
+            parts.append("   :no-index:")  # the page of the package that defines it has the target of links
     return "\n".join(parts) + "\n"
 
 
