@@ -1,17 +1,22 @@
-"""The exact and the Hamming evaluator on several ranks: every rank gets the metrics of one process, to the bit."""
+"""The evaluator of embeddings and of codes on several ranks: every rank gets the metrics of one process, to the bit."""
 
 from __future__ import annotations
 
 import pytest
-from train_support.measuring_ranks import measure, measure_relations, measure_unmatched
+from train_support.measuring_ranks import measure, measure_matches, measure_unmatched
 from train_support.sharded_ranks import in_ranks
 
-from dml_eval_rs.evaluators import ExactEvaluator, HammingEvaluator
+from dml_eval_rs.evaluators import Evaluator
 
+WITH_CLUSTERS = ("recall@1", "recall@5", "r_precision", "map@r", "nmi", "ami", "ari")
+OF_RANKINGS = (
+    *("recall@1", "recall@5", "precision@1", "precision@5", "r_precision", "map@r", "mrr"),
+    *("map@5", "ndcg@5", "ir_recall@5", "mrr@5", "map", "minp"),
+)
 EVALUATORS = (
-    ExactEvaluator(recall_at=(1, 5), nmi=True),
-    ExactEvaluator(similarity="euclidean", ties="expected"),
-    HammingEvaluator(recall_at=(1, 5), nmi=True),
+    Evaluator(metrics=WITH_CLUSTERS),
+    Evaluator(similarity="euclidean", ties="expected"),
+    Evaluator(metrics=WITH_CLUSTERS, similarity="hamming"),
 )
 
 
@@ -21,25 +26,14 @@ def test_ranks_share_the_evaluation_and_get_the_metrics_of_one(world_size):
 
 
 def test_ranks_share_evaluations_under_groups_and_lists():
-    metrics = {
-        "precision_at": (1, 5),
-        "average_precision_at": (5,),
-        "ndcg_at": (5,),
-        "recall_share_at": (5,),
-        "reciprocal_rank_at": (5,),
-        "average_precision": True,
-        "unmatched": "zero",
-    }
-    in_ranks(
-        2,
-        measure_relations,
-        (
-            ExactEvaluator(recall_at=(1, 5), **metrics),
-            ExactEvaluator(ties="expected", similarity="euclidean"),
-            HammingEvaluator(recall_at=(1, 5), ties="pessimistic", **metrics),
-        ),
+    asked = {"metrics": OF_RANKINGS, "unmatched": "zero"}
+    evaluators = (
+        Evaluator(**asked),
+        Evaluator(ties="expected", similarity="euclidean"),
+        Evaluator(**asked, similarity="hamming", ties="pessimistic"),
     )
+    in_ranks(2, measure_matches, evaluators)
 
 
 def test_labels_without_a_match_are_refused_on_every_rank():
-    in_ranks(2, measure_unmatched, (ExactEvaluator(), HammingEvaluator()))
+    in_ranks(2, measure_unmatched, (Evaluator(), Evaluator(similarity="hamming")))

@@ -78,4 +78,4 @@ def test_a_third_partys_loss_trains_by_name(wheels, complete, tmp_path):
     assert len(losses) == 4
     assert all(np.isfinite(losses))
     assert "supervised-contrastive" in (out / "recipe.toml").read_text(encoding="utf-8")
-    assert 0 <= json.loads((out / "evaluation.json").read_text(encoding="utf-8"))["map_at_r"] <= 1
+    assert 0 <= json.loads((out / "evaluation.json").read_text(encoding="utf-8"))["map@r"] <= 1
