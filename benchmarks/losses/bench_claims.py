@@ -27,12 +27,11 @@ from rich.console import Console
 
 from dml_core import registry
 from dml_train import load_recipe
-from dml_train.measure.evaluate import flatten_metrics
 from dml_train.measure.intervals import pooled
 from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 
-FIGURES = ("recall/1", "map_at_r")
+FIGURES = ("recall@1", "map@r")
 UNITS = ("cosine", "ms a step", "MiB", ": s")  # in the titles of figures that aren't percentages
 DATA = {"glyphs": claims.STUDIES, "han": han.STUDIES, "units": pretrained.STUDIES}
 STUDIES = claims.STUDIES | han.STUDIES | pretrained.STUDIES
@@ -88,8 +87,8 @@ class Record:
             return
         folder, study = RunFolder(outcome.job.folder), STUDIES[json.loads(outcome.job.name)[0]]
         logged = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-        validation = next(line for line in reversed(logged) if "validation/map_at_r" in line)
-        test = flatten_metrics(outcome.metrics())
+        validation = next(line for line in reversed(logged) if "validation/map@r" in line)
+        test = outcome.metrics()
         line = {
             "run": outcome.job.name,
             "validation": {key: validation[f"validation/{key}"] for key in FIGURES},
@@ -102,7 +101,7 @@ class Record:
         self.lines[line["run"]] = line
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(f"{outcome.job.name}: {line['test']['recall/1']:.4f} {line['seconds'] or 0:.0f} s", flush=True)
+        print(f"{outcome.job.name}: {line['test']['recall@1']:.4f} {line['seconds'] or 0:.0f} s", flush=True)
 
     def rate(self, name: str, study: Study) -> str | None:
         """Return the rate with the best MAP@R on the held-out classes; None until all are measured."""
@@ -111,7 +110,7 @@ class Record:
         found = {rate: self.find(name, study.rate_of, rate, 0) for rate in study.rates}
         if any(line is None for line in found.values()):
             return None
-        return max(study.rates, key=lambda rate: found[rate]["validation"]["map_at_r"])  # type: ignore[index]
+        return max(study.rates, key=lambda rate: found[rate]["validation"]["map@r"])  # type: ignore[index]
 
 
 def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
@@ -129,9 +128,9 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
           f"{f', chosen on held-out classes: `{rate}`' if rate else ''}.\n")  # fmt: skip
     extras = list(next(iter(rows.values()))[0]["extra"]) or list(list(rows.values())[-1][0]["extra"])
     columns = {
-        "held-out MAP@R": lambda line: line["validation"]["map_at_r"],
-        "Recall@1": lambda line: line["test"]["recall/1"],
-        "MAP@R": lambda line: line["test"]["map_at_r"],
+        "held-out MAP@R": lambda line: line["validation"]["map@r"],
+        "Recall@1": lambda line: line["test"]["recall@1"],
+        "MAP@R": lambda line: line["test"]["map@r"],
         **{key: (lambda line, key=key: line["extra"].get(key)) for key in extras},
     }
     print(f"| variant | {' | '.join(columns)} | seeds | s |\n|{'---|' * (len(columns) + 3)}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -73,10 +72,9 @@ def every_level(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
     names, found = dict(zip("LMH", recipe.backbone["levels"], strict=True)), {}
     evaluator, embedded = build_evaluator(recipe, registry()), Embedded.read(folder)
     for label in ("L", "M", "H", "LM", "LH", "MH", "LMH"):
-        metrics: dict[str, Any] = evaluate(
-            evaluator, select_levels(embedded, recipe, [names[letter] for letter in label])
-        ).to_dict()
-        found[f"{label} recall"], found[f"{label} map"] = metrics["recall"]["1"], metrics["map_at_r"]
+        chosen = select_levels(embedded, recipe, [names[letter] for letter in label])
+        metrics = evaluate(evaluator, chosen)
+        found[f"{label} recall"], found[f"{label} map"] = metrics["recall@1"], metrics["map@r"]
     return found
 
 

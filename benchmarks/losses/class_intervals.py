@@ -11,7 +11,7 @@ from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
 MOST_CLASSES = 500  # whose sums are recorded
-METRICS = ("recall@1", "map_at_r")
+METRICS = ("recall@1", "map@r")
 
 
 def sums_by_class(folder: RunFolder) -> dict[str, Any] | None:
@@ -31,10 +31,10 @@ def sums_by_class(folder: RunFolder) -> dict[str, Any] | None:
 def intervals_by_class(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
     """Halve the widths of the 95 % intervals of Recall@1 and MAP@R: the spread of the test classes."""
     labels = np.load(folder.labels())
-    evaluation = evaluate(np.load(folder.embeddings()), labels, recall_at=[1])
+    evaluation = evaluate(np.load(folder.embeddings()), labels, metrics=METRICS)
     return {
         "Recall@1 ± by class": half_width(evaluation, "recall@1", labels),
-        "MAP@R ± by class": half_width(evaluation, "map_at_r", labels),
+        "MAP@R ± by class": half_width(evaluation, "map@r", labels),
     }
 
 

@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 from claims import Study, cosine_to_memory, falling
-from class_intervals import half_width, intervals_by_class
+from class_intervals import METRICS, half_width, intervals_by_class
 from class_step import measure_class_step
 
-from dml_eval_rs import binarize, evaluate, evaluate_codes
+from dml_eval_rs import binarize, evaluate
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
@@ -42,15 +42,15 @@ def floats_and_bits(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
     """Measure the same embeddings as bits, with the processor time that either search takes on one thread."""
     labels, embeddings = np.load(folder.labels()), np.load(folder.embeddings())
     started = time.process_time()
-    evaluate(embeddings, labels, recall_at=[1], threads=1)
+    evaluate(embeddings, labels, metrics=METRICS, threads=1)
     between = time.process_time()
-    bits = evaluate_codes(binarize(embeddings), labels, recall_at=[1], threads=1)
+    bits = evaluate(binarize(embeddings), labels, metrics=METRICS, similarity="hamming", threads=1)
     ended = time.process_time()
     return intervals_by_class(folder, recipe) | {
-        "bits: Recall@1": bits.recall[1],
+        "bits: Recall@1": bits["recall@1"],
         "bits: Recall@1 ± by class": half_width(bits, "recall@1", labels),
-        "bits: MAP@R": bits.map_at_r,
-        "bits: MAP@R ± by class": half_width(bits, "map_at_r", labels),
+        "bits: MAP@R": bits["map@r"],
+        "bits: MAP@R ± by class": half_width(bits, "map@r", labels),
         "floats: s": between - started,
         "bits: s": ended - between,
     }

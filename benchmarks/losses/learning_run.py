@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-import dml_eval_rs
 from dml_core import ClassBalancedSampler, Split, registry
+from dml_eval_rs import binarize, evaluate
 
 CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES = 24, 4, 700
 WIDTHS, STRIDE = [32, 64, 128], 2
@@ -138,13 +138,14 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
         if hasattr(loss, "evaluation_embeddings"):
             embeddings = loss.evaluation_embeddings(embeddings)
     rows, truth = embeddings.numpy(), measured.labels[measure_on]
-    result = dml_eval_rs.evaluate(rows, truth, recall_at=(1,), threads=1)
-    codes = dml_eval_rs.evaluate_codes(dml_eval_rs.binarize(rows), truth, recall_at=(1,), threads=1)
+    metrics = ("recall@1", "map@r")
+    result = evaluate(rows, truth, metrics=metrics, threads=1)
+    codes = evaluate(binarize(rows), truth, metrics=metrics, similarity="hamming", threads=1)
     return {
-        "recall": result.recall[1],
-        "map": result.map_at_r,
-        "code_recall": codes.recall[1],
-        "code_map": codes.map_at_r,
+        "recall": result["recall@1"],
+        "map": result["map@r"],
+        "code_recall": codes["recall@1"],
+        "code_map": codes["map@r"],
         "seconds": time.process_time() - started,
     }
 

@@ -32,7 +32,7 @@ RECORDS = {GLYPHS: "losses-claims.jsonl", HAN: "losses-han.jsonl", UNITS: "losse
 DATASETS = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-Shop"}
 SAME, OPPOSITE, UNDECIDED = "same", "**opposite**", "undecided"
 LEVEL = 1.0  # a paper's rows closer than this are level, in points
-METRICS = ("recall/1", "map_at_r")
+METRICS = ("recall@1", "map@r")
 COLUMNS = ("claim", "published", "measured on", "Recall@1", "MAP@R", "direction", "how sure")
 
 HEAD = """\
@@ -132,7 +132,7 @@ def mean_sums(runs: list[dict[str, Any] | None]) -> npt.NDArray[np.float64] | No
 def values(line: dict[str, Any], arm: Arm) -> tuple[float, float]:
     """Return a run's Recall@1 and MAP@R."""
     if arm.keys is None:
-        return line["test"]["recall/1"], line["test"]["map_at_r"]
+        return line["test"]["recall@1"], line["test"]["map@r"]
     return line["extra"][arm.keys[0]], line["extra"][arm.keys[1]]
 
 
@@ -140,7 +140,7 @@ def published(paper: str, claim: Claim) -> tuple[float, float]:
     """Look up the two published figures."""
     table = papers()[paper].tables[claim.table]
     rows = {row.label: row.published[claim.data] for row in table.rows if claim.data in row.published}
-    place = table.metrics[claim.data].index("recall/1")
+    place = table.metrics[claim.data].index("recall@1")
     return rows[claim.upper][place], rows[claim.lower][place]
 
 

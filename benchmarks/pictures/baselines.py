@@ -15,11 +15,11 @@ import numpy as np
 from rich.console import Console
 
 from dml_core import registry
-from dml_train.measure.evaluate import Embedded, flatten_metrics
+from dml_train.measure.evaluate import Embedded
 from dml_train.recipe.loading import load_recipe
 from dml_train.training.build import Experiment, build
 
-METRICS = ("recall/1", "recall/2", "recall/4", "recall/8", "map_at_r", "r_precision")
+METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "r_precision")
 
 
 def main(recipe: str, root: str) -> None:
@@ -48,8 +48,8 @@ def main(recipe: str, root: str) -> None:
 
 def show(name: str, experiment: Experiment, embedded: Embedded) -> None:
     """Evaluate and print one row."""
-    flat = flatten_metrics(experiment.evaluator.evaluate(embedded.embeddings, embedded.labels).to_dict())
-    print(f"{name:10}" + "".join(f"  {metric} {flat[metric]:.4f}" for metric in METRICS), flush=True)
+    measured = experiment.evaluator.evaluate(embedded.embeddings, embedded.labels)
+    print(f"{name:10}" + "".join(f"  {metric} {measured[metric]:.4f}" for metric in METRICS), flush=True)
 
 
 if __name__ == "__main__":
