@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _FORMATS = ("table", "markdown", "latex", "csv", "json")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return 0 on success, 2 for an error, 130 for Ctrl-C, 141 if nobody reads the output."""
     options = _parser().parse_args(argv)
+    warnings.showwarning = _warn
     try:
         results = {
             str(path): _measure(path, options) for path in (options.embeddings, options.compare) if path
@@ -80,6 +82,10 @@ def _write(found: Evaluation | ComparisonTable, form: str) -> str:
     if form == "json":
         return json.dumps(found.to_dict(), indent=2)
     return str(found) if form == "table" else str(getattr(found, f"to_{form}")()).removesuffix("\n")
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"dml-eval: warning: {message}", file=sys.stderr)
 
 
 def _show(done: int, total: int) -> None:

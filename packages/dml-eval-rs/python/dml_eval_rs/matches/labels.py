@@ -84,8 +84,8 @@ class Labels:
             return
         if not any(-1 in listed for listed in (self.junk, self.distractors)):
             warnings.warn(
-                "-1 is the only negative label and counts as a class; if it marks junk, pass Labels(ids, junk=-1), or "
-                "distractors=-1 to keep these items in the rankings",
+                "-1 is the only negative label and counts as a class; if it marks junk, pass Labels(ids, junk=-1) "
+                "(dml-eval: --junk -1), or distractors=-1 to keep these items in the rankings",
                 UserWarning,
                 stacklevel=5,
             )

@@ -73,7 +73,7 @@ class ComparisonTable(Tabular):
             "value",
             "interval",
             f"minus {self.models[0]}",
-            "its interval",
+            "difference interval",
             "p (Holm)",
         )
         rows = []
@@ -125,7 +125,7 @@ def compare(
 
     Args:
         results: model → its result of `evaluate` or `verify`. All results are of the same queries in the same order.
-        metrics: names; None for all that every model measured.
+        metrics: names; None for all that every model measured, but precision@1 beside recall@1, which it equals.
         level: the confidence level of the intervals.
         seed: seed of the resamples and permutations.
         by: (n_queries,) classes of queries that are resampled as a whole, see `Evaluation.confidence_interval`.
@@ -152,6 +152,8 @@ def compare(
     (first, base), *others = results.items()
     if metrics is None:
         names = [name for name in base if all(name in set(other) for _, other in others)]
+        if "recall@1" in names and "precision@1" in names:  # they are equal, and one test is enough
+            names.remove("precision@1")
     else:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
     options = {} if by is None else {"by": by}
