@@ -2,7 +2,8 @@
 
     python benchmarks/evaluator/verification.py [--items 60502] [--kind hard] [--metrics tar tar+eer auc] [--pairs 1]
 
-Each measurement is a process of its own; those of a pair follow each other. Asserts nothing.
+`tar` stands for TAR at four FARs; `+interval` also measures the confidence interval of the first metric. Each
+measurement is a process of its own; those of a pair follow each other. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from growth import peak
 
 from dml_eval_rs import evaluate, verify
 
+RATES = [f"tar@far=1e-{i}" for i in (1, 2, 3, 4)]
+
 
 def measure(folder: Path, work: str) -> None:
     """Do the work, and print processor seconds and MiB beyond the inputs."""
@@ -32,7 +35,11 @@ def measure(folder: Path, work: str) -> None:
     if work == "evaluate":
         evaluate(x, labels, threads=1)
     else:
-        verify(x, labels, metrics=work.split("+"), threads=1)  # type: ignore[arg-type]
+        asked = [name for name in work.split("+") if name != "interval"]
+        names = [each for name in asked for each in (RATES if name == "tar" else [name])]
+        found = verify(x, labels, metrics=names, threads=1)
+        if "interval" in work:
+            found.confidence_interval(names[0])
     seconds = time.process_time() - start
     print(seconds, (peak() - before) / 2**20)
 
@@ -43,7 +50,7 @@ def main() -> None:
     )
     parser.add_argument("--items", type=int, default=60_502)
     parser.add_argument("--kind", choices=("hard", "easy"), default="hard")
-    parser.add_argument("--metrics", nargs="+", default=["tar", "tar+eer", "auc"])
+    parser.add_argument("--metrics", nargs="+", default=["tar", "tar+eer", "auc", "tar+eer+interval"])
     parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "WORK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -52,7 +59,7 @@ def main() -> None:
         return
     x, labels = stanford_like(options.kind, options.items)
     print(f"{machine()}; {options.items:,} items, {options.kind}; processor seconds of one thread")
-    print(f"{'metrics':10} {'verify, s':>10} {'evaluate, s':>12} {'times':>6} {'MiB beyond inputs':>18}")
+    print(f"{'metrics':16} {'verify, s':>10} {'evaluate, s':>12} {'times':>6} {'MiB beyond inputs':>18}")
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "x.npy", x)
         np.save(Path(folder) / "labels.npy", labels)
@@ -68,7 +75,7 @@ def main() -> None:
             ours, theirs = (statistics.median(pair[i][0] for pair in pairs) for i in (0, 1))
             ratio = statistics.median(a[0] / b[0] for a, b in pairs)
             memory = max(a[1] for a, _ in pairs)
-            print(f"{work:10} {ours:10.1f} {theirs:12.1f} {ratio:6.2f} {memory:18.0f}", flush=True)
+            print(f"{work:16} {ours:10.1f} {theirs:12.1f} {ratio:6.2f} {memory:18.0f}", flush=True)
 
 
 if __name__ == "__main__":

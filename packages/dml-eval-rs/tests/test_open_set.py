@@ -14,9 +14,9 @@ from eval_support.small_rows import small_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import open_set
+from dml_eval_rs import Labels, open_set
 
-SIMILARITIES = ("cosine", "dot", "euclidean")
+SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 FAR = (0.9, 0.5, 1 / 3, 0.1)
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 LABELS = np.arange(40) % 36
@@ -26,8 +26,8 @@ LABELS = np.arange(40) % 36
 @given(data=st.data())
 def test_rates_are_those_of_all_thresholds(similarity: Any, data: Any) -> None:
     dim = data.draw(st.sampled_from([1, 2, 9]))
-    x = data.draw(small_rows(dim))
-    gallery = None if data.draw(st.booleans()) else data.draw(small_rows(dim))
+    x = data.draw(small_rows(dim, similarity=similarity))
+    gallery = None if data.draw(st.booleans()) else data.draw(small_rows(dim, similarity=similarity))
     items = x if gallery is None else gallery
 
     def labels_of(rows: int) -> list[int]:
@@ -61,20 +61,31 @@ def test_rates_are_those_of_all_thresholds(similarity: Any, data: Any) -> None:
         assert found.threshold[far] == math.nextafter(refused, math.inf)
 
 
+def test_distractors_are_unknown_and_junk_is_left_out() -> None:
+    rng = np.random.default_rng(1)
+    names = np.array(["a", "b", "far", "bad"])[rng.integers(0, 4, 40)]
+    found = open_set(X, Labels(names, distractors="far", junk="bad"), far=0.5)
+    kept = names != "bad"
+    alone = np.where(names == "far", [f"far {i}" for i in range(40)], names)
+    assert found == open_set(X[kept], alone[kept], far=0.5)
+
+
 def test_the_result_is_ready_for_json() -> None:
     found = open_set(X, LABELS, far=0.5)
     assert found.to_dict() == {
-        "dir": {"0.5": found.dir[0.5]},
-        "threshold": {"0.5": found.threshold[0.5]},
+        "dir@far=0.5": found.dir[0.5],
+        "threshold/dir@far=0.5": found.threshold[0.5],
         "n_known": 8,
         "n_unknown": 32,
     }
+    assert found.to_csv().splitlines()[0] == "metric,value"
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: open_set(X, LABELS, far=1.5), "far holds 1.5"),
+        (lambda: open_set(X, Labels(LABELS, LABELS)), "labels have groups"),
         (lambda: open_set(X, np.arange(40)), "0 of 40 queries have a label of the gallery, and 40 have none"),
         (
             lambda: open_set(X, np.zeros(40, int)),

@@ -82,3 +82,41 @@ def fold_accuracies(
         accuracies.append(Fraction(sum(inside), len(inside)))
         thresholds.append(threshold)
     return [float(a) for a in accuracies], thresholds, float(sum(accuracies, Fraction(0)) / len(accuracies))
+
+
+def resampled_curve(
+    thresholds: Sequence[float],
+    pairs: Sequence[tuple[Any, Any, float]],
+    weights: dict[Any, float],
+    *,
+    of_both: bool,
+) -> list[tuple[float, float]]:
+    """Return FAR and TAR at (0, 0), each threshold and (1, 1), if each identity is drawn as often as its weight says.
+
+    A pair has the weight of its first identity; of two identities, with `of_both`, both weights less 1.
+    """
+    kinds: list[list[tuple[float, float]]] = [[], []]
+    for a, b, s in pairs:
+        weight = weights[a] + weights[b] - 1 if of_both and a != b else weights[a]
+        kinds[a == b].append((s, weight))
+    shares = []
+    for kind in kinds:
+        accepted = [max(0.0, sum(w for s, w in kind if s >= t)) for t in [*thresholds, -math.inf]]
+        shares.append([0.0] + [max(accepted[: i + 1]) / max(accepted) for i in range(len(accepted))])
+    return list(zip(*shares))
+
+
+def read_metric(name: str, curve: Sequence[tuple[float, float]]) -> float:
+    """Read a metric from the corners of a curve, as the page says for resampled ones."""
+    lines = list(itertools.pairwise(curve))
+    if name == "auc":
+        return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in lines)
+    if name == "eer":
+        (far, tar), (next_far, next_tar) = next(line for line in lines if sum(line[1]) >= 1)
+        return far + (1 - far - tar) / (next_far + next_tar - far - tar) * (next_far - far)
+    share = float(name.partition("=")[2])
+    if curve[1][0] > share:  # beyond the grid
+        return curve[1][1]
+    (far, tar), (next_far, next_tar) = [line for line in lines[1:] if line[0][0] <= share][-1]
+    part = math.log(share / far) / math.log(next_far / far) if far > 0 else share / next_far
+    return tar + part * (next_tar - tar)

@@ -96,11 +96,11 @@ class Verification(Tabular, Mapping[str, float]):
         return {**self.__dict__, "_identities": None}
 
     def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
-        """Return the bootstrap confidence interval of a metric, over identities (labels) drawn with replacement.
+        """Return the bootstrap confidence interval of a metric, over 2,000 resamples of the identities (labels).
 
-        Pairs of one identity depend on each other, so whole identities are drawn (subsets bootstrap, Bolle, Ratha and
-        Pankanti 2004), 2,000 times; with a gallery, those of the queries. The first call counts the pairs of each
-        identity, which takes about as long as `verify`. The accuracy's interval is over its folds.
+        Pairs of one identity depend on each other, so whole identities are drawn with replacement (subsets bootstrap,
+        Bolle, Ratha and Pankanti 2004); with a gallery, those of the queries. The first call counts the pairs of each
+        identity, which takes about as long as `verify` with ``"auc"``. The accuracy is resampled by its folds.
 
         Args:
             name: a metric that was measured.
@@ -112,24 +112,22 @@ class Verification(Tabular, Mapping[str, float]):
 
         Raises:
             KeyError: if the metric wasn't measured.
-            ValueError: if `level` or `seed` is out of range, all pairs are of one identity, or the result doesn't keep
-                the embeddings: results that were pickled and those of `verify_shards` don't.
+            ValueError: if `level` or `seed` is out of range, the pairs are of too few identities, or the result doesn't
+                keep the embeddings, as it was pickled or is of `verify_shards`.
         """
         check_level(level)
-        value = self[name]
+        value, seed = self[name], arguments.seed(seed)
         if name == "accuracy":
-            accuracy_F = self._folds()
-            return interval_of(accuracy_F, np.ones(len(accuracy_F), np.bool_), None, level, seed)
-        deviation_R1 = by_identity.resample(name, [self._count(self._shares())], arguments.seed(seed))
+            return _interval_of_folds(self.fold_accuracy, level, seed)
+        deviation_R1 = by_identity.resample(name, [self._count(self._shares())], seed)
         return percentiles(np.clip(value + deviation_R1[:, 0], 0, 1), level)
 
     def compare(self, other: Verification, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
         """Compare two models on the same pairs by a paired permutation test over identities.
 
-        Under the null hypothesis that the models are alike, both models' counts of each identity are swapped with
+        Under the null hypothesis that the models are alike, each identity's counts of both models are swapped with
         probability 1/2. p = (1 + #{|permuted difference| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and Smyth
-        2010). The interval is over identities drawn with replacement, the same for both models. The accuracy is
-        compared over its folds.
+        2010). The interval resamples the same identities for both models. The accuracy is compared by its folds.
 
         Args:
             other: the second model's result, of the same pairs in the same order.
@@ -147,20 +145,22 @@ class Verification(Tabular, Mapping[str, float]):
         check_level(level)
         difference, seed = self[name] - other[name], arguments.seed(seed)
         if name == "accuracy":
-            _check_same(len(self._folds()) == len(other._folds()))
-            difference_F = self._folds() - other._folds()
-            n, every = len(difference_F), np.ones(len(difference_F), np.bool_)
+            assert self.fold_accuracy is not None
+            assert other.fold_accuracy is not None
+            n = len(self.fold_accuracy)
+            _check_same(n == len(other.fold_accuracy))
+            difference_F = self.fold_accuracy - other.fold_accuracy
+            interval = _interval_of_folds(difference_F, level, seed)
             extreme = count_extreme(difference_F, n, difference, PERMUTATIONS, seed)
-            return Comparison(
-                name, difference, p_value(extreme), interval_of(difference_F, every, None, level, seed), n
-            )
-        shares = [*self._shares(), *other._shares()]
-        mine, theirs = self._count(shares), other._count(shares)
-        _check_same(np.array_equal(mine.totals, theirs.totals))
-        deviation_R = by_identity.resample(name, [mine, theirs], seed) @ np.array([1.0, -1.0])
-        extreme = by_identity.count_extreme(name, mine, theirs, seed)
-        interval = percentiles(difference + deviation_R, level)
-        return Comparison(name, difference, p_value(extreme), interval, len(mine.positives))
+        else:
+            shares = [*self._shares(), *other._shares()]
+            mine, theirs = self._count(shares), other._count(shares)
+            n = len(mine.positives)
+            _check_same(np.array_equal(mine.totals, theirs.totals))
+            deviation_R = by_identity.resample(name, [mine, theirs], seed) @ np.array([1.0, -1.0])
+            interval = percentiles(difference + deviation_R, level)
+            extreme = by_identity.count_extreme(name, mine, theirs, seed)
+        return Comparison(name, difference, p_value(extreme), interval, n)
 
     def to_dict(self) -> dict[str, float]:
         """Return the metrics, each threshold as ``"threshold/"`` and its metric's name, and the counts, for JSON."""
@@ -212,9 +212,10 @@ class Verification(Tabular, Mapping[str, float]):
             )
         return self._identities.count(by_identity.depth_for(shares))
 
-    def _folds(self) -> npt.NDArray[np.float64]:
-        assert self.fold_accuracy is not None
-        return self.fold_accuracy
+
+def _interval_of_folds(values_F: npt.NDArray[np.float64] | None, level: float, seed: int) -> Interval:
+    assert values_F is not None
+    return interval_of(values_F, np.ones(len(values_F), np.bool_), None, level, seed)
 
 
 def _check_same(are_same: bool) -> None:
