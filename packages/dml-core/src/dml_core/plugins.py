@@ -17,7 +17,6 @@ from typing import TypeVar
 import pluggy
 
 from dml_core import hookspecs
-from dml_core.contain import contain
 from dml_core.errors import DmlError, PluginLoadError, describe_error, nearest
 
 T = TypeVar("T")
@@ -72,10 +71,12 @@ class Plugins:
         for point in points:
             written = f"{point.name} = {point.value}"
             distribution, version = _origin(point)
-            with contain(f"loading the plugin {distribution} {version} ({written})") as loading:
+            try:
                 self.register(point.load(), written, distribution, version)
-            if loading.error is not None:
-                self.fail(Failure(written, distribution, version, loading.error))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a plugin may raise anything, also SystemExit
+                self.fail(Failure(written, distribution, version, error))
 
     def register(
         self, plugin: object, entry_point: str = "", distribution: str = "unpackaged", version: str = "0"
@@ -128,18 +129,19 @@ class Plugins:
         # pluggy calls the last registered first; listings read better in the order of registration.
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():
             provider = self.provider_of(implementation.plugin)
-            items: list[T] = []
-            with contain(f"the hook {hook} of {provider}") as call:
+            try:
                 returned = implementation.function()
                 if not isinstance(returned, Iterable):
                     raise TypeError(f"{hook} returned {returned!r}; expected {expected}")
                 items = list(returned)
                 if wrong := [item for item in items if not isinstance(item, kind)]:
                     raise TypeError(f"{hook} returned {wrong[0]!r}; expected {expected}")
-            if call.error is None:
-                collected += [(item, provider) for item in items]
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                self.fail(Failure(provider.entry_point, provider.distribution, provider.version, error))
             else:
-                self.fail(Failure(provider.entry_point, provider.distribution, provider.version, call.error))
+                collected += [(item, provider) for item in items]
         return collected
 
     def describe_failures(self) -> str:

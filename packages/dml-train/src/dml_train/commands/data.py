@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -166,11 +167,11 @@ def _check_leaks(
 def fetch(context: click.Context, name: str, root: Path) -> None:
     """Download, unpack and check a data set.
 
-    It comes from its owners' servers. An interrupted download resumes, and archives already in the folder are used.
+    It comes from its owners' servers. Archives already in the folder are used.
     Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
     from dml_train.data import check_dataset, fetch_dataset
 
-    fetch_dataset(name, root, console=error_console(), report=lambda text: click.echo(text, err=True))
+    fetch_dataset(name, root, progress=sys.stderr.isatty(), report=lambda text: click.echo(text, err=True))
     if not check_dataset(name, root, report=click.echo):
         context.exit(1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from dml_core import DmlError, nearest
 from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.csv_table import read_csv_table
@@ -70,21 +68,21 @@ def check_dataset(
 
 
 def fetch_dataset(
-    name: str, root: str | Path, *, console: Console | None = None, report: Callable[[str], None] = print
+    name: str, root: str | Path, *, progress: bool = False, report: Callable[[str], None] = print
 ) -> None:
-    """Download and unpack a published data set, reusing existing files; an interrupted download resumes.
+    """Download and unpack a published data set, reusing existing files.
 
     Args:
         name: as in `check_dataset`.
         root: the folder for the archives and the unpacked folder, created if missing.
-        console: shows the progress of a download; default: none.
+        progress: whether to show progress bars of downloads on the standard error.
         report: called with a line about each step.
 
     Raises:
         DmlError: an unknown name; a file that must be downloaded by hand; a download or an archive that is bad; an
             existing data set that is incomplete.
     """
-    fetch(_official(name), Path(root), console, report)
+    fetch(_official(name), Path(root), progress, report)
 
 
 def _official(name: str) -> OfficialSet:

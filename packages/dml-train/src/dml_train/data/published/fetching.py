@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from dml_core import DmlError
-from dml_train.data.published.download import compute_digests, download
+from dml_train.data.published.download import compute_digest, download
 from dml_train.data.published.official import Archive, OfficialSet, find_file, list_missing
 from dml_train.data.published.unpacking import unpack
 from dml_train.files import WriteRefused
 
 
-def fetch(official: OfficialSet, root: Path, console: Console | None, report: Callable[[str], None]) -> None:
+def fetch(official: OfficialSet, root: Path, progress: bool, report: Callable[[str], None]) -> None:
     """Download and unpack a data set into `root`, reusing existing files.
 
     Args:
         official: the data set.
         root: the folder for its archives and the unpacked folder, created if missing.
-        console: shows the progress of a download.
+        progress: whether to show progress bars of downloads on the standard error.
         report: called with a line about each step.
 
     Raises:
@@ -37,7 +35,7 @@ def fetch(official: OfficialSet, root: Path, console: Console | None, report: Ca
     by_hand = [a.name for a in archives if a.address is None and find_file(root, a.name) is None]
     if by_hand:
         raise DmlError(f"{root} doesn't hold {' and '.join(by_hand)}. {official.describe_download(root)}")
-    for file, archive in [(_get_archive(archive, root, console, report), archive) for archive in archives]:
+    for file, archive in [(_get_archive(archive, root, progress, report), archive) for archive in archives]:
         if archive.unpacks:
             report(f"unpacking {file}")
             report(f"unpacked {', '.join(map(str, unpack(file, file.parent)))}")
@@ -62,14 +60,12 @@ def _is_complete(official: OfficialSet, root: Path) -> bool:
     return not missing
 
 
-def _get_archive(
-    archive: Archive, root: Path, console: Console | None, report: Callable[[str], None]
-) -> Path:
+def _get_archive(archive: Archive, root: Path, progress: bool, report: Callable[[str], None]) -> Path:
     """Find or download an archive, and compare its checksum if one is published."""
     file = find_file(root, archive.name)
     if file is not None:
         report(f"{file} already exists")
-        if archive.md5 is not None and (md5 := compute_digests(file)["md5"]) != archive.md5:
+        if archive.md5 is not None and (md5 := compute_digest(file, "md5")) != archive.md5:
             raise DmlError(
                 f"{file} has the MD5 {md5}; expected {archive.md5}. It is damaged, truncated or another file: remove "
                 "it and download it again"
@@ -82,13 +78,7 @@ def _get_archive(
     except OSError as error:
         raise WriteRefused(f"can't make the folder {root}: {error.strerror}") from error
     report(f"downloading {archive.address} ({archive.size})")
-    with (console or Console(quiet=True)).status(archive.name) as status:
-
-        def show(received: int, total: int | None) -> None:
-            of_total = "" if total is None else f" of {total / 1e6:,.0f}"
-            status.update(f"{archive.name}: {received / 1e6:,.0f}{of_total} MB")
-
-        sha256 = download(archive.address, file, md5=archive.md5, progress=show)
+    sha256 = download(archive.address, file, md5=archive.md5, progress=progress)
     checked = "its MD5 is correct" if archive.md5 else "no checksum is published"
     report(f"downloaded {file}; SHA-256 {sha256}; {checked}")
     return file
