@@ -452,9 +452,8 @@ mod tests {
                     prop_assert!(items[expected.len()..].iter().all(|item| *item == -1));
                     prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, sizes, query);
                 }
-                let paths = control.paths();
-                let has_thresholds = paths.keys().any(|path| path.starts_with("thresholds "));
-                prop_assert!(has_thresholds);
+                let is_guessed = sizes.directions == Some(0) && k >= sizes.guessed_neighbours && !(has_labels || has_lists || has_bounds);
+                prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
             }
         }
     }
