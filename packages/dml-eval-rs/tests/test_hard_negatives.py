@@ -38,7 +38,7 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
     kernel, screen = data.draw(st.sampled_from(screens()))
     sizes = {
         name: data.draw(st.sampled_from(SIZES[name]))
-        for name in ("class_table", "table_keys", "first_spacing")
+        for name in ("class_table", "table_keys", "guess_spacing")
     }
     with trial(kernel=kernel, screen=screen, **sizes):
         reported, found = hard_negatives(

@@ -25,7 +25,7 @@ use crate::rows::packing::{Extent, Packing};
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
-use crate::search::nearest::nearest_screened;
+use crate::search::nearest::{Results, nearest_screened};
 use crate::side::Side;
 use crate::sizes::Sizes;
 
@@ -266,8 +266,8 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
         let (n, items) = (queries.rows(), gallery.unwrap_or(queries).rows());
         for k in [1, 4, items / 2, items] {
             let (mut keys, mut indices) = (vec![0.0; n * k], vec![0; n * k]);
-            nearest_screened(&space, k, OwnItem::Absent.into(), &control, |_, key| key, &mut keys, &mut indices)
-                .unwrap();
+            let results = Results { k, score: |_, key| key, scores: &mut keys, indices: &mut indices };
+            nearest_screened(&space, OwnItem::Absent.into(), &control, results).unwrap();
             for query in 0..n {
                 let pairs: Vec<_> = (0..items).map(|item| (query as u32, item as u32)).collect();
                 let mut all = Vec::new();

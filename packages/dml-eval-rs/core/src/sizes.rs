@@ -83,9 +83,9 @@ sizes! {
     table_neighbours: 32;
     /// See `table_neighbours`.
     items_per_table_neighbour: 5;
-    /// The fewest neighbours whose thresholds are guessed from a sample.
+    /// The fewest neighbours whose thresholds are guessed: fewer than k items of the sample may reach them.
     guessed_neighbours: 32;
-    /// The items of the gallery for each of such a sample, at least.
+    /// The items of the gallery for each of the sample from which thresholds come, at least.
     guess_spacing: 8;
     /// The sampled values above a guess, in percent of those for which few guesses are too high.
     guess_percent: 100;
@@ -95,8 +95,6 @@ sizes! {
     few_items: 128;
     /// The most bytes of nearest items so far in memory, for a search from tables.
     nearest_bytes: 48 << 20;
-    /// The least spacing of the panels of first candidates: a larger part would cost more than it spares.
-    first_spacing: 4;
     /// Items of a cell, in whole panels.
     cell_items: 48;
     /// Queries whose items above a threshold are in memory twice, before and after they are sorted.

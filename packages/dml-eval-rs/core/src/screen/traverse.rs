@@ -92,6 +92,11 @@ impl Task<'_> {
         let rests = self.rests.map_or(0.0, |(rows, columns)| rows[row as usize] * columns[column as usize]);
         (value - margin - 2.0 * rests, value + margin)
     }
+
+    /// Returns the least product of a row with this margin whose value may be at least this.
+    pub fn least_product(&self, value: f64, margin: f64) -> f32 {
+        round_down(value - self.offset - margin)
+    }
 }
 
 #[derive(Default)]

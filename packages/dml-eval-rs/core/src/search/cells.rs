@@ -1,5 +1,8 @@
-//! Cells: a few adjoining panels of a block each, with their mean. Where like items adjoin, as where a data set is in the order of its
-//! classes, the means tell in which cells the nearest items of a query probably are.
+//! Cells: a few adjoining panels of a block each, with their mean. If like items adjoin, as in a data set in the order of its classes, the
+//! means tell which cells probably hold the nearest items of a query, and thresholds from these cells rule out most tiles.
+//!
+//! Gain: `knn`, k = 10, of 19,744 x 256 rows with a decaying spectrum in adjoining classes of 16, DEMO times as fast as with a random
+//! sample (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
 
 use std::ops::Range;
 

@@ -11,7 +11,7 @@ use crate::rows::dense::{Dense, Precision};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::own_item::OwnItem;
 use crate::rows::similarity::Similarity;
-use crate::search::nearest::nearest;
+use crate::search::nearest::{Results, nearest};
 use crate::search::places::Nearest;
 
 /// Validates rows, and finds the `k` nearest gallery items of every query, as [`nearest`] does: similarities and indices. A few queries
@@ -36,21 +36,18 @@ pub fn knn<'a>(
     own.check(few, items as u64)?;
     control.took(|| "few queries");
     control.add_to_total(few as u64 * items as u64);
-    let lists = try_collect((0..few).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    let mut lists = try_collect((0..few).map(|_| Nearest::new(k).map(Mutex::new)))?;
     let space = unread.compare_few(control, |query, first, keys| {
         let own = own.of(query).map(|own| own as u32);
-        lists[query].lock().expect("no thread panics while it holds the lock").add(first as u32.., keys, own);
+        lists[query].lock().expect("no thread panics while it holds the lock").add(
+            first as u32..,
+            keys.iter().copied(),
+            own,
+        );
     })?;
-    let mut spare = Vec::new();
-    let out = similarities.chunks_mut(k).zip(indices.chunks_mut(k));
-    for (query, (list, (similarities, indices))) in lists.into_iter().zip(out).enumerate() {
-        let mut list = list.into_inner().expect("no thread panics while it holds the lock");
-        for ((similarity, index), place) in similarities.iter_mut().zip(indices).zip(list.sorted(&mut spare)?) {
-            *similarity = space.similarity_of_key(query, place.key());
-            *index = i64::from(place.item());
-        }
-    }
-    Ok(())
+    let mut results =
+        Results { k, score: |query, key| space.similarity_of_key(query, key), scores: similarities, indices };
+    results.store(0, &mut lists, control, |_, _, _, _| Ok(false))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The items among which a search looks for a query's nearest.
 
-use std::ops::Range;
-
 use crate::error::{Result, argument};
 use crate::rows::own_item::OwnItem;
+use crate::rows::space::Space;
+use crate::search::nearest::Keys;
 use crate::side::Side;
 
 /// The group of a query that is no gallery item; without labels, an item's group is its index, which is below this.
@@ -72,26 +72,17 @@ impl<'a> Filter<'a> {
             || self.left_out(query).binary_search(&item).is_ok()
     }
 
-    /// Sets the values of items that don't count, and values from `most` on, to −∞.
-    #[inline(always)]
-    pub(super) fn mask(&self, query: usize, items: Range<usize>, most: f32, values: &mut [f32]) {
-        if self.below.is_some() {
-            for value in &mut *values {
-                *value = if *value < most { *value } else { f32::NEG_INFINITY };
-            }
-        }
-        if let Some((queries, gallery)) = self.labels {
-            for (value, label) in values.iter_mut().zip(&gallery[items.clone()]) {
-                *value = if *label == queries[query] { f32::NEG_INFINITY } else { *value };
-            }
-        }
-        let own = self.own.of(query).map(|own| own as u32);
-        let left_out = self.left_out(query);
-        let from = left_out.partition_point(|item| (*item as usize) < items.start);
-        for item in own.iter().chain(left_out[from..].iter().take_while(|item| (**item as usize) < items.end)) {
-            if let Some(value) = (*item as usize).checked_sub(items.start).and_then(|lane| values.get_mut(lane)) {
-                *value = f32::NEG_INFINITY;
-            }
-        }
+    /// Drops items whose scores aren't below the query's bound.
+    pub(super) fn drop_beyond<S: Space>(
+        &self,
+        space: &S,
+        query: usize,
+        items: &mut Vec<u32>,
+        keys: &mut Keys,
+    ) -> Result<()> {
+        let Some(bounds) = self.below else { return Ok(()) };
+        let mut scores = keys.compute_scores(space, query, items.iter().copied())?.iter();
+        items.retain(|_| *scores.next().expect("a score for each item") < bounds[query]);
+        Ok(())
     }
 }

@@ -1,23 +1,31 @@
-//! Thresholds guessed from a random sample of the gallery, for many neighbours.
+//! The first threshold of each query, from a sample of the gallery, before all of it is screened.
 //!
-//! The k-th nearest of the items seen so far is far below the k-th nearest of all until most are seen, so a search that starts by it
-//! lists several times k items. Of a sample, the value that a little more than the expected share of k exceeds is below that of the k-th
-//! nearest item, but for a few queries in a thousand. A search of these notices it, and compares them with all items.
+//! A search that starts without a threshold lists several times k items until its lists are full, and computes their keys. The k-th
+//! largest lower bound of a sample is a threshold, since these are bounds of k different items. Without it `knn` of 20,000 isotropic rows
+//! takes WITHOUT times as long.
+//!
+//! For many neighbours (from `guessed_neighbours` on) a *guess* lists fewer: of a sample, the value that a little more than the expected
+//! share of the k nearest exceeds is below that of the k-th nearest item, but for a few queries in a thousand. The search notices, and
+//! compares these queries with all items. For k = 1,000 of 20,000 isotropic rows this is GUESS times as fast as the k-th of the sample
+//! (`benchmarks/evaluator/cliffs.py rows --only knn`).
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
 use crate::kernel::{Kernel, MAX_TILE, Tiles, Word};
-use crate::memory::{collect, ready, zeros};
+use crate::memory::{Grow, collect, each, zeros};
 use crate::random::Random;
-use crate::rows::narrow_panels::{NarrowPanels, multiply};
+use crate::rows::narrow_panels::{NarrowPanels, Panel, multiply};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::rows::space::Space;
-use crate::screen::block::Block;
+use crate::screen::block::{Block, Blocks};
 use crate::screen::rounding::round_down;
+use crate::search::cells::{Cells, Nearness};
+use crate::search::filter::Filter;
 use crate::side::Side;
-use crate::sizes::Sizes;
 
 /// Neighbours that a sample contains on average, unless it were too large a part of the gallery.
 const SAMPLED_NEIGHBOURS: usize = 128;
@@ -26,32 +34,56 @@ const DEVIATIONS: f64 = 3.0;
 /// One of so many lanes of a sample holds a neighbour at most, where several items share a lane.
 const LANES_PER_NEIGHBOUR: usize = 8;
 
+/// Items of a sample without a guess: the least, and for each neighbour.
+const LEAST_SAMPLED: usize = 1536;
+const SAMPLED_PER_NEIGHBOUR: usize = 64;
+
 /// A packed sample. Its panels form groups, and each lane of a group keeps the largest value of its items.
 pub(super) struct Guess {
     panels: NarrowPanels,
+    /// The items of the lanes, ascending.
+    items: Vec<u32>,
+    /// Their labels, if items of a query's label don't count.
+    labels: Vec<u32>,
+    /// The rests of their extents; empty if all are 0.
+    rests: Vec<f64>,
     worst: Extent,
     count: usize,
     groups: usize,
     /// Of the lanes' largest values, the rank of the guess, from 0.
     rank: usize,
+    /// Whether fewer than k items of the sample may reach the threshold.
+    is_guess: bool,
 }
 
 impl Guess {
-    /// Draws and packs a sample for k neighbours; `None` if it were less than a panel.
-    pub fn draw<S: Space>(space: &S, packing: &impl Packing, k: usize, sizes: &Sizes) -> Result<Option<Guess>> {
-        let (kernel, items, steps) = (space.kernel(), space.rows(Side::Gallery), packing.steps());
+    /// Draws and packs a sample for k neighbours; `None` if the gallery is too small.
+    pub fn draw<S: Space>(
+        space: &S,
+        packing: &impl Packing,
+        k: usize,
+        filter: &Filter<'_>,
+        control: &Control,
+    ) -> Result<Option<Guess>> {
+        let (kernel, items, steps, sizes) =
+            (space.kernel(), space.rows(Side::Gallery), packing.steps(), control.sizes());
         let width = kernel.tiles(packing.word()).columns;
-        let count = (SAMPLED_NEIGHBOURS * items / k).min(items / sizes.guess_spacing.max(1)) / width;
-        if count == 0 {
+        let is_guess = k >= sizes.guessed_neighbours && !packing.is_sorted() && filter.leaves_out_own_alone();
+        let wanted =
+            if is_guess { SAMPLED_NEIGHBOURS * items / k } else { LEAST_SAMPLED.max(SAMPLED_PER_NEIGHBOUR * k) };
+        let count = wanted.min(items / sizes.guess_spacing.max(1)) / width;
+        let groups =
+            if is_guess { count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1)) } else { (2 * k).div_ceil(width) };
+        if count < groups || count == 0 {
             return Ok(None);
         }
-        let drawn = collect(Random::new(4).spread(items, count * width))?;
+        let drawn = collect(Random::new(4).spread(items, count * width).map(|item| item as u32))?;
         // A product of codes takes columns that are arranged together.
         let is_code = packing.word() == Word::Bits;
         let axis = if is_code { Axis::Rows } else { Axis::Columns };
-        let encode = |lanes: std::ops::Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]| {
+        let encode = |lanes: Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]| {
             for (lane, &item) in drawn[lanes].iter().enumerate() {
-                let extent = &mut extents[lane..=lane];
+                let (extent, item) = (&mut extents[lane..=lane], item as usize);
                 packing.encode(Side::Gallery, axis, item..item + 1, width, &mut panel[lane..], extent)?;
             }
             if is_code {
@@ -60,47 +92,174 @@ impl Guess {
             Ok(())
         };
         let (panels, extents) = NarrowPanels::load(drawn.len(), width, steps, encode, usize::MAX)?;
-        let worst = extents.into_iter().fold(Extent::default(), Extent::max);
-        let groups = count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1));
+        let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
         let lanes = groups * width;
         let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
         let mean = share * lanes as f64;
-        let rank = ((mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100).min(lanes - 1);
-        Ok(Some(Guess { panels, worst, count, groups, rank }))
+        let rank =
+            if is_guess { (mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100 } else { k - 1 };
+        let labels = match filter.labels {
+            Some((_, labels)) => collect(drawn.iter().map(|item| labels[*item as usize]))?,
+            None => Vec::new(),
+        };
+        let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
+        Ok(Some(Guess {
+            panels,
+            items: drawn,
+            labels,
+            rests,
+            worst,
+            count,
+            groups,
+            rank: rank.min(lanes - 1),
+            is_guess,
+        }))
     }
 
-    /// Calls `take` with each query of a block and its guess.
+    /// Calls `take` with each query of a row block and its threshold.
     pub fn thresholds(
         &self,
         kernel: &Kernel,
         packing: &impl Packing,
-        rows: &Block,
+        Blocks { rows, columns }: Blocks<'_>,
+        (filter, below): (&Filter<'_>, impl Fn(usize) -> f64 + Sync),
         control: &Control,
-        take: impl Fn(usize, f32) + Sync,
+        take: impl Fn(usize, f32) + Sync + Send,
     ) -> Result<()> {
         let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
         let (product, size) = (kernel.product(packing.word()), height * width);
-        control.took(|| "thresholds guessed");
-        (0..rows.rows.len().div_ceil(height)).into_par_iter().try_for_each_init(
-            || Ok((zeros(MAX_TILE)?, zeros(self.groups * size)?, zeros(self.groups * width)?)),
-            |buffers, panel| -> Result<()> {
-                let (tile, largest, of_row): &mut (Vec<f32>, Vec<f32>, Vec<f32>) = ready(buffers)?;
+        let may_adjoin = packing.is_sorted() && self.labels.is_empty() && filter.below.is_none();
+        let cells = if may_adjoin { Cells::of(columns, packing, kernel, control)? } else { None };
+        control.took(|| match (&cells, self.is_guess) {
+            (Some(_), _) => "thresholds from cells",
+            (None, true) => "thresholds guessed",
+            (None, false) => "thresholds sampled",
+        });
+        let lanes = if cells.is_some() { Lanes::Of(columns) } else { Lanes::Drawn(self) };
+        let all = collect(0..self.count as u32)?;
+        each(
+            (0..rows.rows.len().div_ceil(height)).into_par_iter(),
+            || Buffers::new(self.groups, height, width),
+            |Buffers { tile, largest, of_row, left_out, nearness }, panel| {
+                let first = rows.rows.start + panel * height;
+                let queries = first..rows.rows.end.min(first + height);
+                let row_panel = rows.panel(panel);
+                let panels = match &cells {
+                    Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count, nearness)?,
+                    None => &all,
+                };
+                left_out.clear();
+                for (row, query) in queries.clone().enumerate() {
+                    let own = filter.own.of(query).map(|own| own as u32);
+                    let places = own.iter().chain(filter.left_out(query)).filter_map(|item| lanes.place(*item));
+                    left_out.try_extend(places.map(|place| (place / width, row * width + place % width)))?;
+                }
                 largest.fill(f32::NEG_INFINITY);
-                for p in 0..self.count {
-                    multiply(product, packing.steps(), (rows.panel(panel), self.panels.panel(p)), tile)?;
-                    let largest = &mut largest[p % self.groups * size..][..size];
+                for (number, &p) in panels.iter().enumerate() {
+                    let p = p as usize;
+                    multiply(product, packing.steps(), (row_panel, lanes.panel(p)), tile)?;
+                    if !lanes.rests().is_empty() || !self.labels.is_empty() || filter.below.is_some() {
+                        for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
+                            let (extent, rest) =
+                                (rows.extents[query - rows.rows.start], rows.rests.get(query - rows.rows.start));
+                            let margin = packing.margin(extent, lanes.worst());
+                            let most = round_down(below(query) - packing.offset() - margin);
+                            let rests = rest.map(|rest| (2.0 * rest, &lanes.rests()[p * width..][..width]));
+                            let labels =
+                                filter.labels.map(|(queries, _)| (queries[query], &self.labels[p * width..][..width]));
+                            kernel.vectorize(|| mask(line, labels, rests, most));
+                        }
+                    }
+                    for (_, at) in left_out.iter().filter(|(of, _)| *of == p) {
+                        tile[*at] = f32::NEG_INFINITY;
+                    }
+                    let largest = &mut largest[number % self.groups * size..][..size];
                     kernel.vectorize(|| keep_larger(tile, largest));
                 }
-                for (row, extent) in rows.extents[panel * height..].iter().take(height).enumerate() {
+                for (row, query) in queries.enumerate() {
+                    let extent = rows.extents[query - rows.rows.start];
                     let lines = largest.chunks_exact(width).skip(row).step_by(height);
                     of_row.chunks_exact_mut(width).zip(lines).for_each(|(out, line)| out.copy_from_slice(line));
                     let value = *of_row.select_nth_unstable_by(self.rank, |a, b| b.total_cmp(a)).1;
-                    let value = f64::from(value) + packing.offset() - packing.margin(*extent, self.worst);
-                    take(rows.rows.start + panel * height + row, round_down(value));
+                    let value = f64::from(value) + packing.offset() - packing.margin(extent, lanes.worst());
+                    take(query, round_down(value));
                 }
                 control.check()
             },
         )
+    }
+}
+
+/// Packed items: those drawn, or all of a block.
+#[derive(Clone, Copy)]
+enum Lanes<'a> {
+    Drawn(&'a Guess),
+    Of(&'a Block),
+}
+
+impl<'a> Lanes<'a> {
+    fn panel(self, p: usize) -> Panel<'a> {
+        match self {
+            Lanes::Drawn(guess) => guess.panels.panel(p),
+            Lanes::Of(block) => block.panel(p),
+        }
+    }
+
+    fn rests(self) -> &'a [f64] {
+        match self {
+            Lanes::Drawn(guess) => &guess.rests,
+            Lanes::Of(block) => &block.rests,
+        }
+    }
+
+    fn worst(self) -> Extent {
+        match self {
+            Lanes::Drawn(guess) => guess.worst,
+            Lanes::Of(block) => block.worst,
+        }
+    }
+
+    /// Finds the lane of an item, counted from the first panel's first.
+    fn place(self, item: u32) -> Option<usize> {
+        match self {
+            Lanes::Drawn(guess) => guess.items.binary_search(&item).ok(),
+            Lanes::Of(block) => (item as usize).checked_sub(block.rows.start),
+        }
+    }
+}
+
+/// A thread's buffers.
+struct Buffers {
+    tile: Vec<f32>,
+    largest: Vec<f32>,
+    of_row: Vec<f32>,
+    /// Items that don't count: their panels, and their places in a tile.
+    left_out: Vec<(usize, usize)>,
+    nearness: Nearness,
+}
+
+impl Buffers {
+    fn new(groups: usize, height: usize, width: usize) -> Result<Self> {
+        let (largest, of_row) = (zeros(groups * height * width)?, zeros(groups * width)?);
+        Ok(Buffers { tile: zeros(MAX_TILE)?, largest, of_row, left_out: Vec::new(), nearness: Nearness::default() })
+    }
+}
+
+/// Sets the values of items with the query's label, and values from `most` on, to −∞, and subtracts the width of the others' bounds.
+#[inline(always)]
+fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, rests: Option<(f64, &[f64])>, most: f32) {
+    for value in &mut *values {
+        *value = if *value < most { *value } else { f32::NEG_INFINITY };
+    }
+    if let Some((own, labels)) = labels {
+        for (value, label) in values.iter_mut().zip(labels) {
+            *value = if *label == own { f32::NEG_INFINITY } else { *value };
+        }
+    }
+    if let Some((rest, rests)) = rests {
+        for (value, of_item) in values.iter_mut().zip(rests) {
+            *value -= (rest * of_item) as f32;
+        }
     }
 }
 

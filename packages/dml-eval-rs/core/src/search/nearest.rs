@@ -1,129 +1,179 @@
-//! Exact nearest neighbours: of screened candidates decided by their keys, or from tables of keys if k is large.
+//! Exact nearest neighbours: the keys of the items that the screen can't rule out, or of all items where k is a large share.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 
 use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::{Grow, collect, try_collect};
+use crate::memory::{Grow, allocate, collect, each, try_collect};
 use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Blocks;
 use crate::screen::expected::SampledValues;
-use crate::screen::rounding::{round_down, round_up};
+use crate::screen::rounding::round_down;
+use crate::screen::tiling::blocks;
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::by_row::ByRow;
 use crate::search::filter::Filter;
-use crate::search::first_candidates::first_candidates;
 use crate::search::from_tables::nearest_from_tables;
 use crate::search::guess::Guess;
-use crate::search::many::nearest_from_guess;
-use crate::search::shortlist::{Keys, Shortlist};
+use crate::search::places::{Nearest, Place};
 use crate::side::Side;
 
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
-/// In place of a hit whose score reaches the query's bound.
-const REJECTED: u32 = u32::MAX;
 
-/// A search in progress.
-struct Search<'a, 'f> {
-    k: usize,
-    first_query: usize,
-    filter: Filter<'f>,
-    /// The values of the filter's bounds, of the search's queries.
-    below: Vec<f64>,
-    shortlists: Vec<Mutex<Shortlist>>,
-    /// For each query a lower bound of the k-th nearest item's value, as float32 bits.
-    thresholds: Vec<AtomicU32>,
-    control: &'a Control,
+/// A thread's buffers for keys.
+#[derive(Default)]
+pub(super) struct Keys {
+    pairs: Vec<(u32, u32)>,
+    keys: Vec<f64>,
+    scratch: Scratch,
 }
 
-impl Search<'_, '_> {
-    fn threshold(&self, q: usize) -> f32 {
-        f32::from_bits(self.thresholds[q].load(Relaxed))
+impl Keys {
+    /// Lists pairs, and makes room for a number of each.
+    fn begin(&mut self, query: usize, items: impl Iterator<Item = u32>) -> Result<()> {
+        self.pairs.clear();
+        self.pairs.try_extend(items.map(|item| (query as u32, item)))?;
+        self.keys.clear();
+        self.keys.make_room(self.pairs.len())
     }
 
-    /// Returns the value below which items count for the q-th query.
-    fn below(&self, q: usize) -> f64 {
-        self.below.get(q).copied().unwrap_or(f64::INFINITY)
+    /// Computes the keys of some items.
+    pub fn compute<S: Space>(&mut self, space: &S, query: usize, items: impl Iterator<Item = u32>) -> Result<&[f64]> {
+        self.begin(query, items)?;
+        space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
+        Ok(&self.keys)
     }
 
-    /// Replaces the hits of a row whose scores aren't below the bound; float64 decides those that the screen leaves open.
-    fn reject<S: Space>(
-        &self,
+    /// Takes the keys of some items from their screened values, or computes them.
+    fn take_or_compute<S: Space>(
+        &mut self,
         space: &S,
-        (task, all, hits): (&Task<'_>, &[Hit], &mut [u32]),
-        (threshold, margin): (f32, f64),
-        scratch: &mut Scratch,
-        Open { places, pairs, scores }: &mut Open,
+        query: usize,
+        items: &[u32],
+        screened: impl Iterator<Item = Option<f64>>,
     ) -> Result<()> {
-        let Some(bounds) = self.filter.below else { return Ok(()) };
-        places.clear();
-        pairs.clear();
-        for (place, h) in hits.iter().enumerate() {
-            let hit = all[*h as usize];
-            let query = task.rows.start + hit.row as usize;
-            let (_, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
-            if upper >= self.below(query - self.first_query) && round_up(upper) >= threshold {
-                places.try_push(place)?;
-                pairs.try_push((query as u32, (task.columns.start + hit.column as usize) as u32))?;
-            }
-        }
-        if !pairs.is_empty() {
-            self.control.took(|| "bounds decided by scores");
-        }
-        scores.clear();
-        scores.try_resize(pairs.len(), 0.0)?;
-        scores.clear();
-        space.scores(pairs, scratch, scores)?;
-        for ((place, pair), score) in places.iter().zip(&*pairs).zip(&*scores) {
-            if *score >= bounds[pair.0 as usize] {
-                hits[*place] = REJECTED;
-            }
+        self.keys.clear();
+        self.keys.try_extend(screened.map_while(|key| key))?;
+        if self.keys.len() < items.len() {
+            self.compute(space, query, items.iter().copied())?;
         }
         Ok(())
     }
 
+    /// Computes the scores of some items.
+    pub fn compute_scores<S: Space>(
+        &mut self,
+        space: &S,
+        query: usize,
+        items: impl Iterator<Item = u32>,
+    ) -> Result<&[f64]> {
+        self.begin(query, items)?;
+        space.scores(&self.pairs, &mut self.scratch, &mut self.keys)?;
+        Ok(&self.keys)
+    }
+}
+
+/// The output of a search: k scores and indices for each query, which `score` computes from a query and a key.
+pub(crate) struct Results<'a, T, F> {
+    pub k: usize,
+    pub score: F,
+    pub scores: &'a mut [T],
+    pub indices: &'a mut [i64],
+}
+
+impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
+    /// Stores the nearest items of the queries from `first` on, and empties their lists. `search_again` is called with a query and its
+    /// k-th nearest item, if there is one; it may fill the list anew, and then returns true.
+    pub(super) fn store(
+        &mut self,
+        first: usize,
+        lists: &mut [Mutex<Nearest>],
+        control: &Control,
+        search_again: impl Fn(usize, Option<Place>, &mut Nearest, &mut Keys) -> Result<bool> + Sync + Send,
+    ) -> Result<()> {
+        let (k, score) = (self.k, &self.score);
+        let out = self.scores[first * k..].par_chunks_mut(k).zip(self.indices[first * k..].par_chunks_mut(k));
+        each(
+            lists.par_iter_mut().zip(out).enumerate(),
+            || Ok(<(Keys, Vec<Place>)>::default()),
+            |(keys, spare), (q, (list, (scores, indices)))| {
+                let list = list.get_mut().expect("no thread panics while it holds the lock");
+                let last = list.sorted(spare)?.get(k - 1).copied();
+                let found = if search_again(first + q, last, list, keys)? { list.sorted(spare)? } else { list.found() };
+                indices[found.len()..].fill(-1);
+                for ((out_score, index), place) in scores.iter_mut().zip(indices).zip(found) {
+                    *out_score = score(first + q, place.key());
+                    *index = i64::from(place.item());
+                }
+                list.clear();
+                control.check()
+            },
+        )
+    }
+}
+
+/// A search in progress.
+struct Search<'a, 'f> {
+    first_query: usize,
+    filter: &'a Filter<'f>,
+    guess: Option<&'a Guess>,
+    lists: &'a [Mutex<Nearest>],
+    /// For each query the value from which on items are listed, as float32 bits: the guess, and then that of the k-th nearest item so far.
+    thresholds: Vec<AtomicU32>,
+    /// For each query the value from which on items were listed at first.
+    guesses: Vec<AtomicU32>,
+    /// The value of each query's bound, from which on items don't count.
+    below: Vec<f64>,
+    control: &'a Control,
+}
+
+/// Bounds the value of a query's key from below.
+fn least_value<S: Space>(space: &S, query: usize, key: f64) -> f32 {
+    round_down(space.value(query, key) - space.value_slack())
+}
+
+fn float(bits: &AtomicU32) -> f32 {
+    f32::from_bits(bits.load(Relaxed))
+}
+
+impl Search<'_, '_> {
+    fn list(&self, query: usize) -> MutexGuard<'_, Nearest> {
+        self.lists[query - self.first_query].lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Adds hits of a query to its list.
     fn receive<S: Space>(
         &self,
         space: &S,
-        task: &Task<'_>,
-        result: &SweepResult,
-        scratch: &mut Scratch,
-        Buffers { by_row, keys, open }: &mut Buffers,
+        (task, query): (&Task<'_>, usize),
+        hits: impl Iterator<Item = Hit> + Clone,
+        (items, keys): &mut (Vec<u32>, Keys),
     ) -> Result<()> {
-        by_row.sort(task.rows.len(), &result.row_hits)?;
-        let mut start = 0;
-        for row in 0..task.rows.len() {
-            let hits = &mut by_row.order[start..by_row.ends[row]];
-            start = by_row.ends[row];
-            if hits.is_empty() {
-                continue;
-            }
-            let q = task.rows.start + row - self.first_query;
-            let margin = task.row_margins[row];
-            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
-            let mut threshold = self.threshold(q);
-            self.reject(space, (task, &result.row_hits, hits), (threshold, margin), scratch, open)?;
-            for &h in hits.iter().filter(|h| **h != REJECTED) {
-                let hit = result.row_hits[h as usize];
-                let (lower, upper) = task.bounds(hit.row, hit.column, hit.value, margin);
-                let (lower, upper) = (round_down(lower), round_up(upper));
-                // The threshold may have risen since the task began.
-                if upper < threshold {
-                    continue;
-                }
-                let index = (task.columns.start + hit.column as usize) as u32;
-                if list.push(index, (lower, upper)) {
-                    threshold = list.prune(space, keys, self.control)?;
-                    self.thresholds[q].store(threshold.to_bits(), Relaxed);
-                }
-            }
+        let (q, margin) = (query - self.first_query, task.row_margins[query - task.rows.start]);
+        let (threshold, below) = (float(&self.thresholds[q]), self.below[q]);
+        // The threshold may have risen since the task began.
+        let (least, most) = (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
+        let hits = hits.filter(|hit| hit.value >= least);
+        items.clear();
+        items.try_extend(hits.clone().map(|hit| task.columns.start as u32 + hit.column))?;
+        if self.filter.below.is_some() && hits.clone().any(|hit| hit.value >= most) {
+            self.control.took(|| "bounds decided by scores");
+            self.filter.drop_beyond(space, query, items, keys)?;
+        }
+        let screened =
+            hits.take_while(|_| self.filter.below.is_none()).map(|hit| space.key_of_screened(f64::from(hit.value)));
+        keys.take_or_compute(space, query, items, screened)?;
+        let mut list = self.list(query);
+        if list.add(items.iter().copied(), keys.keys.iter().copied(), None) {
+            let threshold = least_value(space, query, list.worst().key());
+            self.thresholds[q].store(threshold.to_bits(), Relaxed);
         }
         Ok(())
     }
@@ -142,16 +192,16 @@ impl Observer for Search<'_, '_> {
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
         let q = query - self.first_query;
-        visit((f64::from(self.threshold(q)), self.below(q)));
+        visit((f64::from(float(&self.thresholds[q])), self.below[q]));
     }
 
     fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) -> Result<()> {
-        let below = |query: usize| self.below(query - self.first_query);
-        first_candidates(space, packing, blocks, (self.k, &self.filter, below), control, |query, candidates| {
+        let Some(guess) = self.guess else { return Ok(()) };
+        let below = |query: usize| self.below[query - self.first_query];
+        guess.thresholds(space.kernel(), packing, blocks, (self.filter, below), control, |query, value| {
             let q = query - self.first_query;
-            let mut list = self.shortlists[q].lock().expect("no thread panics while it holds the lock");
-            self.thresholds[q].store(list.begin(space, candidates)?.to_bits(), Relaxed);
-            Ok(())
+            self.guesses[q].store(value.to_bits(), Relaxed);
+            self.thresholds[q].store(value.to_bits(), Relaxed);
         })
     }
 
@@ -160,26 +210,27 @@ impl Observer for Search<'_, '_> {
         space: &S,
         task: &Task<'_>,
         result: &SweepResult,
-        scratch: &mut Scratch,
+        _scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        self.receive(space, task, result, scratch, buffers)
+        let Buffers { by_row, of_query } = buffers;
+        by_row.sort(task.rows.len(), &result.row_hits)?;
+        let mut start = 0;
+        for (query, end) in task.rows.clone().zip(&by_row.ends) {
+            let hits = &by_row.order[start..*end];
+            start = *end;
+            if !hits.is_empty() {
+                self.receive(space, (task, query), hits.iter().map(|h| result.row_hits[*h as usize]), of_query)?;
+            }
+        }
+        Ok(())
     }
 }
 
 #[derive(Default)]
 struct Buffers {
     by_row: ByRow,
-    keys: Keys,
-    open: Open,
-}
-
-/// Hits of a row that may reach the bound.
-#[derive(Default)]
-struct Open {
-    places: Vec<usize>,
-    pairs: Vec<(u32, u32)>,
-    scores: Vec<f64>,
+    of_query: (Vec<u32>, Keys),
 }
 
 /// Finds the `k` nearest gallery items that count for every query: keys and indices, nearest first, ties by index.
@@ -213,10 +264,11 @@ pub fn nearest<'a, S: Comparable, T: Send>(
             indices.len()
         ));
     }
+    let results = Results { k, score, scores, indices };
     if filter.leaves_out_own_alone() && prefers_tables(k, gallery, control) {
-        nearest_from_tables(space, k, filter.own, control, score, scores, indices)
+        nearest_from_tables(space, filter.own, control, results)
     } else {
-        nearest_screened(space, k, filter, control, score, scores, indices)
+        nearest_screened(space, filter, control, results)
     }
 }
 
@@ -228,33 +280,25 @@ fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
 }
 
 /// Finds the `k` nearest gallery items of every query among those that the screen can't rule out.
-pub(crate) fn nearest_screened<S: Space, T: Send>(
+pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
-    k: usize,
     filter: Filter<'_>,
     control: &Control,
-    score: impl Fn(usize, f64) -> T + Sync,
-    scores: &mut [T],
-    indices: &mut [i64],
+    mut results: Results<'_, T, F>,
 ) -> Result<()> {
-    let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
-    let batch = (control.sizes().candidate_bytes / Shortlist::bytes(k)).clamp(1, queries);
-    if batch < queries {
-        control.took(|| "neighbours in batches");
-    }
+    let (k, queries, gallery) = (results.k, space.rows(Side::Query), space.rows(Side::Gallery));
     control.add_to_total(queries as u64 * gallery as u64);
+    let value_of_bound =
+        |query: usize| filter.below.map_or(f64::INFINITY, |bounds| space.value_of_score(bounds[query]));
     let thresholds = || {
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| filter.leaves_out(query, item), control)?;
         // When a share 1/m of the items was compared, the k-th nearest of these has about the rank m·k among all.
         let halves = |i: usize, query: u32| (0..HALVES).map(move |half| (i, query, k << half, 0.5f64.powi(half + 1)));
         let all = sampled.queries.iter().enumerate().flat_map(|(i, &query)| halves(i, query));
-        let beyond = |i: usize, query: u32| {
-            filter.below.map_or(0.0, |bounds| sampled.above(i, space.value_of_score(bounds[query as usize]))) as usize
-        };
         let expected = |(i, query, rank, share)| {
-            let value = sampled.at_rank(i, beyond(i, query) + rank);
-            ExpectedThreshold { query, value, share }
+            let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
+            ExpectedThreshold { query, value: sampled.at_rank(i, beyond + rank), share }
         };
         let mut thresholds = Vec::new();
         thresholds.try_extend(all.map(expected))?;
@@ -262,44 +306,52 @@ pub(crate) fn nearest_screened<S: Space, T: Send>(
     };
     let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
     let packing = space.packing(&goal, control)?;
-    if filter.leaves_out_own_alone()
-        && !packing.is_sorted()
-        && k >= control.sizes().guessed_neighbours
-        && let Some(guess) = Guess::draw(space, &packing, k, control.sizes())?
-    {
-        return nearest_from_guess(space, &packing, &guess, (k, filter.own), control, score, scores, indices);
+    let guess = Guess::draw(space, &packing, k, &filter, control)?;
+    let batch = (control.sizes().candidate_bytes / Nearest::bytes(k)).clamp(1, queries);
+    if batch < queries {
+        control.took(|| "neighbours in batches");
     }
-    for first in (0..queries).step_by(batch) {
-        let rows = first..(first + batch).min(queries);
-        let mut search = Search {
-            k,
-            first_query: first,
-            filter,
-            below: match filter.below {
-                Some(bounds) => collect(bounds[rows.clone()].iter().map(|bound| space.value_of_score(*bound)))?,
-                None => Vec::new(),
-            },
-            shortlists: try_collect(rows.clone().map(|query| Shortlist::new(query, k).map(Mutex::new)))?,
-            thresholds: collect(rows.clone().map(|_| AtomicU32::new(f32::NEG_INFINITY.to_bits())))?,
+    let mut lists = try_collect((0..batch).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    for rows in blocks(0..queries, batch) {
+        let least = || collect(rows.clone().map(|_| AtomicU32::new(f32::MIN.to_bits())));
+        let search = Search {
+            first_query: rows.start,
+            filter: &filter,
+            below: collect(rows.clone().map(value_of_bound))?,
+            guess: guess.as_ref(),
+            lists: &lists,
+            thresholds: least()?,
+            guesses: least()?,
             control,
         };
-        traverse_rectangle(space, &packing, &search, rows, control)?;
-        let out = scores[first * k..].par_chunks_mut(k).zip(indices[first * k..].par_chunks_mut(k));
-        search.shortlists.par_iter_mut().zip(out).enumerate().try_for_each_init(
-            Keys::default,
-            |keys, (q, (list, (scores, indices)))| -> Result<()> {
-                let list = list.get_mut().expect("no thread panics while it holds the lock");
-                let found = list.decide(space, keys)?;
-                for (index, place) in indices.iter_mut().zip(found) {
-                    *index = i64::from(place.item());
-                }
-                indices[found.len()..].fill(-1);
-                for (out_score, place) in scores.iter_mut().zip(found) {
-                    *out_score = score(first + q, place.key());
-                }
-                control.check()
-            },
-        )?;
+        traverse_rectangle(space, &packing, &search, rows.clone(), control)?;
+        let guesses = search.guesses;
+        results.store(rows.start, &mut lists[..rows.len()], control, |query, last, list, keys| {
+            let guess = float(&guesses[query - rows.start]);
+            // Otherwise items that were not listed may be nearer.
+            let is_complete =
+                guess == f32::MIN || last.is_some_and(|last| least_value(space, query, last.key()) >= guess);
+            if !is_complete {
+                control.took(|| "neighbours of all items");
+                add_all(space, query, &filter, list, keys)?;
+            }
+            Ok(!is_complete)
+        })?;
+    }
+    Ok(())
+}
+
+/// Compares a query with all items.
+fn add_all<S: Space>(space: &S, query: usize, filter: &Filter<'_>, list: &mut Nearest, keys: &mut Keys) -> Result<()> {
+    const TOGETHER: usize = 512;
+    let mut items = allocate(TOGETHER)?;
+    list.clear();
+    for all in blocks(0..space.rows(Side::Gallery), TOGETHER) {
+        items.clear();
+        items.try_extend((all.start as u32..all.end as u32).filter(|item| !filter.leaves_out(query as u32, *item)))?;
+        filter.drop_beyond(space, query, &mut items, keys)?;
+        keys.compute(space, query, items.iter().copied())?;
+        list.add(items.iter().copied(), keys.keys.iter().copied(), None);
     }
     Ok(())
 }
@@ -391,7 +443,8 @@ mod tests {
                     left_out: if has_lists { Some(&list) } else { None },
                     below: has_bounds.then_some(&bounds),
                 };
-                nearest_screened(&dense, k, filter, &control, |_, key| key, &mut keys, &mut items).unwrap();
+                let results = Results { k, score: |_, key| key, scores: &mut keys, indices: &mut items };
+                nearest_screened(&dense, filter, &control, results).unwrap();
                 let found = keys.chunks(k).zip(items.chunks(k));
                 for (query, (expected, (keys, items))) in expected.iter().zip(found).enumerate() {
                     let mut found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();

@@ -100,8 +100,8 @@ pub(super) struct Nearest {
     worst_key: f64,
 }
 
-/// Places beyond one and a half times k that a list has room for.
-const SPARE: usize = 32;
+/// Places beyond one and a half times k that a list has room for: with more, its threshold rises later, and more keys are computed.
+const SPARE: usize = 4;
 
 impl Nearest {
     pub fn new(k: usize) -> Result<Self> {
@@ -116,9 +116,14 @@ impl Nearest {
 
     /// Adds items with their keys, all but the query's own; returns whether the k-th nearest came nearer.
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
-    pub fn add(&mut self, items: impl Iterator<Item = u32>, keys: &[f64], own: Option<u32>) -> bool {
+    pub fn add(
+        &mut self,
+        items: impl Iterator<Item = u32>,
+        keys: impl IntoIterator<Item = f64>,
+        own: Option<u32>,
+    ) -> bool {
         let before = self.worst;
-        for (item, &key) in items.zip(keys) {
+        for (item, key) in items.zip(keys) {
             if key >= self.worst_key && Place::new(key, item) < self.worst && Some(item) != own {
                 self.places.push(Place::new(key, item));
                 if self.places.len() == self.places.capacity() {
@@ -143,9 +148,16 @@ impl Nearest {
 
     /// Returns the k nearest, nearest first.
     pub fn sorted(&mut self, spare: &mut Vec<Place>) -> Result<&[Place]> {
-        cut(&mut self.places, self.k);
+        if self.places.len() > self.k {
+            cut(&mut self.places, self.k);
+        }
         sort(&mut self.places, spare)?;
         Ok(&self.places)
+    }
+
+    /// Returns the items found, which are sorted.
+    pub fn found(&self) -> &[Place] {
+        &self.places
     }
 }
 
