@@ -11,7 +11,16 @@ import pytest
 WITH_EXAMPLE = {
     "dml_core": ("ClassBalancedSampler",),
     "dml_eval_rs": (
-        *("evaluate", "evaluate_ties", "compare", "binarize", "knn", "range_search", "verify", "index_recall"),
+        *(
+            "evaluate",
+            "evaluate_ties",
+            "compare",
+            "binarize",
+            "knn",
+            "range_search",
+            "verify",
+            "index_recall",
+        ),
         *("kmeans", "nmi", "ami", "ari", "hard_negatives"),
     ),
     "dml_losses": ("NormSoftmax", "InstanceCrossEntropy", "ProxyAnchor"),

@@ -1,4 +1,4 @@
-"""The package's shape: layers that import downwards, few modules at the top, and a short way through `evaluate`."""
+"""The package's shape: no import through an `__init__`, few modules at the top, a short way through `evaluate`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,6 @@ from dml_eval_rs import evaluate, evaluate_levels, evaluate_shards, evaluate_tie
 
 PACKAGE = Path(dml_eval_rs.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-# From the bottom to the top: a module imports its own layer's folder, and those before.
-LAYERS = (
-    ("_native", "inputs", "peers"),
-    ("matches",),
-    ("metrics",),
-    ("clustering",),
-    ("retrieval", "search", "verification"),
-    ("shards",),
-    ("evaluators", "plugin", "adapters", "__main__"),
-)
 PUBLIC = """
 Labels Relevance relevance_from_labels evaluate evaluate_levels evaluate_ties Evaluation compare Comparison Interval
 knn range_search hard_negatives index_recall IndexRecall open_set OpenSet verify Verification Roc binarize
@@ -77,20 +67,6 @@ def test_no_module_imports_through_an_init(path: Path) -> None:
                 assert (folder / f"{name}.py").exists() or (folder / name).is_dir(), (
                     f"from {module} import {name}"
                 )
-
-
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_imports_run_downwards(path: Path) -> None:
-    layer_of = {name: layer for layer, names in enumerate(LAYERS) for name in names}
-    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if own == "__init__":
-        assert not list(imports_of(path))
-        return
-    for module, names in imports_of(path):
-        other = (module.split(".") + names)[1]
-        if other == own:
-            continue
-        assert layer_of[other] <= layer_of[own], f"{own} imports {other}"
 
 
 def test_few_modules_lie_at_the_top() -> None:

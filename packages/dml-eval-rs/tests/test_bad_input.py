@@ -245,7 +245,11 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
             ValueError,
             "k is 6; expected 1 to 5, the gallery's size without",
         ),
-        (lambda: knn(X[:1], None, 1, exclude_self=True), ValueError, "the gallery holds only the query, which is excluded"),
+        (
+            lambda: knn(X[:1], None, 1, exclude_self=True),
+            ValueError,
+            "the gallery holds only the query, which is excluded",
+        ),
         (lambda: knn(X[:0], X, 7), ValueError, "k is 7; expected 1 to 6, the gallery's size"),
         (lambda: knn(X[:0], None, 1), ValueError, r"queries has shape \(0, 4\); .* at least one row"),
         (lambda: knn(X[:0, :3], X, 1), ValueError, r"gallery has shape \(6, 4\); expected \(6, 3\)"),

@@ -126,12 +126,12 @@ def test_it_prints_the_result_in_each_form(run: Run, form: str, method: str) -> 
 def test_it_compares_two_models(run: Run, form: str) -> None:
     given = ["x.npy", "labels.npy", "--compare", "worse.npy", "--metric", "map@r", "--metric", "recall@2"]
     metrics = ["map@r", "recall@2"]
-    table = compare({name: evaluate(ARRAYS[name], LABELS, metrics=metrics) for name in ("x", "worse")})
+    table = compare(
+        {f"{name}.npy": evaluate(ARRAYS[name], LABELS, metrics=metrics) for name in ("x", "worse")}
+    )
     printed = run(*given, "--format", form)
     if form == "json":
-        assert [row["value"] for row in json.loads(printed)] == [
-            table[model, metric].value for metric in metrics for model in ("x", "worse")
-        ]
+        assert json.loads(printed) == table.to_dict()
     elif form == "csv":
         assert list(csv.reader(io.StringIO(printed))) == list(csv.reader(io.StringIO(table.to_csv())))
     else:

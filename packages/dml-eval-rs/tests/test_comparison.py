@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,17 @@ def test_csv_parses_back_to_all_digits(models: dict[str, Evaluation]) -> None:
             assert row[name] == ("" if interval is None else repr(interval.low))
         assert row["p_holm"] == ("" if entry.adjusted_p is None else repr(entry.adjusted_p))
         assert row["p"] == ("" if entry.comparison is None else repr(entry.comparison.p_value))
+
+
+def test_json_has_the_numbers_by_metric_and_model(models: dict[str, Evaluation]) -> None:
+    table = compare(models)
+    saved = json.loads(json.dumps(table.to_dict()))
+    assert [*saved] == METRICS
+    theirs = table["theirs", "map@r"]
+    assert saved["map@r"]["ours"].keys() == {"value", "low", "high"}
+    assert saved["map@r"]["theirs"]["p_holm"] == theirs.adjusted_p
+    assert saved["map@r"]["theirs"]["difference"] == theirs.comparison.difference  # type: ignore[union-attr]
+    assert saved["nmi"]["theirs"] == {"value": models["theirs"]["nmi"]}
 
 
 def test_verifications_are_compared_too() -> None:

@@ -193,7 +193,7 @@ def test_every_function_takes_any_container() -> None:
         "index_recall": lambda x, y, c, i: dml_eval_rs.index_recall(i, x, X, 2).per_query,
         "verify": lambda x, y, c, i: dml_eval_rs.verify(x, y).to_dict(),
         "verify of codes": lambda x, y, c, i: dml_eval_rs.verify(c, y, similarity="hamming").to_dict(),
-        "verify of labels": lambda x, y, c, i: dml_eval_rs.verify(x, Labels(y, LABELS % 3)).to_dict(),
+        "verify of labels": lambda x, y, c, i: dml_eval_rs.verify(x, Labels(y, np.arange(12) % 3)).to_dict(),
         "verify-pairs": lambda x, y, c, i: dml_eval_rs.verify(x, y, pairs=i).to_dict(),
         "open_set": lambda x, y, c, i: dml_eval_rs.open_set(x, y, X[:3], y_first(y)).to_dict(),
         "kmeans": lambda x, y, c, i: dml_eval_rs.kmeans(x, 3).labels,

@@ -123,5 +123,5 @@ def test_the_reference_defines_each_metric(name: str) -> None:
     headings = [
         re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()) for line in text.splitlines() if line[:1] == "#"
     ]
-    assert METRICS[name].section in [heading.replace(" ", "-") for heading in headings]
+    assert METRICS[name].kind in [heading.replace(" ", "-") for heading in headings]
     assert re.search(rf"`{re.escape(name)}[`,]", text), f"{page} lacks `{name}`"

@@ -86,7 +86,12 @@ def test_nothing_is_written_outside_the_folder(tmp_path, pack, name):
     archive = pack(tmp_path, {"a/fine.txt": b"fine", name: b"out"})
     with contextlib.suppress(DmlError):  # of a tar; a zip's files stay inside
         unpack(archive, tmp_path / "deep" / "out")
-    assert found(tmp_path / "deep" / "out").keys() <= {"a/fine.txt", "tmp/dml-out.txt", "out.txt", "a/out.txt"}
+    assert found(tmp_path / "deep" / "out").keys() <= {
+        "a/fine.txt",
+        "tmp/dml-out.txt",
+        "out.txt",
+        "a/out.txt",
+    }
     assert {file.name for file in tmp_path.iterdir()} == {archive.name, "deep"}
     assert [file.name for file in (tmp_path / "deep").iterdir()] == ["out"]
     assert not Path("/tmp/dml-out.txt").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -94,10 +95,8 @@ def _check_nodes() -> None:
 
     def version() -> str:  # pickled by value, so it runs where the package is absent, too
         try:
-            import dml_eval_rs
-
-            return dml_eval_rs.__version__
-        except ImportError:
+            return importlib.metadata.version("dml-eval-rs")
+        except importlib.metadata.PackageNotFoundError:
             return "absent"
 
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]

@@ -8,6 +8,7 @@ Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -238,12 +239,18 @@ def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterabl
     if gallery is None or gallery.shape != queries.shape or any(each is not None for each in excluding):
         return
     if np.array_equal(gallery[:1], queries[:1]) and (gallery is queries or np.array_equal(gallery, queries)):
-        warnings.warn(
+        warn(
             f"{names[1]} is {names[0]}, so each query finds itself first; omit {names[1]} and its labels to search the "
-            "other queries",
-            UserWarning,
-            stacklevel=3,
+            "other queries"
         )
+
+
+def warn(message: str) -> None:
+    """Warn at the line outside this package that called it, however deep the check is."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dml_eval_rs."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level - 1)
 
 
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:

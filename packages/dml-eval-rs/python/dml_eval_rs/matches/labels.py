@@ -5,7 +5,6 @@ Shapes: `N` items of a side, `Q` queries, `M` listed pairs.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +82,9 @@ class Labels:
         if ids.dtype.kind != "i" or len(ids) == 0 or ids.min() != -1:
             return
         if not any(-1 in listed for listed in (self.junk, self.distractors)):
-            warnings.warn(
+            arguments.warn(
                 "-1 is the only negative label and counts as a class; if it marks junk, pass Labels(ids, junk=-1) "
-                "(dml-eval: --junk -1), or distractors=-1 to keep these items in the rankings",
-                UserWarning,
-                stacklevel=5,
+                "(dml-eval: --junk -1), or distractors=-1 to keep these items in the rankings"
             )
 
 
