@@ -250,7 +250,7 @@ def warn(message: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dml_eval_rs."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, UserWarning, stacklevel=level - 1)
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
