@@ -74,11 +74,11 @@ class Identities:
     similarity: str
     threads: int | None
     given: tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], _Floats] | None = None
-    _counted: tuple[int, AcceptedPairs] | None = None
+    _counted: AcceptedPairs | None = None
 
     def count(self, depth: int) -> AcceptedPairs:
         """Count the accepted pairs of each identity, at thresholds of about the FARs √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
-        if self._counted is None or self._counted[0] != depth:
+        if self._counted is None or self._counted.negatives.shape[1] <= depth:
             of_query = np.unique(self.sides.labels, return_inverse=True)[1].reshape(-1)
             counts = np.zeros((2, int(of_query.max()) + 1, depth + 1))
             if self.given is None:
@@ -86,8 +86,9 @@ class Identities:
             else:
                 self._count_given(self._place(depth), of_query, *counts)
             negatives, positives = counts[:, counts.any(axis=(0, 2))]
-            self._counted = depth, AcceptedPairs(negatives, positives, self.sides.gallery is None)
-        return self._counted[1]
+            self._counted = AcceptedPairs(negatives, positives, self.sides.gallery is None)
+        found, last = self._counted, slice(-depth - 1, None)
+        return AcceptedPairs(found.negatives[:, last], found.positives[:, last], found.of_both)
 
     def _place(self, depth: int) -> _Floats:
         """Return thresholds (T,), descending, from the scores of a sample of negatives."""
@@ -130,7 +131,7 @@ class Identities:
         matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
         batch = max(1, _AT_A_TIME // max(len(threshold_T), sides.queries.shape[1]))
         for start in range(0, len(label_Q), batch):
-            row_q = np.arange(start, min(start + batch, len(label_Q)))
+            row_q = np.arange(start, min(start + batch, len(label_Q)), dtype=np.int64)
             relation = Relation(
                 labels=label_Q[row_q],
                 gallery_labels=label_G,

@@ -18,13 +18,10 @@ from dml_eval_rs.inputs.conversion import to_array
 from dml_eval_rs.verification.by_identity import Identities
 from dml_eval_rs.verification.rates import (
     Order,
-    Point,
-    accepted_at_most,
     check_numbers,
     divide,
     from_order,
-    measure_crossings,
-    scores_of,
+    measure_scores,
     to_order,
 )
 from dml_eval_rs.verification.result import Verification
@@ -62,26 +59,12 @@ def _measure(
 ) -> Verification:
     """Measure pairs by their scores."""
     order_M = to_order(score_M)
-    positives, negatives = np.sort(order_M[positive_M]), np.sort(order_M[~positive_M])
-    n_positive, n_negative = len(positives), len(negatives)
-    limits = [negatives[n_negative - 1 - accepted_at_most(share, n_negative)] for share in asked.shares]
-    if "eer" in asked.names:
-        scores = np.unique(order_M)
-        accepted = n_positive * _above(negatives, scores - 1) + n_negative * _above(positives, scores - 1)
-        limits.append(scores[accepted >= n_positive * n_negative][-1])
-    points: list[Point] = []
-    for limit in map(int, limits):
-        above_n, above_p = (
-            [int(_above(of, at)) for at in (limit, limit - 1)] for of in (negatives, positives)
-        )
-        points.append((from_order(limit), above_n[0], above_n[1], above_p[0], above_p[1]))
-    slots = None
-    if "auc" in asked.names:
-        distinct, numbers = np.unique(positives, return_counts=True)
-        ends = np.searchsorted(negatives, distinct, "left"), np.searchsorted(negatives, distinct, "right")
-        between = np.diff(np.stack(ends, 1).reshape(-1), prepend=0, append=n_negative).astype(np.uint64)
-        slots = scores_of(distinct), numbers.astype(np.uint64), between
-    found = measure_crossings(points, slots, asked, n_positive, n_negative)
+    order, at_M = np.unique(order_M, return_inverse=True)
+    positives, negatives = (
+        np.bincount(at_M.reshape(-1)[kind_M], minlength=len(order)).astype(np.uint64)
+        for kind_M in (positive_M, ~positive_M)
+    )
+    found = measure_scores(order, positives, negatives, asked)
     if fold_M is None:
         return found
     shares, threshold_F = _measure_folds(order_M, positive_M, fold_M)

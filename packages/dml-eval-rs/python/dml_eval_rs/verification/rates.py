@@ -6,7 +6,8 @@ zero, numpy takes all of them for equal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -47,26 +48,33 @@ def measure_crossings(
 
 def measure_distances(positives: Counts, negatives: Counts, asked: Asked) -> Verification:
     """Measure pairs of codes by their numbers at each distance from 0 on."""
-    closer_n, closer_p = ([0, *np.cumsum(counts).tolist()] for counts in (negatives, positives))
-    n_negative, n_positive = closer_n[-1], closer_p[-1]
+    scores = (-np.arange(len(positives)))[::-1].astype(np.float64)
+    return measure_scores(to_order(scores), positives[::-1], negatives[::-1], asked)
 
-    def point(reached: Sequence[bool]) -> Point:
-        at = reached.index(True)
-        # As an integer 0 has no sign; 0.0 - 0.0 is -0.0 where the caller rounds down.
-        return float(-at), closer_n[at], closer_n[at + 1], closer_p[at], closer_p[at + 1]
 
-    refused = [accepted_at_most(share, n_negative) for share in asked.shares]
-    points = [point([n > limit for n in closer_n[1:]]) for limit in refused]
+def measure_scores(order: Order, positives: Counts, negatives: Counts, asked: Asked) -> Verification:
+    """Measure pairs by their numbers at each distinct score, ascending."""
+    # The pairs at or above each score, and above all.
+    n, p = (np.append(np.cumsum(of[::-1].astype(np.int64))[::-1], 0) for of in (negatives, positives))
+    n_negative, n_positive = int(n[0]), int(p[0])
+
+    def point(is_enough: Callable[[int, int], bool]) -> Point:
+        """Find the largest score that accepts enough negatives and positives."""
+        places = range(len(order))[::-1]
+        at = places[bisect_left(places, True, key=lambda place: is_enough(int(n[place]), int(p[place])))]
+        return from_order(int(order[at])), int(n[at + 1]), int(n[at]), int(p[at + 1]), int(p[at])
+
+    limits = [accepted_at_most(share, n_negative) for share in asked.shares]
+    points = [point(lambda n, p, limit=limit: n > limit) for limit in limits]  # type: ignore[misc]
     if "eer" in asked.names:
-        both = zip(closer_n[1:], closer_p[1:], strict=True)
-        points.append(point([n_positive * n + n_negative * p >= n_positive * n_negative for n, p in both]))
+        points.append(point(lambda n, p: n_positive * n + n_negative * p >= n_positive * n_negative))
     slots = None
     if "auc" in asked.names:
-        distances = np.flatnonzero(positives)[::-1]  # ascending scores
-        edges = np.stack([distances + 1, distances], axis=1).reshape(-1)
-        beyond = np.uint64(n_negative) - np.array(closer_n, np.uint64)  # negatives at each distance or more
-        between = np.diff(beyond[edges], prepend=np.uint64(0), append=beyond[0])
-        slots = (-distances).astype(np.float64), positives[distances], between
+        is_positive = positives > 0
+        below = (n_negative - n).astype(np.uint64)
+        edges = np.stack([below[:-1][is_positive], below[1:][is_positive]], axis=1).reshape(-1)
+        between = np.diff(edges, prepend=np.uint64(0), append=np.uint64(n_negative))
+        slots = scores_of(order[is_positive]), positives[is_positive], between
     return measure_crossings(points, slots, asked, n_positive, n_negative)
 
 

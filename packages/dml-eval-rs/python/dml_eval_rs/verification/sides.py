@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.matches.relation import relate
 from dml_eval_rs.matches.relevance import Relevance
-from dml_eval_rs.metrics.names import check_metrics, family_of, far_of
+from dml_eval_rs.metrics.names import check_metrics, family_of
 
 Codes = npt.NDArray[np.uint32]
 
@@ -77,23 +78,23 @@ class PairSides:
 
     def count_pairs(self) -> tuple[int, int]:
         """Return the numbers of positive and of negative pairs."""
-        n, same_label, left_out = len(self.labels), _count_equal(self.labels, self.gallery_labels), 0
-        if self.groups is not None:
-            groups = [group for group in (self.groups, self.gallery_groups) if group is not None]
-            factor = np.uint64(1 + max(int(group.max()) for group in groups))
-            left_out = _count_equal(*(a.astype(np.uint64) * factor + b for a, b in zip(self.codes, groups)))
-        every = n * (n - 1) // 2 if self.gallery_labels is None else n * len(self.gallery_labels)
+        labels = [of for of in (self.labels, self.gallery_labels) if of is not None]
+        groups = [of for of in (self.groups, self.gallery_groups) if of is not None]
+        n, same_label, left_out = len(self.labels), _count_equal(labels), 0
+        if groups:
+            factor = 1 + max(int(of.max()) for of in groups)
+            both = (a.astype(np.int64) * factor + b for a, b in zip(labels, groups))
+            left_out = _count_equal(arguments.encode(*both))
+        every = n * (n - 1) // 2 if len(labels) == 1 else n * len(labels[1])
         return same_label - left_out, every - same_label
 
 
-def _count_equal(a: npt.NDArray[Any], b: npt.NDArray[Any] | None = None) -> int:
-    """Count pairs of equal entries: of one array, unordered pairs of two places."""
-    values_a, counts_a = np.unique(a, return_counts=True)
-    if b is None:
-        return sum(count * (count - 1) // 2 for count in counts_a.tolist())
-    values_b, counts_b = np.unique(b, return_counts=True)
-    _, in_a, in_b = np.intersect1d(values_a, values_b, assume_unique=True, return_indices=True)
-    return sum(i * j for i, j in zip(counts_a[in_a].tolist(), counts_b[in_b].tolist()))
+def _count_equal(codes: list[Codes]) -> int:
+    """Count pairs of equal codes: of one array, unordered pairs of two places."""
+    counts = [np.bincount(of, minlength=1 + max(int(of.max()) for of in codes)) for of in codes]
+    if len(counts) == 1:
+        return int((counts[0] * (counts[0] - 1) // 2).sum())
+    return int(counts[0] @ counts[1])
 
 
 def check_sides(
@@ -140,4 +141,10 @@ def check_asked(metrics: str | Iterable[str], *, in_folds: bool = False) -> Aske
         )
     if in_folds and "accuracy" not in names:
         names.append("accuracy")
-    return Asked(names, {name: far_of(name) for name in names if family_of(name) == "tar@far=X"})
+    return Asked(names, {name: _exact_far(name) for name in names if family_of(name) == "tar@far=X"})
+
+
+def _exact_far(name: str) -> float:
+    """Return X of ``"tar@far=X"``, rounded to nearest: `float` rounds short decimals in the caller's mode."""
+    far = Fraction(name.partition("=")[2])
+    return (far.numerator << 64) / (far.denominator << 64)
