@@ -6,12 +6,11 @@
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::{Grow, full, zeros};
-use crate::rank::definite::Ranks;
-use crate::rank::expected::Groups;
 use crate::rank::metrics::Order;
 use crate::rank::positive::Positive;
 use crate::rank::relation::Kind;
 use crate::rank::ties::Ties;
+use crate::rank::values::{Groups, Ranks};
 
 /// Copies of the counts, for items in turn: an addition to one count waits for the last to the same one.
 const TURNS: usize = 4;

@@ -8,13 +8,12 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect, full, try_collect};
 use crate::peers::{Peers, gather};
-use crate::rank::definite::Ranks;
-use crate::rank::expected::Groups;
 use crate::rank::gains::{Discounts, Grades};
 use crate::rank::metric::Metric;
 use crate::rank::partial_counts::PartialCounts;
 use crate::rank::positive::Positive;
 use crate::rank::ties::Ties;
+use crate::rank::values::{Groups, Ranks};
 
 /// Metrics of every query, in order; NaN where a query has no match.
 #[derive(Debug, Clone, PartialEq)]

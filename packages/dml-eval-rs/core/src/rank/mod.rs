@@ -3,10 +3,8 @@
 pub(crate) mod blocks;
 mod choice;
 mod count_job;
-mod definite;
 mod distance_ranker;
 pub(crate) mod evaluate;
-mod expected;
 pub(crate) mod gains;
 pub(crate) mod levels;
 pub(crate) mod levels_counter;
@@ -23,3 +21,4 @@ mod screen_counter;
 mod split;
 mod tables;
 pub(crate) mod ties;
+mod values;
