@@ -21,7 +21,7 @@ CALLS = {
     "range_search": "range_search(x, None, 0.2, threads=2)",
     "range_search of codes": "range_search(codes, None, 20, similarity='hamming', threads=2)",
     "hard_negatives": "hard_negatives(x, labels, 500, below='easiest', threads=2)",
-    "hard_negatives of codes": "hard_negatives(codes, zeros % 7 + np.arange(len(zeros)) // 9, 9, **code, threads=2)",
+    "hard_negatives of codes": "hard_negatives(codes, zeros % 7 + np.arange(len(zeros)) // 9, 9, similarity='hamming', threads=2)",
     "index_recall": "index_recall(np.tile(np.arange(50), (len(x), 1)), x, x.copy(), 50, threads=2)",
     "verify": "verify(x, labels, threads=2)",
     "verify codes": "verify(codes, zeros % 7 + np.arange(len(zeros)) // 9, similarity='hamming', threads=2)",
@@ -34,7 +34,7 @@ CALLS = {
     "evaluate shards": "evaluate_shards([x[:30_000], x[30_000:]], labels, threads=2)",
     "knn of shards": "knn_shards([x[:30_000], x[30_000:]], None, 100, threads=2)",
     "metrics of crafted counts": (
-        "_native.compute_metrics('expected', ['mrr'], *crafted, relation=Relation())"
+        "_native.compute_metrics(Relation(), ties='expected', metrics=['mrr'], **crafted)"
     ),
 }
 
@@ -55,10 +55,9 @@ zeros = np.zeros(len(many), np.int64)
 codes = rng.integers(0, 256, (len(many), 16), dtype=np.uint8)
 pairs = rng.integers(0, 30_000, (3_000_000, 2)) + [0, 30_000]
 rates = [f"tar@far={rate}" for rate in np.linspace(1e-3, 0.9, 1_000).tolist()]
-code = {"similarity": "hamming"}
 clusters = rng.integers(0, 2**20, 25_000_000, dtype=np.uint32)
-crafted = [np.array(part, dtype) for part, dtype in
-           (([0, 1], np.uint64), ([0.5], np.float64), ([3], np.uint64), ([0, 2**40, 0], np.uint64))]
+crafted = {"offsets": np.array([0, 1], np.uint64), "keys": np.array([0.5]), "indices": np.array([3], np.uint64),
+           "counts": np.array([0, 2**40, 0], np.uint64)}
 
 def interrupt(at, ended):
     while time.process_time() < at and not ended.wait(0.005):
