@@ -21,7 +21,9 @@ CALLS = {
     "range_search": "range_search(x, None, 0.2, threads=2)",
     "range_search of codes": "range_search(codes, None, 20, similarity='hamming', threads=2)",
     "hard_negatives": "hard_negatives(x, labels, 500, below='easiest', threads=2)",
-    "hard_negatives of codes": "hard_negatives(codes, zeros % 7 + np.arange(len(zeros)) // 9, 9, similarity='hamming', threads=2)",
+    "hard_negatives of codes": (
+        "hard_negatives(codes, zeros % 7 + np.arange(len(zeros)) // 9, 9, similarity='hamming', threads=2)"
+    ),
     "index_recall": "index_recall(np.tile(np.arange(50), (len(x), 1)), x, x.copy(), 50, threads=2)",
     "verify": "verify(x, labels, threads=2)",
     "verify codes": "verify(codes, zeros % 7 + np.arange(len(zeros)) // 9, similarity='hamming', threads=2)",
