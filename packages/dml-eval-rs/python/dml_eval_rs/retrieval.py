@@ -201,7 +201,7 @@ def evaluate(
         >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
         >>> result = evaluate(x, ["cat", "cat", "dog", "dog", "dog"], metrics=("recall@1", "map@r"))
         >>> dict(result)
-        {'recall@1': 0.8, 'map@r': 0.75}
+        {'recall@1': 0.8, 'map@r': 0.8}
         >>> result.per_query["recall@1"].tolist()
         [1.0, 1.0, 1.0, 1.0, 0.0]
     """

@@ -41,6 +41,7 @@ class Comparison:
         p_value: the two-sided p-value of the paired permutation test.
         interval: the bootstrap interval of the difference.
         n_queries: number of queries with a match, over which both means are taken; of a verification, of identities.
+        unit: ``"queries"`` or ``"identities"``.
     """
 
     name: str
@@ -48,11 +49,12 @@ class Comparison:
     p_value: float
     interval: Interval
     n_queries: int
+    unit: str = "queries"
 
     def __str__(self) -> str:
         return (
             f"{self.name}: difference {self.difference:+.4f}, {self.interval}, p = {self.p_value:.4f}, "
-            f"{self.n_queries:,} queries"
+            f"{self.n_queries:,} {self.unit}"
         )
 
 

@@ -160,7 +160,8 @@ class Verification(Tabular, Mapping[str, float]):
             deviation_R = by_identity.resample(name, [mine, theirs], seed) @ np.array([1.0, -1.0])
             interval = percentiles(difference + deviation_R, level)
             extreme = by_identity.count_extreme(name, mine, theirs, seed)
-        return Comparison(name, difference, p_value(extreme), interval, n)
+        unit = "folds" if name == "accuracy" else "identities"
+        return Comparison(name, difference, p_value(extreme), interval, n, unit)
 
     def to_dict(self) -> dict[str, float]:
         """Return the metrics, each threshold as ``"threshold/"`` and its metric's name, and the counts, for JSON."""
