@@ -29,17 +29,17 @@ def test_the_evaluator_installs_with_numpy_and_nothing_else(wheels, environment)
     assert "MAP@R" in environment.python_script(readme_example("dml-eval-rs"))
 
 
-def test_a_package_brings_torch_and_none_of_the_others(wheels, environment):
+def test_a_package_brings_torch_and_the_evaluator_and_none_of_the_others(wheels, environment):
     for package in ("dml-core", "dml-losses"):
         environment.install(package, find_links=wheels)
-        assert toolkit(environment) == {"dml-core", package}
+        assert toolkit(environment) == {"dml-core", "dml-eval-rs", package}
         assert environment.python_script(readme_example(package)).strip()
         environment.uninstall("dml-core")  # dml-losses must bring it again
 
 
 def test_the_trainer_alone_refuses_losses_of_missing_packages(wheels, environment):
     environment.install("dml-train", find_links=wheels)
-    assert toolkit(environment) == {"dml-core", "dml-train"}
+    assert toolkit(environment) == {"dml-core", "dml-eval-rs", "dml-train"}
     assert "glyphs" in environment.command("dml", "plugins")
     message = environment.expect_refusal("dml", "train", "glyphs-tiny", "--out", "run")
     assert "unknown loss 'norm-softmax'" in message
