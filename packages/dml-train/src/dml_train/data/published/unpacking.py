@@ -43,6 +43,9 @@ def unpack(archive: Path, into: Path) -> list[Path]:
             else:
                 with tarfile.open(archive) as packed_tar:
                     packed_tar.extractall(aside, filter="data")
+                    # The compression's checksum stands at the end of the file, which the last member may not reach.
+                    while packed_tar.fileobj is not None and packed_tar.fileobj.read(1 << 20):
+                        pass
         except _UNREADABLE as error:
             raise DmlError(
                 f"can't unpack {archive} ({type(error).__name__}: {error}); nothing was unpacked. If the file is "
