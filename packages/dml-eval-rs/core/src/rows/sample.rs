@@ -1,4 +1,4 @@
-//! A sample of rows, from which a packing is chosen.
+//! A sample of rows, from which a packing is chosen: prefixes and centres gain only on some data, and a few products tell on which.
 
 use crate::error::Result;
 use crate::memory::{Grow, allocate, collect};
