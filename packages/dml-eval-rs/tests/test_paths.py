@@ -95,9 +95,9 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ),
         ("bounds (by pairs|from)", lambda _, o: bool(o.below), "no positive bounds the others"),
         ("decided by scores", lambda _, o: bool(o.below), "no positive bounds the others"),
-        ("both sides", lambda name, _: name == "range", "each query has a threshold of its own"),
-        (", rows$", lambda name, _: name != "range", "one threshold serves both sides"),
-        ("ranges", lambda name, _: name == "range in a gallery", "an array's own range is one triangle"),
+        ("both sides", lambda _, o: o.how == "range" and not o.gallery, "each query has a threshold of its own"),
+        (", rows$", lambda _, o: o.how != "range" or o.gallery, "one threshold serves both sides"),
+        ("ranges", lambda _, o: o.how == "range" and o.gallery, "an array's own range is one triangle"),
         ("neighbours|sampled|from cells", lambda _, o: o.how != "range", "a range knows its threshold"),
         ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans", "k-means takes the 16-bit screen"),
         ("sampled|from cells", lambda _, o: o.how != "kmeans", "a few centroids are no panel"),
@@ -112,6 +112,11 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
             "in blocks",
             lambda _, o: o.how not in {"range", "hard_negatives"},
             "directions are chosen, and positives compared, by small tables",
+        ),
+        (
+            "of keys$",
+            lambda _, o: o.similarity != "hamming" or o.how not in {"range", "hard_negatives"} or bool(o.below),
+            "codes have no directions",
         ),
     ),
     "verify": (
@@ -142,8 +147,8 @@ def screen_paths(family: str) -> Iterator[str]:
     for kernel in {kernel for kernel, _ in screens()}:
         if family != "verify":
             yield f"{kernel}, Bits, whole rows, rows"
-        if family == "evaluate":
             yield f"{kernel}, Bits, whole rows, both sides"
+        if family == "evaluate":
             yield f"leaving out pairs: {kernel}, Bits, whole rows"
 
 

@@ -10,18 +10,17 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.evaluators import measure_all
-from dml_eval_rs.inputs.arguments import SIMILARITIES
-from dml_eval_rs.matches.labels import Labels
-from dml_eval_rs.metrics.comparison import ComparisonTable, compare
-from dml_eval_rs.metrics.evaluation import Evaluation
+from dml_eval_rs.inputs.arguments import SIMILARITIES, TIES, UNMATCHED
 from dml_eval_rs.metrics.names import DEFAULT, METRICS
-from dml_eval_rs.retrieval import TIES, UNMATCHED
+
+if TYPE_CHECKING:
+    from dml_eval_rs.metrics.comparison import ComparisonTable
+    from dml_eval_rs.metrics.evaluation import Evaluation
 
 _FORMATS = ("table", "markdown", "latex", "csv", "json")
 
@@ -34,7 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = {
             str(path): _measure(path, options) for path in (options.embeddings, options.compare) if path
         }
-        found = compare(results) if options.compare else results[str(options.embeddings)]
+        found: Evaluation | ComparisonTable = results[str(options.embeddings)]
+        if options.compare:
+            from dml_eval_rs.metrics.comparison import compare
+
+            found = compare(results)
         text = _write(found, options.format)
     except (ValueError, TypeError, OSError) as error:
         print(f"dml-eval: {error}", file=sys.stderr)
@@ -55,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
     """Measure one file of embeddings."""
+    from dml_eval_rs.evaluators import measure_all
+    from dml_eval_rs.matches.labels import Labels
+
     special: dict[str, Any] = {"junk": _label(options.junk), "distractors": _label(options.distractors)}
     labels = Labels(_load(options.labels), _maybe(options.groups), **({} if options.gallery else special))
     gallery = gallery_labels = None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Similarity
+from dml_eval_rs.inputs.arguments import Similarity, Ties, Unmatched
 from dml_eval_rs.inputs.codes import binarize
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.evaluation import Evaluation
@@ -22,8 +22,6 @@ from dml_eval_rs.retrieval import (
     LabelsLike,
     Matches,
     Options,
-    Ties,
-    Unmatched,
     check_options,
     measure,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypedDict, TypeVar, Unpack, cast
+from typing import TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import dml_eval_rs._native as _native
 from dml_eval_rs.clustering.agreement import measure_clusters
 from dml_eval_rs.clustering.kmeans import check_clusters
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Progress, Sides, Similarity
+from dml_eval_rs.inputs.arguments import TIES, UNMATCHED, Progress, Sides, Similarity, Ties, Unmatched
 from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relation import Relation, relate
 from dml_eval_rs.matches.relevance import Relevance
@@ -24,16 +24,11 @@ from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, check_metrics, family_of
 from dml_eval_rs.peers import Peers, check_alike
 
-Ties = Literal["index", "optimistic", "pessimistic", "expected"]
-Unmatched = Literal["skip", "zero"]
 LabelsLike = npt.ArrayLike | Labels
 Matches = npt.ArrayLike | Labels | Relevance
 Level = TypeVar("Level", bound=Hashable)
 # Each metric's name, values per query and mean; and the number of queries without a match.
 Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
-
-TIES: tuple[Ties, ...] = ("index", "optimistic", "pessimistic", "expected")
-UNMATCHED = ("skip", "zero")
 
 _NAMES = ("embeddings", "gallery")
 _UNNAMED = ["mrr"]  # what the core measures if only metrics of clusters are asked

@@ -325,7 +325,7 @@ SEARCHES: dict[str, Searched] = {
     "k-means": Searched(how="kmeans"),
     "codes in a range": Searched(similarity="hamming", how="range"),
     "codes in a range in a gallery": Searched(similarity="hamming", how="range", gallery=True),
-    "codes of an index": Searched(similarity="hamming", how="index_recall", exclude=True, k=3),
+    "codes of an index": Searched(similarity="hamming", how="index_recall", exclude_self=True, k=3),
     "hard negatives of codes": Searched(similarity="hamming", how="hard_negatives"),
     "hardest of codes": Searched(similarity="hamming", how="hard_negatives", below="hardest"),
 }

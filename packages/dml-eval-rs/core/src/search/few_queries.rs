@@ -11,8 +11,9 @@ use crate::rows::dense::{Dense, Precision};
 use crate::rows::matrix::{Matrix, Source};
 use crate::rows::own_item::OwnItem;
 use crate::rows::similarity::Similarity;
-use crate::search::nearest::{Results, nearest};
+use crate::search::nearest::nearest;
 use crate::search::places::Nearest;
+use crate::search::results::Results;
 
 /// Validates rows, and finds the `k` nearest gallery items of every query, as [`nearest`] does: similarities and indices. A few queries
 /// are compared with each item while it is validated.

@@ -3,7 +3,7 @@
 use crate::error::{Result, argument};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
-use crate::search::nearest::Keys;
+use crate::search::keys::Keys;
 use crate::side::Side;
 
 /// The group of a query that is no gallery item; without labels, an item's group is its index, which is below this.

@@ -13,8 +13,8 @@ use crate::memory::{Grow, collect, each, try_collect, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::screen::tiling::blocks;
-use crate::search::nearest::Results;
 use crate::search::places::Nearest;
+use crate::search::results::Results;
 use crate::side::Side;
 
 /// Finds the `k` nearest gallery items of every query, as [`nearest`](super::nearest::nearest) does.

@@ -8,7 +8,8 @@ use crate::error::{Result, argument};
 use crate::memory::{Grow, zeros};
 use crate::rows::comparable::Comparable;
 use crate::rows::own_item::OwnItem;
-use crate::search::nearest::{Keys, nearest};
+use crate::search::keys::Keys;
+use crate::search::nearest::nearest;
 use crate::side::Side;
 
 /// The id that an index returns where it found nothing.

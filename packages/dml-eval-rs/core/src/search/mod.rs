@@ -8,6 +8,8 @@ mod from_tables;
 mod guess;
 pub(crate) mod hard_negatives;
 pub(crate) mod index_recall;
+mod keys;
 pub(crate) mod nearest;
 mod places;
 pub(crate) mod range;
+pub(crate) mod results;

@@ -3,12 +3,10 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-use rayon::prelude::*;
-
 use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::{Hit, SweepResult};
-use crate::memory::{Grow, allocate, collect, each, try_collect};
+use crate::memory::{Grow, allocate, collect, try_collect};
 use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::space::{Scratch, Space};
@@ -21,103 +19,13 @@ use crate::search::by_row::ByRow;
 use crate::search::filter::Filter;
 use crate::search::from_tables::nearest_from_tables;
 use crate::search::guess::Guess;
-use crate::search::places::{Nearest, Place};
+use crate::search::keys::Keys;
+use crate::search::places::Nearest;
+use crate::search::results::Results;
 use crate::side::Side;
 
 /// Halves of a search, each of the rest, whose thresholds are expected.
 const HALVES: i32 = 5;
-
-/// A thread's buffers for keys.
-#[derive(Default)]
-pub(super) struct Keys {
-    pairs: Vec<(u32, u32)>,
-    keys: Vec<f64>,
-    scratch: Scratch,
-}
-
-impl Keys {
-    /// Lists pairs, and makes room for a number of each.
-    fn begin(&mut self, query: usize, items: impl Iterator<Item = u32>) -> Result<()> {
-        self.pairs.clear();
-        self.pairs.try_extend(items.map(|item| (query as u32, item)))?;
-        self.keys.clear();
-        self.keys.make_room(self.pairs.len())
-    }
-
-    /// Computes the keys of some items.
-    pub fn compute<S: Space>(&mut self, space: &S, query: usize, items: impl Iterator<Item = u32>) -> Result<&[f64]> {
-        self.begin(query, items)?;
-        space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
-        Ok(&self.keys)
-    }
-
-    /// Takes the keys of some items from their screened values, or computes them.
-    fn take_or_compute<S: Space>(
-        &mut self,
-        space: &S,
-        query: usize,
-        items: &[u32],
-        screened: impl Iterator<Item = Option<f64>>,
-    ) -> Result<()> {
-        self.keys.clear();
-        self.keys.try_extend(screened.map_while(|key| key))?;
-        if self.keys.len() < items.len() {
-            self.compute(space, query, items.iter().copied())?;
-        }
-        Ok(())
-    }
-
-    /// Computes the scores of some items.
-    pub fn compute_scores<S: Space>(
-        &mut self,
-        space: &S,
-        query: usize,
-        items: impl Iterator<Item = u32>,
-    ) -> Result<&[f64]> {
-        self.begin(query, items)?;
-        space.scores(&self.pairs, &mut self.scratch, &mut self.keys)?;
-        Ok(&self.keys)
-    }
-}
-
-/// The output of a search: k scores and indices for each query, which `score` computes from a query and a key.
-pub(crate) struct Results<'a, T, F> {
-    pub k: usize,
-    pub score: F,
-    pub scores: &'a mut [T],
-    pub indices: &'a mut [i64],
-}
-
-impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
-    /// Stores the nearest items of the queries from `first` on, and empties their lists. `search_again` is called with a query and its
-    /// k-th nearest item, if there is one; it may fill the list anew, and then returns true.
-    pub(super) fn store(
-        &mut self,
-        first: usize,
-        lists: &mut [Mutex<Nearest>],
-        control: &Control,
-        search_again: impl Fn(usize, Option<Place>, &mut Nearest, &mut Keys) -> Result<bool> + Sync + Send,
-    ) -> Result<()> {
-        let (k, score) = (self.k, &self.score);
-        let out = self.scores[first * k..].par_chunks_mut(k).zip(self.indices[first * k..].par_chunks_mut(k));
-        each(
-            lists.par_iter_mut().zip(out).enumerate(),
-            || Ok(<(Keys, Vec<Place>)>::default()),
-            |(keys, spare), (q, (list, (scores, indices)))| {
-                let list = list.get_mut().expect("no thread panics while it holds the lock");
-                let last = list.sorted(spare)?.get(k - 1).copied();
-                let found = if search_again(first + q, last, list, keys)? { list.sorted(spare)? } else { list.found() };
-                indices[found.len()..].fill(-1);
-                for ((out_score, index), place) in scores.iter_mut().zip(indices).zip(found) {
-                    *out_score = score(first + q, place.key());
-                    *index = i64::from(place.item());
-                }
-                list.clear();
-                control.check()
-            },
-        )
-    }
-}
 
 /// A search in progress.
 struct Search<'a, 'f> {

@@ -20,9 +20,13 @@ import numpy.typing as npt
 from dml_eval_rs.inputs.conversion import to_array, to_labels
 
 Similarity = Literal["cosine", "dot", "euclidean", "hamming"]
+Ties = Literal["index", "optimistic", "pessimistic", "expected"]
+Unmatched = Literal["skip", "zero"]
 Progress = Callable[[int, int], object]
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
+TIES: tuple[Ties, ...] = ("index", "optimistic", "pessimistic", "expected")
+UNMATCHED = ("skip", "zero")
 
 _FLOATS = (np.float16, np.float32, np.float64)
 _PLAIN_ROWS = "fiub"  # kinds of dtype that numpy arrays of rows have, if they need no conversion
