@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -166,15 +166,17 @@ class EvaluatorContract(ABC):
         embeddings, _ = self._data()
         queries, count = embeddings[:5], len(embeddings)
         scores, nearest = evaluator.nearest(queries, embeddings, count)
-        in_order = np.sort(scores[0].astype(np.float64))
-        threshold = float(in_order[count // 2 - 1 : count // 2 + 1].mean())  # between two items
+        threshold = float(
+            scores[0, count // 2 - 1 : count // 2 + 1].mean(dtype=np.float64)
+        )  # between two items
+        sign = _sign_of(scores)
         offsets, indices, similarities = evaluator.within(
             queries, embeddings, threshold, max_results=5 * count
         )
         assert offsets.tolist()[-1] == len(indices) == len(similarities), "offsets end elsewhere"
         for query, row in enumerate(nearest):
             found = indices[offsets[query] : offsets[query + 1]]
-            expected = int((scores[query] >= threshold).sum())
+            expected = int((sign * scores[query] >= sign * threshold).sum())
             assert np.array_equal(found, row[:expected]), f"query {query}: {found}; nearest {row[:expected]}"
         try:
             evaluator.within(queries, embeddings, threshold, max_results=1)
@@ -209,6 +211,7 @@ class EvaluatorContract(ABC):
         embeddings, labels = self._data()
         count = len(labels)
         scores, nearest = evaluator.nearest(embeddings, embeddings, count - 1, exclude_self=True)
+        scores = _sign_of(scores) * scores.astype(np.float64)
         bounds: dict[Literal["hardest", "easiest"] | None, npt.NDArray[np.float64]] = {
             None: np.full(count, np.inf)
         }
@@ -275,6 +278,11 @@ class LoggerContract(ABC):
         """A run may fail before its first step."""
         with TemporaryDirectory() as folder:
             self.make_logger(Path(folder), 0).close()
+
+
+def _sign_of(scores: npt.NDArray[Any]) -> int:
+    """Return 1 for similarities, which fall along a row of nearest items, and -1 for distances, which rise."""
+    return 1 if scores[0, 0] >= scores[0, -1] else -1
 
 
 def lists(pairs_QG: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
