@@ -68,6 +68,7 @@ class Case:
     def shards(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
         """Evaluate graded lists in two shards of the gallery."""
         assert self.gallery is not None
+        self.gallery = self.gallery.astype(self.queries.dtype)  # shards have one dtype
         rng = self.rng
         self.options["relevant"] = [
             {int(i): int(rng.integers(0, 4)) for i in rng.permutation(self.items)[: rng.integers(0, 4)]}
