@@ -143,15 +143,22 @@ def listing(module: str) -> str:
     """Return the page of a module's public names: a table, then each in full."""
     title = f"Functions and classes of {module}"
     parts = [title, "=" * len(title), "", f".. currentmodule:: {module}", "", ".. autosummary::", ""]
-    names = sorted(public_names(module), key=str.lower)
+    items = {name: getattr(importlib.import_module(module), name) for name in public_names(module)}
+    # The page of the package that defines a name describes it.
+    ours = (module.split(".")[0], "builtins")
+    taken = sorted(name for name, item in items.items() if _package_of(item, module) not in ours)
+    names = sorted(items.keys() - set(taken), key=str.lower)
     parts += [f"   {name}" for name in names]
+    if taken:
+        parts += ["", f"Names of other packages that it offers, too: {', '.join(taken)}."]
     for name in names:
-        item = getattr(importlib.import_module(module), name)
-        kind = "class" if inspect.isclass(item) else "function" if callable(item) else "data"
+        kind = "class" if inspect.isclass(items[name]) else "function" if callable(items[name]) else "data"
         parts += ["", f".. auto{kind}:: {name}"]
-        if getattr(item, "__module__", module).split(".")[0] not in (module.split(".")[0], "builtins"):
-            parts.append("   :no-index:")  # the page of the package that defines it has the target of links
     return "\n".join(parts) + "\n"
+
+
+def _package_of(item: object, module: str) -> str:
+    return str(getattr(item, "__module__", module)).split(".")[0]
 
 
 def public_names(module: str) -> list[str]:
