@@ -1,6 +1,6 @@
 """A page with a table a paper: what it claims, what the recorded runs show, in which direction, and how sure.
 
-    python benchmarks/losses/papers_page.py        # writes docs/guide/papers-claims.md
+    python benchmarks/losses/papers_page.py        # writes benchmarks/results/papers-claims.md
 
 The figures come from benchmarks/results/losses-claims.jsonl, losses-han.jsonl and losses-units.jsonl; `paper_claims.py`
 lists the claims.
@@ -27,7 +27,7 @@ from dml_train.measure.intervals import Spread, pooled
 from dml_train.studies.reproduce.paper import papers
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guide" / "papers-claims.md"
+PAGE = ROOT / "benchmarks" / "results" / "papers-claims.md"
 RECORDS = {GLYPHS: "losses-claims.jsonl", HAN: "losses-han.jsonl", UNITS: "losses-units.jsonl"}
 DATASETS = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-Shop"}
 SAME, OPPOSITE, UNDECIDED = "same", "**opposite**", "undecided"
@@ -37,10 +37,10 @@ COLUMNS = ("claim", "published", "measured on", "Recall@1", "MAP@R", "direction"
 
 HEAD = """\
 `python benchmarks/losses/papers_page.py` writes this page from the kept runs: \
-[losses-claims.jsonl]({results}/losses-claims.jsonl) (glyphs, [tables]({results}/losses-claims.md)), \
-[losses-han.jsonl]({results}/losses-han.jsonl) ([Han characters](han-characters.md), of the size of \
-Stanford Online Products) and [losses-units.jsonl]({results}/losses-units.jsonl) \
-([game units](pictures.md#the-losses-compared), fine-grained pictures). \
+[losses-claims.jsonl](losses-claims.jsonl) (glyphs, [tables](losses-claims.md)), \
+[losses-han.jsonl](losses-han.jsonl) ([Han characters](../../docs/guide/han-characters.md), of the size of \
+Stanford Online Products) and [losses-units.jsonl](losses-units.jsonl) \
+([game units](../../docs/guide/pictures.md#the-losses-compared), fine-grained pictures). \
 Published figures are Recall@1 on photographs, by networks pretrained on ImageNet. The runs \
 here train a small network from scratch on drawn characters, or EfficientNet-Lite0 from ImageNet's weights on the \
 units' sprites. Only the **direction** of a difference can be compared.
@@ -219,7 +219,7 @@ def write_page(records: Records) -> str:
         found = [records.spread(data, metric, length) for metric in METRICS]
         halves = [f"±\u00a0{spread.half_width_of_difference(1):.1f}" for spread in found if spread]
         spreads.append(f"{data}{', ' if length else ''}{length}: {' and '.join(halves) or 'unknown'}")
-    head = HEAD.format(results="../../benchmarks/results", level=LEVEL, spreads="; ".join(spreads))
+    head = HEAD.format(level=LEVEL, spreads="; ".join(spreads))
     lines = ["# What the papers claim, and what is measured here", "", *map(fill, head.splitlines())]
     for paper in PAPERS:
         lines += ["", f"## {papers()[paper.name].title}", ""]
