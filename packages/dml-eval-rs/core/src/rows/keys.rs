@@ -28,6 +28,11 @@ impl Keys {
         Ok(&self.keys)
     }
 
+    /// Iterates over the items and their numbers, as computed last.
+    pub fn of_items(&self) -> impl Iterator<Item = (u32, f64)> {
+        self.pairs.iter().map(|pair| pair.1).zip(self.keys.iter().copied())
+    }
+
     /// Takes the keys of some items from their screened values, or computes them.
     pub fn take_or_compute<S: Space>(
         &mut self,
