@@ -14,13 +14,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dml_eval_rs.clustering.agreement import ami as ami
-    from dml_eval_rs.clustering.agreement import ari as ari
-    from dml_eval_rs.clustering.agreement import nmi as nmi
-    from dml_eval_rs.clustering.kmeans import KMeans as KMeans
-    from dml_eval_rs.clustering.kmeans import kmeans as kmeans
-    from dml_eval_rs.inputs.codes import binarize as binarize
-    from dml_eval_rs.inputs.concatenation import concatenate_blocks as concatenate_blocks
+    from dml_eval_rs.clustering import KMeans as KMeans
+    from dml_eval_rs.clustering import ami as ami
+    from dml_eval_rs.clustering import ari as ari
+    from dml_eval_rs.clustering import kmeans as kmeans
+    from dml_eval_rs.clustering import nmi as nmi
+    from dml_eval_rs.inputs.conversion import concatenate_blocks as concatenate_blocks
     from dml_eval_rs.matches.labels import Labels as Labels
     from dml_eval_rs.matches.matching import Matching as Matching
     from dml_eval_rs.matches.relevance import Relevance as Relevance
@@ -35,28 +34,27 @@ if TYPE_CHECKING:
     from dml_eval_rs.retrieval import evaluate as evaluate
     from dml_eval_rs.retrieval import evaluate_levels as evaluate_levels
     from dml_eval_rs.retrieval import evaluate_ties as evaluate_ties
-    from dml_eval_rs.search.index import IndexRecall as IndexRecall
-    from dml_eval_rs.search.index import index_recall as index_recall
-    from dml_eval_rs.search.knn import knn as knn
-    from dml_eval_rs.search.negatives import hard_negatives as hard_negatives
-    from dml_eval_rs.search.range import range_search as range_search
+    from dml_eval_rs.search import IndexRecall as IndexRecall
+    from dml_eval_rs.search import binarize as binarize
+    from dml_eval_rs.search import hard_negatives as hard_negatives
+    from dml_eval_rs.search import index_recall as index_recall
+    from dml_eval_rs.search import knn as knn
+    from dml_eval_rs.search import range_search as range_search
     from dml_eval_rs.shards.evaluation import evaluate_shards as evaluate_shards
     from dml_eval_rs.shards.search import knn_shards as knn_shards
     from dml_eval_rs.shards.verification import verify_shards as verify_shards
-    from dml_eval_rs.verification.open_set import OpenSet as OpenSet
-    from dml_eval_rs.verification.open_set import open_set as open_set
     from dml_eval_rs.verification.result import Roc as Roc
     from dml_eval_rs.verification.result import Verification as Verification
+    from dml_eval_rs.verification.verify import OpenSet as OpenSet
+    from dml_eval_rs.verification.verify import open_set as open_set
     from dml_eval_rs.verification.verify import verify as verify
 
 __version__ = "0.1.0"
 
 # Module → its public names; the imports above say the same to type checkers.
 _NAMES = {
-    "clustering.agreement": ["ami", "ari", "nmi"],
-    "clustering.kmeans": ["KMeans", "kmeans"],
-    "inputs.codes": ["binarize"],
-    "inputs.concatenation": ["concatenate_blocks"],
+    "clustering": ["KMeans", "ami", "ari", "kmeans", "nmi"],
+    "inputs.conversion": ["concatenate_blocks"],
     "matches.labels": ["Labels"],
     "matches.matching": ["Matching"],
     "matches.relevance": ["Relevance", "relevance_from_labels"],
@@ -66,16 +64,12 @@ _NAMES = {
     "metrics.names": ["METRICS"],
     "peers": ["Peers"],
     "retrieval": ["evaluate", "evaluate_levels", "evaluate_ties"],
-    "search.index": ["IndexRecall", "index_recall"],
-    "search.knn": ["knn"],
-    "search.negatives": ["hard_negatives"],
-    "search.range": ["range_search"],
+    "search": ["IndexRecall", "binarize", "hard_negatives", "index_recall", "knn", "range_search"],
     "shards.evaluation": ["evaluate_shards"],
     "shards.search": ["knn_shards"],
     "shards.verification": ["verify_shards"],
-    "verification.open_set": ["OpenSet", "open_set"],
     "verification.result": ["Roc", "Verification"],
-    "verification.verify": ["verify"],
+    "verification.verify": ["OpenSet", "open_set", "verify"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

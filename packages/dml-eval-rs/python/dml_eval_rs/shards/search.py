@@ -17,7 +17,7 @@ import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.search.knn import check_k, check_own, reported_dtype
+from dml_eval_rs.search import check_k, check_own, reported_dtype
 from dml_eval_rs.shards.calls import Call, describe_shards
 from dml_eval_rs.shards.running import Map, Work
 from dml_eval_rs.shards.sides import Part, Side, compute_on

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Progress, Sides, Similarity
+from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.retrieval import LabelsLike
@@ -24,17 +24,18 @@ from dml_eval_rs.shards.running import Map, Work
 from dml_eval_rs.shards.sides import Part, compute_on
 from dml_eval_rs.shards.sources import Source
 from dml_eval_rs.verification.rates import (
+    Asked,
     Point,
     Slots,
     accepted_at_most,
-    check_numbers,
+    check_asked,
+    count_pairs,
     measure_crossings,
     measure_distances,
     scores_of,
     to_order,
 )
 from dml_eval_rs.verification.result import Verification
-from dml_eval_rs.verification.sides import Asked, PairSides, check_asked
 from dml_eval_rs.verification.verify import DEFAULT
 
 # Scores (K,) of negatives whose hashes (K,) end in so many zeros: a sample, or all negatives if the number is 0.
@@ -108,26 +109,16 @@ def verify_shards(
     found = describe_shards(shards, gallery, similarity, map)
     if isinstance(labels, Relevance):
         raise ValueError("labels is a Relevance, which lists matches; expected an array or Labels")
-    sides, relation, rows = relate_shards(found, labels, gallery_labels, block)
+    sides, relation, _ = relate_shards(found, labels, gallery_labels, block)
     if relation.ignored_offsets is not None:
         raise ValueError("labels have ignored items, which verification doesn't leave out; expected none")
     call = Call(sides[0], sides[-1], gallery is None, options, map, progress, relation.arrays())
-    numbers = _count_pairs(rows, relation)
-    check_numbers(*numbers)
+    numbers = count_pairs(relation)
     passes = _Passes(call, asked, *numbers)
     if similarity == "hamming":
         return measure_distances(*passes.count_distances(), asked)
     points, slots = passes.find_crossings()
     return measure_crossings(points, slots, asked, *numbers)
-
-
-def _count_pairs(rows: Sides, relation: Relation) -> tuple[int, int]:
-    """Return the numbers of positive and of negative pairs."""
-    labels, gallery_labels = relation.labels, relation.gallery_labels
-    assert labels is not None
-    items = None if rows.gallery is None or gallery_labels is None else rows.gallery[: len(gallery_labels)]
-    groups = relation.groups, relation.gallery_groups
-    return PairSides(rows.queries, labels, items, gallery_labels, *groups).count_pairs()
 
 
 @dataclass(frozen=True, slots=True)
