@@ -36,7 +36,8 @@ def test_every_bundled_recipe_is_valid(name):
 def test_a_run_with_a_fraction_of_the_classes_resumes_to_the_same_bits(tmp_path, optimizer):
     """The gradient of the class weights is sparse: clipping, schedule, optimizer and its saved state handle it."""
     settings = [
-        "training.steps=6", "training.gradient_clip=1.0", "loss.class_fraction=0.25", "checkpoints.unit='step'",
+        "training.steps=6", "training.gradient_clip=1.0", "checkpoints.unit='step'",
+        "loss={name='sampled-classes', class_fraction=0.25, loss={name='norm-softmax', temperature=0.05}}",
         "checkpoints.every=2", "evaluation.test=true", f"optimizer.name={optimizer!r}", "dataset.max_classes=60",
         "schedule.'optimizer.lr'={kind='cosine', end=0.0}", "sampler.classes_per_batch=5",
     ]  # fmt: skip

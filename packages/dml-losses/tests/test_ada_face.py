@@ -80,17 +80,6 @@ def test_a_batch_of_one_moves_the_mean_alone() -> None:
     assert loss.norm_std == 100
 
 
-def test_a_fraction_of_the_classes_is_the_loss_of_the_chosen_ones() -> None:
-    loss = AdaFace(50, 6, class_fraction=0.2, seed=3).double().eval()
-    x, y = rows(5, 6, 6).requires_grad_(), torch.tensor([4, 40, 4, 9, 0])
-    value = loss(x, y)
-    chosen = grad(value, loss.class_weights)[0].coalesce().indices()[0]
-    assert len(chosen) == 10
-    weights = loss.class_weights.detach()[chosen]
-    expected = ada_face(x, torch.searchsorted(chosen, y), weights, loss.norm_mean, loss.norm_std)
-    torch.testing.assert_close(value, expected, rtol=1e-14, atol=0)
-
-
 def test_memvirs_virtual_rows_have_margins_of_their_own_lengths() -> None:
     loss = MemVir(AdaFace(4, 5, scale=8.0, momentum=0.0).double(), num_steps=1, margin=0)
     inner = loss.loss

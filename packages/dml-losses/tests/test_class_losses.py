@@ -13,7 +13,7 @@ from torch.autograd import grad
 
 from dml_losses import CurricularFace, HeatedUpSoftmax, SoftTriple
 from dml_losses import functional as F
-from dml_losses.ranks.sharded_softmax import sharded_softmax
+from dml_losses.ranks.class_shard import RankClasses
 
 Loss = Callable[..., torch.Tensor]
 CASES: dict[str, tuple[Loss, Loss]] = {
@@ -171,9 +171,7 @@ def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
     x, t = distance * noise - w[y], torch.tensor(progress, dtype=torch.float64)
     ways: list[Loss] = [
         lambda x, w: F.curricular_face(x, y, w, t, scale=8.0, margin=margin),
-        lambda x, w: sharded_softmax(
-            torch.nn.functional.normalize(x), y, w, 0, 8.0, angular_margin=margin, progress=t
-        ),
+        lambda x, w: F.curricular_face(x, y, RankClasses(w, 0, len(w)), t, scale=8.0, margin=margin),
         lambda x, w: reference.curricular_face_value(x, y, w, progress, 8.0, margin),
     ]
     sides = [(x.clone().requires_grad_(), w.clone().requires_grad_()) for _ in ways]

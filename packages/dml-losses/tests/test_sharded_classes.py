@@ -26,9 +26,8 @@ from dml_losses import (
     ProxyAnchor,
     ShardedClasses,
 )
-from dml_losses.functional.cosine_softmax import rows_per_block
+from dml_losses.functional.cosine_softmax import cosine_softmax, rows_per_block
 from dml_losses.ranks.class_shard import RankClasses
-from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 SIZES = (2, 4)
 Worlds = dict[int, list[dict[str, Any]]]
@@ -131,9 +130,9 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
         return (others.logsumexp(1) - logits.gather(1, y[:, None]).squeeze(1)).mean()
 
     sides = [(x.clone().requires_grad_(), weights.clone().requires_grad_()) for _ in range(2)]
-    unit = torch.nn.functional.normalize(sides[0][0])
-    value = sharded_softmax(
-        unit, y, sides[0][1], 0, scale, angular_margin=angular, positive_in_denominator=positive
+    rank = RankClasses(sides[0][1], 0, classes)
+    value = cosine_softmax(
+        sides[0][0], y, rank, scale, angular_margin=angular, positive_in_denominator=positive
     )
     expected = define(*sides[1])
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
@@ -151,7 +150,8 @@ def test_blocks_do_not_change_the_result() -> None:
     x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return sharded_softmax(x, y, w, 0, 8.0, angular_margin=0.3, progress=torch.tensor(0.2).double())
+        rank, progress = RankClasses(w, 0, len(w)), torch.tensor(0.2).double()
+        return cosine_softmax(x, y, rank, 8.0, angular_margin=0.3, progress=progress)
 
     step = rows_per_block(x.device, len(w))
     assert step < len(x)
@@ -178,10 +178,12 @@ def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
         torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in another order
 
 
-def test_a_rank_without_any_class_of_the_choice_contributes_nothing() -> None:
+@pytest.mark.parametrize("centers", [1, 3])
+def test_a_rank_without_any_class_of_the_choice_contributes_nothing(centers: int) -> None:
     x = torch.randn(3, 4, requires_grad=True)
     none = torch.empty(0, 4, requires_grad=True)
-    value = sharded_softmax(x, torch.zeros(3), none, 5, 16.0)
+    rank = RankClasses(none, 5, 7)
+    value = cosine_softmax(x, torch.arange(3), rank, 16.0, centers_per_class=centers)
     value.backward()
     assert value == 0
     assert (x.grad == 0).all()

@@ -56,30 +56,6 @@ def test_equal_centres_move_only_the_first() -> None:
     assert (gradient[:, 0] != 0).any(dim=1).all()
 
 
-def test_a_fraction_of_the_classes_takes_their_centres_along() -> None:
-    loss = SubCenterArcFace(50, 6, centers_per_class=3, class_fraction=0.2, seed=3).double()
-    x, y = rows(5, 6, 6).requires_grad_(), torch.tensor([4, 40, 4, 9, 0])
-    assert loss.sparse_parameters() == ("class_weights",)
-    value = loss(x, y)
-    gradient = grad(value, loss.class_weights)[0].coalesce()
-    chosen = gradient.indices()[0]
-    assert len(chosen) == 30
-    classes = chosen[::3] // 3
-    assert torch.equal(chosen, (classes[:, None] * 3 + torch.arange(3)).flatten())
-    weights = loss.class_weights.detach()[chosen].requires_grad_()
-    expected = sub_center_arc_face(x, torch.searchsorted(classes, y), weights)
-    torch.testing.assert_close(value, expected, rtol=1e-14, atol=0)
-    torch.testing.assert_close(gradient.values(), grad(expected, weights)[0])
-
-
-def test_a_resumed_loss_draws_the_choices_of_an_uninterrupted_one() -> None:
-    used, fresh = (SubCenterArcFace(50, 6, class_fraction=0.2) for _ in range(2))
-    x, y = torch.randn(5, 6), torch.arange(5)
-    used(x, y)
-    fresh.load_state_dict(used.state_dict())
-    assert torch.equal(used(x, y), fresh(x, y))
-
-
 @pytest.mark.parametrize("near", [0.0, 1e-12])
 def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None:
     """The nearest centre is found by two products; neither may leave another centre among the negatives."""
@@ -110,11 +86,6 @@ def test_memvir_takes_all_centres_of_earlier_steps_as_constants() -> None:
         scale=8.0,
     )
     torch.testing.assert_close(value, joined, rtol=1e-10, atol=0)
-
-
-def test_virtual_classes_and_a_fraction_refuse_each_other() -> None:
-    with pytest.raises(ValueError, match=r"class_fraction = 0.5; expected class_fraction = 1"):
-        MemVir(SubCenterArcFace(4, 5, class_fraction=0.5), 1, 0)
 
 
 def test_labels_count_classes_and_sharding_divides_classes() -> None:

@@ -118,6 +118,19 @@ def check_whole(name: str, value: int, minimum: int) -> int:
     return value
 
 
+def show(*names: str) -> Callable[[torch.nn.Module], str]:
+    """Make a module's `extra_repr`, which lists these attributes, after the sizes of class weights that it holds."""
+
+    def extra_repr(module: torch.nn.Module) -> str:
+        sizes = []
+        held = vars(module) | dict(module.named_parameters(recurse=False))
+        if (weights := held.get("class_weights")) is not None:
+            sizes = [str(len(weights) // getattr(module, "centers_per_class", 1)), str(weights.shape[1])]
+        return ", ".join([*sizes, *(f"{name}={getattr(module, name)!r}" for name in names)])
+
+    return extra_repr
+
+
 def _number(name: str, value: float, wanted: str, holds: Callable[[float], bool]) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; expected {wanted}")

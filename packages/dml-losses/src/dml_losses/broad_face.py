@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from dml_core import MemoryQueue, centers_per_class_of, is_class_loss
-from dml_losses.arguments import check_whole
+from dml_losses.arguments import check_whole, show
 from dml_losses.functional.sphere import full_precision, inverse_norms
 
 
@@ -87,9 +87,7 @@ class BroadFace(torch.nn.Module):
             self.steps.fill_(self._steps)
         return value
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"warmup_steps={self.warmup_steps}, compensate={self.compensate}"
+    extra_repr = show("warmup_steps", "compensate")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *others)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dml_core import MemoryQueue, is_class_loss
-from dml_losses.arguments import check_batch, check_whole
+from dml_losses.arguments import check_batch, check_whole, show
 from dml_losses.functional.sphere import full_precision
 
 
@@ -84,9 +84,7 @@ class CrossBatchMemory(torch.nn.Module):
             self.steps.fill_(self._steps)
         return value
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"capacity={self.capacity}, warmup_steps={self.warmup_steps}"
+    extra_repr = show("capacity", "warmup_steps")
 
     def _make_queue(self, like: torch.Tensor) -> MemoryQueue:
         dtype = torch.promote_types(like.dtype, torch.float32)

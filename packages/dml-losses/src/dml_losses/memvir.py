@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
@@ -10,8 +9,8 @@ from typing import Any, Literal
 import torch
 
 from dml_core import centers_per_class_of, class_fraction_of, is_class_loss
-from dml_losses.arguments import check_non_negative, check_whole
-from dml_losses.functional.cosine_softmax import Virtual
+from dml_losses.arguments import check_non_negative, check_whole, show
+from dml_losses.functional.classes import Virtual
 
 _log = logging.getLogger(__name__)
 _QUEUES = ("queue_embeddings", "queue_labels", "queue_weights")
@@ -35,8 +34,8 @@ class MemVir(torch.nn.Module):
 
     Args:
         loss: any class loss: ``loss(embeddings, labels, class_weights)`` with an attribute ``class_weights``. A
-            loss that takes a keyword ``virtual`` (`dml_losses.functional.cosine_softmax.Virtual`) gets the past as
-            constants, for less than half the cost of one call over everything.
+            loss whose forward is marked by `dml_losses.functional.classes.takes_virtual` gets the past as constants,
+            for about half the cost of one call over everything.
         num_steps: N ≥ 0, the number of earlier steps in use.
         margin: M ≥ 0, the number of steps between two in use; 0 to 100 in the paper, by data set.
         warmup_steps: U ≥ 0, the training steps before the first is queued; 50 epochs in the paper.
@@ -136,12 +135,7 @@ class MemVir(torch.nn.Module):
             self._set_counters(self._steps + 1, self._stored)
         return value
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return (
-            f"num_steps={self.num_steps}, margin={self.margin}, warmup_steps={self.warmup_steps}, "
-            f"step_pacing={self.step_pacing}, queue_bytes={self.queue_bytes}"
-        )
+    extra_repr = show("num_steps", "margin", "warmup_steps", "step_pacing", "queue_bytes")
 
     @property
     def _first_stored(self) -> int:
@@ -159,26 +153,21 @@ class MemVir(torch.nn.Module):
     def _with_virtual_classes(
         self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, slots: list[int]
     ) -> torch.Tensor:
-        num_classes = len(weights) // centers_per_class_of(self.loss)
-        device = embeddings.device
-        past = Virtual(
-            _concatenate(*(self.queue_embeddings[slot, : self._rows[slot]] for slot in slots)).to(device),
-            torch.cat(
-                [
-                    self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
-                    for age, slot in enumerate(slots)
-                ]
-            ).to(device),
-            tuple(self.queue_weights[slot].to(device) for slot in slots),
-        )
-        if self._takes_virtual:
-            value: torch.Tensor = self.loss(embeddings, labels, weights, virtual=past)
-        else:
-            value = self.loss(
-                _concatenate(embeddings, past.embeddings.to(embeddings.dtype)),
-                torch.cat((labels.long(), past.labels)),
-                _concatenate(weights, *(some.to(weights.dtype) for some in past.class_weights)),
+        num_classes, device = len(weights) // centers_per_class_of(self.loss), embeddings.device
+        rows = [self.queue_embeddings[slot, : self._rows[slot]] for slot in slots]
+        raised = [
+            self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
+            for age, slot in enumerate(slots)
+        ]
+        with torch.autocast(rows[0].device.type, enabled=False):  # its cat takes only its own half precision
+            past = Virtual(
+                weights,
+                torch.cat(rows).to(device),
+                torch.cat(raised).to(device),
+                tuple(self.queue_weights[slot].to(device) for slot in slots),
             )
+        joined = (embeddings, labels, past) if self._takes_virtual else past.join(embeddings, labels)
+        value: torch.Tensor = self.loss(*joined)
         return value
 
     @torch.no_grad()
@@ -263,14 +252,8 @@ def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int
 
 
 def _takes_virtual(loss: torch.nn.Module) -> bool:
-    """Tell whether a loss, or the loss inside a compiled one, takes the keyword ``virtual``."""
+    """Tell whether a loss, or the loss inside a compiled one, takes `Virtual` class weights."""
     # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function for the module
     # inside. It is the child of this name, which torch can't rename: it prefixes the keys of saved state dicts.
     original = dict(loss.named_children()).get("_orig_mod", loss)
-    return "virtual" in inspect.signature(original.forward).parameters
-
-
-def _concatenate(*parts: torch.Tensor) -> torch.Tensor:
-    """Concatenate the parts outside autocast, whose cat takes only its own half precision, not the queue's."""
-    with torch.autocast(parts[0].device.type, enabled=False):
-        return torch.cat(parts)
+    return getattr(original.forward, "takes_virtual", False)

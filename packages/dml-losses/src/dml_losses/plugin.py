@@ -164,6 +164,12 @@ def dml_losses() -> Iterable[Component]:
         source="Kim et al. 2020, BroadFace",
     )
     yield Component(
+        "sampled-classes",
+        "dml_losses.sampled_classes:SampledClasses",
+        "a class loss over the batch's classes and a random choice of the others, with a sparse gradient",
+        source="Making Classification Competitive for Deep Metric Learning, section 4.3; An et al. 2021, Partial FC",
+    )
+    yield Component(
         "sharded-classes",
         "dml_losses.ranks.sharded_classes:ShardedClasses",
         "a class loss of which each rank keeps the class weights of its own classes",

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from dml_losses.arguments import check_finite, check_positive
+from dml_losses.arguments import check_finite, check_positive, show
 from dml_losses.functional.siglip import siglip
 from dml_losses.ranks.spread_siglip import spread_siglip
 from dml_losses.update_check import expect_updates
@@ -15,9 +15,8 @@ from dml_losses.update_check import expect_updates
 class SigLIP(torch.nn.Module):
     """Logistic loss of all pairs, same class or not, with a learned scale and bias.
 
-    L = −1/B · Σ_i Σ_{j≠i} log σ(z_ij·(t·s_ij + b)); see `dml_losses.functional.siglip`.
-
-    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training.
+    The equation is in `dml_losses.functional.siglip`. Choose it for large batches over many ranks: no row needs the sum
+    over all others.
 
     Args:
         scale: t > 0 at the start; 10 in the paper.
@@ -53,6 +52,4 @@ class SigLIP(torch.nn.Module):
             return spread_siglip(embeddings, labels, self.log_scale, self.bias)
         return siglip(embeddings, labels, gallery, gallery_labels, log_scale=self.log_scale, bias=self.bias)
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"over_ranks={self.over_ranks}"
+    extra_repr = show("over_ranks")

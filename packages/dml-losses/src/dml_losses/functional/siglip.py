@@ -43,19 +43,12 @@ def siglip(
     pairs are those of a batch with itself (or with a gallery), and a row has several positives, those of its class.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised.
-        labels: (B,), integer.
-        gallery: (G, D), compared with instead of the batch; it gets a gradient if it requires one.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`.
         log_scale: t', a floating scalar; it starts at log 10 in the paper.
         bias: b, a floating scalar; it starts at −10 in the paper, since most pairs are negative.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if there is no pair.
-
-    Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
+        The loss, a scalar. Zero, with a zero gradient, if there is no pair.
     """
     check_batch(embeddings, labels)
     check_gallery(embeddings, gallery, gallery_labels)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
-from dml_losses.ranks.exchange import all_reduce_, sum_over_ranks
-from dml_losses.ranks.sharded_softmax import find_owned
+from dml_losses.exchange import all_reduce_, find_owned, sum_over_ranks
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from dml_core import (
 )
 from dml_losses.arguments import check_batch, check_class_weights
 from dml_losses.class_weights import only_own_rows, rows_of_rank
+from dml_losses.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
 from dml_losses.functional.sphere import full_precision
 from dml_losses.ranks.class_shard import RankClasses
-from dml_losses.ranks.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
 from dml_losses.update_check import expect_updates
 
 
@@ -36,8 +36,8 @@ class ShardedClasses(torch.nn.Module):
     wrapped loss itself says how it is computed from some classes: `dml_core.ShardableLoss`.
 
     Every rank needs the global batch: `dml train` gathers it, and ``GlobalBatch(ShardedClasses(loss))`` does so
-    elsewhere. Value and gradients are then those of the wrapped loss in one process, to rounding, also with a
-    `class_fraction`: all ranks draw the same classes, and each uses those that it has. Ranks must not exchange
+    elsewhere. Value and gradients are then those of the wrapped loss in one process, to rounding, also around
+    `SampledClasses`: all ranks draw the same classes, and each uses those that it has. Ranks must not exchange
     `class_weights` or its gradient: keep the loss outside DistributedDataParallel, and give each rank's optimizer
     its own rows.
 

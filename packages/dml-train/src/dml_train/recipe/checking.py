@@ -33,6 +33,9 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
         DmlError: for every mistake, with the key and what was expected there.
     """
     mistakes: list[DmlError] = []
+    document = (
+        {**document, "loss": _without_old_fraction(document["loss"])} if "loss" in document else document
+    )
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
@@ -115,6 +118,14 @@ def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[s
     if isinstance(loggers, list):
         found += [("loggers", table) for table in loggers if isinstance(table, Mapping)]
     return found
+
+
+def _without_old_fraction(table: Any) -> Any:
+    """Drop ``class_fraction = 1.0``, a default of losses before `sampled-classes`, which recipes of older runs have."""
+    if not isinstance(table, Mapping) or table.get("name") == "sampled-classes":
+        return table
+    kept = {key: value for key, value in table.items() if (key, value) != ("class_fraction", 1.0)}
+    return {key: _without_old_fraction(value) for key, value in kept.items()}
 
 
 def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ a number that is summed over the ranks (`sum_over_ranks`), and that of an input 
 (`sum_gradient_over_ranks`), is the sum of the ranks' gradients. The shares add up to L, so these sums are the gradient
 of L, whatever operations lie between.
 
+Shapes: `B` rows of the batch, `O` of them whose true class this rank has.
+
 Without a process group this rank is the only one, and nothing is exchanged.
 """
 
@@ -43,6 +45,13 @@ def divide_gradient_by_ranks(value: torch.Tensor) -> torch.Tensor:
     """Return L, which is the same on every rank. Backwards, each rank's gradient is divided by W."""
     same: torch.Tensor = _DivideGradientByRanks.apply(value)
     return same
+
+
+def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the rows whose true class this rank has, (O,), and the class's column on this rank, (O,)."""
+    column_B = labels_B.long() - first
+    own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
+    return own_O, column_B[own_O]
 
 
 class _SumOverRanks(torch.autograd.Function):
