@@ -106,9 +106,9 @@ ADDITIONS: dict[str, tuple[str, dict[str, Callable[[str], str]], list[list[str]]
         "plain_pull",
         {
             f"{LOSSES}/functional/plain_pull.py": write(FUNCTION),
-            f"{LOSSES}/functional/__init__.py": both(
-                insert("from dml_losses.functional.plain_pull import plain_pull\n", "\n__all__"),
-                insert('    "plain_pull",\n', '    "proxy_anchor",\n'),
+            f"{LOSSES}/functional/__init__.py": insert(
+                "from dml_losses.functional.plain_pull import plain_pull as plain_pull\n",
+                "from dml_losses.functional.proxy_anchor",
             ),
             f"{LOSSES}/plain_pull.py": write(MODULE),
             f"{LOSSES}/__init__.pyi": append("from dml_losses.plain_pull import PlainPull as PlainPull\n"),

@@ -16,6 +16,8 @@ weights that aren't floating, or labels that aren't integers; a ValueError for s
 gallery without labels, or (on CPU tensors) a label outside [0, C).
 """
 
+from inspect import isfunction
+
 from dml_losses.functional.ada_face import ada_face as ada_face
 from dml_losses.functional.arc_face import arc_face as arc_face
 from dml_losses.functional.cos_face import cos_face as cos_face
@@ -35,3 +37,5 @@ from dml_losses.functional.softmax import virtual_softmax as virtual_softmax
 from dml_losses.functional.sub_center_arc_face import sub_center_arc_face as sub_center_arc_face
 from dml_losses.functional.sup_ap import sup_ap as sup_ap
 from dml_losses.functional.sup_con import sup_con as sup_con
+
+__all__ = [name for name, value in list(vars().items()) if isfunction(value) and name != "isfunction"]
