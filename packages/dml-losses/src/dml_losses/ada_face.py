@@ -28,8 +28,7 @@ class AdaFace(torch.nn.Module):
         norm_mean, norm_std: μ and σ, scalar buffers that start at 20 and 100, as in the authors' code.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     norm_mean: torch.Tensor

@@ -28,8 +28,7 @@ class CurricularFace(torch.nn.Module):
         progress: t, a scalar buffer that starts at 0.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     progress: torch.Tensor

@@ -24,8 +24,7 @@ class ProxyAnchor(torch.nn.Module):
         class_weights: (C, D), the proxies. Give them to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
 
     Example:
         >>> import torch

@@ -23,8 +23,7 @@ class ProxyNCA(torch.nn.Module):
         class_weights: (C, D), drawn from a normal distribution. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(

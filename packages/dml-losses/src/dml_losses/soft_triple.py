@@ -23,8 +23,7 @@ class SoftTriple(torch.nn.Module):
             the optimizer.
 
     Raises:
-        TypeError: unless the sizes and `centers_per_class` are whole numbers, and all other parameters numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(

@@ -22,8 +22,7 @@ class Softmax(torch.nn.Module):
         class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
-        ValueError: for a size below 1.
+        TypeError, ValueError: for a size of another type, or below 1.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:

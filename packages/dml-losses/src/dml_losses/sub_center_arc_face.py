@@ -24,8 +24,7 @@ class SubCenterArcFace(torch.nn.Module):
         class_weights: (C·K, D), drawn uniformly from ±1/√D. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes and `centers_per_class` are whole numbers, and all others numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(

@@ -17,8 +17,7 @@ class SupAP(torch.nn.Module):
         temperature, slope, saturation: as `sup_ap`.
 
     Raises:
-        TypeError: for a parameter that is no number.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05) -> None:

@@ -17,8 +17,7 @@ class SupCon(torch.nn.Module):
         temperature: as `sup_con`.
 
     Raises:
-        TypeError: for a temperature that is no number.
-        ValueError: for one that isn't finite and positive.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch.nn.functional import logsigmoid
 
-from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
+from dml_losses.functional.pair_operators import empty_results, pair_inputs
 from dml_losses.functional.pairs import Block, BlockShare, value_and_gradients
-from dml_losses.functional.sphere import common_precision, full_precision
+from dml_losses.functional.sphere import full_precision
 
 
 class SigLIPShare(BlockShare, Protocol):
@@ -50,25 +50,17 @@ def siglip(
     Returns:
         The loss, a scalar. Zero, with a zero gradient, if there is no pair.
     """
-    check_batch(embeddings, labels)
-    check_gallery(embeddings, gallery, gallery_labels)
-    within = gallery is None or gallery_labels is None
-    if gallery is None or gallery_labels is None:
-        queries = rows = full_precision(embeddings)
-        row_labels = labels
-    else:
-        queries, rows = common_precision(embeddings, gallery)
-        row_labels = gallery_labels
+    queries, labels, rows, row_labels = pair_inputs(embeddings, labels, gallery, gallery_labels)
     gradients = torch.is_grad_enabled()
     refuse_transforms(queries, rows, log_scale, bias)
     value: torch.Tensor = _operator(
         queries,
-        labels.long(),
+        labels,
         rows,
-        row_labels.long(),
+        row_labels,
         full_precision(log_scale).to(queries.dtype),
         full_precision(bias).to(queries.dtype),
-        within,
+        gallery is None,
         gradients and queries.requires_grad,
         gradients and rows.requires_grad,
     )[0]
@@ -143,23 +135,8 @@ _operator = torch.library.custom_op(
 
 
 @_operator.register_fake
-def _(
-    queries: torch.Tensor,
-    query_labels: torch.Tensor,
-    gallery: torch.Tensor,
-    gallery_labels: torch.Tensor,
-    log_scale: torch.Tensor,
-    bias: torch.Tensor,
-    within: bool,
-    query_gradient: bool,
-    gallery_gradient: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    return (
-        queries.new_empty(()),
-        torch.empty_like(queries if query_gradient or within else queries[:0]),
-        torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
-        queries.new_empty(2),
-    )
+def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
+    return *empty_results(inputs[0], inputs[2], *inputs[6:]), inputs[0].new_empty(2)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
