@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal, NoReturn
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from dml_core.protocols.data import (
     RelatedDataset,
     Split,
 )
+from dml_core.protocols.evaluation import MiningEvaluator
 
 ITEMS = 3  # loaded at a time
 
@@ -222,7 +223,8 @@ class SamplerContract(ABC):
             return
         places = [(epoch, position) for epoch in (0, 1) for position in range(len(sampler))]
         before = [sampler.batch_at(*place) for place in places]
-        negatives = sampler.find_negatives(FirstOfOthers(), np.zeros((len(self.labels), 2)))
+        mining = cast(MiningEvaluator, FirstOfOthers())
+        negatives = sampler.find_negatives(mining, np.zeros((len(self.labels), 2)))
         assert sampler.negatives is None, "find_negatives changed the negatives in use"
         assert len(negatives) == len(self.labels), f"there are {len(negatives)} rows of negatives"
         sampler.set_negatives(negatives)
@@ -245,7 +247,7 @@ class SamplerContract(ABC):
 
 
 class FirstOfOthers:
-    """A `MiningEvaluator` that takes the first items of other classes for the hardest, and does nothing else."""
+    """An evaluator that takes the first items of other classes for the hardest, and does nothing else."""
 
     def hard_negatives(
         self,
@@ -260,23 +262,3 @@ class FirstOfOthers:
         rows = [np.flatnonzero(labels != label)[:k] for label in labels]
         indices = np.array([np.pad(row, (0, k - len(row)), constant_values=-1) for row in rows])
         return np.zeros(indices.shape, np.float32), indices
-
-    def evaluate(
-        self,
-        embeddings: np.ndarray,
-        labels: np.ndarray,
-        gallery: np.ndarray | None = None,
-        gallery_labels: np.ndarray | None = None,
-    ) -> NoReturn:
-        """Refuse: samplers don't evaluate."""
-        raise NotImplementedError
-
-    def nearest(
-        self, queries: np.ndarray, gallery: np.ndarray, k: int, *, exclude_self: bool = False
-    ) -> NoReturn:
-        """Refuse: samplers don't search."""
-        raise NotImplementedError
-
-    def bytes_per_item(self, dim: int) -> NoReturn:
-        """Refuse: samplers store nothing."""
-        raise NotImplementedError
