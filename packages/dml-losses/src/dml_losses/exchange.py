@@ -12,6 +12,7 @@ Without a process group this rank is the only one, and nothing is exchanged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,14 +38,12 @@ def sum_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
 
 def sum_gradient_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
     """Return x, which is the same on every rank. Backwards, the ranks' gradients are summed."""
-    value: torch.Tensor = _SumGradientOverRanks.apply(numbers)
-    return value
+    return _with_gradient(numbers, lambda gradient: all_reduce_(gradient.clone()))
 
 
 def divide_gradient_by_ranks(value: torch.Tensor) -> torch.Tensor:
     """Return L, which is the same on every rank. Backwards, each rank's gradient is divided by W."""
-    same: torch.Tensor = _DivideGradientByRanks.apply(value)
-    return same
+    return _with_gradient(value, lambda gradient: gradient / rank_and_world_size()[1])
 
 
 def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,21 +63,8 @@ class _SumOverRanks(torch.autograd.Function):
         return all_reduce_(gradient.clone())
 
 
-class _SumGradientOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, numbers: torch.Tensor) -> torch.Tensor:
-        return numbers.view_as(numbers)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return all_reduce_(gradient.clone())
-
-
-class _DivideGradientByRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient / rank_and_world_size()[1]
+def _with_gradient(numbers: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    same = numbers.view_as(numbers)
+    if same.requires_grad:
+        same.register_hook(change)  # type: ignore[no-untyped-call]
+    return same

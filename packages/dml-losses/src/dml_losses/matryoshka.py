@@ -124,7 +124,9 @@ class Matryoshka(torch.nn.Module):
     ) -> torch.Tensor:
         def loss_of(prefix: int, loss: torch.nn.Module) -> torch.Tensor:
             assert is_shardable(loss)
-            return loss.sharded_forward(embeddings[:, :prefix], labels, _PrefixShard(shard, prefix))
+            cut = copy.copy(shard)
+            cut.class_weights = shard.class_weights[:, :prefix]
+            return loss.sharded_forward(embeddings[:, :prefix], labels, cut)
 
         return self._sum(embeddings, loss_of)
 
@@ -151,15 +153,6 @@ class Matryoshka(torch.nn.Module):
         return zip(self.prefixes, [*self.shorter, self.loss], strict=True)
 
     extra_repr = show("prefixes", "weights")
-
-
-class _PrefixShard:
-    """The classes of one rank, by a prefix of their weights; a `dml_core.ClassShard`."""
-
-    def __init__(self, shard: ClassShard, prefix: int) -> None:
-        self.class_weights = shard.class_weights[:, :prefix]
-        self.first, self.num_classes = shard.first, shard.num_classes
-        self.true_logits, self.other_logits = shard.true_logits, shard.other_logits
 
 
 def _check_prefixes(prefixes: Sequence[int], embedding_dim: int | None) -> list[int]:

@@ -66,11 +66,9 @@ class EvaluatorContract(ABC):
             for name, values in evaluation.per_query.items():
                 assert name in evaluation, f"per_query has {name!r}, which is none of {[*evaluation]}"
                 assert values.shape == (queries,), (
-                    f"per_query[{name!r}] has shape {values.shape}; expected ({queries},)"
+                    f"per_query[{name!r}]: shape {values.shape}; expected ({queries},)"
                 )
-                assert values.dtype == np.float64, (
-                    f"per_query[{name!r}] has dtype {values.dtype}; expected float64"
-                )
+                assert values.dtype == np.float64, f"per_query[{name!r}]: {values.dtype}; expected float64"
                 mean = float(np.nanmean(values))
                 assert math.isclose(mean, evaluation[name], rel_tol=1e-6, abs_tol=1e-9), (
                     f"{name} is {evaluation[name]}, and the mean over the queries {mean}"
