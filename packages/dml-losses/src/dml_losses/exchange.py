@@ -13,12 +13,15 @@ Without a process group this rank is the only one, and nothing is exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import distributed
 
-from dml_core import rank_and_world_size
+from dml_core import all_gather_rows, rank_and_world_size
+
+_MOST_BLOCKS, _FEWEST_ROWS, _MOST_CPU_ROWS = 64, 16, 128
 
 
 def all_reduce_(
@@ -51,6 +54,38 @@ def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Te
     column_B = labels_B.long() - first
     own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
     return own_O, column_B[own_O]
+
+
+class BlocksOfRank:
+    """This rank's blocks of the queries of a batch that all ranks have, consecutive ones.
+
+    The blocks don't depend on the number of ranks, so neither does any bit of a row's gradient or of a block's sums.
+
+    Args:
+        num_queries: B.
+        device: of the rows; on a CPU, blocks are small enough for its caches.
+    """
+
+    def __init__(self, num_queries: int, device: torch.device) -> None:
+        rank, world_size = rank_and_world_size()
+        step = max(-(-num_queries // _MOST_BLOCKS), _FEWEST_ROWS)
+        step = min(step, _MOST_CPU_ROWS) if device.type == "cpu" else step
+        blocks = -(-num_queries // step)
+        bounds = [blocks * each // world_size for each in range(world_size + 1)]
+        rows = [min(bound * step, num_queries) for bound in bounds]
+        self.starts = range(rows[rank], rows[rank + 1], step)
+        self._own = slice(rows[rank], rows[rank + 1])
+        self._blocks, self._rows = (
+            [stop - start for start, stop in pairwise(ends)] for ends in (bounds, rows)
+        )
+
+    def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return (B, D), all ranks' rows, given one of which this rank's rows are set."""
+        return all_gather_rows(rows[self._own], self._rows)
+
+    def gather_blocks(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return one row for each of the N blocks, in their order, given those of this rank."""
+        return all_gather_rows(numbers, self._blocks)
 
 
 class _SumOverRanks(torch.autograd.Function):
