@@ -94,12 +94,9 @@ class CrossBatchMemory(torch.nn.Module):
             self.queue = MemoryQueue(self.capacity, like.shape[1], dtype=dtype).to(like.device)
         return self.queue
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
-        unexpected: Any, errors: list[str],
-    ) -> None:  # fmt: skip
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         saved = state_dict.get(f"{prefix}queue.embeddings")
         if saved is not None and self.queue is None:
             self._make_queue(saved.to(self.steps.device))
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(state_dict, prefix, *others)
         self._steps = int(self.steps)

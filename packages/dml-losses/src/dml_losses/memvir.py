@@ -93,7 +93,13 @@ class MemVir(torch.nn.Module):
 
         slots, (num_rows, dim) = self.num_steps * (self.margin + 1), self.class_weights.shape
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[queue_dtype]
-        self._report(slots * num_rows * dim * dtype.itemsize)
+        num_bytes = slots * num_rows * dim * dtype.itemsize
+        _log.log(
+            logging.WARNING if num_bytes >= 2**30 else logging.INFO,
+            "MemVir keeps %d copies of the class weights: %.2f GiB",
+            slots,
+            num_bytes / 2**30,
+        )
         device = torch.device("cpu") if queue_on_cpu else self.class_weights.device
         for name, tensor in {
             # They get as many rows as the first batch has.
@@ -130,17 +136,14 @@ class MemVir(torch.nn.Module):
         else:
             value = self._with_virtual_classes(embeddings, labels, weights, slots)
         if self.training:
-            if self._steps >= self._first_stored and self.num_steps:
+            # From step U on, or early enough to fill the queue by then.
+            first_stored = self.warmup_steps - (0 if self.step_pacing else len(self._rows))
+            if self._steps >= first_stored and self.num_steps:
                 self._enqueue(embeddings, labels, weights)
             self._set_counters(self._steps + 1, self._stored)
         return value
 
     extra_repr = show("num_steps", "margin", "warmup_steps", "step_pacing", "queue_bytes")
-
-    @property
-    def _first_stored(self) -> int:
-        """The first step that is queued: U, or early enough to fill the queue by then."""
-        return self.warmup_steps if self.step_pacing else max(0, self.warmup_steps - len(self._rows))
 
     def _select_slots(self) -> list[int]:
         """Select the slots in use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
@@ -196,15 +199,6 @@ class MemVir(torch.nn.Module):
         self._steps, self._stored = steps, stored
         self.counters[0], self.counters[1] = steps, stored
 
-    def _report(self, num_bytes: int) -> None:
-        level = logging.WARNING if num_bytes >= 2**30 else logging.INFO
-        _log.log(
-            level,
-            "MemVir keeps %d copies of the class weights: %.2f GiB",
-            self.num_steps * (self.margin + 1),
-            num_bytes / 2**30,
-        )
-
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> MemVir:
         kept = {name: self._buffers.pop(name) for name in _QUEUES} if self.queue_on_cpu else {}
         try:
@@ -213,13 +207,11 @@ class MemVir(torch.nn.Module):
             self._buffers.update(kept)
         return self
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
-        unexpected: Any, errors: list[str],
-    ) -> None:  # fmt: skip
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         saved = {name: state_dict.get(f"{prefix}{name}") for name in _QUEUES}
         weights, rows = saved["queue_weights"], saved["queue_labels"]
         if weights is not None and weights.shape != self.queue_weights.shape:
+            errors: list[str] = others[-1]
             errors.append(
                 f"the saved queue {prefix[:-1]!r} holds {weights.shape[0]} steps of weights "
                 f"{tuple(weights.shape[1:])}; this one {self.queue_weights.shape[0]} of "
@@ -230,7 +222,7 @@ class MemVir(torch.nn.Module):
             dim = self.queue_embeddings.shape[2]
             self.queue_embeddings = self.queue_embeddings.new_zeros(*rows.shape, dim)
             self.queue_labels = self.queue_labels.new_zeros(rows.shape)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(state_dict, prefix, *others)
         self._steps, self._stored = self.counters.tolist()
         self._rows = self.queue_rows.tolist()
 
