@@ -26,15 +26,13 @@ def check_gallery(
     embeddings: torch.Tensor, gallery: torch.Tensor | None, gallery_labels: torch.Tensor | None
 ) -> None:
     """Raise unless the gallery is absent, or complete and of the embeddings' dimension and device."""
-    if (gallery is None) != (gallery_labels is None):
-        came, missing = (
-            ("gallery", "gallery_labels") if gallery is not None else ("gallery_labels", "gallery")
-        )
+    if gallery is None and gallery_labels is None:
+        return
+    if gallery is None or gallery_labels is None:
+        came, missing = ("gallery_labels", "gallery") if gallery is None else ("gallery", "gallery_labels")
         raise ValueError(
             f"{came} was given without {missing}; expected both, or neither to compare within the batch"
         )
-    if gallery is None or gallery_labels is None:
-        return
     _check_rows("gallery", gallery)
     _check_labels("gallery_labels", gallery_labels, "gallery", gallery)
     if gallery.shape[1] != embeddings.shape[1]:

@@ -75,9 +75,8 @@ class BroadFace(torch.nn.Module):
         past, past_labels, extras = self.queue.contents()
         if self.compensate and len(past):
             past = _move(past, extras["class_weight"], weights.detach()[past_labels])
-        with torch.autocast(
-            embeddings.device.type, enabled=False
-        ):  # its cat takes only its own half precision
+        # Under autocast, cat takes only autocast's half precision.
+        with torch.autocast(embeddings.device.type, enabled=False):
             rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)
         if self.training:

@@ -88,9 +88,8 @@ class CrossBatchMemory(torch.nn.Module):
 
     def _make_queue(self, like: torch.Tensor) -> MemoryQueue:
         dtype = torch.promote_types(like.dtype, torch.float32)
-        with torch.inference_mode(
-            False
-        ):  # a buffer made in inference mode could never be written in training
+        # A buffer made in inference mode could never be written in training.
+        with torch.inference_mode(False):
             self.queue = MemoryQueue(self.capacity, like.shape[1], dtype=dtype).to(like.device)
         return self.queue
 

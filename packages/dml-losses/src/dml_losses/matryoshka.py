@@ -75,11 +75,8 @@ class Matryoshka(torch.nn.Module):
         self.shorter = torch.nn.ModuleList(copy.deepcopy(loss) for _ in self.prefixes[:-1])
         self.loss = loss
         # What a schedule may move, and so make a float. torch 2.8 can't compile a look at vars().
-        self._numbers = [
-            name
-            for name, value in vars(loss).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        ]
+        numbers = [name for name, value in vars(loss).items() if isinstance(value, int | float)]
+        self._numbers = [name for name in numbers if not isinstance(getattr(loss, name), bool)]
         if hasattr(self, "class_weights"):
             for prefix, each in self._losses():
                 each.class_weights = torch.empty(len(self.class_weights), prefix, device="meta")

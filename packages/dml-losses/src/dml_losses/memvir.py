@@ -188,9 +188,8 @@ class MemVir(torch.nn.Module):
     def _widen(self, rows: int) -> None:
         for name in ("queue_embeddings", "queue_labels"):
             old = getattr(self, name)
-            with torch.inference_mode(
-                False
-            ):  # a buffer made in inference mode could never be written in training
+            # A buffer made in inference mode could never be written in training.
+            with torch.inference_mode(False):
                 wider = old.new_zeros(old.shape[0], rows, *old.shape[2:])
             wider[:, : old.shape[1]] = old
             setattr(self, name, wider)

@@ -230,13 +230,8 @@ class MiningEvaluator(Evaluator, Protocol):
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Find each item's k nearest items of other classes.
 
-        Args:
-            embeddings: (N, D).
-            labels: (N,).
-            k: at least 1.
-            below: None takes all; otherwise only items whose similarity is below that of the item's hardest (least
-                similar) or easiest positive, less `margin`.
-            margin: see `below`.
+        With `below`, only items whose similarity is below that of the item's hardest (least similar) or easiest
+        positive, less `margin`.
 
         Returns:
             Similarities and indices, both (N, k), nearest first; NaN and -1 where an item has fewer.

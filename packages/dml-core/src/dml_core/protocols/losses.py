@@ -102,9 +102,8 @@ class ClassShard(Protocol):
     classes, (B,); every rank must call them, in the same order. They return (B,), the same on every rank.
     """
 
-    class_weights: (
-        torch.Tensor
-    )  # (L, D), of the classes `first` to `first` + L; L may be 0. `MultiCenter`: (L·K, D)
+    # (L, D), of the classes `first` to `first` + L; L may be 0. `MultiCenter`: (L·K, D)
+    class_weights: torch.Tensor
     first: int
     num_classes: int  # C, of all ranks
 

@@ -59,7 +59,6 @@ def instance_cross_entropy(
         scale,
         reweight,
         moves_query=anchor_gradient or not reweight or not gallery_moves,
-        moves_gallery=True,
     )
 
 

@@ -137,8 +137,8 @@ def pair_operator(
         gallery: torch.Tensor | None,
         gallery_labels: torch.Tensor | None,
         *parameters: Parameter,
-        moves_query: bool,
-        moves_gallery: bool,
+        moves_query: bool = True,
+        moves_gallery: bool = True,
     ) -> torch.Tensor:
         queries, labels, rows, row_labels = pair_inputs(embeddings, labels, gallery, gallery_labels)
         gradients = torch.is_grad_enabled()

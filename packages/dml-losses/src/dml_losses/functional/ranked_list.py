@@ -74,7 +74,6 @@ def ranked_list(
         negative_temperature,
         balance,
         query_weights == "total",
-        moves_query=True,
         moves_gallery=False,
     )
 

@@ -51,17 +51,7 @@ def recall_at_k_surrogate(
         ValueError: for not as many temperatures as cut-offs, or one of either outside its range.
     """
     cutoffs, temperatures = check_cutoffs(ks, k_temperatures)
-    return _loss(
-        embeddings,
-        labels,
-        gallery,
-        gallery_labels,
-        cutoffs,
-        temperatures,
-        rank_temperature,
-        moves_query=True,
-        moves_gallery=True,
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, cutoffs, temperatures, rank_temperature)
 
 
 def check_cutoffs(

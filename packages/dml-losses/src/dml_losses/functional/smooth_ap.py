@@ -39,9 +39,7 @@ def smooth_ap(
         The loss, a scalar. Zero, with a zero gradient, if no query has a
         positive, or none has a negative.
     """
-    return _loss(
-        embeddings, labels, gallery, gallery_labels, temperature, moves_query=True, moves_gallery=True
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
 
 def precision_loss(above_RI: torch.Tensor, below_RI: torch.Tensor, present_RI: torch.Tensor) -> RankLoss:

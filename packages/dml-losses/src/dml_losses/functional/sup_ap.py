@@ -47,17 +47,7 @@ def sup_ap(
         The loss, a scalar. Zero, with a zero gradient, if no query has a
         positive, or none has a negative.
     """
-    return _loss(
-        embeddings,
-        labels,
-        gallery,
-        gallery_labels,
-        temperature,
-        slope,
-        saturation,
-        moves_query=True,
-        moves_gallery=True,
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, temperature, slope, saturation)
 
 
 def _bound_step(temperature: float, slope: float, saturation: float) -> Step:

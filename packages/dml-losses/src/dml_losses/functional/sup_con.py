@@ -36,9 +36,7 @@ def sup_con(
         The loss, a scalar. Zero, with a zero gradient, if no anchor has a
         positive.
     """
-    return _loss(
-        embeddings, labels, gallery, gallery_labels, temperature, moves_query=True, moves_gallery=True
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
 
 def _terms(block: Block, temperature: float) -> torch.Tensor:
