@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from losses_support import references as reference
-from losses_support.contrast_references import sup_con_value
+from losses_support.references import sup_con_value
 from torch.autograd import grad
 
 import dml_losses as dml

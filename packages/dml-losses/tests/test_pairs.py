@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from losses_support import references as reference
-from losses_support.rank_references import smooth_ap_value
+from losses_support.references import smooth_ap_value
 from torch.autograd import grad
 
 from dml_losses import functional as F

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from losses_support import face_references as reference
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import MemVir, ShardedClasses, SubCenterArcFace

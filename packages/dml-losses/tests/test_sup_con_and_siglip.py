@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from losses_support import contrast_references as reference
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import SigLIP, exchange, functional
