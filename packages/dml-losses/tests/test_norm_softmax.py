@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from losses_support import assert_same_gradients, rows
 from losses_support import references as reference
 from torch.autograd import grad
 
@@ -14,10 +15,6 @@ from dml_losses.functional.classes import Virtual
 from dml_losses.functional.cosine_softmax import rows_per_block
 
 
-def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
 @pytest.mark.parametrize("num_classes", [1, 2, 7])
 def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_classes: int) -> None:
@@ -25,9 +22,7 @@ def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_cla
     y = torch.tensor([0, 3, 1, 6, 3, 2]) % num_classes
     expected = reference.norm_softmax_value(x, y, w, temperature)
     value = norm_softmax(x, y, w, temperature=temperature)
-    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-12)
+    assert_same_gradients(value, expected, (x, w), (1e-12, 1e-14), (1e-9, 1e-12))
 
 
 def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -41,9 +36,7 @@ def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch
 def test_blocks_do_not_change_the_result() -> None:
     x, w, y = rows(150, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(150)
     value, expected = norm_softmax(x, y, w), in_single_blocks(x, y, w)
-    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
-    for one, other in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
+    assert_same_gradients(value, expected, (x, w), (1e-13, 0), (1e-10, 1e-15))
 
 
 def with_past(w: torch.Tensor, seed: int, count: int) -> Virtual:
@@ -56,9 +49,7 @@ def test_blocks_do_not_change_the_result_with_constants() -> None:
     x, w, y = rows(70, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(70)
     virtual = with_past(w, 80, 17)
     value, expected = norm_softmax(x, y, virtual), in_single_blocks(*virtual.join(x, y))
-    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
-    for one, other in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-15)
+    assert_same_gradients(value, expected, (x, w), (1e-13, 0), (1e-10, 1e-15))
 
 
 @pytest.mark.parametrize("loss", [norm_softmax, partial(heated_up_softmax, feature_norm="batch")])

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from losses_support import assert_same_gradients, rows
 from losses_support import references as reference
 from torch.autograd import grad
 
@@ -15,10 +16,6 @@ from dml_losses.functional import arc_face, sub_center_arc_face
 S = 2 * math.log(3)  # e^{S/2} = 3
 
 
-def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles pass π − m
 @pytest.mark.parametrize(("classes", "centers"), [(1, 3), (4, 1), (4, 3), (12, 2)])
 def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: int, margin: float) -> None:
@@ -26,9 +23,7 @@ def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: in
     y = torch.tensor([0, 3, 1, 6, 3, 2, 0, 5, 4]) % classes
     value = sub_center_arc_face(x, y, w, centers_per_class=centers, scale=8.0, margin=margin)
     expected = reference.sub_center_arc_face_value(x, y, w, centers, 8.0, margin)
-    torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-14)
-    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e-8, atol=1e-11)
+    assert_same_gradients(value, expected, (x, w), (1e-11, 1e-14), (1e-8, 1e-11))
 
 
 def test_the_nearest_centre_counts_by_hand() -> None:
