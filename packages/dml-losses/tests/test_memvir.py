@@ -104,15 +104,6 @@ def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int
     assert seen == equation_4
 
 
-def test_given_class_weights_are_used_and_queued() -> None:
-    given, own = MemVir(make("norm-softmax"), 2, 0), MemVir(make("norm-softmax"), 2, 0)
-    other = torch.randn(C, D, generator=torch.Generator().manual_seed(1))
-    own.class_weights.data = other
-    for step in range(4):
-        assert torch.equal(given(*batch(step), other), own(*batch(step)))
-    assert torch.equal(given.queue_weights[0], other)
-
-
 def test_a_loss_without_virtual_gets_the_dtypes_of_the_batch_and_its_weights() -> None:
     seen: list[tuple[torch.dtype, torch.dtype]] = []
 
@@ -126,27 +117,6 @@ def test_a_loss_without_virtual_gets_the_dtypes_of_the_batch_and_its_weights() -
         x, y = batch(step)
         loss(x.to(torch.bfloat16), y)
     assert seen == [(torch.bfloat16, torch.float16)] * 4
-
-
-def test_a_resumed_run_computes_the_same_bits() -> None:
-    straight = MemVir(make("norm-softmax"), 2, 1, 1)
-    values = [straight(*batch(step)) for step in range(9)]
-    broken = MemVir(make("norm-softmax"), 2, 1, 1)
-    for step in range(4):
-        broken(*batch(step))
-    resumed = MemVir(make("norm-softmax"), 2, 1, 1)
-    resumed.load_state_dict(broken.state_dict())
-    for step in range(4, 9):
-        assert torch.equal(resumed(*batch(step)), values[step])
-
-
-def test_evaluation_mode_stores_nothing() -> None:
-    loss = MemVir(make("norm-softmax"), 2, 0)
-    loss(*batch(0))
-    before = {name: tensor.clone() for name, tensor in loss.state_dict().items()}
-    loss.eval()(*batch(1))
-    for name, tensor in loss.state_dict().items():
-        assert torch.equal(tensor, before[name])
 
 
 def test_a_bfloat16_queue_is_half_the_memory_and_nearly_the_value() -> None:
@@ -199,29 +169,6 @@ def test_memory_is_logged_before_its_allocation_as_a_warning_from_one_gibibyte(
 def test_a_state_dict_of_another_capacity_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"holds 4 steps of weights \(4, 5\); this one 2 of \(4, 5\)"):
         MemVir(make("norm-softmax"), 2, 0).load_state_dict(MemVir(make("norm-softmax"), 2, 1).state_dict())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((dml.InstanceCrossEntropy(), 1, 1), TypeError, "InstanceCrossEntropy, which has no class_weights"),
-        ((make("softmax"), -1, 1), ValueError, "num_steps is -1; expected at least 0"),
-        ((make("softmax"), 1, -1), ValueError, "margin is -1; expected at least 0"),
-        ((make("softmax"), 1, 1, -1), ValueError, "warmup_steps is -1; expected at least 0"),
-        ((make("softmax"), 1.5, 1), TypeError, r"num_steps is 1\.5; expected a whole number"),
-        ((make("softmax"), 1, 1, 0, "int8"), ValueError, "queue_dtype is 'int8'"),
-        (
-            (make("softmax"), 1, 1, 5, "float32", False, True, 2.0, 3),
-            ValueError,
-            "warmup_steps is 5 and warmup_epochs",
-        ),
-        ((make("softmax"), 1, 1, 0, "float32", False, True, 2.0), ValueError, "without steps_per_epoch"),
-        ((make("softmax"), 1, 1, 0, "float32", False, True, -1.0, 3), ValueError, "warmup_epochs is -1"),
-    ],
-)
-def test_a_wrong_argument_is_refused(arguments, error, message) -> None:
-    with pytest.raises(error, match=message):
-        MemVir(*arguments)
 
 
 @pytest.mark.parametrize(
