@@ -45,6 +45,18 @@ LOSSES = [
 ]
 
 
+def counting() -> tuple[list[int], NormSoftmax]:
+    """A loss, and the numbers of classes that it is called with."""
+    seen: list[int] = []
+
+    class Counting(NormSoftmax):
+        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
+            seen.append(len(class_weights))
+            return super().forward(embeddings, labels, class_weights)
+
+    return seen, Counting(C, D)
+
+
 class AlgorithmOne:
     """Algorithm 1 with lists, newest first; the loss is called on everything joined."""
 
@@ -88,14 +100,8 @@ def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: in
 
 @pytest.mark.parametrize(("num_steps", "margin", "warmup"), [(2, 1, 2), (3, 0, 0), (1, 3, 1), (0, 2, 1)])
 def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int, warmup: int) -> None:
-    seen: list[int] = []
-
-    class Counting(NormSoftmax):
-        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
-            seen.append(len(class_weights))
-            return super().forward(embeddings, labels, class_weights)
-
-    loss = MemVir(Counting(C, D), num_steps, margin, warmup)
+    seen, inner = counting()
+    loss = MemVir(inner, num_steps, margin, warmup)
     for step in range(14):
         loss(*batch(step))
     equation_4 = [
@@ -185,14 +191,8 @@ def test_a_warm_up_in_epochs_is_rounded_to_steps(epochs: float, steps_per_epoch:
 def test_without_step_pacing_all_virtual_classes_join_at_once(
     num_steps: int, margin: int, warmup: int, first: int
 ) -> None:
-    seen: list[int] = []
-
-    class Counting(NormSoftmax):
-        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
-            seen.append(len(class_weights))
-            return super().forward(embeddings, labels, class_weights)
-
-    loss = MemVir(Counting(C, D), num_steps, margin, warmup, step_pacing=False)
+    seen, inner = counting()
+    loss = MemVir(inner, num_steps, margin, warmup, step_pacing=False)
     for step in range(12):
         loss(*batch(step))
     assert seen == [C if step < first else C * (num_steps + 1) for step in range(12)]

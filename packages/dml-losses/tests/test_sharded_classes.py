@@ -264,15 +264,42 @@ def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:
             assert component.factory in tested, component.name
 
 
-def test_a_loss_that_does_not_say_how_it_is_sharded_is_refused() -> None:
-    with pytest.raises(
-        TypeError, match=r"loss is ProxyAnchor, .* it has no method sharded_forward\(embeddings, "
-    ):
-        ShardedClasses(ProxyAnchor(3, 4))
-    with pytest.raises(
-        TypeError, match="loss is InstanceCrossEntropy, which has no class_weights; expected a"
-    ):
-        ShardedClasses(InstanceCrossEntropy())
+class Doubled(NormSoftmax):
+    def forward(self, *arguments: torch.Tensor | None) -> torch.Tensor:
+        return 2 * super().forward(*arguments)
+
+
+def with_a_scale() -> torch.nn.Module:
+    loss = sharded_world.PluginLoss(3, 4)
+    loss.scale = torch.nn.Parameter(torch.ones(()))
+    return loss
+
+
+OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda: ShardedClasses(ProxyAnchor(3, 4)), TypeError,
+         r"loss is ProxyAnchor, .* it has no method sharded_forward\(embeddings, "),
+        (lambda: ShardedClasses(InstanceCrossEntropy()), TypeError,
+         "loss is InstanceCrossEntropy, which has no class_weights; expected a"),
+        (lambda: ShardedClasses(with_a_scale()), TypeError,
+         "PluginLoss, whose parameters are class_weights, scale; expected class_w"),
+        (lambda: ShardedClasses(Doubled(3, 4)), TypeError,
+         "whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft"),
+        (lambda: MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0), TypeError,
+         "loss is ShardedClasses, which has no class_weights"),
+        (lambda: ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0)), TypeError,
+         "loss is MemVir, whose class weights can't be sharded: it has no method"),
+        (lambda: GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(*OUTSIDE), ValueError,
+         r"labels holds 3; expected class indices in \[0, 3\)"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_sharded_is_refused(act, error, message) -> None:
+    with pytest.raises(error, match=message):
+        act()
 
 
 def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_user_error() -> None:
@@ -284,27 +311,6 @@ def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_user_error() -> None:
         DmlError, match=r"'sharded-classes' .*loss is SoftTriple, .* no method sharded_forward"
     ):
         Registry(plugins).build("losses", table, context)
-
-
-def test_a_loss_with_another_parameter_is_refused() -> None:
-    loss = sharded_world.PluginLoss(3, 4)
-    loss.scale = torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(
-        TypeError, match="PluginLoss, whose parameters are class_weights, scale; expected class_w"
-    ):
-        ShardedClasses(loss)
-
-
-def test_a_loss_that_changes_its_forward_alone_is_refused() -> None:
-    class Doubled(NormSoftmax):
-        def forward(self, *arguments: torch.Tensor | None) -> torch.Tensor:
-            return 2 * super().forward(*arguments)
-
-    with pytest.raises(
-        TypeError,
-        match="whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft",
-    ):
-        ShardedClasses(Doubled(3, 4))
 
 
 def test_a_subclass_that_adds_sharded_forward_is_accepted() -> None:
@@ -369,17 +375,3 @@ def test_a_shard_without_classes_has_no_logits() -> None:
     assert (others == -torch.inf).all()
     softplus(others - true).sum().backward()
     assert empty.grad.shape == (3, 0)
-
-
-def test_memvir_and_sharding_refuse_each_other() -> None:
-    with pytest.raises(TypeError, match="loss is ShardedClasses, which has no class_weights"):
-        MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0)
-    with pytest.raises(
-        TypeError, match="loss is MemVir, whose class weights can't be sharded: it has no method"
-    ):
-        ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0))
-
-
-def test_labels_outside_all_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
-        GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(torch.randn(2, 4), torch.tensor([0, 3]))
