@@ -13,7 +13,7 @@ from dml_losses.functional.classes import ClassWeights, class_inputs, takes_virt
 class AdaFace(torch.nn.Module):
     """Softmax of scaled cosines, with margins that follow the embedding's length: `dml_losses.functional.ada_face`.
 
-    Choose it for images of mixed quality, with a network that doesn't normalise its embeddings: else it is CosFace.
+    Use it for images of mixed quality, with a network that doesn't normalise its embeddings: else it is CosFace.
 
     Its μ and σ are moving averages of the batches' mean length and of its standard deviation: μ ← α·mean_b ‖x_b‖ +
     (1 − α)·μ, σ likewise, at each call in training mode, before their use. A batch of one moves μ alone.

@@ -13,7 +13,7 @@ from dml_losses.functional.classes import ClassWeights, takes_virtual
 class ArcFace(torch.nn.Module):
     """Softmax of scaled cosines, with a margin added to the true class's angle: `dml_losses.functional.arc_face`.
 
-    Choose it for many classes whose embeddings are compared with a threshold, as those of faces.
+    Use it for many classes whose embeddings are compared with a threshold, as those of faces.
 
     Args:
         num_classes, embedding_dim: C and D, each at least 1.

@@ -13,7 +13,7 @@ from dml_losses.functional.cos_face import cos_face
 class CosFace(torch.nn.Module):
     """Softmax of scaled cosines, with a margin subtracted from the true class's: `dml_losses.functional.cos_face`.
 
-    Choose it as ArcFace; its margin is the same at every angle.
+    Use it like ArcFace; its margin is the same at every angle.
 
     Args:
         num_classes, embedding_dim: C and D, each at least 1.

@@ -13,7 +13,7 @@ from dml_losses.functional.curricular_face import curricular_face, mean_true_cos
 class CurricularFace(torch.nn.Module):
     """ArcFace with hard negatives whose weight grows during training: `dml_losses.functional.curricular_face`.
 
-    Choose it in place of ArcFace to stress hard negatives late in training. It keeps several (B × C) buffers.
+    Use it instead of ArcFace to stress hard negatives late in training. It keeps several (B × C) buffers.
 
     Its t is the moving average of the batches' mean cosine with their classes: t ← μ·mean_b cos θ_y + (1 − μ)·t at each
     call in training mode, before its use.

@@ -19,8 +19,8 @@ class HeatedUpSoftmax(torch.nn.Module):
     """Softmax of normalised inner products times α, which falls (the temperature rises) during training.
 
     The equation is in `dml_losses.functional.heated_up_softmax`. Heating up is a schedule of ``alpha``: 16, then 4
-    together with a tenth of the learning rate. Choose it for compact classes at the end of a training that can't start
-    with them.
+    together with a tenth of the learning rate. Use it for compact classes at the end of training, if training
+    can't start with them.
 
     Args:
         num_classes, embedding_dim: C and D, each at least 1.

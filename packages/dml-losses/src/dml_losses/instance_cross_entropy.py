@@ -11,7 +11,7 @@ from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
 class InstanceCrossEntropy(torch.nn.Module):
     """A softmax of each positive against the negatives of its anchor, with the gradient rescaled for each anchor.
 
-    The equations are in `dml_losses.functional.instance_cross_entropy`. Choose it to compare each positive with all
+    The equations are in `dml_losses.functional.instance_cross_entropy`. Use it to compare each positive with all
     negatives of its anchor.
 
     Args:

@@ -13,7 +13,7 @@ from dml_losses.functional.norm_softmax import norm_softmax
 class NormSoftmax(torch.nn.Module):
     """Softmax of cosines with class weights over a temperature: `dml_losses.functional.norm_softmax`.
 
-    Choose it first for labelled classes: it has one parameter, and a step costs no more than its products. Put
+    Use it first for labelled classes: it has one parameter to tune. Put
     `SampledClasses` around it, as around any class loss, if there are too many classes.
 
     Args:

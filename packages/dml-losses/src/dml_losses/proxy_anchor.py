@@ -12,7 +12,7 @@ from dml_losses.functional.proxy_anchor import proxy_anchor
 class ProxyAnchor(torch.nn.Module):
     """Each class's proxy against the batch: one log-sum-exp over its positives, another over its negatives.
 
-    The equation is in `dml_losses.functional.proxy_anchor`. Choose it for batches with several images of each class.
+    The equation is in `dml_losses.functional.proxy_anchor`. Use it for batches with several images of each class.
     Its authors give the proxies a hundred times the network's learning rate, and draw them from a normal distribution
     (Kaiming, fan-out), as here.
 

@@ -13,7 +13,7 @@ from dml_losses.functional.proxy_nca import proxy_nca
 class ProxyNCA(torch.nn.Module):
     """A softmax, or NCA, of distances that draws each embedding nearer to its class's proxy than to the others.
 
-    The equation is in `dml_losses.functional.proxy_nca`. Choose it to compare with its paper, or with MemVir's figures.
+    The equation is in `dml_losses.functional.proxy_nca`. Use it to compare with its paper, or with MemVir's figures.
 
     Args:
         num_classes, embedding_dim: C and D, each at least 1.

@@ -11,7 +11,7 @@ from dml_losses.functional.ranked_list import QueryWeights, check_query_weights,
 class RankedListLoss(torch.nn.Module):
     """Negatives beyond a boundary, positives inside a hypersphere, violations weighted by their size.
 
-    The equations are in `dml_losses.functional.ranked_list`. Choose it to keep a class's spread: positives within the
+    The equations are in `dml_losses.functional.ranked_list`. Use it to keep a class's spread: positives within the
     hypersphere aren't drawn nearer.
 
     Args:

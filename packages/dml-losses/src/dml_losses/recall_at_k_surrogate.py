@@ -13,7 +13,7 @@ from dml_losses.functional.recall_at_k_surrogate import check_cutoffs, recall_at
 class RecallAtKSurrogate(torch.nn.Module):
     """One minus the mean recall at several cut-offs, with sigmoids: `dml_losses.functional.recall_at_k_surrogate`.
 
-    Choose it to train Recall@k, with batches of thousands (`training.micro_batch`).
+    Use it to train Recall@k, with batches of thousands (`training.micro_batch`).
 
     Args:
         ks, k_temperatures, rank_temperature: as `recall_at_k_surrogate`.

@@ -21,7 +21,7 @@ class SampledClasses(torch.nn.Module):
 
     |choice| = max(⌈fraction · C⌉, distinct classes of the batch)
 
-    Choose it where a step over all classes is too slow or too large: the loss then reads the chosen weights only, and
+    Use it if a step over all classes is too slow or too large: the loss then reads the chosen weights only, and
     their gradient is sparse. The optimizer must take sparse gradients and move only their rows:
     `torch.optim.SparseAdam`, `Adagrad`, or `SGD` without momentum and weight decay.
 
@@ -30,13 +30,13 @@ class SampledClasses(torch.nn.Module):
     Args:
         loss: a class loss that holds its class weights itself. It is changed: its class weights move here.
         class_fraction: in (0, 1]; 0.1 costs less than 1 % of Recall@1 in the paper (section 6.5).
-        seed: of the choices, each a function of the seed and of the number of earlier calls.
+        seed: determines each choice, with the number of earlier calls.
 
     Attributes:
         class_weights: (C, D), or (C·K, D). Give it to the optimizer.
 
     Raises:
-        TypeError: for a loss without class weights of its own, a seed that isn't a whole number, or a fraction that
+        TypeError: for a loss that holds no class weights itself, a seed that isn't a whole number, or a fraction that
             isn't a number.
         ValueError: for a fraction or seed outside its range.
 
@@ -86,7 +86,7 @@ class SampledClasses(torch.nn.Module):
     def _sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """All ranks make the same choice, and each computes with the classes of it that it has."""
+        """Make the same choice on every rank, and compute with the chosen classes that this rank stores."""
         assert is_shardable(self.loss)
         if self._sparse or self.class_fraction < 1:
             classes_S, labels = self._choose(labels, shard.num_classes)
@@ -104,7 +104,7 @@ class SampledClasses(torch.nn.Module):
         return ("class_weights",) if self._sparse else ()
 
     def get_extra_state(self) -> torch.Tensor:
-        """Return the number of earlier choices, so that a resumed run draws those of an uninterrupted one."""
+        """Return the number of earlier choices, so that a resumed run draws the same ones as an uninterrupted run."""
         return torch.tensor(self._count)
 
     def set_extra_state(self, state: torch.Tensor) -> None:

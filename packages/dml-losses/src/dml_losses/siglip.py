@@ -14,7 +14,7 @@ from dml_losses.update_check import expect_updates
 class SigLIP(torch.nn.Module):
     """Logistic loss of all pairs, same class or not, with a learned scale and bias.
 
-    The equation is in `dml_losses.functional.siglip`. Choose it for large batches over many ranks: no row needs the sum
+    The equation is in `dml_losses.functional.siglip`. Use it for large batches over many ranks: no row needs the sum
     over all others.
 
     Args:

@@ -11,7 +11,7 @@ from dml_losses.functional.smooth_ap import smooth_ap
 class SmoothAP(torch.nn.Module):
     """One minus the mean average precision, with sigmoids for steps: `dml_losses.functional.smooth_ap`.
 
-    Choose it to train the metric that is reported, with large batches (`training.micro_batch`).
+    Use it to train the metric that is reported, with large batches (`training.micro_batch`).
 
     Args:
         temperature: as `smooth_ap`.

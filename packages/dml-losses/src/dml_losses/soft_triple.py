@@ -12,7 +12,7 @@ from dml_losses.functional.soft_triple import soft_triple
 class SoftTriple(torch.nn.Module):
     """A softmax over classes with several centres each, softly assigned; superfluous centres are drawn together.
 
-    The equation is in `dml_losses.functional.soft_triple`. Choose it for classes with several modes of appearance.
+    The equation is in `dml_losses.functional.soft_triple`. Use it for classes with several modes of appearance.
 
     Args:
         num_classes, embedding_dim: C and D, each at least 1.

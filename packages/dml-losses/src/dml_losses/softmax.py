@@ -13,7 +13,7 @@ from dml_losses.functional.softmax import softmax
 class Softmax(torch.nn.Module):
     """Plain softmax classification, without normalisation and bias: `dml_losses.functional.softmax`.
 
-    Choose it as a baseline for the losses of cosines.
+    Use it as a baseline for the losses of cosines.
 
     Args:
         num_classes, embedding_dim: C and D, each at least 1.

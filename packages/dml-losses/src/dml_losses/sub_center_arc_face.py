@@ -13,7 +13,7 @@ from dml_losses.functional.sub_center_arc_face import sub_center_arc_face
 class SubCenterArcFace(torch.nn.Module):
     """ArcFace with several centres for each class, of which the nearest counts: `functional.sub_center_arc_face`.
 
-    Choose it in place of ArcFace if labels are noisy: images of another person find a centre of their own. The paper's
+    Use it instead of ArcFace if labels are noisy: images of another person find a centre of their own. The paper's
     second training, without the images far from their class's dominant centre, is not part of the loss.
 
     Args:

@@ -11,7 +11,7 @@ from dml_losses.functional.sup_ap import sup_ap
 class SupAP(torch.nn.Module):
     """One minus a lower bound of the mean average precision: `dml_losses.functional.sup_ap`.
 
-    Choose it in place of `SmoothAP`, whose gradient vanishes where ranks are very wrong.
+    Use it instead of `SmoothAP`, whose gradient vanishes where ranks are very wrong.
 
     Args:
         temperature, slope, saturation: as `sup_ap`.

@@ -11,7 +11,7 @@ from dml_losses.functional.sup_con import sup_con
 class SupCon(torch.nn.Module):
     """Mean cross entropy of an anchor's positives among all rows: `dml_losses.functional.sup_con`.
 
-    Choose it for large batches, whose rows are all compared.
+    Use it for large batches, whose rows are all compared.
 
     Args:
         temperature: as `sup_con`.

@@ -14,7 +14,7 @@ from dml_losses.functional.sphere import common_precision
 class VirtualSoftmax(torch.nn.Module):
     """Softmax with one more class, in the direction of the embedding: `dml_losses.functional.virtual_softmax`.
 
-    Choose it in place of `Softmax`: the further class is a margin without a parameter.
+    Use it instead of `Softmax`: the further class is a margin without a parameter.
 
     Args:
         num_classes, embedding_dim: C and D, each at least 1.

@@ -1,7 +1,7 @@
 """The losses as pure functions of tensors, one file for each, on one similarity product.
 
-Class losses take embeddings, labels and class weights; pair losses take embeddings, labels and, if they shall compare
-with other rows than the batch's, a gallery and its labels. Their docstrings say what differs from this:
+Class losses take embeddings, labels and class weights. Pair losses take embeddings and labels, and a gallery with
+labels to compare with instead of the batch. Each docstring says what differs from this:
 
     embeddings: (B, D), any floating dtype, not necessarily normalised.
     labels: (B,), integer; of a class loss in [0, C).

@@ -1,4 +1,4 @@
-"""The inputs of class losses, whose classes are given as weights, as one rank's part of them, or beside past ones.
+"""Inputs of class losses. Classes are weights, the weights that one rank stores, or weights with constants added.
 
 Shapes: `B` batch, `P` constant rows, `C` classes, `K` weights (centres) of a class, `D` dim.
 """
@@ -20,10 +20,10 @@ _Forward = TypeVar("_Forward", bound=Callable[..., torch.Tensor])
 
 @dataclass(frozen=True, slots=True)
 class Virtual:
-    """Class weights, with further embeddings and classes that are compared like the batch's, but are constants.
+    """Class weights with further embeddings and classes, which are compared like the batch but get no gradient.
 
     Args:
-        class_weights: (C, D), the loss's own.
+        class_weights: (C, D), which get a gradient.
         embeddings: (P, D), any floating dtype.
         labels: (P,), integer in [C, T), where T counts the further classes, too.
         further: the weights of the further classes, each (C', D) of any floating dtype, in the order of their labels.
@@ -56,7 +56,7 @@ class Virtual:
         return rows, self.labels.to(like.device), further
 
 
-# (C·K, D), any floating dtype, not normalised; the classes of one rank; or weights with constants beside them.
+# (C·K, D), any floating dtype, not normalised; or the classes of one rank; or weights with constants added.
 ClassWeights: TypeAlias = torch.Tensor | ClassShard | Virtual
 
 
@@ -74,7 +74,7 @@ def class_inputs(
     Args:
         embeddings: (B, D), any floating dtype.
         labels: (B,), integer in [0, C).
-        class_weights: see `ClassWeights`; the result has its own weights only.
+        class_weights: see `ClassWeights`; `Virtual.constants` returns the constants.
         centers_per_class: K.
 
     Raises:

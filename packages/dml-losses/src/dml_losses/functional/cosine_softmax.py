@@ -71,9 +71,9 @@ def cosine_softmax(
     number of ranks, up to rounding.
 
     Args:
-        embeddings, labels, class_weights: as `class_inputs`. `Virtual` ones count in the mean and in every sum. With
-            the classes of a rank (which may have none), all three are the global batch's; the embeddings' gradient is
-            then the part of it that comes from this rank's classes.
+        embeddings, labels, class_weights: as `class_inputs`. `Virtual` rows and classes count in the mean and in every
+            sum. If ranks share the classes (a rank may have none), embeddings and labels are the global batch; the
+            embeddings' gradient is then the part from this rank's classes.
         scale: s > 0, the inverse temperature.
         angular_margin: m₁ in radians, in [0, π/2).
         cosine_margin: m₂ ≥ 0.
@@ -81,7 +81,7 @@ def cosine_softmax(
             loss can be negative.
         row_margins: maps rows, (N, D), to m₁ in (−π/2, π/2) and m₂ of each, (N, 2), instead of the two numbers.
         centers_per_class: K ≥ 1, which divides C.
-        normalise: maps embeddings to the features x, (B, D); not that of `Virtual` rows, which become unit rows.
+        normalise: maps embeddings to the features x, (B, D); `Virtual` rows become unit rows.
         normalise_weights: if false, the weights are compared as they are.
         progress: t, a scalar, for CurricularFace's modulation; without `Virtual` classes or several centres.
 

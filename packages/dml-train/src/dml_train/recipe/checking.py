@@ -121,11 +121,24 @@ def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[s
 
 
 def _without_old_fraction(table: Any) -> Any:
-    """Drop ``class_fraction = 1.0``, a default of losses before `sampled-classes`, which recipes of older runs have."""
-    if not isinstance(table, Mapping) or table.get("name") == "sampled-classes":
+    """Drop ``class_fraction = 1.0``, which recipes of older runs have for losses that `sampled-classes` now wraps.
+
+    Raises:
+        InvalidOption: for another fraction, with the table to write instead.
+    """
+    if not isinstance(table, Mapping):
         return table
-    kept = {key: value for key, value in table.items() if (key, value) != ("class_fraction", 1.0)}
-    return {key: _without_old_fraction(value) for key, value in kept.items()}
+    kept = {key: _without_old_fraction(value) for key, value in table.items()}
+    name = kept.get("name")
+    if name not in ("norm-softmax", "sub-center-arc-face", "ada-face"):
+        return kept
+    fraction = kept.pop("class_fraction", 1.0)
+    if fraction != 1.0:
+        raise InvalidOption(
+            f"loss {name!r} has no option 'class_fraction'; expected loss = {{ name = 'sampled-classes', "
+            f"class_fraction = {fraction}, loss = {{ name = {name!r} }} }}"
+        )
+    return kept
 
 
 def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
