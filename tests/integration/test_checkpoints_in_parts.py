@@ -46,7 +46,10 @@ def files(saved: checkpoint.Checkpoint) -> list[bytes]:
     ("loss", "optimizer"),
     [
         (CENTERS, {"name": "sgd", "momentum": 0.9}),
-        ({"name": "norm-softmax", "class_fraction": 0.7}, {"name": "adamw"}),
+        (
+            {"name": "sampled-classes", "class_fraction": 0.7, "loss": {"name": "norm-softmax"}},
+            {"name": "adamw"},
+        ),
     ],
     ids=["several centers", "class fraction"],
 )

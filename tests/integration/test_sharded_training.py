@@ -31,7 +31,10 @@ PLAIN = {
     ("loss", "optimizer"),
     [
         ({"name": "curricular-face", "scale": 8.0}, {"name": "sgd", "momentum": 0.9}),
-        ({"name": "norm-softmax", "class_fraction": 0.7}, {"name": "adamw"}),
+        (
+            {"name": "sampled-classes", "class_fraction": 0.7, "loss": {"name": "norm-softmax"}},
+            {"name": "adamw"},
+        ),
     ],
 )
 def test_a_sharded_run_on_one_two_four_and_one_ranks_matches_an_unsharded_run(tmp_path, loss, optimizer):

@@ -33,6 +33,9 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
         DmlError: for every mistake, with the key and what was expected there.
     """
     mistakes: list[DmlError] = []
+    document = (
+        {**document, "loss": _without_old_fraction(document["loss"])} if "loss" in document else document
+    )
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
@@ -115,6 +118,27 @@ def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[s
     if isinstance(loggers, list):
         found += [("loggers", table) for table in loggers if isinstance(table, Mapping)]
     return found
+
+
+def _without_old_fraction(table: Any) -> Any:
+    """Drop ``class_fraction = 1.0``, which recipes of older runs have for losses that `sampled-classes` now wraps.
+
+    Raises:
+        InvalidOption: for another fraction, with the table to write instead.
+    """
+    if not isinstance(table, Mapping):
+        return table
+    kept = {key: _without_old_fraction(value) for key, value in table.items()}
+    name = kept.get("name")
+    if name not in ("norm-softmax", "sub-center-arc-face", "ada-face"):
+        return kept
+    fraction = kept.pop("class_fraction", 1.0)
+    if fraction != 1.0:
+        raise InvalidOption(
+            f"loss {name!r} has no option 'class_fraction'; expected loss = {{ name = 'sampled-classes', "
+            f"class_fraction = {fraction}, loss = {{ name = {name!r} }} }}"
+        )
+    return kept
 
 
 def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
